@@ -1,0 +1,138 @@
+"""What all passes share: the report of each node's fate, and reading what a rule matched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import onnx_ir as ir
+from onnxscript.rewriter import pattern
+
+from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+
+DOMAIN = "aie"
+FORMAT: int = _native.FORMAT
+
+T = TypeVar("T", int, float, str)
+Attribute = int | float | str
+
+
+@dataclass(frozen=True)
+class NodeOutcome:
+    """What became of one node: the op that replaces it, or why it stays on the CPU EP."""
+
+    node: str
+    op_type: str
+    becomes: str | None
+    reason: str
+
+
+@dataclass
+class Report:
+    """Outcomes of the nodes that some pass looked at, in graph order of their first look."""
+
+    outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
+
+    def replaced(self, node: ir.Node, becomes: str) -> None:
+        """Notes that `node` became an aie.* op."""
+        self.outcomes[_label(node)] = NodeOutcome(_label(node), node.op_type, becomes, "")
+
+    def left(self, node: ir.Node, reason: str) -> None:
+        """Notes that `node` stays as it is."""
+        self.outcomes[_label(node)] = NodeOutcome(_label(node), node.op_type, None, reason)
+
+
+class NodeRule(pattern.RewriteRuleClassBase):
+    """A rule for one op of com.microsoft, with whatever optional inputs and attributes it has.
+
+    A subclass names the op, gives the reason against a node (`why_not`, empty for none) and the
+    replacement. Refusals go into the report as well as to the rewriter.
+    """
+
+    op_type: str
+    becomes: str
+    outputs = 1
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(name=type(self).__name__)
+        self.report = report
+
+    def pattern(self, op, first):  # type: ignore[no-untyped-def]  # noqa: D102
+        return getattr(op, self.op_type)(
+            first,
+            _domain="com.microsoft",
+            _allow_other_inputs=True,
+            _allow_other_attributes=True,
+            _outputs=[f"out{i}" for i in range(self.outputs)],
+        )
+
+    def check(  # noqa: D102
+        self, context: object, out0: ir.Value, **_: ir.Value
+    ) -> pattern.MatchResult:
+        result = pattern.MatchResult()
+        node = producer(out0)
+        reason = self.why_not(node)
+        if reason:
+            self.report.left(node, reason)
+            return result.fail(reason, node)
+        return result
+
+    def rewrite(self, op, out0: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]  # noqa: D102
+        node = producer(out0)
+        inputs, attributes = self.replacement(node)
+        self.report.replaced(node, f"{DOMAIN}.{self.becomes}")
+        return getattr(op, self.becomes)(
+            *inputs,
+            **attributes,
+            format=FORMAT,
+            _domain=DOMAIN,
+            _version=1,
+            _name=node.name,
+            _outputs=self.outputs,
+        )
+
+    def why_not(self, node: ir.Node) -> str:
+        """The reason to leave `node` alone, or an empty string."""
+        raise NotImplementedError
+
+    def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:
+        """Inputs and attributes (but `format`) of the op that replaces `node`."""
+        raise NotImplementedError
+
+
+def producer(value: ir.Value) -> ir.Node:
+    """The node that computes `value`; the rewriter binds node outputs only."""
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def attribute(node: ir.Node, name: str, default: T) -> T:
+    """An attribute's value, or the default that the op's schema gives."""
+    attr = node.attributes.get(name)
+    if attr is None:
+        return default
+    if not isinstance(attr.value, type(default)):
+        raise AieError(
+            f"node '{_label(node)}' ({node.op_type}): attribute {name} must be "
+            f"{type(default).__name__}, got {attr.value!r}"
+        )
+    return attr.value
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Input `index`, or None where it is absent or left empty."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def type_name(*values: ir.Value | None) -> str:
+    """ONNX's name of the first type that is known among values of one type."""
+    for value in values:
+        if value is not None and value.dtype is not None:
+            return value.dtype.name
+    return "of unknown type"
+
+
+def _label(node: ir.Node) -> str:
+    return node.name or f"{node.op_type} -> {node.outputs[0].name}"

@@ -1,0 +1,81 @@
+"""com.microsoft.MatMulNBits (bits 4) -> aie.Q4NXMatMul.
+
+Before: MatMulNBits(A, B, scales, zero_points?, "", bias?)
+After:  Q4NXMatMul(A, W, bias?) with W (ceil(N/32), ceil(K/256), 5120) uint8
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ort_aie_ep import _native
+from ort_aie_ep.graph_passes.base import (
+    Attribute,
+    NodeRule,
+    Report,
+    attribute,
+    input_at,
+    type_name,
+)
+from ort_aie_ep.graph_passes.weights import MatMulNBitsWeights, PackedWeights
+
+
+def why_not_matmul(node: ir.Node) -> str:
+    """The reason why a MatMulNBits node cannot become Q4NXMatMul, or an empty string."""
+    weights = [input_at(node, 1), input_at(node, 2)]
+    zero_points = input_at(node, 3)
+    if zero_points is not None:
+        weights.append(zero_points)
+    reason: str = _native.why_not_q4nx(
+        k=attribute(node, "K", 0),
+        n=attribute(node, "N", 0),
+        bits=attribute(node, "bits", 4),
+        block_size=attribute(node, "block_size", 0),
+        weight_prepacked=attribute(node, "weight_prepacked", 0),
+        constant_weights=all(w is not None and w.const_value is not None for w in weights),
+        has_g_idx=input_at(node, 4) is not None,
+        # A and the scales are of one type by the op's schema.
+        type=type_name(input_at(node, 0), input_at(node, 2)),
+    )
+    return reason
+
+
+def matmul_weights(node: ir.Node) -> MatMulNBitsWeights:
+    """The weights of a node that `why_not_matmul` accepts."""
+    b, scales = node.inputs[1], node.inputs[2]
+    assert b is not None
+    assert scales is not None
+    return MatMulNBitsWeights(
+        attribute(node, "N", 0),
+        attribute(node, "K", 0),
+        attribute(node, "block_size", 0),
+        b,
+        scales,
+        input_at(node, 3),
+    )
+
+
+class MatMulNBitsToQ4NX(NodeRule):
+    """Replaces each eligible MatMulNBits."""
+
+    op_type = "MatMulNBits"
+    becomes = "Q4NXMatMul"
+
+    def __init__(self, report: Report, packed: PackedWeights) -> None:
+        super().__init__(report)
+        self.packed = packed
+
+    def why_not(self, node: ir.Node) -> str:  # noqa: D102
+        return why_not_matmul(node)
+
+    def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
+        weights = matmul_weights(node)
+        inputs = [node.inputs[0], self.packed.value(node, weights)]
+        bias = input_at(node, 5)
+        if bias is not None:
+            inputs.append(bias)
+        return inputs, {
+            "K": weights.k,
+            "N": weights.n,
+            "accuracy_level": attribute(node, "accuracy_level", 0),
+        }

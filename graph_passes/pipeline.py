@@ -1,0 +1,33 @@
+"""The passes in order."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import Sequential
+from onnx_ir.passes import common as common_passes
+from onnxscript.rewriter import RewritePass
+
+from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
+from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
+from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
+from ort_aie_ep.graph_passes.weights import PackedWeights
+
+
+def run_passes(model: ir.Model) -> Report:
+    """Rewrites `model` in place. Weights are packed when they are read, not here.
+
+    Raises:
+        AieError: a node that should be replaced is malformed.
+    """
+    report, packed = Report(), PackedWeights()
+    Sequential(
+        RewritePass([TiedEmbedding.rule(report, packed)]),
+        RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
+        # A pattern has a fixed number of outputs: without and with output_qk.
+        RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
+        common_passes.RemoveUnusedNodesPass(),
+    )(model)
+    if any(node.domain == DOMAIN for node in model.graph):
+        model.graph.opset_imports.setdefault(DOMAIN, 1)
+    return report

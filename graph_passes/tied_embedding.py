@@ -1,0 +1,87 @@
+"""A GatherBlockQuantized that reads the lm_head's weights -> aie.Q4NXGather on the same Q4NX tensor.
+
+Before: GatherBlockQuantized(Reshape(B), indices, scales, zero_points?) and
+        MatMulNBits(A, B, scales, zero_points?)
+After:  Q4NXGather(W, indices) and, by the pass for MatMulNBits, Q4NXMatMul(A, W)
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.base import (
+    Attribute,
+    NodeRule,
+    Report,
+    attribute,
+    input_at,
+)
+from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.weights import PackedWeights
+
+
+class TiedEmbedding(NodeRule):
+    """Replaces a GatherBlockQuantized; runs before MatMulNBits is replaced."""
+
+    op_type = "GatherBlockQuantized"
+    becomes = "Q4NXGather"
+
+    def __init__(self, report: Report, packed: PackedWeights) -> None:
+        super().__init__(report)
+        self.packed = packed
+
+    def why_not(self, node: ir.Node) -> str:  # noqa: D102
+        data = _source(node)
+        if data is None or data.const_value is None:
+            return "its data is not constant"
+        if data.dtype != ir.DataType.UINT8:
+            return f"its data is {data.dtype}; only uint8 with packed 4-bit codes is shared"
+        projection = _projection(node)
+        if projection is None:
+            return "its weights are not tied to a MatMulNBits; the CPU EP gathers them as they are"
+        reason = why_not_matmul(projection)
+        if reason:
+            return f"the projection that it is tied to stays on the CPU EP: {reason}"
+        if attribute(node, "bits", 4) != 4:
+            return f"its codes have {attribute(node, 'bits', 4)} bits; Q4NX holds 4"
+        if attribute(node, "gather_axis", 0) != 0:
+            return "gather_axis is not 0"
+        return ""
+
+    def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
+        projection, scales = _projection(node), node.inputs[2]
+        assert projection is not None
+        assert scales is not None
+        assert scales.dtype is not None
+        weights = matmul_weights(projection)
+        return [self.packed.value(node, weights), node.inputs[1]], {
+            "K": weights.k,
+            "N": weights.n,
+            "dtype": int(scales.dtype),
+        }
+
+
+def _source(gather: ir.Node) -> ir.Value | None:
+    """The initializer behind the gather's data, through the Reshape that the builder writes."""
+    data = gather.inputs[0]
+    reshape = data.producer() if data is not None else None
+    if reshape is not None and reshape.op_type == "Reshape" and reshape.domain == "":
+        return reshape.inputs[0]
+    return data
+
+
+def _projection(gather: ir.Node) -> ir.Node | None:
+    """The MatMulNBits with the same weights, scales and zero points."""
+    data, scales, zero_points = _source(gather), gather.inputs[2], input_at(gather, 3)
+    if data is None:
+        return None
+    for user in data.consumers():
+        if (
+            user.op_type == "MatMulNBits"
+            and user.inputs[1] is data
+            and user.inputs[2] is scales
+            and input_at(user, 3) is zero_points
+            and attribute(user, "block_size", 0) == attribute(gather, "block_size", 128)
+        ):
+            return user
+    return None

@@ -1,0 +1,133 @@
+"""MatMulNBits weights as Q4NX initializers, packed only when they are written.
+
+A tensor is packed once for each (B, scales, zero_points), whoever uses it: a tied embedding and the
+lm_head projection share one copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep import _native, q4nx
+from ort_aie_ep.errors import AieError
+
+# Source bytes per step of packing: what is resident besides the result.
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class MatMulNBitsWeights:
+    """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size / 2) uint8,
+    scales (N, ceil(K / block_size)), zero_points packed or of the scales' type, or None (8).
+    """
+
+    n: int
+    k: int
+    block_size: int
+    b: ir.Value
+    scales: ir.Value
+    zero_points: ir.Value | None
+
+    def check(self, node: str) -> None:
+        """Raises AieError when a tensor's size does not fit N, K and block_size."""
+        blocks = -(-self.k // self.block_size)
+        scale_bytes = _tensor(self.scales).dtype.itemsize
+        expected = {
+            "B": (self.b, self.n * blocks * self.block_size // 2),
+            "scales": (self.scales, int(self.n * blocks * scale_bytes)),
+        }
+        for name, (value, size) in expected.items():
+            tensor = _tensor(value)
+            if tensor.nbytes != size:
+                raise AieError(
+                    f"node '{node}': input {name} '{value.name}' has {tensor.nbytes} bytes "
+                    f"{tuple(tensor.shape.numpy())}, expected {size} for K={self.k} N={self.n} "
+                    f"block_size={self.block_size}"
+                )
+        if self.zero_points is not None:
+            size = _tensor(self.zero_points).nbytes
+            packed = self.n * -(-blocks // 2)
+            if size not in (packed, int(self.n * blocks * scale_bytes)):
+                raise AieError(
+                    f"node '{node}': input zero_points '{self.zero_points.name}' has {size} "
+                    f"bytes, expected {packed} packed for K={self.k} N={self.n} "
+                    f"block_size={self.block_size}"
+                )
+
+    def pack(self) -> npt.NDArray[np.uint8]:
+        """Q4NX blocks (ceil(N / 32), ceil(K / 256), 5120), packed a range of rows at a time."""
+        blocks = np.empty(q4nx.blocks_shape(self.n, self.k), np.uint8)
+        row_bytes = max(1, _tensor(self.b).nbytes // self.n)
+        step = max(1, CHUNK_BYTES // row_bytes // q4nx.BLOCK_ROWS) * q4nx.BLOCK_ROWS
+        for first in range(0, self.n, step):
+            rows = min(step, self.n - first)
+            zero_points = self.zero_points
+            blocks[first // 32 : -(-(first + rows) // 32)] = _native.pack_matmulnbits(
+                _rows(self.b, self.n, first, rows),
+                _rows(self.scales, self.n, first, rows),
+                None if zero_points is None else _rows(zero_points, self.n, first, rows),
+                rows,
+                self.k,
+                self.block_size,
+                _tensor(self.scales).dtype.name,
+            )
+        return blocks
+
+
+class PackedWeights:
+    """The Q4NX initializers of a graph, one for each set of source tensors."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str | None, ...], ir.Value] = {}
+
+    def value(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
+        """The initializer of `weights`, made and registered in the node's graph on first use."""
+        zero_points = weights.zero_points
+        key = (weights.b.name, weights.scales.name, zero_points.name if zero_points else None)
+        if key in self._values:
+            return self._values[key]
+        graph = node.graph
+        assert isinstance(graph, ir.Graph)
+        weights.check(node.name or "")
+        name = f"{weights.b.name}_q4nx"
+        shape = ir.Shape(q4nx.blocks_shape(weights.n, weights.k))
+        value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
+        value.const_value = ir.LazyTensor(
+            lambda: ir.tensor(weights.pack(), name=name),
+            dtype=ir.DataType.UINT8,
+            shape=shape,
+            name=name,
+        )
+        graph.register_initializer(value)
+        self._values[key] = value
+        return value
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
+    assert value.const_value is not None
+    return value.const_value
+
+
+def _rows(value: ir.Value, n: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+    """Bytes of rows [first, first + count) of a tensor with n rows.
+
+    External data is read from the file, not mapped: mapped pages would count as resident until the
+    whole model is packed.
+    """
+    tensor = _tensor(value)
+    row_bytes = tensor.nbytes // n
+    if isinstance(tensor, ir.ExternalTensor):
+        offset = (tensor.offset or 0) + first * row_bytes
+        data = np.fromfile(Path(tensor.path), np.uint8, count * row_bytes, offset=offset)
+        if data.size != count * row_bytes:
+            raise AieError(
+                f"{tensor.path} ends inside tensor '{value.name}': the external data is truncated"
+            )
+        return data
+    whole = np.frombuffer(tensor.tobytes(), np.uint8)
+    return whole[first * row_bytes : (first + count) * row_bytes]

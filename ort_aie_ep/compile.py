@@ -1,0 +1,180 @@
+"""`ort-aie compile`: a model folder in, a folder with aie.* nodes and Q4NX weights out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import FORMAT, NodeOutcome, run_passes
+from ort_aie_ep.model_folder import (
+    GENAI_CONFIG,
+    ModelFolder,
+    external_files,
+    find_model,
+    load_model,
+)
+
+# Tensors start on pages and fill them, so that a target can map or pin each one by itself.
+PAGE = 4096
+REPORT = "ort_aie_report.json"
+
+Progress = Callable[[int, int, str], None]
+"""Called with (bytes done, bytes in all, name of the tensor that comes next)."""
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What `compile` did.
+
+    Attributes:
+        path: the compiled folder.
+        outcomes: the nodes that a pass looked at: what each became, or why it stayed.
+        weight_bytes: size of the external data file.
+    """
+
+    path: Path
+    outcomes: tuple[NodeOutcome, ...]
+    weight_bytes: int
+
+
+def compile_model(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+) -> CompileResult:
+    """Compiles the model in `source` into the new folder `destination`.
+
+    MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention, and an embedding tied
+    to the lm_head aie.Q4NXGather on the same tensor. Names, types and shapes of the graph's inputs
+    and outputs stay; other files of the folder are carried over.
+
+    Args:
+        source: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
+        destination: a folder that does not exist yet. It is written beside and renamed at the end.
+        progress: called as weights are written.
+
+    Raises:
+        AieError: the source is no model, is damaged, or has nothing to compile; the destination
+            exists or cannot be written. Nothing is left behind then.
+    """
+    folder = find_model(Path(source))
+    target = Path(destination)
+    model = load_model(folder.model)
+    data_files = external_files(model)
+    report = run_passes(model)
+    outcomes = tuple(report.outcomes.values())
+    if not any(outcome.becomes for outcome in outcomes):
+        already = any(node.domain == "aie" for node in model.graph)
+        raise AieError(
+            f"{folder.model} "
+            + (
+                "is compiled already"
+                if already
+                else "has nothing to compile: no MatMulNBits with 4 bits and no GroupQueryAttention"
+                + "".join(f"\n  {o.node}: {o.reason}" for o in outcomes[:5])
+            )
+        )
+    model.metadata_props["ort_aie.format"] = str(FORMAT)
+    model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
+    with _written_beside(target) as work:
+        weight_bytes = _save(model, work / folder.model.name, progress)
+        # A bare .onnx file says nothing of its neighbours: they stay where they are.
+        if Path(source).is_dir():
+            _carry_over(folder, work, skip={folder.model, *data_files})
+        if folder.genai_config is not None:
+            _make_genai_folder(folder.genai_config, work)
+        _write_json(work / REPORT, {"format": FORMAT, "nodes": [asdict(o) for o in outcomes]})
+    return CompileResult(target, outcomes, weight_bytes)
+
+
+def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
+    """Writes the model and one external data file, tensor by tensor; returns the file's bytes."""
+    total = sum(
+        value.const_value.nbytes
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    )
+    done = 0
+
+    def report(tensor: ir.TensorProtocol, _: object) -> None:
+        nonlocal done
+        if progress is not None:
+            progress(done, total, tensor.name or "")
+        done += tensor.nbytes
+
+    data = path.with_name(path.name + ".data")
+    ir.external_data.unload_from_model(
+        model, path.parent, data.name, callback=report, alignment=PAGE, align_threshold=0
+    )
+    if progress is not None:
+        progress(total, total, "")
+    if not data.exists():  # a model without initializers
+        data.touch()
+    size = -(-data.stat().st_size // PAGE) * PAGE
+    os.truncate(data, size)
+    ir.save(model, path)
+    return size
+
+
+@contextmanager
+def _written_beside(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that becomes it at the end, or disappears."""
+    if target.exists() or target.is_symlink():
+        raise AieError(f"{target} exists already; remove it or choose another destination")
+    if not target.parent.is_dir():
+        raise AieError(f"{target.parent} is no folder; make it first")
+    try:
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise AieError(f"{target.parent} cannot be written: {error.strerror}") from error
+    try:
+        yield work
+        work.chmod(0o755)
+        work.rename(target)
+    except OSError as error:
+        raise AieError(f"writing {target} failed: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _carry_over(folder: ModelFolder, work: Path, skip: set[Path]) -> None:
+    skipped = {path.absolute() for path in skip}
+    for path in sorted(folder.path.rglob("*")):
+        if path.absolute() in skipped or not path.is_file():
+            continue
+        to = work / path.relative_to(folder.path)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists():
+            shutil.copy2(path, to)
+
+
+def _make_genai_folder(config: dict[str, Any], work: Path) -> None:
+    """Names the stub library in genai_config.json and puts it into the folder."""
+    stub = Path(ort_aie_ep.stub_path())
+    decoder = config["model"]["decoder"]
+    options = decoder.setdefault("session_options", {})
+    other = options.get("custom_ops_library")
+    if other not in (None, stub.name):
+        raise AieError(
+            f"{GENAI_CONFIG} names the custom-op library {other!r} already, and genai loads one"
+        )
+    options["custom_ops_library"] = stub.name
+    shutil.copyfile(stub, work / stub.name)
+    _write_json(work / GENAI_CONFIG, config)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,56 @@
+#include "ops/eligibility.h"
+
+#include "ops/error.h"
+
+namespace ort_aie {
+namespace {
+
+bool IsFloatName(const std::string& type) {
+  return type == "FLOAT" || type == "FLOAT16" || type == "BFLOAT16";
+}
+
+}  // namespace
+
+std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
+  if (node.bits != 4) return Concat("weights have ", node.bits, " bits; Q4NX holds 4");
+  if (node.block_size == 16) {
+    return "block_size is 16; Q4NX shares a scale among 32 in-features and cannot hold it";
+  }
+  if (node.block_size != 32 && node.block_size != 64 && node.block_size != 128 &&
+      node.block_size != 256) {
+    return Concat("block_size is ", node.block_size, "; expected 32, 64, 128 or 256");
+  }
+  if (node.k <= 0 || node.n <= 0) return Concat("K=", node.k, " N=", node.n, " are not positive");
+  if (node.weight_prepacked != 0) {
+    return Concat("weight_prepacked=", node.weight_prepacked, " is a CUDA layout");
+  }
+  if (node.has_g_idx) return "g_idx permutes the groups, which Q4NX cannot express";
+  if (!node.constant_weights) return "B, scales or zero_points are not constant";
+  if (!IsFloatName(node.type)) {
+    return Concat("A is ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  return "";
+}
+
+std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
+  if (node.k_quant_type != "NONE" || node.v_quant_type != "NONE" || node.has_quantised_cache) {
+    return "the KV cache is quantised; FlowAttention keeps float, float16 or bfloat16";
+  }
+  if (node.has_output_qk || node.qk_output != 0) {
+    return "output_qk asks for the score matrix, which chunked attention never holds";
+  }
+  if (node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
+    return Concat("num_heads=", node.num_heads, " is no multiple of kv_num_heads=",
+                  node.kv_num_heads);
+  }
+  if (node.causal == 0 && node.local_window_size > 0) {
+    return "a window without causal attention is not defined";
+  }
+  if (!IsFloatName(node.type) || !IsFloatName(node.cache_type)) {
+    return Concat("types are ", node.type, " with a ", node.cache_type,
+                  " cache; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  return "";
+}
+
+}  // namespace ort_aie

@@ -1,0 +1,26 @@
+// Which ONNX nodes become aie.* nodes, and why others do not. The only place that decides: graph
+// passes ask through the native module. An empty reason means yes.
+#pragma once
+
+#include <string>
+
+namespace ort_aie {
+
+struct MatMulNBitsNode {
+  int64_t k = 0, n = 0, bits = 4, block_size = 0, weight_prepacked = 0;
+  bool constant_weights = true;  // B, scales and zero_points are initializers
+  bool has_g_idx = false;
+  std::string type;        // of A, as ONNX names it: FLOAT, FLOAT16, BFLOAT16
+};
+std::string WhyNotQ4NX(const MatMulNBitsNode& node);
+
+struct GroupQueryAttentionNode {
+  int64_t num_heads = 0, kv_num_heads = 0, qk_output = 0, causal = 1, local_window_size = -1;
+  std::string k_quant_type = "NONE", v_quant_type = "NONE";
+  bool has_quantised_cache = false;  // k_scale or v_scale is given, or the past is int8/uint8
+  bool has_output_qk = false;
+  std::string type, cache_type;
+};
+std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node);
+
+}  // namespace ort_aie

@@ -1,0 +1,65 @@
+// aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
+// ONNX Runtime 1.31, computed as FlowKV (one query row) or FlowQKV (more): chunked online softmax,
+// papers 1 and 2. The table of the contract stands in docs/flow-attention.md.
+#pragma once
+
+#include <array>
+
+#include "ops/plan.h"
+
+namespace ort_aie {
+
+struct FlowAttentionAttributes {
+  int64_t num_heads = 0, kv_num_heads = 0, format = 0;
+  float scale = 0;  // 0: 1 / sqrt(dim)
+  float softcap = 0, qk_norm_epsilon = 1e-6f;
+  int64_t do_rotary = 0, rotary_interleaved = 0, local_window_size = -1, smooth_softmax = -1,
+          causal = 1, sliding_window_cache = 0, qk_output = 0;
+};
+
+class FlowAttention {
+ public:
+  enum Input {
+    kQuery,
+    kKey,
+    kValue,
+    kPastKey,
+    kPastValue,
+    kSeqlensK,
+    kTotalSequenceLength,
+    kCosCache,
+    kSinCache,
+    kPositionIds,
+    kAttentionBias,
+    kHeadSink,
+    kKScale,
+    kVScale,
+    kQNormWeight,
+    kKNormWeight,
+    kInputCount
+  };
+  using Inputs = std::array<Tensor, kInputCount>;
+
+  explicit FlowAttention(const FlowAttentionAttributes& attributes);
+
+  struct Outputs {
+    Shape output;   // (batch, sequence, heads * dim)
+    Shape present;  // (batch, kv_heads, capacity, dim), for keys and for values
+  };
+
+  // Checks shapes, types and lengths and gives the output shapes.
+  Outputs OutputShapes(const Inputs& inputs) const;
+
+  // After OutputShapes, with the output buffers.
+  Plan MakePlan(const Inputs& inputs, const Outputs& shapes, void* output, void* present_key,
+                void* present_value) const;
+
+ private:
+  int64_t HeadDim(const Inputs& inputs) const;
+  bool Windowed() const { return attributes_.sliding_window_cache == 1; }
+  void CheckRotary(const Inputs& inputs, int64_t dim) const;
+
+  FlowAttentionAttributes attributes_;
+};
+
+}  // namespace ort_aie

@@ -1,0 +1,13 @@
+// The format number that a compiled model carries on each aie.* node (attribute `format`). A change
+// of Q4NX bytes or of an op's meaning raises it; a library refuses numbers that it does not know.
+#pragma once
+
+#include <cstdint>
+
+namespace ort_aie {
+
+inline constexpr int64_t kFormat = 1;
+
+void CheckFormat(int64_t format);
+
+}  // namespace ort_aie

@@ -1,0 +1,85 @@
+// A plan: the ordered steps that an op wants done, over buffers. Targets see steps, never nodes.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "ops/tensor.h"
+
+namespace ort_aie {
+
+// bf16: activations rounded to bfloat16, float32 accumulation.
+// int8: activations quantised to int8 per group of 32, exact integer dot products, float32 after.
+enum class Numerics { kBf16, kInt8 };
+
+// y (rows, n) = a (rows, k) . W^T + bias, W in Q4NX. One row is FusedDQP (paper 1, III-A); more are
+// dequantisation + GEMM (paper 2).
+struct MatMulStep {
+  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), 5120)
+  int64_t rows, k, n;
+  const void* a;
+  const void* bias;  // (n) of type, or null
+  void* y;
+  DataType type;  // of a, bias and y
+  Numerics numerics;
+};
+
+// y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
+// a row of zeros (GatherBlockQuantized's contract).
+struct GatherStep {
+  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), 5120)
+  int64_t count, k, n;
+  const void* indices;
+  DataType index_type;
+  void* y;
+  DataType type;
+};
+
+// Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See
+// ops/flow_attention.h for the contract; here everything is checked and resolved.
+struct AttentionStep {
+  int64_t batch, sequence, heads, kv_heads, dim;
+  const void *query, *key, *value;  // first element; token t of batch b starts at
+  int64_t query_stride, key_stride, value_stride;  // (b * sequence + t) * stride elements
+  DataType type;                                   // of query, key, value, bias, output
+
+  const void *past_key, *past_value;  // (batch, kv_heads, past_capacity, dim)
+  void *present_key, *present_value;  // (batch, kv_heads, present_capacity, dim); may be the past's
+  int64_t past_capacity, present_capacity;
+  DataType cache_type;
+
+  std::vector<int64_t> past_length;   // tokens before this call, per batch row
+  std::vector<int64_t> total_length;  // tokens after it (padding of a shorter prompt not counted)
+  bool windowed_cache;                // sliding_window_cache: the cache keeps the newest rows only
+
+  const void *q_norm, *k_norm;  // (dim) of type, or null: RMS norm per head before rotary
+  float norm_epsilon;
+  const void *cos, *sin;  // (max_position, rotary/2) of type, or null
+  int64_t rotary_dim;     // channels that are rotated
+  bool rotary_interleaved;
+  std::vector<int64_t> positions;  // (batch, sequence), where rotary is on
+
+  float scale, softcap;
+  bool causal;
+  int64_t window;  // keys a query sees, itself included; <= 0: all
+  const void* bias;
+  int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // elements
+  const void* head_sink;                                         // (heads) of type, or null
+  bool smooth_softmax;
+
+  void* output;  // (batch, sequence, heads * dim)
+};
+
+using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;
+using Plan = std::vector<Step>;
+
+// The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.
+// It drops capacity - window + 1 rows whenever it overflows, so the layout depends on total only.
+constexpr int64_t WindowedCacheRows(int64_t total, int64_t capacity, int64_t window) {
+  if (total <= capacity) return total;
+  const int64_t drop = capacity - window + 1;
+  return total - drop * ((total - capacity + drop - 1) / drop);
+}
+
+}  // namespace ort_aie

@@ -1,0 +1,28 @@
+#include "ops/q4nx_gather.h"
+
+#include "ops/error.h"
+
+namespace ort_aie {
+
+Q4NXGather::Q4NXGather(const Q4NXGatherAttributes& attributes, const Tensor& w)
+    : weights_(CheckQ4NXWeights(attributes.format, attributes.k, attributes.n, w)),
+      type_(attributes.type) {
+  Require(IsFloat(type_), "attribute dtype must be FLOAT (1), FLOAT16 (10) or BFLOAT16 (16)");
+}
+
+Shape Q4NXGather::OutputShape(const Tensor& indices) const {
+  Require(indices.type == DataType::kInt32 || indices.type == DataType::kInt64,
+          "input indices must be int32 or int64, got ", NameOf(indices.type));
+  Shape shape = indices.shape;
+  shape.push_back(weights_.k);
+  return shape;
+}
+
+Plan Q4NXGather::MakePlan(const Tensor& indices, void* y) const {
+  const int64_t count = ElementCount(indices.shape);
+  if (count == 0) return {};
+  return {GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data, indices.type, y,
+                     type_}};
+}
+
+}  // namespace ort_aie

@@ -1,0 +1,32 @@
+// aie.Q4NXGather(W, indices) -> Y: rows of W, dequantised (token embeddings that share one copy with
+// the lm_head projection).
+//   W       (ceil(N/32), ceil(K/256), 5120) uint8
+//   indices (...) int32 or int64; negative ones count from N, others out of range give zeros
+//   Y       (..., K)
+// Attributes: K, N, format, dtype (TensorProto data type of Y: FLOAT, FLOAT16 or BFLOAT16).
+#pragma once
+
+#include "ops/plan.h"
+#include "ops/q4nx_weights.h"
+
+namespace ort_aie {
+
+struct Q4NXGatherAttributes {
+  int64_t k = 0, n = 0, format = 0;
+  DataType type = DataType::kFloat32;
+};
+
+class Q4NXGather {
+ public:
+  Q4NXGather(const Q4NXGatherAttributes& attributes, const Tensor& w);
+
+  Shape OutputShape(const Tensor& indices) const;
+  Plan MakePlan(const Tensor& indices, void* y) const;
+  DataType type() const { return type_; }
+
+ private:
+  Q4NXWeights weights_;
+  DataType type_;
+};
+
+}  // namespace ort_aie

@@ -1,0 +1,34 @@
+#include "ops/tensor.h"
+
+namespace ort_aie {
+
+const char* NameOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return "float";
+    case DataType::kFloat16:
+      return "float16";
+    case DataType::kBfloat16:
+      return "bfloat16";
+    case DataType::kUint8:
+      return "uint8";
+    case DataType::kInt32:
+      return "int32";
+    case DataType::kInt64:
+      return "int64";
+    case DataType::kOther:
+      break;
+  }
+  return "another type";
+}
+
+std::string ToString(const Shape& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + ")";
+}
+
+}  // namespace ort_aie

@@ -1,0 +1,58 @@
+// What an op sees of a tensor: type, shape, address. Owns nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ort_aie {
+
+enum class DataType { kFloat32, kFloat16, kBfloat16, kUint8, kInt32, kInt64, kOther };
+
+constexpr bool IsFloat(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kFloat16 || type == DataType::kBfloat16;
+}
+
+constexpr size_t SizeOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+    case DataType::kInt32:
+      return 4;
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      return 2;
+    case DataType::kInt64:
+      return 8;
+    default:
+      return 1;
+  }
+}
+
+const char* NameOf(DataType type);
+
+using Shape = std::vector<int64_t>;
+
+std::string ToString(const Shape& shape);
+
+inline int64_t ElementCount(const Shape& shape) {
+  int64_t count = 1;
+  for (int64_t dim : shape) count *= dim;
+  return count;
+}
+
+// An input. data is null where an optional input is absent (and may be null for an empty one).
+struct Tensor {
+  DataType type = DataType::kOther;
+  Shape shape;
+  const void* data = nullptr;
+  bool present = false;
+
+  explicit operator bool() const { return present; }
+  template <typename T>
+  const T* as() const {
+    return static_cast<const T*>(data);
+  }
+};
+
+}  // namespace ort_aie

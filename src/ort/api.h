@@ -1,0 +1,100 @@
+// ONNX Runtime's C API as the doors use it. Each object keeps the OrtApi it was created with: two
+// runtimes can live in one process and share this library, so nothing here is global.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <optional>
+#include <string>
+
+#include "ops/error.h"
+#include "ops/tensor.h"
+#include "targets/target.h"
+
+namespace ort_aie {
+
+// The API of the runtime behind `base`, and the version both sides know. Throws Error when the
+// runtime is older than the oldest that is supported.
+struct RuntimeApi {
+  const OrtApi* api;
+  uint32_t version;
+};
+RuntimeApi NegotiateApi(const OrtApiBase* base);
+
+// Throws Error for a status that is not null, and releases it.
+void Check(const OrtApi* api, OrtStatus* status);
+
+DataType FromOnnxType(ONNXTensorElementDataType type);
+ONNXTensorElementDataType ToOnnxType(DataType type);
+
+// Runs `body`; an exception becomes a status. Nothing may leave a callback otherwise.
+template <typename Body>
+OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const Error& error) {
+    OrtErrorCode code = ORT_RUNTIME_EXCEPTION;
+    if (error.code() == ErrorCode::kInvalidArgument) code = ORT_INVALID_ARGUMENT;
+    if (error.code() == ErrorCode::kInvalidGraph) code = ORT_INVALID_GRAPH;
+    if (error.code() == ErrorCode::kNotImplemented) code = ORT_NOT_IMPLEMENTED;
+    return api->CreateStatus(code, error.what());
+  } catch (const std::bad_alloc&) {
+    return api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: out of memory");
+  } catch (const std::exception& error) {
+    return api->CreateStatus(ORT_RUNTIME_EXCEPTION, error.what());
+  }
+}
+
+// What a kernel learns of its node when it is created.
+class KernelInfo {
+ public:
+  KernelInfo(const OrtApi* api, uint32_t version, const OrtKernelInfo* info)
+      : api_(api), version_(version), info_(info) {}
+
+  int64_t Int(const char* attribute, int64_t fallback) const;
+  float Float(const char* attribute, float fallback) const;
+  std::string NodeName() const;
+  // Absent when input `index` is not an initializer.
+  Tensor ConstantInput(size_t index) const;
+  // The session's config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
+  std::optional<std::string> ConfigEntry(const char* name) const;
+
+ private:
+  const OrtApi* api_;
+  uint32_t version_;
+  const OrtKernelInfo* info_;
+};
+
+// Inputs, outputs and threads of one call.
+class KernelContext {
+ public:
+  KernelContext(const OrtApi* api, OrtKernelContext* context) : api_(api), context_(context) {}
+
+  size_t InputCount() const;
+  Tensor Input(size_t index) const;
+  // Allocates the output, or gives the buffer that the caller bound to it.
+  void* Output(size_t index, const Shape& shape) const;
+  const OrtApi* api() const { return api_; }
+  OrtKernelContext* context() const { return context_; }
+
+ private:
+  const OrtApi* api_;
+  OrtKernelContext* context_;
+};
+
+// ONNX Runtime's intra-op threads.
+class OrtThreadPool final : public ThreadPool {
+ public:
+  explicit OrtThreadPool(const KernelContext& context) : context_(context) {}
+
+ protected:
+  void Run(int64_t count, Call call, const void* task) const override;
+
+ private:
+  const KernelContext& context_;
+};
+
+Tensor DescribeValue(const OrtApi* api, const OrtValue* value);
+
+}  // namespace ort_aie

@@ -1,0 +1,92 @@
+// aie.FlowAttention for ONNX Runtime.
+#include <algorithm>
+
+#include "ops/flow_attention.h"
+#include "ops/options.h"
+#include "ort/custom_op.h"
+
+namespace ort_aie {
+namespace {
+
+FlowAttentionAttributes ReadAttributes(const KernelInfo& info) {
+  FlowAttentionAttributes a;
+  a.num_heads = info.Int("num_heads", 0);
+  a.kv_num_heads = info.Int("kv_num_heads", 0);
+  a.format = info.Int("format", 0);
+  a.scale = info.Float("scale", 0.0f);
+  a.softcap = info.Float("softcap", 0.0f);
+  a.qk_norm_epsilon = info.Float("qk_norm_epsilon", a.qk_norm_epsilon);
+  a.do_rotary = info.Int("do_rotary", 0);
+  a.rotary_interleaved = info.Int("rotary_interleaved", 0);
+  a.local_window_size = info.Int("local_window_size", a.local_window_size);
+  a.smooth_softmax = info.Int("smooth_softmax", a.smooth_softmax);
+  a.causal = info.Int("causal", a.causal);
+  a.sliding_window_cache = info.Int("sliding_window_cache", 0);
+  a.qk_output = info.Int("qk_output", 0);
+  return a;
+}
+
+class AttentionKernel final : public Kernel {
+ public:
+  explicit AttentionKernel(const KernelInfo& info)
+      : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
+        op_(ReadAttributes(info)) {}
+
+  void Compute(const KernelContext& context) const override {
+    FlowAttention::Inputs inputs;
+    const size_t count = std::min(context.InputCount(), inputs.size());
+    for (size_t i = 0; i < count; ++i) inputs[i] = context.Input(i);
+    const FlowAttention::Outputs shapes = op_.OutputShapes(inputs);
+    void* output = context.Output(0, shapes.output);
+    void* present_key = context.Output(1, shapes.present);
+    void* present_value = context.Output(2, shapes.present);
+    Require(present_key != nullptr && present_value != nullptr,
+            "outputs present_key and present_value must be connected");
+    options_.target->Execute(op_.MakePlan(inputs, shapes, output, present_key, present_value),
+                             OrtThreadPool(context));
+  }
+
+ private:
+  const Options options_;
+  const FlowAttention op_;
+};
+
+void InferAttention(const ShapeContext& context) {
+  using Dim = ShapeContext::Dim;
+  const auto query = context.Input(FlowAttention::kQuery);
+  if (!query) Fail(ErrorCode::kInvalidGraph, "FlowAttention has no input query");
+  const int64_t heads = context.Int("num_heads", 0), kv_heads = context.Int("kv_num_heads", 0);
+  const auto past = context.Input(FlowAttention::kPastKey);
+  const bool packed = !context.Input(FlowAttention::kKey);
+  const bool known = query->dims.size() == 3;
+  const int64_t all_heads = heads + (packed ? 2 * kv_heads : 0);
+  int64_t dim = -1;
+  if (known && query->dims[2].value > 0 && all_heads > 0) dim = query->dims[2].value / all_heads;
+  const Dim batch = known ? query->dims[0] : Dim{};
+
+  context.SetOutput(0, {query->type,
+                        {batch, known ? query->dims[1] : Dim{},
+                         Dim{dim > 0 ? dim * heads : -1, ""}}});
+  // As long as the longer of past and total, which is known only at run time; a windowed cache keeps
+  // its capacity.
+  const bool windowed = context.Int("sliding_window_cache", 0) == 1;
+  const Dim length = windowed && past && past->dims.size() == 4 ? past->dims[2] : Dim{};
+  const ShapeContext::Value present = {past ? past->type : query->type,
+                                       {batch, Dim{kv_heads, ""}, length, Dim{dim, ""}}};
+  context.SetOutput(1, present);
+  context.SetOutput(2, present);
+}
+
+}  // namespace
+
+const OpDescription& FlowAttentionDescription() {
+  static const OpDescription description = {
+      "FlowAttention", FlowAttention::kInputCount, 1, 3,
+      [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<AttentionKernel>(info);
+      },
+      InferAttention};
+  return description;
+}
+
+}  // namespace ort_aie

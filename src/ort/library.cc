@@ -1,0 +1,65 @@
+// What the shared library exports: the custom-op door and the plugin-EP door.
+#include <onnxruntime_c_api.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "ort/custom_op.h"
+
+#define ORT_AIE_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace ort_aie {
+namespace {
+
+// The ops as one runtime knows them. ONNX Runtime keeps pointers to domain and ops in every session
+// options object, so they live as long as the process: one set per runtime.
+struct Domain {
+  explicit Domain(const RuntimeApi& runtime)
+      : matmul(Q4NXMatMulDescription(), runtime),
+        gather(Q4NXGatherDescription(), runtime),
+        attention(FlowAttentionDescription(), runtime) {
+    Check(runtime.api, runtime.api->CreateCustomOpDomain("aie", &domain));
+    for (CustomOp* op : {&matmul, &gather, &attention}) {
+      Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, op));
+    }
+  }
+
+  CustomOp matmul, gather, attention;
+  OrtCustomOpDomain* domain = nullptr;
+};
+
+OrtCustomOpDomain* DomainOf(const RuntimeApi& runtime) {
+  static std::mutex mutex;
+  static auto& domains = *new std::map<const OrtApi*, std::unique_ptr<Domain>>();
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Domain>& domain = domains[runtime.api];
+  if (domain == nullptr) domain = std::make_unique<Domain>(runtime);
+  return domain->domain;
+}
+
+// A status needs some OrtApi; version 1 exists in every runtime.
+const OrtApi* AnyApi(const OrtApiBase* base) { return base->GetApi(1); }
+
+}  // namespace
+}  // namespace ort_aie
+
+ORT_AIE_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options,
+                                                         const OrtApiBase* base) {
+  using namespace ort_aie;
+  return Guard(AnyApi(base), [&] {
+    const RuntimeApi runtime = NegotiateApi(base);
+    Check(runtime.api, runtime.api->AddCustomOpDomain(options, DomainOf(runtime)));
+  });
+}
+
+// No execution provider yet: registering the library offers no device. It lets onnxruntime-genai
+// find the library by its bare name in `custom_ops_library`.
+ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtApiBase*,
+                                                         const OrtLogger*, OrtEpFactory**, size_t,
+                                                         size_t* num_factories) {
+  *num_factories = 0;
+  return nullptr;
+}
+
+ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory(OrtEpFactory*) { return nullptr; }

@@ -1,0 +1,236 @@
+// What Python wants from C++: packing, the eligibility rules, and the host kernels for tests.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ops/eligibility.h"
+#include "ops/error.h"
+#include "ops/format.h"
+#include "q4nx/pack.h"
+#include "targets/host/host_target.h"
+
+namespace py = pybind11;
+
+namespace ort_aie {
+namespace {
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style>;
+
+template <typename T>
+void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
+  const Shape actual(array.shape(), array.shape() + array.ndim());
+  Require(actual == shape, name, " must be ", ToString(shape), ", got ", ToString(actual));
+}
+
+Array<uint8_t> EmptyBlocks(int64_t n, int64_t k) {
+  return Array<uint8_t>({q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes});
+}
+
+void RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
+  Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
+  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes});
+}
+
+Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
+                    const Array<uint16_t>& mins) {
+  Require(codes.ndim() == 2 && codes.size() > 0, "codes must be (N, K) and not empty");
+  const int64_t n = codes.shape(0), k = codes.shape(1);
+  RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
+  RequireShape(mins, "mins", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
+  Array<uint8_t> blocks = EmptyBlocks(n, k);
+  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.mutable_data());
+  return blocks;
+}
+
+py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
+  RequireBlocks(blocks, n, k);
+  const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
+  Array<uint8_t> codes({n, k});
+  Array<uint16_t> scales({n, groups}), mins({n, groups});
+  q4nx::Unpack(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
+               mins.mutable_data());
+  return py::make_tuple(codes, scales, mins);
+}
+
+Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
+  RequireBlocks(blocks, n, k);
+  Array<float> weights({n, k});
+  q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data());
+  return weights;
+}
+
+q4nx::ScaleType ScaleTypeOf(const std::string& name) {
+  if (name == "FLOAT") return q4nx::ScaleType::kFloat32;
+  if (name == "FLOAT16") return q4nx::ScaleType::kFloat16;
+  if (name == "BFLOAT16") return q4nx::ScaleType::kBfloat16;
+  Fail(ErrorCode::kInvalidArgument, "scales must be FLOAT, FLOAT16 or BFLOAT16, got ", name);
+}
+
+// All as bytes, whatever their types: rows of the initializers as they lie in the file.
+Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& scales,
+                               const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
+                               int64_t k, int64_t block_size, const std::string& scale_type) {
+  const int64_t source_blocks = q4nx::CeilDiv(k, block_size);
+  q4nx::MatMulNBitsRows source{};
+  source.scale_type = ScaleTypeOf(scale_type);
+  const int64_t scale_bytes = source.scale_type == q4nx::ScaleType::kFloat32 ? 4 : 2;
+  Require(b.size() == rows * source_blocks * (block_size / 2), "B has ", b.size(),
+          " bytes, expected ", rows * source_blocks * (block_size / 2), " for ", rows,
+          " rows, K=", k, " block_size=", block_size);
+  Require(scales.size() == rows * source_blocks * scale_bytes, "scales have ", scales.size(),
+          " bytes, expected ", rows * source_blocks * scale_bytes);
+  source.b = b.data();
+  source.scales = scales.data();
+  if (zero_points) {
+    const int64_t packed = rows * q4nx::CeilDiv(source_blocks, 2);
+    const int64_t plain = rows * source_blocks * scale_bytes;
+    Require(zero_points->size() == packed || zero_points->size() == plain, "zero_points have ",
+            zero_points->size(), " bytes, expected ", packed, " (packed) or ", plain, " (",
+            scale_type, ")");
+    source.zero_points = zero_points->data();
+    source.zero_point_kind = zero_points->size() == packed ? q4nx::ZeroPoints::kPacked
+                                                           : q4nx::ZeroPoints::kScaleType;
+  }
+  source.rows = rows;
+  source.k = k;
+  source.block_size = block_size;
+  Array<uint8_t> blocks = EmptyBlocks(rows, k);
+  uint8_t* out = blocks.mutable_data();
+  const py::gil_scoped_release release;
+  q4nx::PackMatMulNBits(source, out);
+  return blocks;
+}
+
+const host::Kernels& KernelsNamed(const std::string& isa) {
+  for (auto table = host::AvailableKernels(); *table != nullptr; ++table) {
+    if (isa == (*table)->name) return **table;
+  }
+  Fail(ErrorCode::kInvalidArgument, "isa ", isa, " is not available on this CPU");
+}
+
+std::vector<std::string> AvailableIsas() {
+  std::vector<std::string> names;
+  for (auto table = host::AvailableKernels(); *table != nullptr; ++table) {
+    names.emplace_back((*table)->name);
+  }
+  return names;
+}
+
+// The projection step on one thread, with a chosen kernel table.
+Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
+                     const std::string& numerics, const std::string& isa) {
+  Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
+  Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
+          numerics);
+  const int64_t rows = a.shape(0), k = a.shape(1);
+  RequireBlocks(blocks, n, k);
+  Array<float> y({rows, n});
+  const MatMulStep step{blocks.data(), rows, k, n, a.data(), nullptr, y.mutable_data(),
+                        DataType::kFloat32,
+                        numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16};
+  host::RunMatMul(step, KernelsNamed(isa), InlineThreadPool());
+  return y;
+}
+
+// (scores, numerators, sum, accumulated) of one attention chunk: paper 1, equations 5, 7, 9, 10.
+py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Array<float>& v,
+                         float scale, float softcap, bool many, const std::string& isa) {
+  Require(q.ndim() == 2 && k.ndim() == 2 && v.ndim() == 2 && q.shape(1) == k.shape(1) &&
+              k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(0) <= 64,
+          "q (rows, dim), k and v (keys, dim), at most 64 keys");
+  const host::Kernels& kernels = KernelsNamed(isa);
+  const int64_t rows = q.shape(0), dim = q.shape(1), keys = k.shape(0);
+  std::vector<float> s(static_cast<size_t>(rows * 64)), scratch(static_cast<size_t>(dim * 64));
+  if (many) {
+    kernels.scores_many(q.data(), rows, dim, k.data(), keys, scale, s.data(), 64, scratch.data());
+  } else {
+    kernels.scores(q.data(), rows, dim, k.data(), keys, scale, s.data(), 64);
+  }
+  Array<float> scores({rows, keys}), f({rows, keys}), sums({rows}), y({rows, dim});
+  const std::vector<float> correction(static_cast<size_t>(rows), 0.0f);
+  std::memset(y.mutable_data(), 0, static_cast<size_t>(y.nbytes()));
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = s.data() + r * 64;
+    if (softcap > 0) kernels.softcap(row, keys, softcap);
+    std::memcpy(scores.mutable_data(r), row, static_cast<size_t>(keys) * 4);
+    sums.mutable_at(r) = kernels.exp_sum(row, keys, kernels.max(row, keys));
+    std::memcpy(f.mutable_data(r), row, static_cast<size_t>(keys) * 4);
+  }
+  kernels.accumulate(s.data(), 64, rows, v.data(), keys, dim, correction.data(),
+                     y.mutable_data());
+  return py::make_tuple(scores, f, sums, y);
+}
+
+Array<float> Float16RoundTrip(const Array<float>& x, const std::string& isa) {
+  const host::Kernels& kernels = KernelsNamed(isa);
+  std::vector<uint16_t> half(static_cast<size_t>(x.size()));
+  Array<float> y(x.size());
+  kernels.float_to_float16(x.data(), x.size(), half.data());
+  kernels.float16_to_float(half.data(), x.size(), y.mutable_data());
+  return y;
+}
+
+}  // namespace
+}  // namespace ort_aie
+
+PYBIND11_MODULE(_native, m) {
+  using namespace ort_aie;
+  m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels.";
+  py::register_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const Error& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    }
+  });
+
+  m.attr("FORMAT") = kFormat;
+  m.attr("ONNXRUNTIME_HEADERS") = ORT_AIE_HEADERS;
+
+  m.def("pack", &Pack, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
+        py::arg("mins").noconvert());
+  m.def("unpack", &Unpack, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
+  m.def("dequantize", &Dequantize, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
+  m.def("pack_matmulnbits", &PackMatMulNBits, py::arg("b").noconvert(),
+        py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
+        py::arg("k"), py::arg("block_size"), py::arg("scale_type"));
+
+  m.def(
+      "why_not_q4nx",
+      [](int64_t k, int64_t n, int64_t bits, int64_t block_size, int64_t weight_prepacked,
+         bool constant_weights, bool has_g_idx, const std::string& type) {
+        return WhyNotQ4NX(
+            {k, n, bits, block_size, weight_prepacked, constant_weights, has_g_idx, type});
+      },
+      py::kw_only(), py::arg("k"), py::arg("n"), py::arg("bits"), py::arg("block_size"),
+      py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
+      py::arg("type"));
+  m.def(
+      "why_not_flow_attention",
+      [](int64_t num_heads, int64_t kv_num_heads, int64_t qk_output, int64_t causal,
+         int64_t local_window_size, const std::string& k_quant_type,
+         const std::string& v_quant_type, bool has_quantised_cache, bool has_output_qk,
+         const std::string& type, const std::string& cache_type) {
+        return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
+                                    k_quant_type, v_quant_type, has_quantised_cache,
+                                    has_output_qk, type, cache_type});
+      },
+      py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("qk_output"),
+      py::arg("causal"), py::arg("local_window_size"), py::arg("k_quant_type"),
+      py::arg("v_quant_type"), py::arg("has_quantised_cache"), py::arg("has_output_qk"),
+      py::arg("type"), py::arg("cache_type"));
+
+  m.def("available_isas", &AvailableIsas);
+  m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
+  m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(),
+        py::arg("n"), py::arg("numerics"), py::arg("isa"));
+  m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
+        py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("many"),
+        py::arg("isa"));
+  m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
+}

@@ -1,0 +1,439 @@
+// FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache, papers 1 and 2.
+//
+// A work item is (batch row, KV head, query tile, key range). All query heads of a KV head are rows
+// of one tile, so that keys and values are read once for the whole group. One long sequence with few
+// heads is split along the keys as well; the partial results are merged at the end with the same
+// correction factors that the chunks use (paper 1, equations 8 to 10).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "q4nx/layout.h"
+#include "targets/host/host_target.h"
+#include "targets/host/scratch.h"
+
+namespace ort_aie::host {
+namespace {
+
+using q4nx::CeilDiv;
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int64_t kChunk = 64;       // keys: a chunk of K, V and scores stays in L1/L2
+constexpr int64_t kQueryTile = 16;   // query positions of a tile
+constexpr int64_t kSplitKeys = 512;  // least number of keys that is worth a task of its own
+constexpr int64_t kManyRows = 16;    // from here on transposing the keys of a chunk pays
+
+// Rows of keys and values in the cache's type, one KV head after the other.
+struct KeySegment {
+  const void *keys, *values;
+  int64_t head_stride;  // elements between KV heads
+  int64_t first;        // position of row 0
+  int64_t count;
+};
+
+// What one work item carries along a sweep; rows = query positions of the tile x heads of the group.
+struct Sweep {
+  float* max;     // (rows)
+  float* sum;     // (rows)
+  float* output;  // (rows, dim), not yet divided by sum
+};
+
+class Attention {
+ public:
+  Attention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads)
+      : step_(step),
+        kernels_(kernels),
+        threads_(threads),
+        group_(step.heads / step.kv_heads),
+        cache_size_(static_cast<int64_t>(SizeOf(step.cache_type))) {}
+
+  void Run() {
+    PrepareQueries();
+    if (step_.windowed_cache) {
+      WriteNewRows(Scratch<uint8_t>(Purpose::kNewRows, 2 * NewElements() * cache_size_));
+      Attend();
+      ShiftWindow();
+    } else {
+      CarryPast();
+      WriteNewRows(nullptr);
+      Attend();
+    }
+  }
+
+ private:
+  int64_t NewElements() const {
+    return step_.batch * step_.kv_heads * step_.sequence * step_.dim;
+  }
+
+  // --- queries, new keys and values ---------------------------------------------------------------
+
+  // RMS norm per head, then rotary embedding, in place.
+  void Transform(float* x, const void* norm, int64_t token) const {
+    const int64_t dim = step_.dim;
+    if (norm != nullptr) {
+      float squares = 0;
+      for (int64_t i = 0; i < dim; ++i) squares += x[i] * x[i];
+      const float inverse =
+          1.0f / std::sqrt(squares / static_cast<float>(dim) + step_.norm_epsilon);
+      float* weight = Scratch<float>(Purpose::kRow, dim);
+      ToFloat(kernels_, step_.type, norm, dim, weight);
+      for (int64_t i = 0; i < dim; ++i) x[i] *= inverse * weight[i];
+    }
+    if (step_.cos == nullptr) return;
+    const int64_t half = step_.rotary_dim / 2;
+    const int64_t position = step_.positions[static_cast<size_t>(token)];
+    float* cos = Scratch<float>(Purpose::kRow, 2 * half);
+    float* sin = cos + half;
+    ToFloat(kernels_, step_.type, Advance(step_.cos, step_.type, position * half), half, cos);
+    ToFloat(kernels_, step_.type, Advance(step_.sin, step_.type, position * half), half, sin);
+    const int64_t pair = step_.rotary_interleaved ? 1 : half;
+    const int64_t stride = step_.rotary_interleaved ? 2 : 1;
+    for (int64_t i = 0; i < half; ++i) {
+      float& first = x[i * stride];
+      float& second = x[i * stride + pair];
+      const float a = first, b = second;
+      first = a * cos[i] - b * sin[i];
+      second = b * cos[i] + a * sin[i];
+    }
+  }
+
+  // queries_ (batch, kv_heads, sequence, group, dim): the rows of a tile stand together.
+  void PrepareQueries() {
+    const int64_t dim = step_.dim, heads = step_.heads;
+    queries_ = Scratch<float>(Purpose::kQueries, step_.batch * step_.sequence * heads * dim);
+    ForEachToken([&](int64_t b, int64_t t, int64_t token) noexcept {
+      for (int64_t h = 0; h < heads; ++h) {
+        float* q = queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim;
+        ToFloat(kernels_, step_.type,
+                Advance(step_.query, step_.type, token * step_.query_stride + h * dim), dim, q);
+        Transform(q, step_.q_norm, token);
+      }
+    });
+  }
+
+  int64_t QueryRow(int64_t b, int64_t kv_head, int64_t t) const {
+    return ((b * step_.kv_heads + kv_head) * step_.sequence + t) * group_;
+  }
+
+  // Into the present at [past, past + sequence), or, for a windowed cache, into `apart`: its queries
+  // may need rows that the cache is about to drop.
+  void WriteNewRows(void* apart) {
+    new_keys_ = apart;
+    new_values_ = apart == nullptr ? nullptr : Advance(apart, step_.cache_type, NewElements());
+    const int64_t dim = step_.dim;
+    ForEachToken([&](int64_t b, int64_t t, int64_t token) noexcept {
+      const int64_t row = step_.past_length[static_cast<size_t>(b)] + t;
+      if (apart == nullptr && row >= step_.present_capacity) return;  // padding of a short prompt
+      float* x = Scratch<float>(Purpose::kTile, dim);
+      for (int64_t h = 0; h < step_.kv_heads; ++h) {
+        const int64_t head = b * step_.kv_heads + h;
+        const int64_t place = apart == nullptr ? (head * step_.present_capacity + row) * dim
+                                               : (head * step_.sequence + t) * dim;
+        ToFloat(kernels_, step_.type,
+                Advance(step_.key, step_.type, token * step_.key_stride + h * dim), dim, x);
+        Transform(x, step_.k_norm, token);
+        FromFloat(kernels_, step_.cache_type, x, dim,
+                  Advance(apart == nullptr ? step_.present_key : new_keys_, step_.cache_type,
+                          place));
+        ToFloat(kernels_, step_.type,
+                Advance(step_.value, step_.type, token * step_.value_stride + h * dim), dim, x);
+        FromFloat(kernels_, step_.cache_type, x, dim,
+                  Advance(apart == nullptr ? step_.present_value : new_values_, step_.cache_type,
+                          place));
+      }
+    });
+  }
+
+  template <typename F>
+  void ForEachToken(const F& f) const {
+    const auto one = [&](int64_t token) noexcept {
+      f(token / step_.sequence, token % step_.sequence, token);
+    };
+    const int64_t tokens = step_.batch * step_.sequence;
+    if (tokens == 1) return one(0);  // handing one token to the pool costs more than its work
+    threads_.ParallelFor(tokens, one);
+  }
+
+  // --- the cache -------------------------------------------------------------------------------------
+
+  // A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
+  void CarryPast() const {
+    const int64_t row_bytes = step_.dim * cache_size_;
+    const auto carry = [&](const void* past, void* present, int64_t head) noexcept {
+      if (past == present) return;
+      const auto past_rows = step_.past_length[static_cast<size_t>(head / step_.kv_heads)];
+      auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
+      if (past_rows > 0) {
+        std::memcpy(to,
+                    static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes,
+                    static_cast<size_t>(past_rows * row_bytes));
+      }
+      const int64_t end = std::min(step_.present_capacity, past_rows + step_.sequence);
+      std::memset(to + end * row_bytes, 0,
+                  static_cast<size_t>((step_.present_capacity - end) * row_bytes));
+    };
+    threads_.ParallelFor(step_.batch * step_.kv_heads, [&](int64_t head) noexcept {
+      carry(step_.past_key, step_.present_key, head);
+      carry(step_.past_value, step_.present_value, head);
+    });
+  }
+
+  int64_t CacheRows(int64_t total) const {
+    return WindowedCacheRows(total, step_.present_capacity, step_.window);
+  }
+
+  // Leaves the newest rows in a windowed cache, oldest first.
+  void ShiftWindow() const {
+    const int64_t row_bytes = step_.dim * cache_size_;
+    const auto shift = [&](const void* past, const void* fresh, void* present,
+                           int64_t head) noexcept {
+      const auto b = static_cast<size_t>(head / step_.kv_heads);
+      const int64_t old_rows = CacheRows(step_.past_length[b]);
+      const int64_t new_rows = step_.total_length[b] - step_.past_length[b];
+      const int64_t kept = CacheRows(step_.total_length[b]);
+      const int64_t kept_old = std::max<int64_t>(0, kept - new_rows);
+      const int64_t kept_new = kept - kept_old;
+      auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
+      const auto* from =
+          static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes;
+      const uint8_t* oldest = from + (old_rows - kept_old) * row_bytes;
+      if (kept_old > 0 && oldest != to) {
+        std::memmove(to, oldest, static_cast<size_t>(kept_old * row_bytes));
+      }
+      const auto* added = static_cast<const uint8_t*>(fresh) +
+                          (head * step_.sequence + new_rows - kept_new) * row_bytes;
+      std::memcpy(to + kept_old * row_bytes, added, static_cast<size_t>(kept_new * row_bytes));
+      if (past != present) {
+        std::memset(to + kept * row_bytes, 0,
+                    static_cast<size_t>((step_.present_capacity - kept) * row_bytes));
+      }
+    };
+    threads_.ParallelFor(step_.batch * step_.kv_heads, [&](int64_t head) noexcept {
+      shift(step_.past_key, new_keys_, step_.present_key, head);
+      shift(step_.past_value, new_values_, step_.present_value, head);
+    });
+  }
+
+  // Where the keys of batch row b lie: one run in the present, or the old rows of a windowed cache
+  // and the new ones beside it.
+  int Segments(int64_t b, KeySegment segments[2]) const {
+    const int64_t dim = step_.dim;
+    const auto i = static_cast<size_t>(b);
+    const int64_t head = b * step_.kv_heads;
+    if (!step_.windowed_cache) {
+      const int64_t stride = step_.present_capacity * dim;
+      segments[0] = {Advance(step_.present_key, step_.cache_type, head * stride),
+                     Advance(step_.present_value, step_.cache_type, head * stride), stride, 0,
+                     step_.total_length[i]};
+      return 1;
+    }
+    const int64_t old_stride = step_.past_capacity * dim, new_stride = step_.sequence * dim;
+    const int64_t past = step_.past_length[i], old_rows = CacheRows(past);
+    segments[0] = {Advance(step_.past_key, step_.cache_type, head * old_stride),
+                   Advance(step_.past_value, step_.cache_type, head * old_stride), old_stride,
+                   past - old_rows, old_rows};
+    segments[1] = {Advance(new_keys_, step_.cache_type, head * new_stride),
+                   Advance(new_values_, step_.cache_type, head * new_stride), new_stride, past,
+                   step_.total_length[i] - past};
+    return 2;
+  }
+
+  // --- the sweep ---------------------------------------------------------------------------------------
+
+  // Positions that query t of batch row b sees: [first, end).
+  struct Range {
+    int64_t first, end;
+  };
+  Range Visible(int64_t b, int64_t t) const {
+    const auto i = static_cast<size_t>(b);
+    const int64_t position = step_.past_length[i] + t;
+    const int64_t end =
+        step_.causal ? std::min(position + 1, step_.total_length[i]) : step_.total_length[i];
+    const int64_t first = step_.window > 0 ? std::max<int64_t>(0, position - step_.window + 1) : 0;
+    return {std::min(first, end), end};
+  }
+
+  void Attend() {
+    const int64_t longest =
+        *std::max_element(step_.total_length.begin(), step_.total_length.end());
+    const int64_t swept = step_.window > 0 && step_.sequence == 1
+                              ? std::min(longest, step_.window)
+                              : longest;
+    const int64_t splits =
+        step_.sequence == 1 ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
+    const int64_t tiles = CeilDiv(step_.sequence, kQueryTile);
+    const int64_t items = step_.batch * step_.kv_heads * tiles;
+    const int64_t most_rows = std::min(step_.sequence, kQueryTile) * group_;
+    const int64_t state = most_rows * (step_.dim + 2);
+    float* partials =
+        splits > 1 ? Scratch<float>(Purpose::kPartials, items * splits * state) : nullptr;
+    const auto carve = [&](float* memory, int64_t rows) noexcept {
+      return Sweep{memory, memory + rows, memory + 2 * rows};
+    };
+
+    threads_.ParallelFor(items * splits, [&](int64_t task) noexcept {
+      const int64_t item = task / splits, split = task % splits;
+      const int64_t tile = item % tiles, head = item / tiles;
+      const int64_t b = head / step_.kv_heads, kv_head = head % step_.kv_heads;
+      const int64_t t0 = tile * kQueryTile;
+      const int64_t positions = std::min(kQueryTile, step_.sequence - t0);
+      const int64_t rows = positions * group_;
+      float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
+      const Sweep sweep = carve(memory, rows);
+      const Range whole = {Visible(b, t0).first, Visible(b, t0 + positions - 1).end};
+      // Splits are whole chunks, so that results do not depend on alignment of the ends.
+      const int64_t share = CeilDiv(CeilDiv(whole.end - whole.first, splits), kChunk) * kChunk;
+      const Range part = {whole.first + split * share,
+                          std::min(whole.end, whole.first + (split + 1) * share)};
+      SweepKeys(b, kv_head, t0, positions, part, sweep);
+      if (splits == 1) Finish(b, kv_head, t0, positions, sweep);
+    });
+    if (splits == 1) return;
+
+    threads_.ParallelFor(items, [&](int64_t item) noexcept {  // here a tile is one position
+      const Sweep total = carve(partials + item * splits * state, group_);
+      for (int64_t split = 1; split < splits; ++split) {
+        Merge(carve(partials + (item * splits + split) * state, group_), total);
+      }
+      Finish(item / step_.kv_heads, item % step_.kv_heads, 0, 1, total);
+    });
+  }
+
+  void Merge(const Sweep& part, const Sweep& total) const {
+    for (int64_t r = 0; r < group_; ++r) {
+      if (part.max[r] == kMinusInfinity) continue;
+      const float max = std::max(part.max[r], total.max[r]);
+      const float keep = std::exp(total.max[r] - max), add = std::exp(part.max[r] - max);
+      total.sum[r] = keep * total.sum[r] + add * part.sum[r];
+      for (int64_t d = 0; d < step_.dim; ++d) {
+        float& y = total.output[r * step_.dim + d];
+        y = keep * y + add * part.output[r * step_.dim + d];
+      }
+      total.max[r] = max;
+    }
+  }
+
+  void SweepKeys(int64_t b, int64_t kv_head, int64_t t0, int64_t positions, Range range,
+                 const Sweep& sweep) const {
+    const int64_t dim = step_.dim, rows = positions * group_;
+    std::fill(sweep.max, sweep.max + rows, kMinusInfinity);
+    std::fill(sweep.sum, sweep.sum + rows, 0.0f);
+    std::fill(sweep.output, sweep.output + rows * dim, 0.0f);
+    const float* queries = queries_ + QueryRow(b, kv_head, t0) * dim;
+    float* scores = Scratch<float>(Purpose::kScores, rows * (kChunk + 1));
+    float* correction = scores + rows * kChunk;
+
+    KeySegment segments[2];
+    const int count = Segments(b, segments);
+    for (int s = 0; s < count; ++s) {
+      const KeySegment& segment = segments[s];
+      const int64_t begin = std::max(range.first, segment.first);
+      const int64_t end = std::min(range.end, segment.first + segment.count);
+      for (int64_t position = begin; position < end; position += kChunk) {
+        const int64_t keys = std::min(kChunk, end - position);
+        const int64_t offset = kv_head * segment.head_stride + (position - segment.first) * dim;
+        const float* k = AsFloat(Purpose::kKeys, segment.keys, offset, keys * dim);
+        if (rows >= kManyRows) {
+          float* transposed = Scratch<float>(Purpose::kPanel, dim * kChunk);
+          kernels_.scores_many(queries, rows, dim, k, keys, step_.scale, scores, kChunk,
+                               transposed);
+        } else {
+          kernels_.scores(queries, rows, dim, k, keys, step_.scale, scores, kChunk);
+        }
+        const float* v = AsFloat(Purpose::kValues, segment.values, offset, keys * dim);
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t t = t0 + r / group_, head = kv_head * group_ + r % group_;
+          correction[r] = Softmax(b, t, head, position, keys, scores + r * kChunk,
+                                  &sweep.max[r], &sweep.sum[r]);
+        }
+        kernels_.accumulate(scores, kChunk, rows, v, keys, dim, correction, sweep.output);
+      }
+    }
+  }
+
+  const float* AsFloat(Purpose purpose, const void* rows, int64_t offset, int64_t count) const {
+    if (step_.cache_type == DataType::kFloat32) return static_cast<const float*>(rows) + offset;
+    float* x = Scratch<float>(purpose, kChunk * step_.dim);
+    ToFloat(kernels_, step_.cache_type, Advance(rows, step_.cache_type, offset), count, x);
+    return x;
+  }
+
+  // Equations 6 to 9 for one query row and chunk: scores become numerators, the running maximum and
+  // sum are brought up to date, and the factor for what was accumulated before is returned.
+  float Softmax(int64_t b, int64_t t, int64_t head, int64_t position, int64_t keys, float* s,
+                float* running_max, float* running_sum) const {
+    if (step_.softcap > 0) kernels_.softcap(s, keys, step_.softcap);
+    if (step_.bias != nullptr) {
+      const void* row = Advance(step_.bias, step_.type,
+                                b * step_.bias_batch_stride + head * step_.bias_head_stride +
+                                    t * step_.bias_row_stride + position);
+      float bias[kChunk];
+      ToFloat(kernels_, step_.type, row, keys, bias);
+      for (int64_t j = 0; j < keys; ++j) s[j] += bias[j];
+    }
+    // Of a chunk, a query sees one run of keys: the others get no weight.
+    const Range visible = Visible(b, t);
+    const int64_t first = std::clamp<int64_t>(visible.first - position, 0, keys);
+    const int64_t end = std::clamp<int64_t>(visible.end - position, first, keys);
+    std::fill(s, s + first, 0.0f);
+    std::fill(s + end, s + keys, 0.0f);
+    if (first == end) return 1.0f;
+    const float max = std::max(*running_max, kernels_.max(s + first, end - first));
+    if (max == kMinusInfinity && !HasNan(s + first, end - first)) {
+      std::fill(s + first, s + end, 0.0f);  // every key is masked by the bias
+      return 1.0f;
+    }
+    const float correction = *running_max == kMinusInfinity ? 0.0f : std::exp(*running_max - max);
+    const float sum = kernels_.exp_sum(s + first, end - first, max);
+    *running_sum = correction * *running_sum + sum;
+    *running_max = max;
+    return correction;
+  }
+
+  static bool HasNan(const float* s, int64_t n) {
+    return std::any_of(s, s + n, [](float x) { return std::isnan(x); });
+  }
+
+  // Equation 11, with the sink's share of the denominator.
+  void Finish(int64_t b, int64_t kv_head, int64_t t0, int64_t positions,
+              const Sweep& sweep) const {
+    const int64_t dim = step_.dim;
+    for (int64_t r = 0; r < positions * group_; ++r) {
+      const int64_t head = kv_head * group_ + r % group_;
+      float sum = sweep.sum[r], scale = 1.0f;
+      if (step_.head_sink != nullptr || step_.smooth_softmax) {
+        float sink = 0.0f;
+        if (step_.head_sink != nullptr) {
+          ToFloat(kernels_, step_.type, Advance(step_.head_sink, step_.type, head), 1, &sink);
+        }
+        // The sink takes part in the softmax as one more score without a value.
+        const float max = std::max(sink, sweep.max[r]);
+        scale = sweep.max[r] == kMinusInfinity ? 0.0f : std::exp(sweep.max[r] - max);
+        sum = scale * sum + std::exp(sink - max);
+      }
+      const float factor = sum == 0.0f ? 0.0f : scale / sum;
+      float* y = sweep.output + r * dim;
+      for (int64_t d = 0; d < dim; ++d) y[d] *= factor;
+      const int64_t token = b * step_.sequence + t0 + r / group_;
+      FromFloat(kernels_, step_.type, y, dim,
+                Advance(step_.output, step_.type, (token * step_.heads + head) * dim));
+    }
+  }
+
+  const AttentionStep& step_;
+  const Kernels& kernels_;
+  const ThreadPool& threads_;
+  const int64_t group_;  // query heads of a KV head
+  const int64_t cache_size_;
+  float* queries_ = nullptr;
+  void *new_keys_ = nullptr, *new_values_ = nullptr;
+};
+
+}  // namespace
+
+void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  Attention(step, kernels, threads).Run();
+}
+
+}  // namespace ort_aie::host

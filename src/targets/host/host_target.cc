@@ -1,0 +1,80 @@
+#include "targets/host/host_target.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "targets/host/scratch.h"
+
+namespace ort_aie {
+namespace {
+
+class Host final : public Target {
+ public:
+  const char* Name() const override { return "host"; }
+
+  void Execute(const Plan& plan, const ThreadPool& threads) const override {
+    const host::Kernels& kernels = host::SelectedKernels();
+    for (const Step& step : plan) {
+      if (const auto* matmul = std::get_if<MatMulStep>(&step)) {
+        host::RunMatMul(*matmul, kernels, threads);
+      } else if (const auto* gather = std::get_if<GatherStep>(&step)) {
+        host::RunGather(*gather, kernels, threads);
+      } else {
+        host::RunAttention(std::get<AttentionStep>(step), kernels, threads);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+const Target& HostTarget() {
+  static const Host target;
+  return target;
+}
+
+namespace host {
+
+void* ScratchBytes(Purpose purpose, size_t bytes) {
+  struct Buffer {
+    std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};
+    size_t size = 0;
+  };
+  thread_local Buffer buffers[static_cast<size_t>(Purpose::kPurposeCount)];
+  Buffer& buffer = buffers[static_cast<size_t>(purpose)];
+  if (buffer.size < bytes) {
+    const size_t size = (bytes + 4095) / 4096 * 4096;
+    buffer.size = 0;
+    buffer.memory.reset(std::aligned_alloc(64, size));
+    if (buffer.memory == nullptr) throw std::bad_alloc();
+    buffer.size = size;
+  }
+  return buffer.memory.get();
+}
+
+void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y) {
+  switch (type) {
+    case DataType::kFloat16:
+      return kernels.float16_to_float(static_cast<const uint16_t*>(x), n, y);
+    case DataType::kBfloat16:
+      return kernels.bfloat16_to_float(static_cast<const uint16_t*>(x), n, y);
+    default:
+      std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n, void* y) {
+  switch (type) {
+    case DataType::kFloat16:
+      return kernels.float_to_float16(x, n, static_cast<uint16_t*>(y));
+    case DataType::kBfloat16:
+      return kernels.float_to_bfloat16(x, n, static_cast<uint16_t*>(y));
+    default:
+      std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+}  // namespace host
+}  // namespace ort_aie

@@ -1,0 +1,82 @@
+// The CPU kernels of the host target, one table per instruction set, chosen at run time.
+//
+// A kernel works on one thread, allocates nothing, and knows no shapes beyond its arguments: who
+// calls (projection.cc, attention.cc) splits work over threads and owns the buffers. The kernel
+// files hold no STL and no inline function of another header: the linker keeps one copy of an
+// inline function, and that copy must not be the one compiled for AVX-512.
+#pragma once
+
+#include <stdint.h>
+
+namespace ort_aie::host {
+
+struct Kernels {
+  const char* name;
+
+  // --- conversions, n elements -------------------------------------------------------------
+  void (*float16_to_float)(const uint16_t* x, int64_t n, float* y);
+  void (*bfloat16_to_float)(const uint16_t* x, int64_t n, float* y);
+  void (*float_to_float16)(const float* x, int64_t n, uint16_t* y);
+  void (*float_to_bfloat16)(const float* x, int64_t n, uint16_t* y);
+
+  // --- activations ---------------------------------------------------------------------------
+  // Per group of 32: scale = max|x| / 127, q = round(x / scale), sum = scale * sum(q). A group with
+  // a NaN or an infinity gets scale = sum = NaN, so that it propagates.
+  void (*quantize_int8)(const float* x, int64_t groups, int8_t* q, float* scales, float* sums);
+  // sums[g] = sum of x over group g of 32.
+  void (*group_sums)(const float* x, int64_t groups, float* sums);
+
+  // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
+  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums.
+  void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a,
+                         const float* sums, float* y);
+  void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                         const float* scales, const float* sums, float* y);
+
+  // --- dequantisation + GEMM ---------------------------------------------------------------------
+  // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
+  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
+  // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
+  void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                    int64_t k_pairs, float* y, int64_t ldy);
+  // One block -> codes [256/4][32][4], scales [8][32], mins [8][32].
+  void (*unpack_block)(const uint8_t* block, uint8_t* codes, float* scales, float* mins);
+  // y (rows, 32) = a (rows, groups * 32) int8 with scales and sums (rows, groups) . panel.
+  void (*gemm_int8)(const int8_t* a, const float* a_scales, const float* a_sums, int64_t lda,
+                    int64_t rows, const uint8_t* codes, const float* scales, const float* mins,
+                    int64_t groups, float* y, int64_t ldy);
+
+  // --- attention (paper 1, III-B, equations 5 to 10) ----------------------------------------------
+  // s (rows, keys) = scale * q (rows, dim) . k (keys, dim)^T; dim a multiple of 8.
+  void (*scores)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
+                 float scale, float* s, int64_t lds);
+  // The same for many rows; scratch: dim * round_up(keys, 16) floats.
+  void (*scores_many)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
+                      float scale, float* s, int64_t lds, float* scratch);
+  // s = cap * tanh(s / cap).
+  void (*softcap)(float* s, int64_t n, float cap);
+  float (*max)(const float* s, int64_t n);
+  // s = exp(s - shift) in place; returns the sum.
+  float (*exp_sum)(float* s, int64_t n, float shift);
+  // y (rows, dim) = correction[row] * y + f (rows, keys) . v (keys, dim).
+  void (*accumulate)(const float* f, int64_t ldf, int64_t rows, const float* v, int64_t keys,
+                     int64_t dim, const float* correction, float* y);
+};
+
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
+// gemm_bf16 for CPUs that have AVX512_BF16 as well.
+void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                        int64_t k_pairs, float* y, int64_t ldy);
+#endif
+
+// The tables that this CPU can run, best last; ends with a null pointer.
+const Kernels* const* AvailableKernels();
+
+// The best table, or the one that ORT_AIE_ISA names (portable, avx2, avx512, avx512_bf16). An
+// unknown name, or one that this CPU lacks, is reported on stderr once and ignored.
+const Kernels& SelectedKernels();
+
+}  // namespace ort_aie::host

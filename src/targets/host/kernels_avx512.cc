@@ -1,0 +1,166 @@
+// AVX-512 as from Ice Lake and Zen 4 on: F, BW, DQ, VL, VNNI, VBMI.
+#include <immintrin.h>
+
+#include "targets/host/kernels.h"
+
+#define ORT_AIE_VECTOR_BYTES 64
+#define ORT_AIE_DPBUSD(acc, w, a) \
+  (vi) _mm512_dpbusd_epi32((__m512i)(acc), (__m512i)(w), (__m512i)(a))
+
+namespace ort_aie::host {
+namespace {
+
+#include "targets/host/kernels_generic.inc"
+#include "targets/host/f16c.inc"
+
+// 32 bfloat16 values -> those of the 16 even and of the 16 odd out-features.
+inline __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+inline __m512 Odd(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+}
+
+inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  _mm512_storeu_ps(y, _mm512_permutex2var_ps(even, low, odd));
+  _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(even, high, odd));
+}
+
+// Blocks are read once and in order; one block ahead keeps the memory busy.
+inline void Prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
+}
+
+// One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
+// nibbles into floats: the permute reads the low four bits of its index alone.
+void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
+                        const float* sums, float* y) {
+  const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512 even = _mm512_setzero_ps(), odd = even;
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
+    for (int g = 0; g < 8; ++g) {
+      const uint8_t* codes = blocks + kCodesOffset + g * 256;
+      Prefetch(blocks + g * 128);
+      Prefetch(blocks + g * 128 + 64);
+      __m512 e[4] = {}, o[4] = {};
+      for (int k = 0; k < 32; k += 4) {
+        if (k % 8 == 0) {
+          Prefetch(codes + 8 * k);
+          Prefetch(codes + 8 * k + kHalfBytes);
+        }
+        for (int i = 0; i < 4; ++i) {
+          __m128i bytes =
+              _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8 * (k + i)));
+          bytes = _mm_castps_si128(_mm_loadh_pi(
+              _mm_castsi128_ps(bytes),
+              reinterpret_cast<const __m64*>(codes + kHalfBytes + 8 * (k + i))));
+          const __m512i x = _mm512_cvtepu8_epi32(bytes);
+          const __m512 activation = _mm512_set1_ps(a[g * 32 + k + i]);
+          e[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(x, table), activation, e[i]);
+          o[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), table),
+                                 activation, o[i]);
+        }
+      }
+      const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
+      const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
+      const __m512 sum = _mm512_set1_ps(sums[g]);
+      even = _mm512_fmadd_ps((e[0] + e[1]) + (e[2] + e[3]), Even(scale), even);
+      odd = _mm512_fmadd_ps((o[0] + o[1]) + (o[2] + o[3]), Odd(scale), odd);
+      even = _mm512_fmadd_ps(Even(min), sum, even);
+      odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+    }
+  }
+  StoreInterleaved32(y, even, odd);
+}
+
+// 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
+// side, as dpbusd wants them: k..k+3 in the low half, k+4..k+7 in the high half.
+void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                        const float* scales, const float* sums, float* y) {
+  alignas(64) static constexpr uint8_t kOrder[64] = {
+      0,  8,  16, 24, 1,  9,  17, 25, 2,  10, 18, 26, 3,  11, 19, 27,  //
+      4,  12, 20, 28, 5,  13, 21, 29, 6,  14, 22, 30, 7,  15, 23, 31,  //
+      32, 40, 48, 56, 33, 41, 49, 57, 34, 42, 50, 58, 35, 43, 51, 59,  //
+      36, 44, 52, 60, 37, 45, 53, 61, 38, 46, 54, 62, 39, 47, 55, 63};
+  const __m512i order = _mm512_load_si512(kOrder);
+  const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m512i nibble = _mm512_set1_epi8(15);
+  __m512 even = _mm512_setzero_ps(), odd = even;
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, scales += 8, sums += 8) {
+    for (int g = 0; g < 8; ++g) {
+      const uint8_t* codes = blocks + kCodesOffset + g * 256;
+      Prefetch(blocks + g * 128);
+      Prefetch(blocks + g * 128 + 64);
+      __m512i e[2] = {}, o[2] = {};
+      const __m512i group = _mm512_castsi256_si512(
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + g * 32)));
+      for (int k = 0; k < 32; k += 8) {
+        const __m512i activations = _mm512_permutexvar_epi32(
+            _mm512_add_epi32(spread, _mm512_set1_epi32(k / 4)), group);
+        for (int half = 0; half < 2; ++half) {
+          const uint8_t* source = codes + half * kHalfBytes + 8 * k;
+          Prefetch(source);
+          const __m512i x = _mm512_permutexvar_epi8(order, _mm512_loadu_si512(source));
+          e[half] = _mm512_dpbusd_epi32(e[half], _mm512_and_si512(x, nibble), activations);
+          o[half] = _mm512_dpbusd_epi32(
+              o[half], _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), activations);
+        }
+      }
+      // Low and high halves hold the same out-features: add them, half 0 of the block below half 1.
+      const __m512i even_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(e[0], e[1], 0x44),
+                                                _mm512_shuffle_i64x2(e[0], e[1], 0xee));
+      const __m512i odd_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(o[0], o[1], 0x44),
+                                               _mm512_shuffle_i64x2(o[0], o[1], 0xee));
+      const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
+      const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
+      const __m512 factor = _mm512_set1_ps(scales[g]), sum = _mm512_set1_ps(sums[g]);
+      even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(even_dot), Even(scale) * factor, even);
+      odd = _mm512_fmadd_ps(_mm512_cvtepi32_ps(odd_dot), Odd(scale) * factor, odd);
+      even = _mm512_fmadd_ps(Even(min), sum, even);
+      odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+    }
+  }
+  StoreInterleaved32(y, even, odd);
+}
+
+// 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.
+void UnpackBlockAvx512(const uint8_t* block, uint8_t* codes, float* scales, float* mins) {
+  Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(block), 256, scales);
+  Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(block + kMinsOffset), 256, mins);
+  alignas(64) uint8_t order_bytes[64];
+  alignas(64) uint8_t shifts[64];
+  for (int i = 0; i < 64; ++i) {  // output byte: out-feature i / 4, k i % 4
+    order_bytes[i] = (uint8_t)((i % 4) * 8 + i / 8);
+    shifts[i] = (uint8_t)((i / 4) % 2);
+  }
+  const __m512i order = _mm512_load_si512(order_bytes);
+  const __m512i next = _mm512_add_epi8(order, _mm512_set1_epi8(32));
+  const __mmask64 odd = _mm512_test_epi8_mask(_mm512_load_si512(shifts), _mm512_set1_epi8(1));
+  const __m512i nibble = _mm512_set1_epi8(15);
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* source = block + kCodesOffset + half * kHalfBytes;
+    for (int k = 0; k < 256; k += 8) {
+      const __m512i x = _mm512_loadu_si512(source + 8 * k);
+      const __m512i low = _mm512_and_si512(x, nibble);
+      const __m512i high = _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble);
+      uint8_t* out = codes + (k / 4) * 128 + half * 64;
+      _mm512_storeu_si512(
+          out, _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(order, low), odd, order, high));
+      _mm512_storeu_si512(
+          out + 128,
+          _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(next, low), odd, next, high));
+    }
+  }
+}
+
+}  // namespace
+
+extern const Kernels kAvx512Kernels;
+const Kernels kAvx512Kernels = {
+    "avx512",     Float16ToFloat,    Bfloat16ToFloat,    FloatToFloat16,     FloatToBfloat16,
+    QuantizeInt8, GroupSums,         FusedDqpBf16Avx512, FusedDqpInt8Avx512, DequantizeBlock,
+    GemmBf16,     UnpackBlockAvx512, GemmInt8,           Scores,             ScoresMany,
+    Softcap,      Max,               ExpSum,             Accumulate,
+};
+
+}  // namespace ort_aie::host

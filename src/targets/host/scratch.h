@@ -1,0 +1,36 @@
+// Working memory of the host target: one growing buffer per thread and purpose, so that a token
+// allocates nothing once the shapes have been seen.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ort_aie::host {
+
+// What a buffer holds. Two live at once on one thread never share a purpose.
+enum class Purpose {
+  kActivations,   // shared by the tasks of a step
+  kActivationScales,
+  kQueries,
+  kNewRows,
+  kPartials,
+  kPanel,  // of one task
+  kPanelScales,
+  kTile,
+  kKeys,
+  kValues,
+  kScores,
+  kRow,
+  kPurposeCount
+};
+
+// At least `bytes` bytes, 64-byte aligned, valid until the thread asks for the same purpose again.
+// Throws std::bad_alloc.
+void* ScratchBytes(Purpose purpose, size_t bytes);
+
+template <typename T>
+T* Scratch(Purpose purpose, int64_t count) {
+  return static_cast<T*>(ScratchBytes(purpose, static_cast<size_t>(count) * sizeof(T)));
+}
+
+}  // namespace ort_aie::host
