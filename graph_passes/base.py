@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import onnx_ir as ir
-from onnxscript.rewriter import pattern
+from onnxscript.rewriter import MatchResult, pattern
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
@@ -69,8 +69,8 @@ class NodeRule(pattern.RewriteRuleClassBase):
 
     def check(  # noqa: D102
         self, context: object, out0: ir.Value, **_: ir.Value
-    ) -> pattern.MatchResult:
-        result = pattern.MatchResult()
+    ) -> MatchResult:
+        result = MatchResult()
         node = producer(out0)
         reason = self.why_not(node)
         if reason:

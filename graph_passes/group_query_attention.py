@@ -1,6 +1,6 @@
 """com.microsoft.GroupQueryAttention -> aie.FlowAttention.
 
-Inputs 0 to 15, outputs and attributes are the same; only quantised caches and output_qk stay behind.
+Inputs 0 to 15, outputs and attributes are the same; quantised caches and output_qk stay behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupQueryAttentionToFlow(NodeRule):
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
         past = input_at(node, PAST_KEY)
         query = type_name(node.inputs[0], input_at(node, COS_CACHE), past)
-        reason: str = _native.why_not_flow_attention(
+        return _native.why_not_flow_attention(
             num_heads=attribute(node, "num_heads", 0),
             kv_num_heads=attribute(node, "kv_num_heads", 0),
             qk_output=attribute(node, "qk_output", 0),
@@ -46,7 +46,6 @@ class GroupQueryAttentionToFlow(NodeRule):
             type=query,
             cache_type=query if past is None else type_name(past, node.inputs[0]),
         )
-        return reason
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
         inputs = list(node.inputs)

@@ -26,7 +26,7 @@ def why_not_matmul(node: ir.Node) -> str:
     zero_points = input_at(node, 3)
     if zero_points is not None:
         weights.append(zero_points)
-    reason: str = _native.why_not_q4nx(
+    return _native.why_not_q4nx(
         k=attribute(node, "K", 0),
         n=attribute(node, "N", 0),
         bits=attribute(node, "bits", 4),
@@ -37,7 +37,6 @@ def why_not_matmul(node: ir.Node) -> str:
         # A and the scales are of one type by the op's schema.
         type=type_name(input_at(node, 0), input_at(node, 2)),
     )
-    return reason
 
 
 def matmul_weights(node: ir.Node) -> MatMulNBitsWeights:

@@ -1,4 +1,4 @@
-"""A GatherBlockQuantized that reads the lm_head's weights -> aie.Q4NXGather on the same Q4NX tensor.
+"""A GatherBlockQuantized that reads the lm_head's weights -> aie.Q4NXGather on the same tensor.
 
 Before: GatherBlockQuantized(Reshape(B), indices, scales, zero_points?) and
         MatMulNBits(A, B, scales, zero_points?)

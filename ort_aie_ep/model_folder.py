@@ -1,4 +1,4 @@
-"""Model folders: what onnxruntime-genai, optimum or a bare ONNX file give, and loading them safely."""
+"""Model folders as onnxruntime-genai or optimum write them, and loading them safely."""
 
 from __future__ import annotations
 

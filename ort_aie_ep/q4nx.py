@@ -61,7 +61,7 @@ def pack(codes: Array, scales: Array, mins: Array) -> npt.NDArray[np.uint8]:
         if array.shape != (n, groups):
             raise AieError(f"{name} must be ({n}, {groups}), got {array.shape}")
     rows, cols, _ = blocks_shape(n, k)
-    blocks = np.empty((rows, cols, BLOCK_BYTES), np.uint8)
+    blocks: npt.NDArray[np.uint8] = np.empty((rows, cols, BLOCK_BYTES), np.uint8)
     blocks[:, :, :512] = _group_bytes(scales, rows, cols)
     blocks[:, :, 512:1024] = _group_bytes(mins, rows, cols)
     padded = np.zeros((rows * BLOCK_ROWS, cols * BLOCK_COLS), np.uint8)
@@ -88,7 +88,8 @@ def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
     groups = -(-k // GROUP)
 
     def group_values(data: Array) -> Array:
-        values = np.ascontiguousarray(data).view(bfloat16).reshape(rows, cols, 8, BLOCK_ROWS)
+        values: Array = np.ascontiguousarray(data).view(bfloat16)
+        values = values.reshape(rows, cols, 8, BLOCK_ROWS)
         return values.transpose(0, 3, 1, 2).reshape(rows * BLOCK_ROWS, cols * 8)[:n, :groups]
 
     nibbles = blocks[:, :, 1024:].reshape(rows, cols, 2, BLOCK_COLS, 8).transpose(0, 2, 4, 1, 3)
@@ -104,7 +105,8 @@ def dequantize(blocks: Array, n: int, k: int) -> npt.NDArray[np.float32]:
     def spread(values: Array) -> Array:
         return np.repeat(values.astype(np.float32), GROUP, axis=1)[:, :k]
 
-    return spread(scales) * codes.astype(np.float32) + spread(mins)
+    weights: npt.NDArray[np.float32] = spread(scales) * codes.astype(np.float32) + spread(mins)
+    return weights
 
 
 def quantize(weights: Array) -> npt.NDArray[np.uint8]:

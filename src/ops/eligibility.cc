@@ -40,8 +40,8 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
     return "output_qk asks for the score matrix, which chunked attention never holds";
   }
   if (node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
-    return Concat("num_heads=", node.num_heads, " is no multiple of kv_num_heads=",
-                  node.kv_num_heads);
+    return Concat("num_heads=", node.num_heads,
+                  " is no multiple of kv_num_heads=", node.kv_num_heads);
   }
   if (node.causal == 0 && node.local_window_size > 0) {
     return "a window without causal attention is not defined";

@@ -10,7 +10,7 @@ struct MatMulNBitsNode {
   int64_t k = 0, n = 0, bits = 4, block_size = 0, weight_prepacked = 0;
   bool constant_weights = true;  // B, scales and zero_points are initializers
   bool has_g_idx = false;
-  std::string type;        // of A, as ONNX names it: FLOAT, FLOAT16, BFLOAT16
+  std::string type;  // of A, as ONNX names it: FLOAT, FLOAT16, BFLOAT16
 };
 std::string WhyNotQ4NX(const MatMulNBitsNode& node);
 

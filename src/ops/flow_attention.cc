@@ -9,11 +9,22 @@
 namespace ort_aie {
 namespace {
 
-constexpr const char* kInputNames[] = {
-    "query",     "key",       "value",         "past_key",       "past_value",
-    "seqlens_k", "total_sequence_length",      "cos_cache",      "sin_cache",
-    "position_ids", "attention_bias", "head_sink", "k_scale",    "v_scale",
-    "q_norm_weight", "k_norm_weight"};
+constexpr const char* kInputNames[] = {"query",
+                                       "key",
+                                       "value",
+                                       "past_key",
+                                       "past_value",
+                                       "seqlens_k",
+                                       "total_sequence_length",
+                                       "cos_cache",
+                                       "sin_cache",
+                                       "position_ids",
+                                       "attention_bias",
+                                       "head_sink",
+                                       "k_scale",
+                                       "v_scale",
+                                       "q_norm_weight",
+                                       "k_norm_weight"};
 
 void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input input, DataType type,
                   const Shape& shape) {
@@ -42,9 +53,9 @@ FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes) : attrib
   Require(a.qk_output == 0, "attribute qk_output=", a.qk_output,
           " is not supported: chunked attention never holds the whole score matrix");
   Require(a.causal == 0 || a.causal == 1, "attribute causal must be 0 or 1, got ", a.causal);
-  Require(a.causal == 1 || a.local_window_size <= 0,
-          "attribute local_window_size needs causal=1, got local_window_size=",
-          a.local_window_size);
+  Require(
+      a.causal == 1 || a.local_window_size <= 0,
+      "attribute local_window_size needs causal=1, got local_window_size=", a.local_window_size);
   Require(!Windowed() || a.local_window_size > 0,
           "attribute sliding_window_cache=1 needs local_window_size > 0, got ",
           a.local_window_size);
@@ -58,8 +69,7 @@ int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
           ToString(query.shape));
   const bool packed = !inputs[kKey];
   Require(packed == !inputs[kValue], "inputs key and value go together, got only one of them");
-  const int64_t heads =
-      attributes_.num_heads + (packed ? 2 * attributes_.kv_num_heads : 0);
+  const int64_t heads = attributes_.num_heads + (packed ? 2 * attributes_.kv_num_heads : 0);
   const int64_t channels = query.shape[2];
   Require(channels > 0 && channels % heads == 0, "input query has ", channels,
           " channels, which is no multiple of ", heads, packed ? " heads (packed QKV)" : " heads");
@@ -70,8 +80,7 @@ void FlowAttention::CheckRotary(const Inputs& inputs, int64_t dim) const {
   const Tensor& cos = inputs[kCosCache];
   Require(cos && inputs[kSinCache], "attribute do_rotary=1 needs inputs cos_cache and sin_cache");
   const DataType type = inputs[kQuery].type;
-  Require(cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 &&
-              2 * cos.shape[1] <= dim,
+  Require(cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 && 2 * cos.shape[1] <= dim,
           "input cos_cache must be ", NameOf(type), " (max_position, at most ", dim / 2, "), got ",
           NameOf(cos.type), " ", ToString(cos.shape));
   RequireShape(inputs, kSinCache, type, cos.shape);
@@ -100,8 +109,8 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
           "input total_sequence_length must be one int32, got ", NameOf(total_tensor.type), " ",
           ToString(total_tensor.shape));
   const int64_t total = TotalSequenceLength(inputs);
-  Require(total >= sequence, "input total_sequence_length is ", total, ", less than the ",
-          sequence, " query rows");
+  Require(total >= sequence, "input total_sequence_length is ", total, ", less than the ", sequence,
+          " query rows");
 
   const Tensor& past = inputs[kPastKey];
   Require(static_cast<bool>(past) == static_cast<bool>(inputs[kPastValue]),
@@ -128,8 +137,8 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
     Require(length >= 1 && length <= total, "input seqlens_k[", b, "] is ", length - 1,
             ", outside [0, total_sequence_length=", total, ")");
     if (first_prompt) continue;
-    Require(length >= sequence, "input seqlens_k[", b, "] is ", length - 1,
-            ", less than the ", sequence, " query rows less one");
+    Require(length >= sequence, "input seqlens_k[", b, "] is ", length - 1, ", less than the ",
+            sequence, " query rows less one");
     Require(Windowed() || length - sequence <= past_capacity, "input seqlens_k[", b, "] says ",
             length - sequence, " past tokens, but past_key holds ", past_capacity, " rows");
   }
@@ -151,8 +160,8 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
     Require(bias.type == query.type && s.size() == 4 && (s[0] == batch || s[0] == 1) &&
                 (s[1] == attributes_.num_heads || s[1] == 1) && s[2] == sequence && s[3] >= total,
             "input attention_bias must be ", NameOf(query.type), " (", batch, " or 1, ",
-            attributes_.num_heads, " or 1, ", sequence, ", ", total, "), got ",
-            NameOf(bias.type), " ", ToString(s));
+            attributes_.num_heads, " or 1, ", sequence, ", ", total, "), got ", NameOf(bias.type),
+            " ", ToString(s));
   }
   if (inputs[kHeadSink]) RequireShape(inputs, kHeadSink, query.type, {attributes_.num_heads});
   if (inputs[kQNormWeight]) RequireShape(inputs, kQNormWeight, query.type, {dim});

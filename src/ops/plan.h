@@ -40,7 +40,7 @@ struct GatherStep {
 // ops/flow_attention.h for the contract; here everything is checked and resolved.
 struct AttentionStep {
   int64_t batch, sequence, heads, kv_heads, dim;
-  const void *query, *key, *value;  // first element; token t of batch b starts at
+  const void *query, *key, *value;                 // first element; token t of batch b starts at
   int64_t query_stride, key_stride, value_stride;  // (b * sequence + t) * stride elements
   DataType type;                                   // of query, key, value, bias, output
 

@@ -1,5 +1,5 @@
-// aie.Q4NXGather(W, indices) -> Y: rows of W, dequantised (token embeddings that share one copy with
-// the lm_head projection).
+// aie.Q4NXGather(W, indices) -> Y: rows of W, dequantised (token embeddings that share one copy
+// with the lm_head projection).
 //   W       (ceil(N/32), ceil(K/256), 5120) uint8
 //   indices (...) int32 or int64; negative ones count from N, others out of range give zeros
 //   Y       (..., K)

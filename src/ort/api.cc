@@ -90,8 +90,8 @@ Tensor DescribeValue(const OrtApi* api, const OrtValue* value) {
   Check(api, api->GetDimensionsCount(raw, &rank));
   tensor.shape.resize(rank);
   Check(api, api->GetDimensions(raw, tensor.shape.data(), rank));
-  Check(api, api->GetTensorMutableData(const_cast<OrtValue*>(value),
-                                       const_cast<void**>(&tensor.data)));
+  Check(api,
+        api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
   return tensor;
 }
 
@@ -160,8 +160,7 @@ Tensor KernelContext::Input(size_t index) const {
 
 void* KernelContext::Output(size_t index, const Shape& shape) const {
   OrtValue* value = nullptr;
-  Check(api_,
-        api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
+  Check(api_, api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
   void* data = nullptr;
   if (value != nullptr) Check(api_, api_->GetTensorMutableData(value, &data));
   return data;

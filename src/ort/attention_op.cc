@@ -64,11 +64,11 @@ void InferAttention(const ShapeContext& context) {
   if (known && query->dims[2].value > 0 && all_heads > 0) dim = query->dims[2].value / all_heads;
   const Dim batch = known ? query->dims[0] : Dim{};
 
-  context.SetOutput(0, {query->type,
-                        {batch, known ? query->dims[1] : Dim{},
-                         Dim{dim > 0 ? dim * heads : -1, ""}}});
-  // As long as the longer of past and total, which is known only at run time; a windowed cache keeps
-  // its capacity.
+  context.SetOutput(
+      0,
+      {query->type, {batch, known ? query->dims[1] : Dim{}, Dim{dim > 0 ? dim * heads : -1, ""}}});
+  // As long as the longer of past and total, which is known only at run time; a windowed cache
+  // keeps its capacity.
   const bool windowed = context.Int("sliding_window_cache", 0) == 1;
   const Dim length = windowed && past && past->dims.size() == 4 ? past->dims[2] : Dim{};
   const ShapeContext::Value present = {past ? past->type : query->type,
@@ -80,12 +80,14 @@ void InferAttention(const ShapeContext& context) {
 }  // namespace
 
 const OpDescription& FlowAttentionDescription() {
-  static const OpDescription description = {
-      "FlowAttention", FlowAttention::kInputCount, 1, 3,
-      [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<AttentionKernel>(info);
-      },
-      InferAttention};
+  static const OpDescription description = {"FlowAttention",
+                                            FlowAttention::kInputCount,
+                                            1,
+                                            3,
+                                            [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+                                              return std::make_unique<AttentionKernel>(info);
+                                            },
+                                            InferAttention};
   return description;
 }
 

@@ -81,27 +81,18 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
     : OrtCustomOp{}, description_(description), runtime_(runtime) {
   version = runtime.version;
 
-  GetName = [](const OrtCustomOp* op) {
-    return Self(op).description_.name;
-  };
+  GetName = [](const OrtCustomOp* op) { return Self(op).description_.name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
 
   // Types are left open and checked by the ops: activations and KV cache vary independently.
-  GetInputTypeCount = [](const OrtCustomOp* op) {
-    return Self(op).description_.inputs;
-  };
-  GetInputType = [](const OrtCustomOp*, size_t) {
-    return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-  };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).description_.inputs; };
+  GetInputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; };
   GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
-    return index < Self(op).description_.required_inputs
-               ? INPUT_OUTPUT_REQUIRED
-               : INPUT_OUTPUT_OPTIONAL;
+    return index < Self(op).description_.required_inputs ? INPUT_OUTPUT_REQUIRED
+                                                         : INPUT_OUTPUT_OPTIONAL;
   };
   GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
-  GetOutputTypeCount = [](const OrtCustomOp* op) {
-    return Self(op).description_.outputs;
-  };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).description_.outputs; };
   GetOutputType = [](const OrtCustomOp*, size_t) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   };
@@ -129,14 +120,15 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
         *kernel = new KernelWithApi{self.description_.create(info), api};
       } catch (const Error& error) {
         // ONNX Runtime names the node in errors of Compute, not of creation.
-        throw Error(error.code(), Concat("aie.", self.description_.name, " node '",
-                                         info.NodeName(), "': ", error.what()));
+        throw Error(error.code(), Concat("aie.", self.description_.name, " node '", info.NodeName(),
+                                         "': ", error.what()));
       }
     });
   };
   KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
     const auto* with_api = static_cast<const KernelWithApi*>(kernel);
-    return Guard(with_api->api, [&] { with_api->kernel->Compute(KernelContext(with_api->api, context)); });
+    return Guard(with_api->api,
+                 [&] { with_api->kernel->Compute(KernelContext(with_api->api, context)); });
   };
   KernelDestroy = [](void* kernel) { delete static_cast<KernelWithApi*>(kernel); };
 }

@@ -1,5 +1,5 @@
-// An aie.* op as an OrtCustomOp table: filled by hand, because the C++ wrapper of ONNX Runtime keeps
-// one OrtApi for the whole process.
+// An aie.* op as an OrtCustomOp table: filled by hand, because the C++ wrapper of ONNX Runtime
+// keeps one OrtApi for the whole process.
 #pragma once
 
 #include <memory>

@@ -69,22 +69,26 @@ void InferGather(const ShapeContext& context) {
 }  // namespace
 
 const OpDescription& Q4NXMatMulDescription() {
-  static const OpDescription description = {
-      "Q4NXMatMul", 3, 2, 1,
-      [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<MatMulKernel>(info);
-      },
-      InferMatMul};
+  static const OpDescription description = {"Q4NXMatMul",
+                                            3,
+                                            2,
+                                            1,
+                                            [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+                                              return std::make_unique<MatMulKernel>(info);
+                                            },
+                                            InferMatMul};
   return description;
 }
 
 const OpDescription& Q4NXGatherDescription() {
-  static const OpDescription description = {
-      "Q4NXGather", 2, 2, 1,
-      [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<GatherKernel>(info);
-      },
-      InferGather};
+  static const OpDescription description = {"Q4NXGather",
+                                            2,
+                                            2,
+                                            1,
+                                            [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+                                              return std::make_unique<GatherKernel>(info);
+                                            },
+                                            InferGather};
   return description;
 }
 

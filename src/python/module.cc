@@ -93,8 +93,8 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
             zero_points->size(), " bytes, expected ", packed, " (packed) or ", plain, " (",
             scale_type, ")");
     source.zero_points = zero_points->data();
-    source.zero_point_kind = zero_points->size() == packed ? q4nx::ZeroPoints::kPacked
-                                                           : q4nx::ZeroPoints::kScaleType;
+    source.zero_point_kind =
+        zero_points->size() == packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kScaleType;
   }
   source.rows = rows;
   source.k = k;
@@ -130,7 +130,13 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   const int64_t rows = a.shape(0), k = a.shape(1);
   RequireBlocks(blocks, n, k);
   Array<float> y({rows, n});
-  const MatMulStep step{blocks.data(), rows, k, n, a.data(), nullptr, y.mutable_data(),
+  const MatMulStep step{blocks.data(),
+                        rows,
+                        k,
+                        n,
+                        a.data(),
+                        nullptr,
+                        y.mutable_data(),
                         DataType::kFloat32,
                         numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16};
   host::RunMatMul(step, KernelsNamed(isa), InlineThreadPool());
@@ -161,8 +167,7 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
     sums.mutable_at(r) = kernels.exp_sum(row, keys, kernels.max(row, keys));
     std::memcpy(f.mutable_data(r), row, static_cast<size_t>(keys) * 4);
   }
-  kernels.accumulate(s.data(), 64, rows, v.data(), keys, dim, correction.data(),
-                     y.mutable_data());
+  kernels.accumulate(s.data(), 64, rows, v.data(), keys, dim, correction.data(), y.mutable_data());
   return py::make_tuple(scores, f, sums, y);
 }
 
@@ -217,8 +222,8 @@ PYBIND11_MODULE(_native, m) {
          const std::string& v_quant_type, bool has_quantised_cache, bool has_output_qk,
          const std::string& type, const std::string& cache_type) {
         return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
-                                    k_quant_type, v_quant_type, has_quantised_cache,
-                                    has_output_qk, type, cache_type});
+                                    k_quant_type, v_quant_type, has_quantised_cache, has_output_qk,
+                                    type, cache_type});
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("qk_output"),
       py::arg("causal"), py::arg("local_window_size"), py::arg("k_quant_type"),
@@ -227,8 +232,8 @@ PYBIND11_MODULE(_native, m) {
 
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
-  m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(),
-        py::arg("n"), py::arg("numerics"), py::arg("isa"));
+  m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
+        py::arg("numerics"), py::arg("isa"));
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("many"),
         py::arg("isa"));

@@ -118,8 +118,7 @@ void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights) {
 void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
   const int64_t k = source.k;
   const int64_t source_blocks = CeilDiv(k, source.block_size);
-  std::memset(blocks, 0,
-              static_cast<size_t>(RowBlocks(source.rows) * ColBlocks(k) * kBlockBytes));
+  std::memset(blocks, 0, static_cast<size_t>(RowBlocks(source.rows) * ColBlocks(k) * kBlockBytes));
   for (int64_t row = 0; row < source.rows; ++row) {
     const int64_t r = row % kBlockRows;
     const uint8_t* codes = source.b + row * source_blocks * (source.block_size / 2);

@@ -1,6 +1,6 @@
-// The library that a compiled onnxruntime-genai folder carries: genai loads custom ops from the model
-// folder only. It finds the installed libort_aie_ep.so and hands the call on. It holds no code of the
-// ops, so a folder never runs an older copy of them.
+// The library that a compiled onnxruntime-genai folder carries: genai loads custom ops from the
+// model folder only. It finds the installed libort_aie_ep.so and hands the call on. It holds no
+// code of the ops, so a folder never runs an older copy of them.
 //
 // Searched, in this order:
 //   1. ORT_AIE_LIBRARY in the environment (a path),
@@ -67,7 +67,8 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   if (library == nullptr) {
     char path[4096] = "";
     // The file is opened after the walk: the loader holds a lock during it.
-    if (dl_iterate_phdr(TryBeside, path) == 0) return Fail(api, "libort_aie_ep.so was not found", "");
+    if (dl_iterate_phdr(TryBeside, path) == 0)
+      return Fail(api, "libort_aie_ep.so was not found", "");
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return Fail(api, "libort_aie_ep.so cannot be loaded", dlerror());
   }

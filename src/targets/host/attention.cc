@@ -1,9 +1,10 @@
-// FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache, papers 1 and 2.
+// FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache, papers 1
+// and 2.
 //
 // A work item is (batch row, KV head, query tile, key range). All query heads of a KV head are rows
-// of one tile, so that keys and values are read once for the whole group. One long sequence with few
-// heads is split along the keys as well; the partial results are merged at the end with the same
-// correction factors that the chunks use (paper 1, equations 8 to 10).
+// of one tile, so that keys and values are read once for the whole group. One long sequence with
+// few heads is split along the keys as well; the partial results are merged at the end with the
+// same correction factors that the chunks use (paper 1, equations 8 to 10).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -32,7 +33,8 @@ struct KeySegment {
   int64_t count;
 };
 
-// What one work item carries along a sweep; rows = query positions of the tile x heads of the group.
+// What one work item carries along a sweep; rows = query positions of the tile x heads of the
+// group.
 struct Sweep {
   float* max;     // (rows)
   float* sum;     // (rows)
@@ -62,11 +64,10 @@ class Attention {
   }
 
  private:
-  int64_t NewElements() const {
-    return step_.batch * step_.kv_heads * step_.sequence * step_.dim;
-  }
+  int64_t NewElements() const { return step_.batch * step_.kv_heads * step_.sequence * step_.dim; }
 
-  // --- queries, new keys and values ---------------------------------------------------------------
+  // --- queries, new keys and values
+  // ---------------------------------------------------------------
 
   // RMS norm per head, then rotary embedding, in place.
   void Transform(float* x, const void* norm, int64_t token) const {
@@ -116,8 +117,8 @@ class Attention {
     return ((b * step_.kv_heads + kv_head) * step_.sequence + t) * group_;
   }
 
-  // Into the present at [past, past + sequence), or, for a windowed cache, into `apart`: its queries
-  // may need rows that the cache is about to drop.
+  // Into the present at [past, past + sequence), or, for a windowed cache, into `apart`: its
+  // queries may need rows that the cache is about to drop.
   void WriteNewRows(void* apart) {
     new_keys_ = apart;
     new_values_ = apart == nullptr ? nullptr : Advance(apart, step_.cache_type, NewElements());
@@ -133,14 +134,14 @@ class Attention {
         ToFloat(kernels_, step_.type,
                 Advance(step_.key, step_.type, token * step_.key_stride + h * dim), dim, x);
         Transform(x, step_.k_norm, token);
-        FromFloat(kernels_, step_.cache_type, x, dim,
-                  Advance(apart == nullptr ? step_.present_key : new_keys_, step_.cache_type,
-                          place));
+        FromFloat(
+            kernels_, step_.cache_type, x, dim,
+            Advance(apart == nullptr ? step_.present_key : new_keys_, step_.cache_type, place));
         ToFloat(kernels_, step_.type,
                 Advance(step_.value, step_.type, token * step_.value_stride + h * dim), dim, x);
-        FromFloat(kernels_, step_.cache_type, x, dim,
-                  Advance(apart == nullptr ? step_.present_value : new_values_, step_.cache_type,
-                          place));
+        FromFloat(
+            kernels_, step_.cache_type, x, dim,
+            Advance(apart == nullptr ? step_.present_value : new_values_, step_.cache_type, place));
       }
     });
   }
@@ -155,7 +156,8 @@ class Attention {
     threads_.ParallelFor(tokens, one);
   }
 
-  // --- the cache -------------------------------------------------------------------------------------
+  // --- the cache
+  // -------------------------------------------------------------------------------------
 
   // A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
   void CarryPast() const {
@@ -165,8 +167,7 @@ class Attention {
       const auto past_rows = step_.past_length[static_cast<size_t>(head / step_.kv_heads)];
       auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
       if (past_rows > 0) {
-        std::memcpy(to,
-                    static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes,
+        std::memcpy(to, static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes,
                     static_cast<size_t>(past_rows * row_bytes));
       }
       const int64_t end = std::min(step_.present_capacity, past_rows + step_.sequence);
@@ -195,8 +196,7 @@ class Attention {
       const int64_t kept_old = std::max<int64_t>(0, kept - new_rows);
       const int64_t kept_new = kept - kept_old;
       auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
-      const auto* from =
-          static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes;
+      const auto* from = static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes;
       const uint8_t* oldest = from + (old_rows - kept_old) * row_bytes;
       if (kept_old > 0 && oldest != to) {
         std::memmove(to, oldest, static_cast<size_t>(kept_old * row_bytes));
@@ -239,7 +239,8 @@ class Attention {
     return 2;
   }
 
-  // --- the sweep ---------------------------------------------------------------------------------------
+  // --- the sweep
+  // ---------------------------------------------------------------------------------------
 
   // Positions that query t of batch row b sees: [first, end).
   struct Range {
@@ -255,13 +256,10 @@ class Attention {
   }
 
   void Attend() {
-    const int64_t longest =
-        *std::max_element(step_.total_length.begin(), step_.total_length.end());
-    const int64_t swept = step_.window > 0 && step_.sequence == 1
-                              ? std::min(longest, step_.window)
-                              : longest;
-    const int64_t splits =
-        step_.sequence == 1 ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
+    const int64_t longest = *std::max_element(step_.total_length.begin(), step_.total_length.end());
+    const int64_t swept =
+        step_.window > 0 && step_.sequence == 1 ? std::min(longest, step_.window) : longest;
+    const int64_t splits = step_.sequence == 1 ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
     const int64_t tiles = CeilDiv(step_.sequence, kQueryTile);
     const int64_t items = step_.batch * step_.kv_heads * tiles;
     const int64_t most_rows = std::min(step_.sequence, kQueryTile) * group_;
@@ -344,8 +342,8 @@ class Attention {
         const float* v = AsFloat(Purpose::kValues, segment.values, offset, keys * dim);
         for (int64_t r = 0; r < rows; ++r) {
           const int64_t t = t0 + r / group_, head = kv_head * group_ + r % group_;
-          correction[r] = Softmax(b, t, head, position, keys, scores + r * kChunk,
-                                  &sweep.max[r], &sweep.sum[r]);
+          correction[r] = Softmax(b, t, head, position, keys, scores + r * kChunk, &sweep.max[r],
+                                  &sweep.sum[r]);
         }
         kernels_.accumulate(scores, kChunk, rows, v, keys, dim, correction, sweep.output);
       }
@@ -396,8 +394,7 @@ class Attention {
   }
 
   // Equation 11, with the sink's share of the denominator.
-  void Finish(int64_t b, int64_t kv_head, int64_t t0, int64_t positions,
-              const Sweep& sweep) const {
+  void Finish(int64_t b, int64_t kv_head, int64_t t0, int64_t positions, const Sweep& sweep) const {
     const int64_t dim = step_.dim;
     for (int64_t r = 0; r < positions * group_; ++r) {
       const int64_t head = kv_head * group_ + r % group_;

@@ -41,9 +41,8 @@ const Kernels& Select() {
     best = *table;
   }
   if (wanted != nullptr) {
-    std::fprintf(stderr,
-                 "ort_aie_ep: ORT_AIE_ISA=%s is not available on this CPU; using %s\n", wanted,
-                 best->name);
+    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available on this CPU; using %s\n",
+                 wanted, best->name);
   }
   return *best;
 }

@@ -28,8 +28,8 @@ struct Kernels {
 
   // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
   // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums.
-  void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                         const float* sums, float* y);
+  void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                         float* y);
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                          const float* scales, const float* sums, float* y);
 
@@ -46,8 +46,9 @@ struct Kernels {
                     int64_t rows, const uint8_t* codes, const float* scales, const float* mins,
                     int64_t groups, float* y, int64_t ldy);
 
-  // --- attention (paper 1, III-B, equations 5 to 10) ----------------------------------------------
-  // s (rows, keys) = scale * q (rows, dim) . k (keys, dim)^T; dim a multiple of 8.
+  // --- attention (paper 1, III-B, equations 5 to 10)
+  // ---------------------------------------------- s (rows, keys) = scale * q (rows, dim) . k
+  // (keys, dim)^T; dim a multiple of 8.
   void (*scores)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
                  float scale, float* s, int64_t lds);
   // The same for many rows; scratch: dim * round_up(keys, 16) floats.

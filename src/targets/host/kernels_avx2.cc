@@ -9,25 +9,25 @@
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/kernels_generic.inc"
 #include "targets/host/f16c.inc"
+#include "targets/host/kernels_generic.inc"
 
 // Even or odd out-features of half a block, 32 k: 16-bit sums of at most 8 * 2 * 15 * 127.
-inline v8i AddLanes(__m256i sums) {
-  return (v8i)_mm256_add_epi32(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(sums)),
+inline vli AddLanes(__m256i sums) {
+  return (vli)_mm256_add_epi32(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(sums)),
                                _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1)));
 }
 
-// 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose bytes
-// are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
-void FusedDqpInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
-                      const float* scales, const float* sums, float* y) {
+// 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose
+// bytes are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
+void FusedDqpInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                      const float* sums, float* y) {
   const __m256i interleave = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
   const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1,  //
                                           2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
   const __m256i nibble = _mm256_set1_epi8(15);
-  v8f even[2] = {}, odd[2] = {};
+  vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, scales += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       __m256i e[2] = {}, o[2] = {};
@@ -49,9 +49,9 @@ void FusedDqpInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
       for (int half = 0; half < 2; ++half) {
         const EvenOdd scale = LoadEvenOdd(blocks + g * 64 + half * 32);
         const EvenOdd min = LoadEvenOdd(blocks + kMinsOffset + g * 64 + half * 32);
-        even[half] += __builtin_convertvector(AddLanes(e[half]), v8f) * (scale.even * scales[g]) +
+        even[half] += __builtin_convertvector(AddLanes(e[half]), vlf) * (scale.even * scales[g]) +
                       min.even * sums[g];
-        odd[half] += __builtin_convertvector(AddLanes(o[half]), v8f) * (scale.odd * scales[g]) +
+        odd[half] += __builtin_convertvector(AddLanes(o[half]), vlf) * (scale.odd * scales[g]) +
                      min.odd * sums[g];
       }
     }
@@ -63,10 +63,25 @@ void FusedDqpInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
 
 extern const Kernels kAvx2Kernels;
 const Kernels kAvx2Kernels = {
-    "avx2",       Float16ToFloat, Bfloat16ToFloat, FloatToFloat16,   FloatToBfloat16,
-    QuantizeInt8, GroupSums,      FusedDqpBf16,    FusedDqpInt8Avx2, DequantizeBlock,
-    GemmBf16,     UnpackBlock,    GemmInt8,        Scores,           ScoresMany,
-    Softcap,      Max,            ExpSum,          Accumulate,
+    "avx2",
+    Float16ToFloat,
+    Bfloat16ToFloat,
+    FloatToFloat16,
+    FloatToBfloat16,
+    QuantizeInt8,
+    GroupSums,
+    FusedDqpBf16,
+    FusedDqpInt8Avx2,
+    DequantizeBlock,
+    GemmBf16,
+    UnpackBlock,
+    GemmInt8,
+    Scores,
+    ScoresMany,
+    Softcap,
+    Max,
+    ExpSum,
+    Accumulate,
 };
 
 }  // namespace ort_aie::host

@@ -10,8 +10,8 @@
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/kernels_generic.inc"
 #include "targets/host/f16c.inc"
+#include "targets/host/kernels_generic.inc"
 
 // 32 bfloat16 values -> those of the 16 even and of the 16 odd out-features.
 inline __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
@@ -33,8 +33,8 @@ inline void Prefetch(const uint8_t* p) {
 
 // One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
 // nibbles into floats: the permute reads the low four bits of its index alone.
-void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
-                        const float* sums, float* y) {
+void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        float* y) {
   const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __m512 even = _mm512_setzero_ps(), odd = even;
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
@@ -49,16 +49,15 @@ void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
           Prefetch(codes + 8 * k + kHalfBytes);
         }
         for (int i = 0; i < 4; ++i) {
-          __m128i bytes =
-              _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8 * (k + i)));
-          bytes = _mm_castps_si128(_mm_loadh_pi(
-              _mm_castsi128_ps(bytes),
-              reinterpret_cast<const __m64*>(codes + kHalfBytes + 8 * (k + i))));
+          __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8 * (k + i)));
+          bytes = _mm_castps_si128(
+              _mm_loadh_pi(_mm_castsi128_ps(bytes),
+                           reinterpret_cast<const __m64*>(codes + kHalfBytes + 8 * (k + i))));
           const __m512i x = _mm512_cvtepu8_epi32(bytes);
           const __m512 activation = _mm512_set1_ps(a[g * 32 + k + i]);
           e[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(x, table), activation, e[i]);
-          o[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), table),
-                                 activation, o[i]);
+          o[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), table), activation,
+                                 o[i]);
         }
       }
       const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
@@ -92,18 +91,18 @@ void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
       Prefetch(blocks + g * 128);
       Prefetch(blocks + g * 128 + 64);
       __m512i e[2] = {}, o[2] = {};
-      const __m512i group = _mm512_castsi256_si512(
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + g * 32)));
+      const __m512i group =
+          _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + g * 32)));
       for (int k = 0; k < 32; k += 8) {
-        const __m512i activations = _mm512_permutexvar_epi32(
-            _mm512_add_epi32(spread, _mm512_set1_epi32(k / 4)), group);
+        const __m512i activations =
+            _mm512_permutexvar_epi32(_mm512_add_epi32(spread, _mm512_set1_epi32(k / 4)), group);
         for (int half = 0; half < 2; ++half) {
           const uint8_t* source = codes + half * kHalfBytes + 8 * k;
           Prefetch(source);
           const __m512i x = _mm512_permutexvar_epi8(order, _mm512_loadu_si512(source));
           e[half] = _mm512_dpbusd_epi32(e[half], _mm512_and_si512(x, nibble), activations);
-          o[half] = _mm512_dpbusd_epi32(
-              o[half], _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), activations);
+          o[half] = _mm512_dpbusd_epi32(o[half], _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble),
+                                        activations);
         }
       }
       // Low and high halves hold the same out-features: add them, half 0 of the block below half 1.
@@ -146,9 +145,8 @@ void UnpackBlockAvx512(const uint8_t* block, uint8_t* codes, float* scales, floa
       uint8_t* out = codes + (k / 4) * 128 + half * 64;
       _mm512_storeu_si512(
           out, _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(order, low), odd, order, high));
-      _mm512_storeu_si512(
-          out + 128,
-          _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(next, low), odd, next, high));
+      _mm512_storeu_si512(out + 128, _mm512_mask_permutexvar_epi8(
+                                         _mm512_permutexvar_epi8(next, low), odd, next, high));
     }
   }
 }
@@ -157,10 +155,25 @@ void UnpackBlockAvx512(const uint8_t* block, uint8_t* codes, float* scales, floa
 
 extern const Kernels kAvx512Kernels;
 const Kernels kAvx512Kernels = {
-    "avx512",     Float16ToFloat,    Bfloat16ToFloat,    FloatToFloat16,     FloatToBfloat16,
-    QuantizeInt8, GroupSums,         FusedDqpBf16Avx512, FusedDqpInt8Avx512, DequantizeBlock,
-    GemmBf16,     UnpackBlockAvx512, GemmInt8,           Scores,             ScoresMany,
-    Softcap,      Max,               ExpSum,             Accumulate,
+    "avx512",
+    Float16ToFloat,
+    Bfloat16ToFloat,
+    FloatToFloat16,
+    FloatToBfloat16,
+    QuantizeInt8,
+    GroupSums,
+    FusedDqpBf16Avx512,
+    FusedDqpInt8Avx512,
+    DequantizeBlock,
+    GemmBf16,
+    UnpackBlockAvx512,
+    GemmInt8,
+    Scores,
+    ScoresMany,
+    Softcap,
+    Max,
+    ExpSum,
+    Accumulate,
 };
 
 }  // namespace ort_aie::host

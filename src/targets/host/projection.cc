@@ -22,7 +22,8 @@ using q4nx::RowBlocks;
 // A task of FusedDQP reads about this much, so that a thread is neither starved by the cost of
 // handing out tasks (about 1 µs) nor left without work at the end.
 constexpr int64_t kTaskBytes = 128 * 1024;
-// Rows of activations per pass over a dequantised panel: their float results (1024 * 32) stay in L2.
+// Rows of activations per pass over a dequantised panel: their float results (1024 * 32) stay in
+// L2.
 constexpr int64_t kRowTile = 1024;
 
 // A row of activations as float, padded with zeros to whole blocks.
@@ -169,8 +170,8 @@ void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool&
         uint16_t scale, min;
         std::memcpy(&scale, b + group, 2);
         std::memcpy(&min, b + q4nx::kMinsOffset + group, 2);
-        const uint8_t byte = b[q4nx::kCodesOffset + (n / 16) * q4nx::kHalfBytes + col * 8 +
-                               (n % 16) / 2];
+        const uint8_t byte =
+            b[q4nx::kCodesOffset + (n / 16) * q4nx::kHalfBytes + col * 8 + (n % 16) / 2];
         const int code = (n % 2 != 0) ? byte >> 4 : byte & 15;
         x[k] = Bfloat16ToFloat(scale) * static_cast<float>(code) + Bfloat16ToFloat(min);
       }

@@ -9,7 +9,7 @@ namespace ort_aie::host {
 
 // What a buffer holds. Two live at once on one thread never share a purpose.
 enum class Purpose {
-  kActivations,   // shared by the tasks of a step
+  kActivations,  // shared by the tasks of a step
   kActivationScales,
   kQueries,
   kNewRows,

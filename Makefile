@@ -1,0 +1,54 @@
+# Everything happens in virtual environments below .venv; nothing is installed on the machine.
+PYTHON ?= python3
+VENV := .venv
+# The oldest ONNX Runtime that is supported, in an environment of its own.
+OLDEST_ORT := 1.23.2
+
+SOURCES := $(shell find src cmake graph_passes ort_aie_ep aie_kernels -type f -not -path '*/__pycache__/*') \
+           CMakeLists.txt pyproject.toml
+
+.PHONY: demo test lint check clean
+
+demo: $(VENV)/ready
+	$(VENV)/bin/ort-aie demo
+
+# The suite on the newest ONNX Runtime and on the oldest.
+test: $(VENV)/test-ready $(VENV)/oldest/ready
+	$(VENV)/bin/python -m pytest
+	$(VENV)/oldest/bin/python -m pytest tests/ops tests/q4nx tests/passes tests/models
+
+# What continuous integration runs besides `test`: every instruction set, an old CPU, sanitizers.
+check: $(VENV)/test-ready
+	VENV=$(VENV) bash tests/check_isas.sh
+	VENV=$(VENV) bash tests/check_old_cpu.sh
+	VENV=$(VENV) bash tests/check_sanitizers.sh
+
+lint: $(VENV)/lint-ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy ort_aie_ep graph_passes
+	find src -name '*.cc' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: $(VENV)/bin/python $(SOURCES)
+	$(VENV)/bin/python -m pip install --quiet '.[genai]'
+	touch $@
+
+$(VENV)/test-ready: $(VENV)/ready
+	$(VENV)/bin/python -m pip install --quiet '.[genai,test]'
+	touch $@
+
+$(VENV)/lint-ready: $(VENV)/test-ready
+	$(VENV)/bin/python -m pip install --quiet '.[lint]'
+	touch $@
+
+# The C++ side does not depend on the ONNX Runtime that is installed: one wheel serves both.
+$(VENV)/oldest/ready: $(VENV)/bin/python $(SOURCES)
+	$(PYTHON) -m venv $(VENV)/oldest
+	$(VENV)/oldest/bin/python -m pip install --quiet 'onnxruntime==$(OLDEST_ORT)' '.[test]'
+	touch $@

@@ -1,0 +1,58 @@
+"""The C++ side (src/python/module.cc). Bad arguments raise ValueError."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT: int
+ONNXRUNTIME_HEADERS: str
+
+_Bytes = npt.NDArray[np.uint8]
+_Bf16Bits = npt.NDArray[np.uint16]
+_Floats = npt.NDArray[np.float32]
+
+def pack(codes: _Bytes, scales: _Bf16Bits, mins: _Bf16Bits) -> _Bytes: ...
+def unpack(blocks: _Bytes, n: int, k: int) -> tuple[_Bytes, _Bf16Bits, _Bf16Bits]: ...
+def dequantize(blocks: _Bytes, n: int, k: int) -> _Floats: ...
+def pack_matmulnbits(
+    b: _Bytes,
+    scales: _Bytes,
+    zero_points: _Bytes | None,
+    rows: int,
+    k: int,
+    block_size: int,
+    scale_type: str,
+) -> _Bytes: ...
+def why_not_q4nx(
+    *,
+    k: int,
+    n: int,
+    bits: int,
+    block_size: int,
+    weight_prepacked: int,
+    constant_weights: bool,
+    has_g_idx: bool,
+    type: str,
+) -> str: ...
+def why_not_flow_attention(
+    *,
+    num_heads: int,
+    kv_num_heads: int,
+    qk_output: int,
+    causal: int,
+    local_window_size: int,
+    k_quant_type: str,
+    v_quant_type: str,
+    has_quantised_cache: bool,
+    has_output_qk: bool,
+    type: str,
+    cache_type: str,
+) -> str: ...
+def available_isas() -> list[str]: ...
+def selected_isa() -> str: ...
+def project(a: _Floats, blocks: _Bytes, n: int, numerics: str, isa: str) -> _Floats: ...
+def attention_chunk(
+    q: _Floats, k: _Floats, v: _Floats, scale: float, softcap: float, many: bool, isa: str
+) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
+def float16_round_trip(x: npt.NDArray[Any], isa: str) -> _Floats: ...

@@ -1,0 +1,300 @@
+"""The host kernels of every instruction set that this CPU has, without ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ort_aie_ep import _native, q4nx
+
+Array = npt.NDArray[Any]
+
+ISAS = _native.available_isas()
+ROWS = [1, 2, 3, 13, 40]
+# (N, K): whole blocks, padded out-features, padded in-features, less than one group.
+SHAPES = [(64, 512), (100, 256), (33, 320), (5, 40), (32, 7)]
+U = 2.0**-24  # unit roundoff of float32
+
+
+def to_bfloat16(x: Array) -> Array:
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def random_blocks(rng: np.random.Generator, n: int, k: int) -> Array:
+    return q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+
+
+def split_weights(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
+    """Codes, scales and mins, each (n, k) float64."""
+    codes, scales, mins = q4nx.unpack(blocks, n, k)
+
+    def spread(values: Array) -> Array:
+        return np.repeat(values.astype(np.float64), q4nx.GROUP, axis=1)[:, :k]
+
+    return codes.astype(np.float64), spread(scales), spread(mins)
+
+
+def accumulation_bound(a: Array, blocks: Array, n: int, k: int) -> Array:
+    """Worst rounding error of a float32 sum of scale * code * a + min * a over k, in any order.
+
+    Every term passes through at most k additions and four products, each wrong by 2^-24 of the sum
+    of magnitudes.
+    """
+    codes, scales, mins = split_weights(blocks, n, k)
+    return (k + 4) * U * (np.abs(a).astype(np.float64) @ (np.abs(scales) * codes + np.abs(mins)).T)
+
+
+def quantise_activations(a: Array) -> Array:
+    """Per group of 32 the nearest of 255 int8 steps, ties to even; the values they stand for."""
+    rows, k = a.shape
+    padded = np.zeros((rows, -(-k // 32) * 32), np.float32)
+    padded[:, :k] = a
+    groups = padded.reshape(rows, -1, 32)
+    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
+    inverse = np.where(scale == 0, 0, np.float32(1) / np.where(scale == 0, 1, scale))
+    codes = np.rint(groups * inverse.astype(np.float32)).astype(np.float64)
+    return (codes * scale).reshape(rows, -1)[:, :k]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_bf16_projection_matches_the_dequantised_product(
+    isa: str, rows: int, n: int, k: int
+) -> None:
+    rng = np.random.default_rng([rows, n, k])
+    a = rng.standard_normal((rows, k)).astype(np.float32)
+    blocks = random_blocks(rng, n, k)
+    rounded = to_bfloat16(a)
+    weights = q4nx.dequantize(blocks, n, k)
+    # The GEMM's panel holds bfloat16 weights, FusedDQP never stores them. Before they are rounded
+    # they do not depend on fused multiply-add: scale * code has 8 + 4 bits and is exact.
+    if rows > 1:
+        weights = to_bfloat16(weights)
+    y = _native.project(a, blocks, n, "bf16", isa)
+    expected = rounded.astype(np.float64) @ weights.astype(np.float64).T
+    assert y.shape == (rows, n)
+    error = np.abs(y - expected)
+    bound = accumulation_bound(rounded, blocks, n, k)
+    assert (error <= bound).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_int8_projection_matches_quantised_activations(
+    isa: str, rows: int, n: int, k: int
+) -> None:
+    rng = np.random.default_rng([rows, n, k, 8])
+    a = rng.standard_normal((rows, k)).astype(np.float32)
+    blocks = random_blocks(rng, n, k)
+    codes, scales, mins = split_weights(blocks, n, k)
+    quantised = quantise_activations(a)
+    y = _native.project(a, blocks, n, "int8", isa)
+    error = np.abs(y - quantised @ (scales * codes + mins).T)
+    bound = accumulation_bound(quantised, blocks, n, k)
+    assert (error <= bound).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("rows", ROWS)
+def test_projection_of_extreme_codes_and_activations_does_not_overflow(
+    isa: str, numerics: str, rows: int
+) -> None:
+    n, k = 64, 256
+    # The largest integer sums: every code 15, every activation at an end of its group's range.
+    codes = np.full((n, k), 15, np.uint8)
+    blocks = q4nx.pack(codes, np.ones((n, 8), np.float32), np.zeros((n, 8), np.float32))
+    a = np.full((rows, k), 127.0, np.float32)
+    a[::2] *= -1
+    y = _native.project(a, blocks, n, numerics, isa)
+    expected = np.broadcast_to(15.0 * a.sum(axis=1, keepdims=True), (rows, n))  # exact in float32
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_reach_exactly_their_rows(
+    isa: str, numerics: str, rows: int, poison: float
+) -> None:
+    n, k = 100, 320
+    rng = np.random.default_rng([rows, 3])
+    a = rng.standard_normal((rows, k)).astype(np.float32)
+    blocks = random_blocks(rng, n, k)
+    clean = _native.project(a, blocks, n, numerics, isa)
+    hit = rng.choice(rows, size=max(1, rows // 3), replace=False)
+    a[hit, rng.integers(0, k, hit.size)] = poison
+    y = _native.project(a, blocks, n, numerics, isa)
+    assert not np.isfinite(y[hit]).any()
+    others = np.setdiff1d(np.arange(rows), hit)
+    np.testing.assert_array_equal(y[others], clean[others])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+def test_zero_and_tiny_activations_give_zero_and_tiny_results(isa: str, numerics: str) -> None:
+    n, k = 32, 256
+    blocks = random_blocks(np.random.default_rng(4), n, k)
+    for rows in (1, 5):
+        zero = _native.project(np.zeros((rows, k), np.float32), blocks, n, numerics, isa)
+        np.testing.assert_array_equal(zero, 0)
+        tiny = np.full((rows, k), np.float32(1e-44))  # subnormal: may be flushed, must not explode
+        y = _native.project(tiny, blocks, n, numerics, isa)
+        assert (np.abs(y) <= 1e-40).all()
+
+
+def test_project_refuses_what_does_not_fit() -> None:
+    blocks = random_blocks(np.random.default_rng(5), 32, 256)
+    a = np.zeros((1, 256), np.float32)
+    with pytest.raises(ValueError, match=r"blocks must be \(2, 1, 5120\), got \(1, 1, 5120\)"):
+        _native.project(a, blocks, 33, "bf16", "portable")
+    with pytest.raises(ValueError, match="numerics must be bf16 or int8, got fp4"):
+        _native.project(a, blocks, 32, "fp4", "portable")
+    with pytest.raises(ValueError, match="isa sse9 is not available"):
+        _native.project(a, blocks, 32, "bf16", "sse9")
+
+
+def exp_error(x: Array) -> Array:
+    """Bound of the relative error of exp(x) for float32 x <= 0 that is wrong by 2^-24 |x| itself.
+
+    The polynomial is good to 1.2e-7 (two units of 2^-24), its evaluation and the reduction of x
+    add less than four more.
+    """
+    return (6 + np.abs(x)) * U
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("softcap", [0.0, 20.0])
+@pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize(("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (16, 64)])
+def test_attention_chunk_matches_equations(
+    isa: str, many: bool, softcap: float, dim: int, rows: int, keys: int
+) -> None:
+    rng = np.random.default_rng([dim, rows, keys])
+    q = 3 * rng.standard_normal((rows, dim)).astype(np.float32)
+    k = rng.standard_normal((keys, dim)).astype(np.float32)
+    v = rng.standard_normal((keys, dim)).astype(np.float32)
+    scale = float(np.float32(dim**-0.5))
+    scores, numerators, sums, y = _native.attention_chunk(q, k, v, scale, softcap, many, isa)
+
+    q64, k64, v64 = (x.astype(np.float64) for x in (q, k, v))
+    expected = scale * (q64 @ k64.T)
+    bound = (dim + 2) * U * scale * (np.abs(q64) @ np.abs(k64).T)
+    if softcap:
+        expected = softcap * np.tanh(expected / softcap)
+        # tanh's slope is at most 1; 1 - 2 / (exp(2t) + 1) adds the error of exp and two roundings.
+        bound += softcap * (exp_error(2 * expected / softcap) + 4 * U)
+    assert (np.abs(scores - expected) <= bound).all()
+
+    # From here on against the kernel's own scores, so that each bound is of one step.
+    shifted = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
+    exps = np.exp(shifted)
+    assert (np.abs(numerators - exps) <= exps * exp_error(shifted) + 2.0**-126).all()
+    n64 = numerators.astype(np.float64)
+    assert (np.abs(sums - n64.sum(axis=1)) <= keys * U * n64.sum(axis=1)).all()
+    assert (np.abs(y - n64 @ v64) <= (keys + 1) * U * (n64 @ np.abs(v64))).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("many", [False, True])
+def test_attention_chunk_with_far_scores_saturates(isa: str, many: bool) -> None:
+    # Scores 0, -50, ..., -3150: exp underflows to exact zeros instead of wrapping around.
+    q = np.full((2, 8), 1.0, np.float32)
+    k = np.repeat(np.arange(64, dtype=np.float32)[:, None] * -50 / 8, 8, axis=1)
+    v = np.ones((64, 8), np.float32)
+    _, numerators, sums, y = _native.attention_chunk(q, k, v, 1.0, 0.0, many, isa)
+    np.testing.assert_array_equal(numerators[:, 0], 1)
+    np.testing.assert_array_equal(numerators[:, 2:], 0)
+    np.testing.assert_allclose(sums, 1, rtol=4 * U)
+    np.testing.assert_allclose(y, 1, rtol=4 * U)
+    scores, *_ = _native.attention_chunk(100 * q, k, v, 1.0, 30.0, many, isa)
+    np.testing.assert_allclose(scores[:, 1:], -30, rtol=4 * U)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("softcap", [0.0, 20.0])
+def test_attention_chunk_propagates_nan_to_its_row(isa: str, many: bool, softcap: float) -> None:
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((n, 32)).astype(np.float32) for n in (9, 40, 40))
+    clean = _native.attention_chunk(q, k, v, 0.2, softcap, many, isa)
+    q[4, 5] = np.nan
+    poisoned = _native.attention_chunk(q, k, v, 0.2, softcap, many, isa)
+    for before, after in zip(clean, poisoned, strict=True):
+        assert np.isnan(after[4]).all()
+        np.testing.assert_array_equal(np.delete(after, 4, 0), np.delete(before, 4, 0))
+
+
+def round_trip(x: Array, isa: str) -> Array:
+    y: Array = _native.float16_round_trip(np.ascontiguousarray(x, np.float32), isa)
+    return y
+
+
+def numpy_round_trip(x: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
+def assert_same_floats(actual: Array, expected: Array) -> None:
+    """Equal bit for bit, so that zeros keep their signs; NaN only has to be NaN."""
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(actual), nan)
+    np.testing.assert_array_equal(actual[~nan].view(np.uint32), expected[~nan].view(np.uint32))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_float16_survives_the_round_trip(isa: str) -> None:
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
+    assert_same_floats(round_trip(halves, isa), halves)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_float16_rounds_to_nearest_even(isa: str) -> None:
+    # Between each two neighbours: the tie, and one float32 step to either side of it.
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = ((halves[:-1].astype(np.float64) + halves[1:]) / 2).astype(np.float32)
+    x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.inf)])
+    x = np.concatenate([x, -x]).astype(np.float32)
+    assert_same_floats(round_trip(x, isa), numpy_round_trip(x))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_float16_limits(isa: str) -> None:
+    x = np.array(
+        [65504, 65519.996, 65520, 65536, 1e30, np.inf, np.nan]  # the largest, and what overflows
+        + [2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 2.0**-26, 1e-45, 0.0],  # subnormals
+        np.float32,
+    )
+    x = np.concatenate([x, -x])
+    assert_same_floats(round_trip(x, isa), numpy_round_trip(x))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("count", [1, 3, 7, 8, 9, 15, 31, 65536])
+def test_float16_of_arbitrary_bits_and_lengths(isa: str, count: int) -> None:
+    bits = np.random.default_rng(count).integers(0, 2**32, count, dtype=np.uint32)
+    x = bits.view(np.float32)
+    assert_same_floats(round_trip(x, isa), numpy_round_trip(x))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_bfloat16_activations_round_to_nearest_even(isa: str, rows: int) -> None:
+    # Weight 1 for the first in-feature alone makes the projection show the rounded activation.
+    codes = np.zeros((1, 32), np.uint8)
+    codes[0, 0] = 1
+    blocks = q4nx.pack(codes, np.ones((1, 1), np.float32), np.zeros((1, 1), np.float32))
+    step = 2.0**-7
+    for value in (1 + step / 2, 1 + 3 * step / 2, 1 + step / 2 + 2.0**-23, -1 - step / 2, 3e38):
+        a = np.zeros((rows, 32), np.float32)
+        a[:, 0] = value
+        y = _native.project(a, blocks, 1, "bf16", isa)
+        np.testing.assert_array_equal(y, to_bfloat16(a)[:, :1])
