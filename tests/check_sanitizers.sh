@@ -5,7 +5,7 @@ python="$(pwd)/$VENV/bin/python"
 build=build/sanitize
 "$python" -m pip install --quiet cmake ninja pybind11
 "$VENV/bin/cmake" -S . -B "$build" -G Ninja -DCMAKE_MAKE_PROGRAM="$(pwd)/$VENV/bin/ninja" \
-  -DORT_AIE_SANITIZE=ON -DPython_EXECUTABLE="$python" \
+  -DORT_AIE_SANITIZE=ON -DORT_AIE_WARNINGS_AS_ERRORS=ON -DPython_EXECUTABLE="$python" \
   -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" >/dev/null
 "$VENV/bin/ninja" -C "$build" --quiet
 # The installed package with the sanitized binaries in its place.

@@ -1,0 +1,170 @@
+"""Compiled folders in onnxruntime-genai, through the stub library that they carry."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import ort_aie_ep
+
+og = pytest.importorskip("onnxruntime_genai")
+
+DATA = Path(__file__).parent.parent / "data"
+MODELS = ("llama", "llama_asym", "qwen3", "gemma3", "phi")
+
+
+@pytest.fixture(scope="session", params=MODELS)
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("genai") / request.param
+    ort_aie_ep.compile(DATA / request.param, folder)
+    return folder
+
+
+def genai_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+    """Greedy continuations; the KV cache is one shared buffer, as genai does by default."""
+    model = og.Model(str(folder))
+    texts = []
+    for prompt in prompts:
+        params = og.GeneratorParams(model)
+        params.set_search_options(max_length=len(prompt) + new_tokens, do_sample=False)
+        generator = og.Generator(model, params)
+        generator.append_tokens(prompt)
+        while not generator.is_done():
+            generator.generate_next_token()
+        texts.append([int(t) for t in generator.get_sequence(0)][len(prompt) :])
+    return texts
+
+
+def session_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+    """The same in InferenceSession, with past and present bound to one buffer of max_length rows."""
+    config = json.loads((folder / "genai_config.json").read_text())["model"]
+    decoder, end = config["decoder"], config["eos_token_id"]
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+    texts = []
+    for prompt in prompts:
+        length = len(prompt) + new_tokens
+        window = decoder.get("sliding_window", {}).get("window_size", 0)
+        caches = {}
+        for entry in session.get_inputs():
+            if not entry.name.startswith("past_key_values"):
+                continue
+            # genai gives windowed layers 16 rows more than the window.
+            rows = min(length, window + 16) if "sliding" in str(entry.shape) else length
+            shape = (1, decoder["num_key_value_heads"], rows, decoder["head_size"])
+            caches[entry.name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, "f4"))
+        text: list[int] = []
+        tokens, total = prompt, 0
+        while len(text) < new_tokens:
+            total += len(tokens)
+            binding = session.io_binding()
+            binding.bind_cpu_input("input_ids", np.array([tokens], np.int64))
+            binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
+            for name, cache in caches.items():
+                binding.bind_ortvalue_input(name, cache)
+                binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+            binding.bind_output("logits")
+            session.run_with_iobinding(binding)
+            logits = binding.get_outputs()[-1].numpy()
+            tokens = [int(logits[0, -1].argmax())]
+            text += tokens
+            if tokens == [end]:
+                break
+        texts.append(text)
+    return texts
+
+
+def test_both_hosts_give_the_same_text(compiled: Path) -> None:
+    vocab = json.loads((compiled / "genai_config.json").read_text())["model"]["vocab_size"]
+    rng = np.random.default_rng(11)
+    prompts = [
+        [int(t) for t in rng.integers(3, vocab, int(rng.integers(1, 60)))] for _ in range(20)
+    ]
+    # gemma3's cache of max_length rows must hold its window of 32.
+    prompts = [prompt * (1 + 16 // len(prompt)) for prompt in prompts]
+    assert genai_text(compiled, prompts, 24) == session_text(compiled, prompts, 24)
+
+
+def test_later_turns_run_on_the_filled_cache(compiled: Path) -> None:
+    model = og.Model(str(compiled))
+
+    def generate(turns: list[list[int]]) -> list[int]:
+        params = og.GeneratorParams(model)
+        params.set_search_options(max_length=100, do_sample=False)
+        generator = og.Generator(model, params)
+        for turn in turns:
+            generator.append_tokens(turn)
+        for _ in range(8):
+            generator.generate_next_token()
+        return [int(t) for t in generator.get_sequence(0)]
+
+    first, second = list(range(5, 25)), list(range(40, 53))
+    assert generate([first, second])[:33] == [*first, *second]
+    # One more token by itself, then a turn of several: FlowKV and FlowQKV on one cache.
+    assert len(generate([first, [7], second])) == 42
+
+
+def run_elsewhere(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_stub_says_how_to_install_a_missing_library(compiled: Path) -> None:
+    code = f"import onnxruntime_genai as og\nog.Model({str(compiled)!r})"
+    result = run_elsewhere(code, ORT_AIE_LIBRARY="/nowhere/libort_aie_ep.so")
+    assert result.returncode == 1
+    assert "/nowhere/libort_aie_ep.so" in result.stderr
+    assert "install the Python package ort_aie_ep" in result.stderr
+
+
+def test_bare_name_is_found_after_registering_the_library(compiled: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in compiled.iterdir():
+        if file.suffix != ".so":
+            os.link(file, folder / file.name)
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["model"]["decoder"]["session_options"]["custom_ops_library"] = "libort_aie_ep.so"
+    (folder / "genai_config.json").unlink()
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    code = f"""
+import onnxruntime_genai as og, ort_aie_ep
+og.register_execution_provider_library("aie", ort_aie_ep.library_path())
+og.Model({str(folder)!r})
+print("loaded")
+"""
+    result = run_elsewhere(code)
+    assert "loaded" in result.stdout, result.stderr
+
+
+def test_both_runtimes_in_one_process(compiled: Path) -> None:
+    code = f"""
+import onnxruntime, onnxruntime_genai as og, ort_aie_ep
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(ort_aie_ep.library_path())
+session = onnxruntime.InferenceSession({str(compiled / "model.onnx")!r}, options)
+model = og.Model({str(compiled)!r})
+del session
+params = og.GeneratorParams(model)
+params.set_search_options(max_length=40)
+generator = og.Generator(model, params)
+generator.append_tokens(list(range(5, 37)))
+generator.generate_next_token()
+print("generated")
+"""
+    result = run_elsewhere(code)
+    assert "generated" in result.stdout, result.stderr

@@ -1,0 +1,53 @@
+"""Weights are read where they lie: the mapped file, once, whoever uses a tensor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ort_aie_ep
+from ort_aie_ep.synth import synth
+
+# Runs a prompt and a token, then reports what the process holds beyond what it held before.
+MEASURE = """
+import json, sys
+import numpy as np, onnxruntime, ort_aie_ep
+
+def held():
+    with open("/proc/self/smaps_rollup") as file:
+        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file if "kB" in line}
+
+folder, vocab, heads, dim = sys.argv[1], *map(int, sys.argv[2:])
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+options.register_custom_ops_library(ort_aie_ep.library_path())
+before = held()
+session = onnxruntime.InferenceSession(folder + "/model.onnx", options)
+past = {i.name: np.zeros((1, heads, 0, dim), "f4") for i in session.get_inputs() if "past" in i.name}
+for length in (16, 1):
+    session.run(["logits"], {"input_ids": np.ones((1, length), np.int64),
+                             "attention_mask": np.ones((1, length), np.int64), **past})
+after = held()
+print(json.dumps({key: after[key] - before[key] for key in ("Anonymous", "Rss")}))
+"""
+
+
+def test_weights_and_tied_embedding_are_resident_once(tmp_path: Path) -> None:
+    # The embedding is tied and half of the weights, so that a second copy of it would show.
+    synth("llama-3.2-1b", tmp_path / "source", layers=1, vocab=32768)
+    compiled = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
+    decoder = json.loads((compiled.path / "genai_config.json").read_text())["model"]["decoder"]
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(compiled.path), "32768"]
+        + [str(decoder[key]) for key in ("num_key_value_heads", "head_size")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    held = json.loads(result.stdout)
+    # Anonymous memory is activations, scratch and ONNX Runtime's own; the rest is the mapped file.
+    assert held["Anonymous"] < compiled.weight_bytes / 3
+    assert held["Rss"] < compiled.weight_bytes * 4 / 3
