@@ -5,6 +5,8 @@
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(ort_aie_ep.library_path())
     session = onnxruntime.InferenceSession("compiled_folder/model.onnx", options)
+
+On the command line: `ort-aie --help`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import TYPE_CHECKING
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.compile import compile_model as compile
+    import os
+
+    from ort_aie_ep.compiler import CompileResult, Progress
 
 __version__ = "0.1.0"
 __all__ = ["AieError", "__version__", "compile", "library_path"]
@@ -44,10 +48,14 @@ def _installed(name: str) -> Path:
     return path
 
 
-def __getattr__(name: str) -> object:
+def compile(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+) -> CompileResult:
+    """Compiles a model folder: see `ort_aie_ep.compiler.compile_model`."""
     # Importing the package must stay light for applications that only want library_path().
-    if name == "compile":
-        from ort_aie_ep.compile import compile_model
+    from ort_aie_ep.compiler import compile_model
 
-        return compile_model
-    raise AttributeError(f"module 'ort_aie_ep' has no attribute {name!r}")
+    return compile_model(source, destination, progress=progress)

@@ -16,7 +16,8 @@ from ort_aie_ep.agreement import Agreement, compare
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder, Tokens, context_length
 from ort_aie_ep.model_folder import ModelFolder
-from ort_aie_ep.session import Options, open_session
+from ort_aie_ep.pair import Pair, open_pair
+from ort_aie_ep.session import Options
 from ort_aie_ep.text import measuring_tokens
 
 # ONNX Runtime's threads spin for a while after a run, on the cores that the other session wants.
@@ -82,37 +83,12 @@ class BenchReport:
     """All comparisons of a model, and how far the logits agree.
 
     Attributes:
-        load_seconds: to make each session: (ours, reference). The CPU EP repacks its weights then.
+        load_seconds: see `Pair`.
     """
 
     comparisons: tuple[Comparison, ...]
     agreement: Agreement
     load_seconds: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Both sessions with their caches: the compiled model and the CPU EP on its source."""
-
-    ours: Decoder
-    reference: Decoder
-    load_seconds: tuple[float, float]
-
-
-def open_pair(
-    compiled: ModelFolder, source: ModelFolder, options: Options, capacity: int
-) -> Pair:
-    """Opens both with the same number of threads and room for `capacity` tokens."""
-    started = time.perf_counter()
-    session = open_session(compiled.model, options)
-    loaded = time.perf_counter()
-    reference = open_session(source.model, Options(threads=options.threads), library=False)
-    done = time.perf_counter()
-    return Pair(
-        Decoder(session, compiled, capacity),
-        Decoder(reference, source, capacity),
-        (loaded - started, done - loaded),
-    )
 
 
 def default_lengths(folder: ModelFolder, new_tokens: int) -> tuple[int, ...]:
@@ -138,7 +114,7 @@ def bench(
         )
     pair = open_pair(compiled, source, options, capacity)
     tokens = measuring_tokens(source, pair.reference.vocabulary, capacity)
-    comparisons = [c for n in plan.lengths for c in _compare_speed(pair, tokens, n, plan, step)]
+    comparisons = [c for n in plan.lengths for c in compare_speed(pair, tokens, n, plan, step)]
     # The shortest context: agreement is about numbers, and the reference adds its own tokens.
     agreement = compare(
         pair.ours,
@@ -150,9 +126,10 @@ def bench(
     return BenchReport(tuple(comparisons), agreement, pair.load_seconds)
 
 
-def _compare_speed(
+def compare_speed(
     pair: Pair, tokens: Tokens, length: int, plan: Plan, step: Step
 ) -> list[Comparison]:
+    """Prefill of `length` tokens and decoding from there; `step` is called 2 (runs + 1) times."""
     speeds: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for run in range(plan.runs + 1):
         both = []

@@ -118,8 +118,6 @@ class Decoder:
     def forward(self, tokens: Tokens) -> Logits:
         """Logits (rows, vocabulary) of the `tokens` that come next; one row if the graph prunes.
 
-        The result may be overwritten by the next call.
-
         Raises:
             AieError: the cache has no room for them, or the model fails.
         """
@@ -179,37 +177,43 @@ def greedy(decoder: Decoder, prompt: Tokens, count: int, stop: frozenset[int]) -
 
 def context_length(folder: ModelFolder, default: int = 4096) -> int:
     """Tokens that the model was made for, or `default` where nothing says so."""
-    config = folder.genai_config or {}
-    value = config.get("model", {}).get("context_length", default)
+    value = _section(folder, "model").get("context_length", default)
     return value if isinstance(value, int) and value > 0 else default
 
 
 def stop_tokens(folder: ModelFolder) -> frozenset[int]:
     """Ids that end a text, by genai_config.json."""
-    ids = (folder.genai_config or {}).get("model", {}).get("eos_token_id", [])
+    ids = _section(folder, "model").get("eos_token_id", [])
     return frozenset(ids if isinstance(ids, list) else [ids])
 
 
 def _vocabulary(logits: onnxruntime.NodeArg, folder: ModelFolder) -> int:
     width = logits.shape[2]
     if not isinstance(width, int):
-        width = (folder.genai_config or {}).get("model", {}).get("vocab_size")
+        width = _section(folder, "model").get("vocab_size")
     if not isinstance(width, int):
         raise AieError(f"{folder.model}: nothing says how many logits there are")
     return width
 
 
+def _section(folder: ModelFolder, *names: str) -> dict[str, Any]:
+    """A part of genai_config.json, empty where there is none."""
+    section: Any = folder.genai_config
+    for name in names:
+        section = section.get(name) if isinstance(section, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
 def _shares_buffers(folder: ModelFolder) -> bool:
-    search = (folder.genai_config or {}).get("search", {})
-    return bool(search.get("past_present_share_buffer", False))
+    return bool(_section(folder, "search").get("past_present_share_buffer", False))
 
 
 def _caches(
     session: onnxruntime.InferenceSession, folder: ModelFolder, rows: int
 ) -> Iterator[Cache]:
     """The caches of a graph, in the graph's order; `rows` 0 for growing ones."""
-    decoder = (folder.genai_config or {}).get("model", {}).get("decoder", {})
-    inputs, outputs = decoder.get("inputs", {}), decoder.get("outputs", {})
+    inputs = _section(folder, "model", "decoder", "inputs")
+    outputs = _section(folder, "model", "decoder", "outputs")
     names = [
         (
             inputs.get(f"past_{kind}_names", f"past_key_values.%d.{short}"),
@@ -221,13 +225,14 @@ def _caches(
         for past, present in names:
             match = re.fullmatch(re.escape(past).replace("%d", r"(\d+)"), value.name)
             if match:
-                shape = _cache_shape(value, decoder, rows)
+                shape = _cache_shape(value, folder, rows)
                 yield Cache(value.name, present.replace("%d", match[1]), shape, value.type)
 
 
 def _cache_shape(
-    value: onnxruntime.NodeArg, decoder: dict[str, Any], rows: int
+    value: onnxruntime.NodeArg, folder: ModelFolder, rows: int
 ) -> tuple[int, int, int, int]:
+    decoder = _section(folder, "model", "decoder")
     _, heads, past, size = value.shape
     heads = heads if isinstance(heads, int) else decoder.get("num_key_value_heads")
     size = size if isinstance(size, int) else decoder.get("head_size")
@@ -238,7 +243,8 @@ def _cache_shape(
         )
     if past == _SLIDING_DIM and rows:
         # Not clamped to the context as genai does: a cache smaller than its window is an error.
-        rows = decoder.get("sliding_window", {}).get("window_size", rows) + _WINDOW_SLACK
+        window = _section(folder, "model", "decoder", "sliding_window").get("window_size", rows)
+        rows = window + _WINDOW_SLACK
     return 1, heads, rows, size
 
 

@@ -94,12 +94,15 @@ def open_session(
     return _open(str(model), model, options or Options(), library, {})
 
 
-def open_bytes(
-    model: bytes, folder: Path, options: Options | None = None
-) -> onnxruntime.InferenceSession:
+def open_edited(model: bytes, folder: Path, options: Options) -> onnxruntime.InferenceSession:
     """A session, without our library, on an edited model whose weights stay in `folder`."""
     entries = {"session.model_external_initializers_file_folder_path": str(folder)}
-    return _open(model, folder, options or Options(), False, entries)
+    return _open(model, folder, options, False, entries)
+
+
+def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSession:
+    """A session, with our library, on a model that has all its weights in itself."""
+    return _open(model, Path("the operator's graph"), options, True, {})
 
 
 def _open(

@@ -96,9 +96,7 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   GetOutputType = [](const OrtCustomOp*, size_t) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   };
-  GetOutputCharacteristic = [](const OrtCustomOp*, size_t index) {
-    return index == 0 ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
-  };
+  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
   GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
   GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 0; };

@@ -1,4 +1,6 @@
 // aie.Q4NXMatMul and aie.Q4NXGather for ONNX Runtime.
+#include <algorithm>
+
 #include "ops/q4nx_gather.h"
 #include "ops/q4nx_matmul.h"
 #include "ort/custom_op.h"
@@ -53,7 +55,7 @@ void InferMatMul(const ShapeContext& context) {
   if (!value) Fail(ErrorCode::kInvalidGraph, "Q4NXMatMul has no input A");
   // An unknown rank arrives as 0; projections of language models are (batch, sequence, channels).
   if (value->dims.empty()) value->dims.resize(3);
-  value->dims.back() = {context.Int("N", -1), ""};
+  value->dims.back() = {std::max<int64_t>(-1, context.Int("N", -1)), ""};
   context.SetOutput(0, *value);
 }
 
@@ -62,7 +64,7 @@ void InferGather(const ShapeContext& context) {
   if (!value) Fail(ErrorCode::kInvalidGraph, "Q4NXGather has no input indices");
   value->type = static_cast<ONNXTensorElementDataType>(
       context.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
-  value->dims.push_back({context.Int("K", -1), ""});
+  value->dims.push_back({std::max<int64_t>(-1, context.Int("K", -1)), ""});
   context.SetOutput(0, *value);
 }
 

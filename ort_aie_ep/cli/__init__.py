@@ -1,0 +1,18 @@
+"""The command `ort-aie`: arguments in, other modules' work, their reports out.
+
+Whatever takes long to import (ONNX Runtime, onnx_ir, tokenizers) is imported by the commands.
+"""
+
+from __future__ import annotations
+
+# Importing them registers their commands.
+from ort_aie_ep.cli import measure as _measure  # noqa: F401
+from ort_aie_ep.cli import models as _models  # noqa: F401
+from ort_aie_ep.cli.application import app
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point of `ort-aie`."""
+    app(prog_name="ort-aie")

@@ -1,0 +1,65 @@
+"""The application that commands register with, and what holds for all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ort_aie_ep import __version__
+from ort_aie_ep.cli import console
+from ort_aie_ep.errors import AieError
+
+# As `--help` lists them: in the order in which one meets them.
+_ORDER = ("demo", "compile", "run", "explain", "bench", "accuracy", "doctor", "synth")
+
+
+class _Commands(TyperGroup):
+    """Turns a user's mistake into one line and exit code 1."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AieError as error:
+            console.fail(str(error))
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """int4 language models in ONNX Runtime, with aie.* operators.
+
+    Start with `ort-aie demo`, or with a model that onnxruntime-genai's builder wrote:
+
+    ```
+    ort-aie compile MODEL COMPILED
+    ort-aie run COMPILED "def main(argv):"
+    ort-aie bench MODEL
+    ```
+
+    `ort-aie COMMAND --help` explains each command. Exit codes: 0 done, 1 a mistake in what was
+    given, 2 a mistake in how the command was written.
+    """

@@ -1,0 +1,191 @@
+"""Commands that compare our library with ONNX Runtime alone: bench, accuracy, demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.options import (
+    Baseline,
+    Json,
+    NumericsOption,
+    TargetOption,
+    Threads,
+    session_options,
+)
+from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.model_folder import ModelFolder
+
+
+def _lengths(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        lengths = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        lengths = ()
+    if not lengths or min(lengths) < 1:
+        raise typer.BadParameter(f"{text!r} is no list of token counts such as 128,512")
+    return lengths
+
+
+@app.command("bench")
+def bench_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Source, or compiled folder.")],
+    prompt_lengths: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Contexts in tokens. Default: 128,512,1024.")
+    ] = None,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode at each.")] = 32,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")] = 5,
+    baseline: Baseline = None,
+    target: TargetOption = None,
+    numerics: NumericsOption = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Measure speed against ONNX Runtime's CPU EP.
+
+    Both run the same model in one process, taking turns. A source is compiled for the occasion:
+
+    ```
+    ort-aie bench MODEL
+    ort-aie bench COMPILED --baseline MODEL --prompt-lengths 128,1024 --threads 4
+    ```
+    """
+    from ort_aie_ep import bench
+
+    lengths = _lengths(prompt_lengths)
+    options = session_options(target, numerics, threads)
+    with _both(model, baseline) as (compiled, source):
+        plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
+        with console.steps_bar("measuring", plan.steps()) as bar:
+            report = bench.bench(compiled, source, options, plan, bar.step)
+    if json:
+        console.print_json(report, plan=asdict(plan), options=asdict(options))
+        return
+    from ort_aie_ep.cli import tables
+
+    console.out.print(tables.speed_table(report.comparisons))
+    console.out.print(tables.agreement_lines(report.agreement))
+    ours, reference = report.load_seconds
+    console.note(
+        f"Medians of {runs} runs of {new_tokens} decoded tokens; ratio: median of runs that "
+        f"followed each other.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
+        + tables.conditions_line(threads)
+    )
+
+
+@app.command("accuracy")
+def accuracy_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Source, or compiled folder.")],
+    tokens: Annotated[int, typer.Option(min=0, help="Tokens to score in passes.")] = 20_000,
+    decode_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens to score one by one, besides.")
+    ] = 2_000,
+    window: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of a window. Default: 512, or the context.")
+    ] = None,
+    baseline: Baseline = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Measure perplexity against ONNX Runtime's CPU EP.
+
+    The text is a part of Python's own standard library, picked by a hash of module names. The
+    reference is the CPU EP with accuracy_level 0; its own accuracy_level 4 is the yardstick:
+
+    ```
+    ort-aie accuracy MODEL
+    ort-aie accuracy COMPILED --baseline MODEL --tokens 5000
+    ```
+    """
+    from ort_aie_ep import accuracy
+    from ort_aie_ep.generate import context_length
+
+    with _both(model, baseline) as (compiled, source):
+        plan = accuracy.Plan(tokens, decode_tokens, window or min(512, context_length(source)))
+        with console.steps_bar("scoring") as bar:
+            report = accuracy.accuracy(compiled, source, threads, plan, bar.total, bar.step)
+    if json:
+        console.print_json(report, plan=asdict(plan), threads=threads)
+        return
+    from ort_aie_ep.cli import tables
+
+    console.out.print(tables.accuracy_tables(report))
+    console.note(
+        f"95 %: bootstrap over windows, {accuracy.RESAMPLES} resamples. The ratio (resampled in "
+        "pairs), top-1 agreement and largest difference of a logit are against the first row; "
+        "level is MatMulNBits' accuracy_level.\n" + tables.conditions_line(threads)
+    )
+
+
+@app.command("demo")
+def demo_command(
+    prompt: Annotated[str | None, typer.Option(help="Python code to continue.")] = None,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add to it.")] = 96,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Another model to show it with.")
+    ] = None,
+    numerics: NumericsOption = None,
+    threads: Threads = None,
+) -> None:
+    """See it work: a small model completes a prompt.
+
+    Compiles the model that ships with the package, runs it with ONNX Runtime alone and with our
+    library, and compares texts, logits and speeds.
+    """
+    from ort_aie_ep import demo
+    from ort_aie_ep.model_folder import find_model
+    from ort_aie_ep.pair import compiled_for_now
+    from ort_aie_ep.session import inspect
+
+    where = model or demo.MODEL
+    if model is None and not where.is_dir():
+        raise AieError("this installation has no demonstration model; give one with --model DIR")
+    source = inspect(where).folder
+    if model is None:
+        console.out.print(
+            "A small demonstration model, trained on the sources of Python's standard library: it "
+            "has learnt what code looks like, not what it means.\n"
+        )
+    from ort_aie_ep.cli import tables
+
+    plan = demo.plan_for(source, demo.PROMPT if prompt is None else prompt, new_tokens)
+    with ExitStack() as stack:
+        with console.bytes_bar("compiling") as progress:
+            result = stack.enter_context(compiled_for_now(where, progress))
+        console.out.print("[bold]Compiled[/]")
+        console.out.print(tables.outcomes_table(result.outcomes))
+        with console.steps_bar("running", plan.steps()) as bar:
+            shown = demo.demonstrate(
+                find_model(result.path),
+                source,
+                session_options(None, numerics, threads),
+                plan,
+                bar.step,
+            )
+    console.out.print(tables.demonstration_panels(plan.prompt, shown))
+    console.out.print(tables.agreement_lines(shown.agreement), "")
+    console.out.print(tables.speed_table(shown.speeds))
+    console.note(tables.conditions_line(threads))
+    console.next_command("ort-aie", "compile", "YOUR_MODEL", "COMPILED")
+
+
+@contextmanager
+def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, ModelFolder]]:
+    """(compiled, source), with a bar while a source is compiled."""
+    from ort_aie_ep.pair import compiled_and_source
+
+    with ExitStack() as stack:
+        with console.bytes_bar("compiling") as progress:
+            both = stack.enter_context(compiled_and_source(model, baseline, progress))
+        yield both

@@ -1,0 +1,186 @@
+"""Commands that make, run and look at models: compile, run, explain, doctor, synth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.options import (
+    Host,
+    Json,
+    NumericsOption,
+    TargetOption,
+    Threads,
+    session_options,
+)
+from ort_aie_ep.errors import AieError
+
+
+@app.command("compile")
+def compile_command(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
+) -> None:
+    """Compile an int4 model for the aie.* operators.
+
+    MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention. The result has the
+    same inputs and outputs and runs wherever the original did:
+
+    ```
+    ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
+    ort-aie run Llama-3.2-1B-aie "Once upon a time"
+    ```
+    """
+    from ort_aie_ep.compiler import REPORT, compile_model
+    from ort_aie_ep.model_folder import find_model
+    from ort_aie_ep.text import has_tokenizer
+
+    with console.bytes_bar("compiling") as progress:
+        result = compile_model(source, destination, progress=progress)
+    from ort_aie_ep.cli.tables import outcomes_table
+
+    console.out.print(outcomes_table(result.outcomes))
+    console.out.print(
+        f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    if has_tokenizer(find_model(result.path)):
+        console.next_command("ort-aie", "run", result.path, "def main(argv):")
+    else:
+        console.next_command("ort-aie", "bench", result.path, "--baseline", source)
+
+
+@app.command("run")
+def run_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
+    prompt: Annotated[str, typer.Argument(help="Text to continue.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 128,
+    host: Annotated[Host, typer.Option(help="Plain InferenceSession, or onnxruntime-genai.")] = (
+        Host.session
+    ),
+    target: TargetOption = None,
+    numerics: NumericsOption = None,
+    threads: Threads = None,
+) -> None:
+    """Continue a prompt, and say how fast that was.
+
+    Each token is the likeliest one. The new text goes to stdout, all else to stderr:
+
+    ```
+    ort-aie run COMPILED "import os" --max-tokens 40
+    ort-aie run COMPILED "import os" --host genai --threads 4
+    ```
+    """
+    from ort_aie_ep.run import run_in_genai, run_in_session
+    from ort_aie_ep.session import inspect
+
+    model = inspect(folder)
+    if not model.compiled:
+        console.note(f"{folder} is not compiled: it runs on ONNX Runtime's CPU EP alone")
+    run = run_in_genai if host is Host.genai else run_in_session
+    options = session_options(target, numerics, threads)
+    with console.completion(prompt) as write:
+        timing = run(model.folder, options, prompt, max_tokens, write)
+    console.write_text("\n")
+    decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
+    console.note(
+        f"prefill: {timing.prompt_tokens} tokens, {timing.prefill_speed:.1f} tok/s · "
+        f"decode: {timing.new_tokens} tokens{decode}"
+    )
+
+
+@app.command("explain")
+def explain_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder or .onnx file.")],
+    nodes: Annotated[bool, typer.Option("--nodes", help="A row for each node.")] = False,
+    json: Json = False,
+) -> None:
+    """Say where each node of a model runs, and why not on the NPU.
+
+    Of a model that is not compiled, what would become of each node:
+
+    ```
+    ort-aie explain MODEL
+    ort-aie explain COMPILED --nodes
+    ```
+    """
+    from ort_aie_ep.explain import explain
+
+    explanation = explain(model)
+    if json:
+        console.print_json(explanation)
+        return
+    from ort_aie_ep.cli.tables import explanation_table, placement_line
+
+    console.out.print(explanation_table(explanation, nodes))
+    console.note(
+        f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
+        "loads them"
+    )
+    if not explanation.compiled:
+        console.next_command("ort-aie", "compile", model, "COMPILED")
+
+
+@app.command("doctor")
+def doctor_command(json: Json = False) -> None:
+    """Check the installation, and what an NPU would need.
+
+    Prints versions, runs an operator, and looks for the NPU, its driver and XRT. The exit code is 0
+    if the host target works.
+    """
+    from ort_aie_ep.doctor import diagnose
+
+    diagnosis = diagnose()
+    if json:
+        console.print_json(diagnosis)
+    else:
+        from ort_aie_ep.cli.tables import diagnosis_table
+
+        console.out.print(diagnosis_table(diagnosis))
+        if diagnosis.working:
+            console.out.print("The host target works. This build has no xrt target.", style="green")
+    if not diagnosis.working:
+        raise AieError("the host target does not work: see above")
+
+
+@app.command("synth")
+def synth_command(
+    shape: Annotated[str | None, typer.Argument(metavar="SHAPE", help="Name from --list.")] = None,
+    destination: Annotated[
+        Path | None, typer.Argument(metavar="DST", help="A folder that is not there.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
+    vocab: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random weights.")] = 0,
+    list_shapes: Annotated[bool, typer.Option("--list", help="List the shapes and end.")] = False,
+) -> None:
+    """Write a model of any size with random weights.
+
+    Its graph is the one that onnxruntime-genai's builder writes at int4; measure speed and memory
+    with it, without a download:
+
+    ```
+    ort-aie synth --list
+    ort-aie synth llama-3.2-1b RANDOM
+    ort-aie bench RANDOM
+    ```
+    """
+    from ort_aie_ep.synth import SHAPES, synth
+
+    if list_shapes:
+        from ort_aie_ep.cli.tables import shapes_table
+
+        console.out.print(shapes_table(SHAPES))
+        return
+    if shape is None or destination is None:
+        raise typer.BadParameter("SHAPE and DST are needed; --list shows the shapes")
+    with console.bytes_bar("writing") as progress:
+        path = synth(shape, destination, layers=layers, vocab=vocab, seed=seed, progress=progress)
+    console.out.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    console.next_command("ort-aie", "bench", path)

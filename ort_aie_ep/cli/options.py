@@ -1,0 +1,65 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ort_aie_ep.session import Options
+
+
+class Target(StrEnum):
+    """Values of ort_aie.target."""
+
+    auto = "auto"
+    host = "host"
+    xrt = "xrt"
+    sim = "sim"
+
+
+class Numerics(StrEnum):
+    """Values of ort_aie.numerics."""
+
+    auto = "auto"
+    bf16 = "bf16"
+    int8 = "int8"
+
+
+class Host(StrEnum):
+    """Programs that run a model."""
+
+    session = "session"
+    genai = "genai"
+
+
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Threads of a session. Default: ONNX Runtime's choice.")
+]
+TargetOption = Annotated[
+    Target | None, typer.Option(help="Where aie operators run. Default: ORT_AIE_TARGET, or auto.")
+]
+NumericsOption = Annotated[
+    Numerics | None,
+    typer.Option(
+        help="Activations on the host target; auto follows each node's accuracy_level. "
+        "Default: ORT_AIE_NUMERICS, or auto."
+    ),
+]
+Baseline = Annotated[
+    Path | None,
+    typer.Option(metavar="SRC", help="For a compiled MODEL: the model it was compiled from."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+def session_options(
+    target: Target | None, numerics: Numerics | None, threads: int | None
+) -> Options:
+    """The options as the rest of the package takes them."""
+    from ort_aie_ep.session import Options
+
+    return Options(target and target.value, numerics and numerics.value, threads)

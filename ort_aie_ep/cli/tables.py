@@ -1,0 +1,207 @@
+"""Reports as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from ort_aie_ep.accuracy import AccuracyReport, Interval
+from ort_aie_ep.agreement import Agreement
+from ort_aie_ep.bench import Comparison
+from ort_aie_ep.cli.console import environment
+from ort_aie_ep.demo import Demonstration
+from ort_aie_ep.doctor import Diagnosis
+from ort_aie_ep.explain import HOST, Explanation, NodeFate
+from ort_aie_ep.graph_passes import NodeOutcome
+from ort_aie_ep.machine import Finding
+from ort_aie_ep.synth import Shape
+
+
+def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
+    """What a compilation made of the nodes that it looked at."""
+    table = _table("op", "count", "becomes", "why not", right={"count"})
+    alike = Counter((o.op_type, o.becomes, o.reason) for o in outcomes)
+    for (op, becomes, reason), count in alike.items():
+        table.add_row(op, str(count), Text(becomes or "stays on the CPU EP"), Text(reason))
+    return table
+
+
+def explanation_table(explanation: Explanation, each_node: bool) -> Table:
+    """Rows of alike nodes, or a row for each."""
+    table = _table(
+        *(["node", "op"] if each_node else ["op", "count"]),
+        "runs on" if explanation.compiled else "would run as",
+        "why not on the NPU",
+        right={"count"},
+    )
+    rows = [(1, n) for n in explanation.nodes] if each_node else explanation.rows()
+    for count, fate in rows:
+        op = fate.op.removeprefix("com.microsoft.")
+        first = [fate.node, op] if each_node else [op, str(count)]
+        cells = map(Text, [*first, fate.becomes or fate.runs, fate.not_npu])
+        table.add_row(*cells, style=None if fate.runs == HOST else "dim")
+    return table
+
+
+def placement_line(nodes: Iterable[NodeFate]) -> str:
+    """How many nodes run where."""
+    counts = Counter(node.runs for node in nodes)
+    return "nodes: " + ", ".join(f"{count} {where}" for where, count in counts.most_common())
+
+
+def diagnosis_table(diagnosis: Diagnosis) -> RenderableType:
+    """Three tables, and what is missing with how to get it."""
+    parts: list[RenderableType] = []
+    for title, findings in (
+        ("Software", diagnosis.software),
+        ("Host target", diagnosis.host),
+        ("NPU", diagnosis.npu),
+    ):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        table.add_column(min_width=24)
+        table.add_column(overflow="fold")
+        for finding in findings:
+            table.add_row(finding.name, _finding(finding))
+        parts += [table, ""]
+    return Group(*parts)
+
+
+def speed_table(comparisons: Iterable[Comparison]) -> Table:
+    """Medians of both and their ratio."""
+    table = _table(
+        "phase",
+        "context",
+        "ours, tok/s",
+        "CPU EP, tok/s",
+        "ratio",
+        "least to most",
+        right={"context", "ours, tok/s", "CPU EP, tok/s", "ratio", "least to most"},
+    )
+    for c in comparisons:
+        ratio = c.ratio
+        table.add_row(
+            c.phase,
+            str(c.length),
+            f"{c.ours.median:.1f}",
+            f"{c.reference.median:.1f}",
+            Text(f"{ratio.median:.2f}", style="bold green" if ratio.median > 1 else "bold yellow"),
+            f"{ratio.least:.2f} to {ratio.most:.2f}",
+        )
+    return table
+
+
+def agreement_lines(agreement: Agreement) -> Text:
+    """The agreement in sentences."""
+    count = len(agreement.continuation)
+    text = Text(
+        f"Logits at {agreement.positions} positions: largest difference "
+        f"{agreement.largest_difference:.3g} (largest logit {agreement.largest_logit:.3g}), "
+        f"likeliest token the same at {agreement.top1:.1%}.\n"
+    )
+    if agreement.gap is None:
+        return text.append(f"Greedy text: the same {count} tokens.")
+    text.append(
+        f"Greedy text: the same {agreement.same_tokens} of {count} tokens; at the next one the CPU "
+        f"EP's two best logits are {agreement.gap:.3g} apart, "
+    )
+    if agreement.near_tie:
+        return text.append(
+            f"a near-tie: differences elsewhere allow up to {agreement.tolerance:.3g}."
+        )
+    return text.append(
+        f"more than the {agreement.tolerance:.3g} that differences elsewhere allow!", style="red"
+    )
+
+
+def accuracy_tables(report: AccuracyReport) -> RenderableType:
+    """A row for each variant; whole windows and single tokens apart."""
+    titles = {
+        "prefill": f"Windows of {report.window} tokens in one pass",
+        "decode": f"Windows of {report.window} tokens, token by token",
+    }
+    numbers = ("perplexity (95 %)", "ratio (95 %)", "top-1", "|diff|")
+    parts = []
+    for mode, title in titles.items():
+        scores = [score for score in report.scores if score.mode == mode]
+        if not scores:
+            continue
+        table = _table("variant", *numbers, right=numbers)
+        table.title = f"{title}: {scores[0].tokens} tokens scored"
+        table.title_justify, table.title_style = "left", "bold"
+        for score in scores:
+            table.add_row(
+                score.variant,
+                _interval(score.perplexity, ".2f"),
+                _interval(score.ratio, ".4f"),
+                f"{score.top1:.2%}",
+                f"{score.largest_difference:.3f}",
+            )
+        parts.append(table)
+    return Group(*parts)
+
+
+def demonstration_panels(prompt: str, demonstration: Demonstration) -> RenderableType:
+    """Both texts, each in a frame."""
+    return Group(
+        *(
+            Panel(
+                Syntax(prompt + text, "python", theme="ansi_dark", background_color="default"),
+                title=title,
+                title_align="left",
+                border_style=style,
+            )
+            for title, text, style in (
+                ("ONNX Runtime alone", demonstration.reference_text, "blue"),
+                ("ONNX Runtime with ort_aie_ep", demonstration.our_text, "green"),
+            )
+        )
+    )
+
+
+def shapes_table(shapes: Mapping[str, Shape]) -> Table:
+    """The sizes that `synth` knows by name."""
+    numbers = ("layers", "hidden", "ffn", "heads", "vocab")
+    table = _table("shape", "graph", *numbers, right=numbers)
+    for name, shape in shapes.items():
+        table.add_row(name, shape.family, *(str(getattr(shape, number)) for number in numbers))
+    return table
+
+
+def conditions_line(threads: int | None) -> str:
+    """What a measurement was made with."""
+    e = environment()
+    count = "ONNX Runtime's choice of threads" if threads is None else f"{threads} threads each"
+    return (
+        f"{e['cpu']}, {e['kernels']} kernels, {count}, ONNX Runtime {e['onnxruntime']}, "
+        f"ort_aie_ep {e['ort_aie_ep']}"
+    )
+
+
+def _table(*columns: str, right: Iterable[str]) -> Table:
+    """An empty table; columns wrap where a terminal is too narrow, but numbers never do."""
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for column in columns:
+        number = column in right
+        table.add_column(
+            column, justify="right" if number else "left", overflow="fold", no_wrap=number
+        )
+    return table
+
+
+def _interval(interval: Interval, digits: str) -> str:
+    value, low, high = (format(x, digits) for x in (interval.value, interval.low, interval.high))
+    return value if low == high else f"{value} ({low}–{high})"
+
+
+def _finding(finding: Finding) -> Text:
+    if finding.found:
+        return Text(finding.found, style="green")
+    text = Text("not found", style="yellow")
+    return text.append(f": {finding.remedy}", style="default") if finding.remedy else text

@@ -1,0 +1,127 @@
+"""`ort-aie doctor`: what is installed, whether the host target works, what an NPU needs."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+
+import numpy as np
+import numpy.typing as npt
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.machine import Finding, cpu_model, find_npu
+
+_PACKAGES = {
+    "onnxruntime": "",
+    "onnxruntime-genai": "optional, runs whole models: pip install onnxruntime-genai",
+    "onnx-ir": "",
+    "onnxscript": "",
+    "tokenizers": "",
+}
+
+# bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
+_RELATIVE_ERROR = 2.0**-7
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything doctor found.
+
+    Attributes:
+        software: versions, the library, and the headers it was built with.
+        host: CPU, kernels, and whether an operator ran and was right.
+        npu: the chain from chip to XRT.
+        working: whether the host target works.
+    """
+
+    software: tuple[Finding, ...]
+    host: tuple[Finding, ...]
+    npu: tuple[Finding, ...]
+    working: bool
+
+
+def diagnose() -> Diagnosis:
+    """Looks at everything; never raises for what is missing."""
+    software = [
+        Finding("Python", platform.python_version()),
+        Finding("ort_aie_ep", ort_aie_ep.__version__),
+        *(_package(name, remedy) for name, remedy in _PACKAGES.items()),
+    ]
+    host = [Finding("CPU", cpu_model())]
+    working = False
+    try:
+        from ort_aie_ep import _native
+
+        headers: str = _native.ONNXRUNTIME_HEADERS
+        software += [
+            Finding("ONNX Runtime headers", headers),
+            Finding("library", ort_aie_ep.library_path()),
+        ]
+        host += [
+            Finding("kernels available", ", ".join(_native.available_isas())),
+            Finding("kernels selected", str(_native.selected_isa())),
+        ]
+        host.append(Finding("an operator in a session", _run_operator()))
+        working = True
+    except (ImportError, AieError) as error:
+        host.append(Finding("an operator in a session", "", str(error)))
+    return Diagnosis(tuple(software), tuple(host), find_npu(), working)
+
+
+def _package(name: str, remedy: str) -> Finding:
+    try:
+        return Finding(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(name, "", remedy or f"pip install {name}")
+
+
+def _run_operator() -> str:
+    """Runs one small aie.Q4NXMatMul through ONNX Runtime and checks the numbers.
+
+    Raises:
+        AieError: the library does not load, or computes something else.
+    """
+    from ort_aie_ep import _native
+    from ort_aie_ep.session import Options, open_operator
+
+    k, n = 256, 32
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (n, k), np.uint8)
+    one, minus_eight = 0x3F80, 0xC100  # as bfloat16: weights are the integers from -8 to 7
+    blocks = _native.pack(
+        codes,
+        np.full((n, k // 32), one, np.uint16),
+        np.full((n, k // 32), minus_eight, np.uint16),
+    )
+    a = rng.standard_normal((1, k), np.float32)
+    session = open_operator(_model(blocks, n, k), Options(target="host", numerics="bf16"))
+    y = np.asarray(session.run(None, {"A": a})[0])
+    weights = codes.astype(np.float32).T - 8
+    bound = _RELATIVE_ERROR * (np.abs(a) @ np.abs(weights))
+    if not (np.abs(y - a @ weights) <= bound).all():
+        raise AieError("aie.Q4NXMatMul gave wrong numbers")
+    return "aie.Q4NXMatMul on the host target, numbers checked"
+
+
+def _model(blocks: npt.NDArray[np.uint8], n: int, k: int) -> bytes:
+    """A graph of one Q4NXMatMul: A (1, K) float32 to Y (1, N)."""
+    import onnx_ir as ir
+
+    from ort_aie_ep import _native
+
+    a = ir.Value(name="A", shape=ir.Shape((1, k)), type=ir.TensorType(ir.DataType.FLOAT))
+    w = ir.Value(name="W", const_value=ir.tensor(blocks, name="W"))
+    node = ir.node(
+        "Q4NXMatMul",
+        [a, w],
+        {"K": k, "N": n, "accuracy_level": 0, "format": _native.FORMAT},
+        domain="aie",
+        version=1,
+    )
+    y = node.outputs[0]
+    y.name, y.shape, y.type = "Y", ir.Shape((1, n)), ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([a], [y], nodes=[node], initializers=[w], opset_imports={"": 22, "aie": 1})
+    content: bytes = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
+    return content

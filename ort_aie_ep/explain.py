@@ -1,0 +1,120 @@
+"""`ort-aie explain`: where each node of a model runs, or would run once compiled, and why."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ort_aie_ep.compiler import REPORT
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import DOMAIN, run_passes
+from ort_aie_ep.machine import find_npu, why_no_npu
+from ort_aie_ep.model_folder import ModelFolder, find_model, load_model
+
+HOST, CPU_EP, GONE = "host target", "CPU EP", "folded away"
+NO_OPERATOR = "no aie operator"
+
+
+@dataclass(frozen=True)
+class NodeFate:
+    """One node of the file.
+
+    Attributes:
+        node: its name.
+        op: domain.type, the domain left out where it is ONNX's own.
+        becomes: the aie operator that a compilation makes of it, or an empty string.
+        runs: where it runs in the end: HOST, CPU_EP, or nowhere because it is GONE.
+        not_npu: why not on the NPU.
+    """
+
+    node: str
+    op: str
+    becomes: str
+    runs: str
+    not_npu: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A model's nodes in graph order."""
+
+    model: str
+    compiled: bool
+    nodes: tuple[NodeFate, ...]
+
+    def rows(self) -> list[tuple[int, NodeFate]]:
+        """(count, a node) of nodes that differ in their name alone; aie first, then by count."""
+        alike = Counter((node.op, node.becomes, node.runs, node.not_npu) for node in self.nodes)
+        rows = [(count, NodeFate("", *fate)) for fate, count in alike.items()]
+        return sorted(rows, key=lambda row: (row[1].runs != HOST, -row[0], row[1].op))
+
+
+def explain(path: Path) -> Explanation:
+    """Explains a model folder or an .onnx file, compiled or not.
+
+    Raises:
+        AieError: there is no model, or it is damaged.
+    """
+    folder = find_model(path)
+    model = load_model(folder.model)
+    compiled = any(node.domain == DOMAIN for node in _nodes(model))
+    npu = f"no xrt target in this build; {why_no_npu(find_npu()) or 'an NPU is there'}"
+    nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    return Explanation(str(folder.model), compiled, nodes)
+
+
+def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
+    before = [(_label(node), _op(node)) for node in _nodes(model)]
+    outcomes = run_passes(model).outcomes
+    left = {_label(node) for node in _nodes(model)}
+    fates = []
+    for label, op in before:
+        outcome = outcomes.get(label)
+        if outcome is not None and outcome.becomes:
+            fates.append(NodeFate(label, op, outcome.becomes, HOST, npu))
+        elif label not in left:
+            fates.append(NodeFate(label, op, "", GONE, "its result is computed once, or unused"))
+        else:
+            reason = outcome.reason if outcome is not None else NO_OPERATOR
+            fates.append(NodeFate(label, op, "", CPU_EP, reason))
+    return tuple(fates)
+
+
+def _compiled(model: ir.Model, folder: ModelFolder, npu: str) -> tuple[NodeFate, ...]:
+    reasons = _reported_reasons(folder.path / REPORT)
+    return tuple(
+        NodeFate(_label(node), _op(node), "", HOST, npu)
+        if node.domain == DOMAIN
+        else NodeFate(_label(node), _op(node), "", CPU_EP, reasons.get(_label(node), NO_OPERATOR))
+        for node in _nodes(model)
+    )
+
+
+def _reported_reasons(report: Path) -> Mapping[str, str]:
+    """Node → why it stayed, as the compilation noted it; empty without its report."""
+    if not report.is_file():
+        return {}
+    try:
+        nodes = json.loads(report.read_text(encoding="utf-8"))["nodes"]
+        return {str(n["node"]): str(n["reason"]) for n in nodes if not n["becomes"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AieError(f"{report} cannot be read as a compilation's report: {error}") from error
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    """All nodes, those of subgraphs included."""
+    return list(ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+def _op(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _label(node: ir.Node) -> str:
+    """What the passes' report calls the node."""
+    return node.name or f"{node.op_type} -> {node.outputs[0].name}"

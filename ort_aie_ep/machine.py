@@ -1,0 +1,136 @@
+"""What this machine has: its CPU, and an AMD NPU with all that a program needs to reach it."""
+
+from __future__ import annotations
+
+import ctypes.util
+import platform
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+# PCI ids by amdxdna's own tables; one device id has several chips, told apart by their revision.
+_AMD = 0x1022
+_NPU1, _NPU2 = 0x1502, 0x17F0
+_NPU2_REVISIONS = {0x10: "Strix", 0x11: "Strix Halo", 0x20: "Krackan"}
+
+_XRT_LIBRARIES = ("xrt_coreutil", "xrt_driver_xdna")
+# Where AMD's own packages put XRT; distributions use the loader's default path.
+_XRT_FOLDERS = (Path("/opt/xilinx/xrt/lib"),)
+
+_GET_NPU = (
+    "an AMD Ryzen AI processor has one (Phoenix, Hawk Point, Strix, Strix Halo, Krackan); the "
+    "firmware's setup may have it switched off, as NPU or IPU device"
+)
+_GET_DRIVER = (
+    "the amdxdna driver is part of Linux 6.14 and later (its firmware, of linux-firmware); for "
+    "older kernels build it from https://github.com/amd/xdna-driver"
+)
+_GET_XRT = (
+    "install XRT with its NPU plugin: package libxrt-npu2 on Ubuntu 26.04, xrt on Fedora; "
+    "elsewhere build both from https://github.com/amd/xdna-driver"
+)
+_GET_MEMLOCK = (
+    "the NPU pins buffers: allow unlimited locked memory, '* - memlock unlimited' in "
+    "/etc/security/limits.d/ and a new login"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for.
+
+    Attributes:
+        name: what.
+        found: where or which, empty if it is missing.
+        remedy: how to get it, empty where it is there or cannot be had.
+    """
+
+    name: str
+    found: str
+    remedy: str = ""
+
+
+def cpu_model() -> str:
+    """The CPU's name as the kernel gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def find_npu(sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Finding, ...]:
+    """The chain from the chip to the library: a remedy stands where it breaks.
+
+    `sys` and `dev` are the roots to look under.
+    """
+    devices = [
+        (path, name) for path in sorted(sys.glob("bus/pci/devices/*")) if (name := _npu_name(path))
+    ]
+    found = ", ".join(f"{name} at {path.name}" for path, name in devices)
+    chip = Finding("NPU", found, "" if found else _GET_NPU)
+    nodes = sorted(dev.glob("accel/accel*"))
+    node = Finding("device node", ", ".join(map(str, nodes)), "" if nodes else _GET_DRIVER)
+    driver = Finding("amdxdna driver", *_driver(sys))
+    xrt = _xrt()
+    if not devices:
+        # Without the chip there is nothing to be had by installing.
+        return chip, *(Finding(finding.name, finding.found) for finding in (driver, node, xrt))
+    return chip, driver, node, xrt, _memlock()
+
+
+def why_no_npu(findings: tuple[Finding, ...]) -> str:
+    """The first break of the chain in a few words, or an empty string."""
+    for finding in findings:
+        if not finding.found:
+            return f"no {finding.name} found"
+    return ""
+
+
+def _npu_name(device: Path) -> str:
+    vendor, product = _hex(device / "vendor"), _hex(device / "device")
+    if vendor != _AMD:
+        return ""
+    if product == _NPU1:
+        return "NPU1 (Phoenix or Hawk Point)"
+    if product == _NPU2:
+        revision = _hex(device / "revision")
+        chip = _NPU2_REVISIONS.get(revision, f"revision 0x{revision:02x}")
+        return f"NPU2 ({chip})"
+    return ""
+
+
+def _hex(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"), 16)
+    except (OSError, ValueError):
+        return -1
+
+
+def _driver(sys: Path) -> tuple[str, str]:
+    module = sys / "module" / "amdxdna"
+    if not module.is_dir():
+        return "", _GET_DRIVER
+    version = module / "version"
+    return ("loaded, " + version.read_text().strip() if version.is_file() else "loaded"), ""
+
+
+def _xrt() -> Finding:
+    found = [name for library in _XRT_LIBRARIES if (name := _library(library))]
+    complete = len(found) == len(_XRT_LIBRARIES)
+    return Finding("XRT", ", ".join(found) if complete else "", "" if complete else _GET_XRT)
+
+
+def _library(name: str) -> str:
+    for folder in _XRT_FOLDERS:
+        for path in sorted(folder.glob(f"lib{name}.so*")):
+            return str(path)
+    return ctypes.util.find_library(name) or ""
+
+
+def _memlock() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("unlimited locked memory", "yes")
+    return Finding("unlimited locked memory", "", f"{_GET_MEMLOCK} (now {soft} bytes)")

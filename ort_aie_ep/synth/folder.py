@@ -1,0 +1,171 @@
+"""Writing a genai folder: weights streamed to disk, graph, config."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.synth.decoder import build
+from ort_aie_ep.synth.shapes import SHAPES, Shape
+from ort_aie_ep.synth.weights import BLOCK
+
+__all__ = ["Progress", "SynthError", "synth"]
+
+Progress = Callable[[int, int, str], None]
+"""Called with (bytes written so far, bytes in all, name of the weight being written)."""
+
+DATA_FILE = "model.onnx.data"
+
+
+class SynthError(AieError):
+    """The model asked for cannot be made, or not there."""
+
+
+def _genai_config(shape: Shape) -> dict[str, object]:
+    decoder: dict[str, object] = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": "model.onnx",
+        "head_size": shape.head_dim,
+        "hidden_size": shape.hidden,
+        "inputs": {
+            "input_ids": "input_ids",
+            "attention_mask": "attention_mask",
+            "past_key_names": "past_key_values.%d.key",
+            "past_value_names": "past_key_values.%d.value",
+        },
+        "outputs": {
+            "logits": "logits",
+            "present_key_names": "present.%d.key",
+            "present_value_names": "present.%d.value",
+        },
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+    }
+    if shape.window is not None:
+        decoder["sliding_window"] = {
+            "window_size": shape.window,
+            "slide_key_value_cache": False,
+            "slide_inputs": False,
+            "layers": [layer for layer in range(shape.layers) if shape.is_local(layer)],
+            "cache_slack": 0,
+        }
+    return {
+        "model": {
+            "bos_token_id": 0,
+            "context_length": shape.context,
+            "decoder": decoder,
+            "eos_token_id": 0,
+            "pad_token_id": 0,
+            "type": shape.family,
+            "vocab_size": shape.vocab,
+        },
+        "search": {
+            "diversity_penalty": 0.0,
+            "do_sample": False,
+            "early_stopping": True,
+            "length_penalty": 1.0,
+            "max_length": shape.context,
+            "min_length": 0,
+            "no_repeat_ngram_size": 0,
+            "num_beams": 1,
+            "num_return_sequences": 1,
+            "past_present_share_buffer": True,
+            "repetition_penalty": 1.0,
+            "temperature": 1.0,
+            "top_k": 50,
+            "top_p": 1.0,
+        },
+    }
+
+
+def _write(shape: Shape, folder: Path, seed: int, progress: Progress | None) -> None:
+    model, weights = build(shape)
+    total = sum(weight.bytes for weight in weights)
+    free = shutil.disk_usage(folder).free
+    if free < total:
+        raise SynthError(
+            f"the weights take {total / 1e9:.1f} GB and the disk has room for {free / 1e9:.1f} GB"
+        )
+    offset = 0
+    with (folder / DATA_FILE).open("wb") as file:
+        for weight in weights:
+            model.graph.initializers[weight.name].const_value = ir.ExternalTensor(
+                DATA_FILE,
+                offset,
+                weight.bytes,
+                weight.dtype,
+                shape=ir.Shape(weight.shape),
+                name=weight.name,
+                base_dir=folder,
+            )
+            for chunk in weight.chunks(seed):
+                file.write(chunk.data)
+                offset += chunk.nbytes
+                if progress is not None:
+                    progress(offset, total, weight.name)
+    ir.save(model, folder / "model.onnx")
+    config = json.dumps(_genai_config(shape), indent=4) + "\n"
+    (folder / "genai_config.json").write_text(config)
+
+
+def _resolve(shape: str | Shape, layers: int | None, vocab: int | None) -> Shape:
+    if isinstance(shape, str):
+        if shape not in SHAPES:
+            raise SynthError(f"no shape is called {shape!r}; there are {', '.join(SHAPES)}")
+        shape = SHAPES[shape]
+    shape = replace(
+        shape,
+        layers=shape.layers if layers is None else layers,
+        vocab=shape.vocab if vocab is None else vocab,
+    )
+    for what in ("layers", "vocab"):
+        if getattr(shape, what) < 1:
+            raise SynthError(f"{what} must be at least 1, not {getattr(shape, what)}")
+    if shape.hidden % BLOCK:
+        raise SynthError(f"hidden must be a multiple of {BLOCK}, not {shape.hidden}")
+    return shape
+
+
+def synth(
+    shape: str | Shape,
+    dst: str | Path,
+    *,
+    layers: int | None = None,
+    vocab: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Path:
+    """Write an int4 genai folder with random weights, and return its path.
+
+    `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own. The same
+    arguments give the same bytes. Builds beside `dst` and renames, so `dst` is there complete or
+    not at all.
+
+    Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot
+    be written, and too little room on the disk.
+    """
+    shape = _resolve(shape, layers, vocab)
+    if seed < 0:
+        raise SynthError(f"seed must be at least 0, not {seed}")
+    dst = Path(dst)
+    try:
+        if dst.exists() or dst.is_symlink():
+            raise SynthError(f"{dst} exists already; give a new folder or remove it")
+        dst.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{dst.name}.", dir=dst.parent) as scratch:
+            # A folder in a folder: the outer one is private, the inner gets the usual permissions.
+            folder = Path(scratch, "model")
+            folder.mkdir()
+            _write(shape, folder, seed, progress)
+            folder.rename(dst)
+    except OSError as error:
+        raise SynthError(f"cannot write {dst}: {error.strerror or error}") from error
+    return dst

@@ -1,0 +1,200 @@
+"""Sizes of well-known models, and what of a graph depends on the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["SHAPES", "Shape"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model, and what of its family's graph depends on the model.
+
+    `family` is the model type in genai_config.json. It decides the graph: "llama" and "mistral"
+    are one graph, "qwen3" adds norms of queries and keys, "gemma3_text" adds norms after attention
+    and FFN and alternates local and global layers, "phi" has biases, LayerNorm, a plain FFN beside
+    the attention and rotates only the first `rotary` channels.
+    """
+
+    family: str
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    tied: bool
+    rope_theta: float = 10000.0
+    epsilon: float = 1e-6
+    rotary: int | None = None
+    # Sliding window of the local layers; every `global_every`-th layer has none.
+    window: int | None = None
+    global_every: int = 6
+    local_rope_theta: float = 10000.0
+
+    @property
+    def queries(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Width of all key heads (or value heads) together."""
+        return self.kv_heads * self.head_dim
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer sees only its sliding window."""
+        return self.window is not None and (layer + 1) % self.global_every != 0
+
+
+_LLAMA = Shape(
+    family="llama",
+    hidden=2048,
+    ffn=8192,
+    layers=16,
+    heads=32,
+    kv_heads=8,
+    head_dim=64,
+    vocab=128256,
+    context=131072,
+    tied=True,
+    rope_theta=500000.0,
+    epsilon=1e-5,
+)
+
+_LLAMA_8B = replace(_LLAMA, hidden=4096, ffn=14336, layers=32, head_dim=128, tied=False)
+
+_SMOLLM2 = replace(
+    _LLAMA,
+    hidden=576,
+    ffn=1536,
+    layers=30,
+    heads=9,
+    kv_heads=3,
+    vocab=49152,
+    context=8192,
+    rope_theta=100000.0,
+)
+
+_QWEN3 = Shape(
+    family="qwen3",
+    hidden=1024,
+    ffn=3072,
+    layers=28,
+    heads=16,
+    kv_heads=8,
+    head_dim=128,
+    vocab=151936,
+    context=40960,
+    tied=True,
+    rope_theta=1000000.0,
+)
+
+_GEMMA3 = Shape(
+    family="gemma3_text",
+    hidden=1152,
+    ffn=6912,
+    layers=26,
+    heads=4,
+    kv_heads=1,
+    head_dim=256,
+    vocab=262144,
+    context=32768,
+    tied=True,
+    rope_theta=1000000.0,
+    window=512,
+)
+
+_PHI = Shape(
+    family="phi",
+    hidden=2560,
+    ffn=10240,
+    layers=32,
+    heads=32,
+    kv_heads=32,
+    head_dim=80,
+    vocab=51200,
+    context=2048,
+    tied=False,
+    rotary=32,
+)
+
+SHAPES: dict[str, Shape] = {
+    "llama-3.2-1b": _LLAMA,
+    "llama-3.2-3b": replace(_LLAMA, hidden=3072, layers=28, heads=24, head_dim=128),
+    "llama-3.1-8b": _LLAMA_8B,
+    "mistral-7b": replace(
+        _LLAMA_8B, family="mistral", vocab=32768, context=32768, rope_theta=1000000.0
+    ),
+    "smollm2-135m": _SMOLLM2,
+    "smollm2-360m": replace(_SMOLLM2, hidden=960, ffn=2560, layers=32, heads=15, kv_heads=5),
+    "qwen3-0.6b": _QWEN3,
+    "qwen3-1.7b": replace(_QWEN3, hidden=2048, ffn=6144),
+    "qwen3-4b": replace(_QWEN3, hidden=2560, ffn=9728, layers=36, heads=32),
+    "qwen3-8b": replace(_QWEN3, hidden=4096, ffn=12288, layers=36, heads=32, tied=False),
+    "gemma3-1b": _GEMMA3,
+    # The language model alone.
+    "gemma3-4b": replace(
+        _GEMMA3,
+        hidden=2560,
+        ffn=10240,
+        layers=34,
+        heads=8,
+        kv_heads=4,
+        vocab=262208,
+        context=131072,
+        window=1024,
+    ),
+    "phi-2": _PHI,
+    # What scripts/make_test_models.py makes.
+    "tiny-llama": replace(
+        _LLAMA,
+        hidden=192,
+        ffn=352,
+        layers=2,
+        heads=6,
+        kv_heads=2,
+        head_dim=32,
+        vocab=500,
+        context=256,
+        rope_theta=10000.0,
+        epsilon=1e-6,
+    ),
+    "tiny-qwen3": replace(
+        _QWEN3,
+        hidden=160,
+        ffn=352,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=64,
+        vocab=512,
+        context=256,
+    ),
+    "tiny-gemma3": replace(
+        _GEMMA3,
+        hidden=160,
+        ffn=288,
+        layers=3,
+        head_dim=64,
+        vocab=512,
+        context=256,
+        window=32,
+        global_every=2,
+    ),
+    "tiny-phi": replace(
+        _PHI,
+        hidden=192,
+        ffn=416,
+        layers=2,
+        heads=6,
+        kv_heads=2,
+        head_dim=32,
+        vocab=512,
+        context=256,
+        rotary=16,
+    ),
+}

@@ -1,0 +1,102 @@
+"""Random weights of sane size, made a few megabytes at a time."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+__all__ = ["BLOCK", "Fill", "Weight", "code_rows", "normal_rows", "rotary_rows", "scale_rows"]
+
+BLOCK = 32
+"""Values of K that share a scale."""
+
+# Bytes of one weight made and written at a time.
+_CHUNK_BYTES = 16 << 20
+
+# Root mean square of code − 8 for codes drawn evenly from 0..15.
+_CODE_RMS = math.sqrt(sum((code - 8) ** 2 for code in range(16)) / 16)
+
+Fill = Callable[[np.random.Generator, int, int], np.ndarray]
+"""(generator, first row, number of rows) → those rows of a weight."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One initializer, and how to make any run of its rows."""
+
+    name: str
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+    fill: Fill
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row."""
+        return math.prod(self.shape[1:]) * self.dtype.numpy().itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Size of all rows."""
+        return self.shape[0] * self.row_bytes
+
+    def chunks(self, seed: int) -> Iterator[np.ndarray]:
+        """The weight in pieces of at most about `_CHUNK_BYTES`, the same for the same seed."""
+        generator = np.random.default_rng([seed, zlib.crc32(self.name.encode())])
+        step = max(1, _CHUNK_BYTES // self.row_bytes)
+        for first in range(0, self.shape[0], step):
+            rows = min(step, self.shape[0] - first)
+            numpy_dtype = self.dtype.numpy()
+            yield np.ascontiguousarray(self.fill(generator, first, rows), dtype=numpy_dtype)
+
+
+def normal_rows(columns: tuple[int, ...], mean: float, deviation: float) -> Fill:
+    """Normally distributed float32."""
+
+    def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
+        values = generator.standard_normal((rows, *columns), dtype=np.float32)
+        return values * np.float32(deviation) + np.float32(mean)
+
+    return fill
+
+
+def code_rows(columns: tuple[int, ...]) -> Fill:
+    """Two codes in a byte, each evenly from 0..15."""
+
+    def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
+        count = rows * math.prod(columns)
+        return np.frombuffer(generator.bytes(count), dtype=np.uint8).reshape(rows, *columns)
+
+    return fill
+
+
+def scale_rows(columns: tuple[int, ...], k: int, gain: float) -> Fill:
+    """Scales of weights that turn k values of unit variance into values of deviation `gain`.
+
+    Of either sign, as the builder's: its symmetric quantiser gives the largest value code 0 (−8).
+    """
+    size = gain / (_CODE_RMS * math.sqrt(k))
+
+    def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
+        magnitude = generator.random((rows, *columns), dtype=np.float32) + np.float32(0.5)
+        sign = generator.integers(0, 2, (rows, *columns), dtype=np.int8) * 2 - 1
+        return magnitude * sign * np.float32(size)
+
+    return fill
+
+
+def rotary_rows(function: np.ufunc, rotary: int, theta: float) -> Fill:
+    """cos or sin of position · theta^(−2i/rotary) as (positions, rotary/2) float32."""
+
+    def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
+        exponents = np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary)
+        frequencies = np.float32(1.0) / np.float32(theta) ** exponents
+        positions = np.arange(first, first + rows, dtype=np.float32)
+        table: np.ndarray = function(np.outer(positions, frequencies))
+        return table
+
+    return fill

@@ -1,0 +1,156 @@
+"""Models of one op, sessions on them, and running them with any dtype and with shared buffers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+import ort_aie_ep
+
+Array = npt.NDArray[Any]
+
+ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+
+ONNX_TYPES = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.float16): TensorProto.FLOAT16,
+    np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16,
+    np.dtype(np.uint8): TensorProto.UINT8,
+    np.dtype(np.int8): TensorProto.INT8,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.int64): TensorProto.INT64,
+}
+NONE = "ort_aie.none"  # an initializer that stands for an input that is left out
+NUMPY_TYPES = {onnx_type: dtype for dtype, onnx_type in ONNX_TYPES.items()}
+
+
+def onnx_tensor(name: str, array: Array) -> onnx.TensorProto:
+    """An initializer, also of bfloat16."""
+    return helper.make_tensor(
+        name, ONNX_TYPES[array.dtype], array.shape, np.ascontiguousarray(array).tobytes(), raw=True
+    )
+
+
+def one_op_model(
+    op_type: str,
+    inputs: Mapping[str, Array | None],
+    outputs: Mapping[str, npt.DTypeLike],
+    attributes: Mapping[str, Any],
+    *,
+    domain: str = "aie",
+    constants: Sequence[str] = (),
+    name: str = "the_node",
+    fill: bool | None = None,
+    dims: Mapping[str, Sequence[int | str]] | None = None,
+) -> bytes:
+    """A serialised model with one node.
+
+    Args:
+        op_type: op of `domain`.
+        inputs: the node's inputs in order; None leaves one empty. Graph inputs have their rank and
+            type, but no dimensions.
+        outputs: the node's outputs and their types.
+        attributes: of the node.
+        domain: of the node.
+        constants: inputs that become initializers.
+        name: of the node.
+        fill: put the placeholder of compiled models where an input is left empty before others. By
+            default where ONNX Runtime needs it: before 1.24 it crashes on the empty name.
+        dims: dimensions of some graph inputs, instead of unknown ones.
+    """
+    graph_inputs, initializers = [], []
+    for key, array in inputs.items():
+        if array is None:
+            continue
+        if key in constants:
+            initializers.append(onnx_tensor(key, array))
+        else:
+            shape = (dims or {}).get(key, [None] * array.ndim)
+            graph_inputs.append(
+                helper.make_tensor_value_info(key, ONNX_TYPES[array.dtype], shape)
+            )
+    names = [key if array is not None else "" for key, array in inputs.items()]
+    while names and not names[-1]:
+        names.pop()
+    if domain == "aie" and "" in names and (ORT_VERSION < (1, 24) if fill is None else fill):
+        names = [key or NONE for key in names]
+        initializers.append(onnx_tensor(NONE, np.zeros(0, np.float32)))
+    node = helper.make_node(
+        op_type, names, list(outputs), name=name, domain=domain, **dict(attributes)
+    )
+    graph_outputs = [
+        helper.make_tensor_value_info(key, ONNX_TYPES[np.dtype(dtype)], None)
+        for key, dtype in outputs.items()
+    ]
+    graph = helper.make_graph([node], "graph", graph_inputs, graph_outputs, initializers)
+    opsets = [helper.make_opsetid("", 21)]
+    opsets += [helper.make_opsetid(key, 1) for key in ("com.microsoft", "aie")]
+    model: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return model
+
+
+def open_session(
+    model: bytes | str, *, threads: int = 2, config: Mapping[str, str] | None = None
+) -> onnxruntime.InferenceSession:
+    """A CPU session that knows our ops. `config` are session config entries."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # tests of errors look at exceptions, not at the log
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def run(
+    session: onnxruntime.InferenceSession,
+    feeds: Mapping[str, Array | None],
+    shared: Mapping[str, str] | None = None,
+) -> dict[str, Array]:
+    """Runs a session and returns copies of its outputs by name.
+
+    Args:
+        session: the session.
+        feeds: graph inputs; None and inputs that the graph has not are passed over.
+        shared: output -> input whose buffer it is bound to. The input's array is left untouched.
+    """
+    names = {value.name for value in session.get_inputs()}
+    arrays = {
+        key: np.array(array, order="C", copy=True)
+        for key, array in feeds.items()
+        if array is not None and key in names
+    }
+    values = {key: _ort_value(array) for key, array in arrays.items()}
+    binding = session.io_binding()
+    for key, value in values.items():
+        binding.bind_ortvalue_input(key, value)
+    for output in session.get_outputs():
+        if shared and output.name in shared:
+            binding.bind_ortvalue_output(output.name, values[shared[output.name]])
+        else:
+            binding.bind_output(output.name, "cpu")
+    session.run_with_iobinding(binding)
+    results = zip(session.get_outputs(), binding.get_outputs(), strict=True)
+    return {output.name: _to_numpy(value) for output, value in results}
+
+
+def _ort_value(array: Array) -> onnxruntime.OrtValue:
+    """A view of `array`, which must outlive it."""
+    raw = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, ONNX_TYPES[array.dtype])
+
+
+def _to_numpy(value: onnxruntime.OrtValue) -> Array:
+    """A copy; OrtValue.numpy() knows no bfloat16."""
+    dtype, shape = NUMPY_TYPES[value.element_type()], tuple(value.shape())
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(data, dtype).reshape(shape).copy()

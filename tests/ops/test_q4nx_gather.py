@@ -1,0 +1,181 @@
+"""aie.Q4NXGather against ONNX Runtime's GatherBlockQuantized and the dequantised rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from op_models import ONNX_TYPES, ORT_VERSION, one_op_model, open_session, run
+
+from ort_aie_ep import _native, q4nx
+
+Array = npt.NDArray[Any]
+
+FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+N, K = 70, 320
+
+
+def embedding(seed: int = 0) -> tuple[Array, Array]:
+    """(N, K) float32 values that are exact in every type here, and their Q4NX blocks."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (N, K), dtype=np.uint8)
+    scales = 2.0 ** rng.integers(-6, 0, (N, K // 32))
+    blocks = q4nx.pack(codes, scales, -8 * scales)
+    return q4nx.dequantize(blocks, N, K), blocks
+
+
+def gather_model(
+    blocks: Array,
+    indices: Array,
+    dtype: np.dtype[Any],
+    *,
+    change: dict[str, int] | None = None,
+    constant: bool = True,
+    **options: Any,
+) -> bytes:
+    given = {"K": K, "N": N, "dtype": ONNX_TYPES[dtype], "format": _native.FORMAT} | (change or {})
+    inputs = {"W": blocks, "indices": indices}
+    constants = ("W",) if constant else ()
+    return one_op_model("Q4NXGather", inputs, {"Y": dtype}, given, constants=constants, **options)
+
+
+def gather(blocks: Array, indices: Array, dtype: np.dtype[Any] = FLOAT32) -> Array:
+    return run(open_session(gather_model(blocks, indices, dtype)), {"indices": indices})["Y"]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(), (1,), (9,), (2, 5), (2, 3, 4), (0,), (2, 0)])
+def test_rows_of_any_shape_of_indices(
+    dtype: np.dtype[Any], index_type: npt.DTypeLike, shape: tuple[int, ...]
+) -> None:
+    weights, blocks = embedding()
+    indices = np.asarray(np.random.default_rng(1).integers(0, N, shape), index_type)
+    y = gather(blocks, indices, dtype)
+    assert y.dtype == dtype
+    # Exact: every value has few enough bits.
+    np.testing.assert_array_equal(y.astype(np.float32), weights[indices])
+
+
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_every_row_by_its_positive_and_negative_index(index_type: npt.DTypeLike) -> None:
+    weights, blocks = embedding()
+    indices = np.arange(-N, N, dtype=index_type)
+    np.testing.assert_array_equal(gather(blocks, indices), np.concatenate([weights, weights]))
+
+
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_indices_out_of_range_give_zeros(index_type: npt.DTypeLike) -> None:
+    weights, blocks = embedding()
+    limits = np.iinfo(index_type)
+    # 70..95 are rows of the padding.
+    indices = np.array([N, N + 1, 95, 96, -N - 1, limits.max, limits.min, 3], index_type)
+    y = gather(blocks, indices)
+    np.testing.assert_array_equal(y[:-1], 0)
+    np.testing.assert_array_equal(y[-1], weights[3])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("block_size", [32, 64])
+def test_equals_gather_block_quantized(
+    dtype: np.dtype[Any], zero_points: bool, block_size: int
+) -> None:
+    rng = np.random.default_rng(2)
+    groups = K // block_size
+    codes = rng.integers(0, 16, (N, K), dtype=np.uint8)
+    data = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    scales = (2.0 ** rng.integers(-6, 0, (N, groups))).astype(dtype)
+    points = rng.integers(0, 16, (N, groups), dtype=np.uint8)
+    padded = np.pad(points, ((0, 0), (0, groups % 2)))
+    packed = padded[:, 0::2] | (padded[:, 1::2] << 4)
+    indices = rng.integers(0, N, (3, 4))
+    model = one_op_model(
+        "GatherBlockQuantized",
+        {"data": data, "indices": indices, "scales": scales,
+         "zero_points": packed if zero_points else None},
+        {"Y": dtype},
+        {"bits": 4, "block_size": block_size, "quantize_axis": 1, "gather_axis": 0},
+        domain="com.microsoft",
+        constants=("data", "scales", "zero_points"),
+    )  # fmt: skip
+    if zero_points and groups % 2 and ORT_VERSION < (1, 24):
+        # It takes the padding nibble at the end of a row for the next row's first zero point.
+        zero, scale = (np.repeat(x.astype(np.float32), block_size, 1) for x in (points, scales))
+        expected = ((codes - zero) * scale)[indices].astype(dtype)
+    else:
+        expected = run(open_session(model), {"indices": indices})["Y"]
+    blocks = _native.pack_matmulnbits(
+        data.reshape(-1),
+        scales.reshape(-1).view(np.uint8),
+        packed.reshape(-1) if zero_points else None,
+        N,
+        K,
+        block_size,
+        "FLOAT" if dtype == FLOAT32 else "FLOAT16",
+    )
+    np.testing.assert_array_equal(gather(blocks, indices, dtype), expected)
+
+
+def test_results_are_rounded_once() -> None:
+    # scale * code + min is computed in float32 and then rounded to nearest even.
+    rng = np.random.default_rng(3)
+    blocks = q4nx.quantize(rng.standard_normal((N, K)).astype(np.float32))
+    weights = q4nx.dequantize(blocks, N, K)
+    indices = np.arange(N)
+    for dtype in (FLOAT32, FLOAT16, BFLOAT16):
+        y = gather(blocks, indices, dtype)
+        np.testing.assert_array_equal(y, weights.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "the model has format 2, this library reads format 1"),
+        ({"K": 700}, r"input W must be uint8 \(3, 3, 5120\) for K=700 N=70, got uint8 \(3, 2, 5120"),
+        ({"N": 10}, r"input W must be uint8 \(1, 2, 5120\) for K=320 N=10, got uint8 \(3, 2, 5120"),
+        ({"N": 0}, "attributes K and N must be positive, got K=320 N=0"),
+        ({"K": -1}, "attributes K and N must be positive, got K=-1 N=70"),
+    ],
+)
+def test_wrong_attributes_are_named(change: dict[str, int], message: str) -> None:
+    _, blocks = embedding()
+    indices = np.zeros(1, np.int64)
+    with pytest.raises(Exception, match=f"aie.Q4NXGather node 'the_node': {message}"):
+        open_session(gather_model(blocks, indices, FLOAT32, change=change))
+    assert gather(blocks, indices).shape == (1, K)
+
+
+def test_a_wrong_result_type_is_named() -> None:
+    _, blocks = embedding()
+    indices = np.zeros(1, np.int64)
+    model = gather_model(blocks, indices, np.dtype(np.int32))
+    with pytest.raises(Exception, match="'the_node': attribute dtype must be FLOAT"):
+        open_session(model)
+
+
+def test_weights_that_are_no_initializer_are_refused() -> None:
+    _, blocks = embedding()
+    with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):
+        open_session(gather_model(blocks, np.zeros(1, np.int64), FLOAT32, constant=False))
+
+
+def test_wrong_indices_are_named() -> None:
+    _, blocks = embedding()
+    indices = np.zeros(3, np.float32)
+    session = open_session(gather_model(blocks, indices, FLOAT32))
+    with pytest.raises(Exception, match="the_node.*input indices must be int32 or int64, got float"):
+        run(session, {"indices": indices})
+
+
+def test_shapes_are_inferred() -> None:
+    _, blocks = embedding()
+    indices = np.zeros((1, 1), np.int64)
+    model = gather_model(blocks, indices, FLOAT16, dims={"indices": ["batch", "sequence"]})
+    (output,) = open_session(model).get_outputs()
+    assert output.shape == ["batch", "sequence", K]
+    assert output.type == "tensor(float16)"

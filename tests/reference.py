@@ -1,0 +1,243 @@
+"""GroupQueryAttention (com.microsoft, v1 at ONNX Runtime 1.31) in numpy, written to be read.
+
+Arithmetic is float64. Values are rounded only where the op stores them: new keys and values into
+the cache's type, the output into the query's type. Rows of the present and of the output that the
+contract leaves open (beyond a batch row's own length) are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionAttributes:
+    """Attributes of the op, with its defaults; `scale` 0 means 1 / sqrt(head dimension)."""
+
+    num_heads: int
+    kv_num_heads: int
+    scale: float = 0.0
+    softcap: float = 0.0
+    do_rotary: int = 0
+    rotary_interleaved: int = 0
+    local_window_size: int = -1
+    smooth_softmax: int = -1
+    causal: int = 1
+    sliding_window_cache: int = 0
+    qk_norm_epsilon: float = 1e-6
+
+
+@dataclass(frozen=True)
+class AttentionResult:
+    """Outputs, and how much of them the contract defines.
+
+    Attributes:
+        output: (B, S, H * D) of the query's type.
+        present_key: (B, KV, capacity, D) of the cache's type.
+        present_value: likewise.
+        output_rows: rows of `output` that are defined, per batch row.
+        cache_rows: rows of the present that are defined, per batch row.
+        largest_score: largest scale * |q| |k| (norms of vectors) before the soft cap: rounding
+            errors of scores are relative to it.
+    """
+
+    output: Array
+    present_key: Array
+    present_value: Array
+    output_rows: tuple[int, ...]
+    cache_rows: tuple[int, ...]
+    largest_score: float
+
+
+def windowed_cache_rows(total: int, capacity: int, window: int) -> int:
+    """Rows that a sliding-window cache holds after `total` tokens, found by adding them singly.
+
+    A full cache drops its oldest rows until window - 1 are left, then takes the next token.
+    """
+    rows = 0
+    for _ in range(total):
+        if rows == capacity:
+            rows = window - 1
+        rows += 1
+    return rows
+
+
+def group_query_attention(
+    a: AttentionAttributes, inputs: Mapping[str, Array | None]
+) -> AttentionResult:
+    """Computes the op for inputs named as in its schema; absent ones are None or left out."""
+
+    def given(name: str) -> Array | None:
+        return inputs.get(name)
+
+    def needed(name: str) -> Array:
+        array = inputs[name]
+        assert array is not None
+        return array
+
+    query, past_key, past_value = needed("query"), given("past_key"), given("past_value")
+    batch, sequence, _ = query.shape
+    q, k, v = _split_heads(a, query, given("key"), given("value"))
+    dim = q.shape[-1]
+
+    total = int(needed("total_sequence_length").reshape(()))
+    lengths = needed("seqlens_k").reshape(-1).astype(int) + 1
+    is_first_prompt = sequence == total
+    pasts = np.zeros(batch, int) if is_first_prompt else lengths - sequence
+
+    cache_type = query.dtype if past_key is None else past_key.dtype
+    capacity = 0 if past_key is None else past_key.shape[2]
+    windowed = a.sliding_window_cache == 1
+    present_shape = (batch, a.kv_num_heads, capacity if windowed else max(capacity, total), dim)
+    present_key, present_value = np.zeros(present_shape, cache_type), np.zeros(
+        present_shape, cache_type
+    )
+    output = np.zeros((batch, sequence, a.num_heads, dim))
+    scale = a.scale if a.scale else dim**-0.5
+    cache_rows, largest_score = [], 0.0
+
+    for b in range(batch):
+        past, length = int(pasts[b]), int(lengths[b])
+        query_positions = past + np.arange(sequence)
+
+        # Norm and rotary embedding; the cache stores keys after both.
+        angles = _rotary_positions(given("position_ids"), b, query_positions, is_first_prompt)
+        transform = [given(name) for name in ("q_norm_weight", "k_norm_weight")]
+        qb, kb = (
+            _rotate(a, _rms_norm(x[b], weight, a.qk_norm_epsilon), given("cos_cache"),
+                    given("sin_cache"), angles)
+            for x, weight in zip((q, k), transform, strict=True)
+        )  # fmt: skip
+
+        # What a query may look at: the rows that the cache holds, then the new ones.
+        old = windowed_cache_rows(past, capacity, a.local_window_size) if windowed else past
+        keys = _append(past_key, b, old, kb, cache_type)
+        values = _append(past_value, b, old, v[b], cache_type)
+        key_positions = np.arange(past - old, past + sequence)
+
+        visible = np.broadcast_to(key_positions < length, (sequence, key_positions.size)).copy()
+        if a.causal:
+            visible &= key_positions <= query_positions[:, None]
+        if a.local_window_size > 0:
+            visible &= key_positions > query_positions[:, None] - a.local_window_size
+
+        for head in range(a.num_heads):
+            kv_head = head // (a.num_heads // a.kv_num_heads)
+            key_matrix = keys[kv_head].astype(np.float64)
+            scores = scale * (qb[:, head] @ key_matrix.T)
+            norms = [np.linalg.norm(x, axis=1).max() for x in (qb[:, head], key_matrix)]
+            largest_score = max(largest_score, scale * norms[0] * norms[1])
+            if a.softcap > 0:
+                scores = a.softcap * np.tanh(scores / a.softcap)
+            bias = given("attention_bias")
+            if bias is not None:
+                plane = bias[b % bias.shape[0], head % bias.shape[1]].astype(np.float64)
+                scores = scores + plane[:, key_positions]
+            scores = np.where(visible, scores, -np.inf)
+            sink = _sink(a, given("head_sink"), head)
+            output[b, :, head] = _softmax(scores, sink) @ values[kv_head].astype(np.float64)
+
+        kept = windowed_cache_rows(length, capacity, a.local_window_size) if windowed else length
+        newest = slice(old + length - past - kept, old + length - past)
+        present_key[b, :, :kept] = keys[:, newest]
+        present_value[b, :, :kept] = values[:, newest]
+        cache_rows.append(kept)
+
+    return AttentionResult(
+        output.reshape(batch, sequence, -1).astype(query.dtype),
+        present_key,
+        present_value,
+        tuple(int(n) for n in lengths - pasts),
+        tuple(cache_rows),
+        largest_score,
+    )
+
+
+def _split_heads(
+    a: AttentionAttributes, query: Array, key: Array | None, value: Array | None
+) -> tuple[Array, Array, Array]:
+    """-> (B, S, heads, D) float64 each, from three inputs or from one that holds all."""
+    batch, sequence, channels = query.shape
+    if key is None or value is None:
+        dim = channels // (a.num_heads + 2 * a.kv_num_heads)
+        ends = [a.num_heads * dim, (a.num_heads + a.kv_num_heads) * dim]
+        query, key, value = np.split(query, ends, axis=2)
+
+    def heads(x: Array, count: int) -> Array:
+        return x.astype(np.float64).reshape(batch, sequence, count, -1)
+
+    return heads(query, a.num_heads), heads(key, a.kv_num_heads), heads(value, a.kv_num_heads)
+
+
+def _rms_norm(x: Array, weight: Array | None, epsilon: float) -> Array:
+    if weight is None:
+        return x
+    mean_square = (x**2).mean(axis=-1, keepdims=True)
+    normed: Array = x / np.sqrt(mean_square + epsilon) * weight.astype(np.float64)
+    return normed
+
+
+def _rotary_positions(
+    position_ids: Array | None, b: int, query_positions: Array, is_first_prompt: bool
+) -> Array:
+    """Rows of the cos and sin caches. Of a first prompt the op reads the very first id alone."""
+    if position_ids is None:
+        return query_positions
+    if is_first_prompt:
+        return position_ids.flat[0] + np.arange(query_positions.size)
+    row: Array = position_ids[b]
+    return row
+
+
+def _rotate(
+    a: AttentionAttributes, x: Array, cos: Array | None, sin: Array | None, positions: Array
+) -> Array:
+    """Rotates the first 2 * width channels of x (S, heads, D); the others pass."""
+    if not a.do_rotary:
+        return x
+    assert cos is not None
+    assert sin is not None
+    width = cos.shape[1]
+    c, s = (table[positions].astype(np.float64)[:, None, :] for table in (cos, sin))
+    if a.rotary_interleaved:
+        first, second = slice(0, 2 * width, 2), slice(1, 2 * width, 2)
+    else:
+        first, second = slice(0, width), slice(width, 2 * width)
+    rotated = x.copy()
+    rotated[..., first] = x[..., first] * c - x[..., second] * s
+    rotated[..., second] = x[..., second] * c + x[..., first] * s
+    return rotated
+
+
+def _append(
+    past: Array | None, b: int, rows: int, new: Array, dtype: npt.DTypeLike
+) -> Array:
+    """(KV, rows + S, D): the first `rows` of the past, then new (S, KV, D), all of the cache's type."""
+    fresh = new.transpose(1, 0, 2).astype(dtype)
+    if past is None:
+        return fresh
+    return np.concatenate([past[b, :, :rows], fresh], axis=1)
+
+
+def _sink(a: AttentionAttributes, head_sink: Array | None, head: int) -> float | None:
+    if head_sink is not None:
+        return float(head_sink[head])
+    return 0.0 if a.smooth_softmax == 1 else None
+
+
+def _softmax(scores: Array, sink: float | None) -> Array:
+    """Rows that see nothing give zeros. The sink is one more score, without a value."""
+    peak = scores.max(axis=1, keepdims=True, initial=-np.inf if sink is None else sink)
+    numerators = np.exp(scores - np.where(np.isinf(peak), 0, peak))
+    denominator = numerators.sum(axis=1, keepdims=True)
+    if sink is not None:
+        denominator = denominator + np.exp(sink - peak)
+    weights: Array = numerators / np.where(denominator == 0, 1, denominator)
+    return weights

@@ -1,0 +1,477 @@
+"""The command line: what it prints, its exit codes, and the modules behind it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner
+
+import ort_aie_ep
+from ort_aie_ep import demo, machine
+from ort_aie_ep.accuracy import with_accuracy_level
+from ort_aie_ep.agreement import compare
+from ort_aie_ep.cli import app
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.generate import Decoder
+from ort_aie_ep.model_folder import find_model
+from ort_aie_ep.session import Options, open_edited, open_session
+from ort_aie_ep.text import TextStream, load_tokenizer
+
+DATA = Path(__file__).parent / "data"
+LLAMA = DATA / "llama"
+COMMANDS = ("demo", "compile", "run", "explain", "bench", "accuracy", "doctor", "synth")
+
+
+def ort_aie(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def succeeded(*words: object) -> Any:
+    result = ort_aie(*words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def report(*words: object) -> Any:
+    return json.loads(succeeded(*words, "--json").stdout)
+
+
+def mistake(*words: object) -> str:
+    """What the command says about a mistake that it noticed: one message, no traceback."""
+    result = ort_aie(*words)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    message = result.stderr.strip()
+    assert message.startswith("error: ")
+    assert "Traceback" not in message
+    return str(message)
+
+
+@pytest.fixture(scope="session", params=["llama", "gemma3"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(source, compiled) of a model without and one with sliding windows."""
+    compiled = tmp_path_factory.mktemp("cli") / request.param
+    ort_aie_ep.compile(DATA / request.param, compiled)
+    return DATA / request.param, compiled
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "compiled llama"
+    result = succeeded("compile", LLAMA, folder)
+    assert "aie.Q4NXMatMul" in result.stdout
+    assert "aie.FlowAttention" in result.stdout
+    assert f"next: ort-aie run '{folder}'" in result.stderr
+    return folder
+
+
+# --- all commands ---
+
+
+def test_help_lists_every_command_and_each_explains_itself() -> None:
+    overview = succeeded("--help").stdout
+    assert all(command in overview for command in COMMANDS)
+    for command in COMMANDS:
+        assert "Usage" in succeeded(command, "--help").stdout
+
+
+def test_version() -> None:
+    assert succeeded("--version").stdout.strip() == ort_aie_ep.__version__
+
+
+def test_importing_the_command_line_imports_nothing_slow() -> None:
+    slow = "{'onnxruntime', 'onnx_ir', 'numpy', 'tokenizers'}"
+    code = f"import ort_aie_ep.cli, sys; print(*{slow} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compile", "nowhere", "there"),
+        ("run", "nowhere", "text"),
+        ("explain", "nowhere"),
+        ("bench", "nowhere"),
+        ("accuracy", "nowhere"),
+        ("demo", "--model", "nowhere"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_missing_model_is_a_mistake(words: tuple[str, ...]) -> None:
+    assert "nowhere does not exist" in mistake(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nonsense",),
+        ("compile", LLAMA),
+        ("run", LLAMA, "text", "--numerics", "fp4"),
+        ("run", LLAMA, "text", "--target", "gpu"),
+        ("run", LLAMA, "text", "--max-tokens", "0"),
+        ("run", LLAMA, "text", "--threads", "0"),
+        ("bench", LLAMA, "--prompt-lengths", "8,many"),
+        ("bench", LLAMA, "--prompt-lengths", "0"),
+        ("accuracy", LLAMA, "--window", "1"),
+        ("synth",),
+    ],
+)
+def test_wrong_usage_ends_with_code_2(words: tuple[object, ...]) -> None:
+    result = ort_aie(*words)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_interrupting_ends_with_code_130_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ort_aie_ep", "accuracy", str(LLAMA), "--threads", "1"]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("*/model")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- compile ---
+
+
+def test_compile_refuses_a_destination_that_exists(tmp_path: Path) -> None:
+    assert "exists already" in mistake("compile", LLAMA, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compile_refuses_what_is_compiled(compiled: Path, tmp_path: Path) -> None:
+    assert "is compiled already" in mistake("compile", compiled, tmp_path / "again")
+
+
+# --- run ---
+
+
+def test_run_gives_the_same_text_in_both_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    # Not one of random weights: genai's decoder drops bytes that are no UTF-8.
+    compiled = tmp_path / "demo"
+    succeeded("compile", demo.MODEL, compiled)
+    words = ("run", compiled, demo.PROMPT, "--max-tokens", "60", "--threads", "1")
+    session = succeeded(*words, "--host", "session")
+    genai = succeeded(*words, "--host", "genai")
+    assert session.stdout == genai.stdout
+    prompt = len(load_tokenizer(find_model(compiled)).encode(demo.PROMPT).ids)
+    for result in (session, genai):
+        assert f"prefill: {prompt} tokens" in result.stderr
+        assert "decode: 60 tokens" in result.stderr
+
+
+def test_run_writes_the_new_text_alone_to_stdout(both: tuple[Path, Path]) -> None:
+    _, compiled = both
+    # Longer than gemma3's window of 32, so that its caches slide.
+    result = succeeded("run", compiled, "def main(argv):", "--max-tokens", "80")
+    assert result.stderr.startswith("def main(argv):")
+    assert not result.stdout.startswith("def")
+    assert len(result.stdout) > 80
+
+
+def test_run_says_what_a_source_runs_on(both: tuple[Path, Path]) -> None:
+    source, compiled = both
+    note = "runs on ONNX Runtime's CPU EP alone"
+    assert note in succeeded("run", source, "import", "--max-tokens", "2").stderr
+    assert note not in succeeded("run", compiled, "import", "--max-tokens", "2").stderr
+
+
+def test_run_grows_caches_where_buffers_are_not_shared(compiled: Path, tmp_path: Path) -> None:
+    growing = tmp_path / "growing"
+    shutil.copytree(compiled, growing)
+    config = json.loads((growing / "genai_config.json").read_text())
+    config["search"]["past_present_share_buffer"] = False
+    (growing / "genai_config.json").write_text(json.dumps(config))
+    words = ("import os", "--max-tokens", "30")
+    assert succeeded("run", growing, *words).stdout == succeeded("run", compiled, *words).stdout
+
+
+def test_run_stops_at_the_end_of_the_context(compiled: Path) -> None:
+    result = succeeded("run", compiled, "import os", "--max-tokens", "1000")
+    prompt = len(load_tokenizer(find_model(compiled)).encode("import os").ids)
+    assert f"decode: {256 - prompt} tokens" in result.stderr
+
+
+def test_run_refuses_a_prompt_longer_than_the_context(compiled: Path) -> None:
+    assert "the model's context 256" in mistake("run", compiled, "x = 1\n" * 200)
+
+
+def test_run_refuses_an_empty_prompt(compiled: Path) -> None:
+    assert "the prompt is empty" in mistake("run", compiled, "")
+
+
+def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) -> None:
+    shutil.copytree(compiled, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    assert "no tokenizer.json" in mistake("run", tmp_path / "model", "text")
+
+
+def test_run_hands_options_to_the_library(compiled: Path) -> None:
+    before = dict(os.environ)
+    message = mistake("run", compiled, "text", "--target", "xrt")
+    assert "ort_aie.target=xrt: this build has no such target" in message
+    assert dict(os.environ) == before
+    texts = {
+        succeeded("run", compiled, "import os", "--numerics", numerics).stdout
+        for numerics in ("bf16", "int8")
+    }
+    assert len(texts) == 2  # random weights: near-ties everywhere
+
+
+def test_streamed_text_never_shows_half_a_character() -> None:
+    tokenizer = load_tokenizer(find_model(LLAMA))
+    text = "naïve → 日本語 🙂 done"
+    ids = tokenizer.encode(text).ids
+    assert len(ids) > len(text)  # this tokenizer has no such characters, only their bytes
+    stream = TextStream(tokenizer, np.array(tokenizer.encode("x = ").ids))
+    pieces = [stream.push(token) for token in ids]
+    assert "".join(pieces) == text
+    assert stream.finish() == ""
+    assert not any("\ufffd" in piece for piece in pieces)
+    broken = TextStream(tokenizer, np.array(ids[:1]))
+    assert broken.push(tokenizer.encode("日").ids[0]) == ""
+    assert "\ufffd" in broken.finish()
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+def test_decoder_gives_the_same_logits_in_one_pass_and_in_steps(model: str) -> None:
+    folder = find_model(DATA / model)
+    exact = open_edited(with_accuracy_level(folder, 0), folder.path, Options())
+    decoder = Decoder(exact, folder, capacity=100)
+    tokens = np.random.default_rng(0).integers(0, decoder.vocabulary, 100)
+    whole = decoder.forward(tokens)
+    decoder.reset()
+    steps = [decoder.forward(part) for part in np.split(tokens, [1, 2, 40, 41, 97])]
+    # Float sums of some hundred terms in another order, layer after layer; logits are below 10.
+    np.testing.assert_allclose(np.concatenate(steps), whole, atol=1e-4)
+
+
+def test_decoder_refuses_tokens_beyond_its_cache() -> None:
+    folder = find_model(LLAMA)
+    decoder = Decoder(open_session(folder.model), folder, capacity=8)
+    decoder.forward(np.arange(8))
+    with pytest.raises(AieError, match="9 tokens do not fit the context of 8"):
+        decoder.forward(np.array([0]))
+
+
+# --- explain ---
+
+
+def test_explain_tells_the_same_of_a_source_and_of_its_compilation(both: tuple[Path, Path]) -> None:
+    source, compiled = both
+    before, after = report("explain", source), report("explain", compiled)
+    assert (before["compiled"], after["compiled"]) == (False, True)
+    would = {node["node"]: node["becomes"] for node in before["nodes"] if node["becomes"]}
+    does = {node["node"]: node["op"] for node in after["nodes"] if node["op"].startswith("aie.")}
+    assert would == does
+    assert "aie.Q4NXGather" in would.values()
+    gone = {node["node"] for node in before["nodes"]} - {node["node"] for node in after["nodes"]}
+    assert gone == {n["node"] for n in before["nodes"] if n["runs"] == "folded away"}
+    assert all(node["not_npu"] for node in before["nodes"] + after["nodes"])
+
+
+def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
+    shutil.copytree(LLAMA, tmp_path / "model")
+    path = tmp_path / "model" / "model.onnx"
+    model = ir.load(path)
+    node = next(node for node in model.graph if node.op_type == "MatMulNBits")
+    node.attributes["weight_prepacked"] = ir.AttrInt64("weight_prepacked", 1)
+    ir.save(model, path)
+    succeeded("compile", tmp_path / "model", tmp_path / "compiled")
+    for folder in ("model", "compiled"):
+        nodes = report("explain", tmp_path / folder)["nodes"]
+        (reason,) = [n["not_npu"] for n in nodes if n["node"] == node.name]
+        assert "weight_prepacked" in reason
+        result = succeeded("explain", tmp_path / folder, "--nodes")
+        assert "weight_prepacked" in result.stdout
+
+
+# --- doctor ---
+
+
+def test_doctor_runs_an_operator() -> None:
+    result = succeeded("doctor")
+    assert "numbers checked" in result.stdout
+    assert ort_aie_ep.library_path() in report("doctor")["software"][-1]["found"]
+
+
+def test_doctor_fails_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise AieError("libort_aie_ep.so is missing")
+
+    monkeypatch.setattr(ort_aie_ep, "library_path", missing)
+    result = ort_aie("doctor")
+    assert result.exit_code == 1
+    assert "libort_aie_ep.so is missing" in result.stdout
+
+
+def test_doctor_names_the_first_thing_that_an_npu_lacks(tmp_path: Path) -> None:
+    device = tmp_path / "sys/bus/pci/devices/0000:c4:00.1"
+    device.mkdir(parents=True)
+    for name, value in (("vendor", "0x1022"), ("device", "0x17f0"), ("revision", "0x11")):
+        (device / name).write_text(value + "\n")
+    sys_root, dev = tmp_path / "sys", tmp_path / "dev"
+    found = machine.find_npu(sys_root, dev)
+    assert found[0].found == "NPU2 (Strix Halo) at 0000:c4:00.1"
+    assert machine.why_no_npu(found) == "no amdxdna driver found"
+    assert "6.14" in found[1].remedy
+    (sys_root / "module/amdxdna").mkdir(parents=True)
+    assert machine.why_no_npu(machine.find_npu(sys_root, dev)) == "no device node found"
+    (dev / "accel").mkdir(parents=True)
+    (dev / "accel/accel0").touch()
+    assert machine.find_npu(sys_root, dev)[2].found.endswith("accel0")
+    without = machine.find_npu(tmp_path / "empty", dev)
+    assert machine.why_no_npu(without) == "no NPU found"
+    assert not any(finding.remedy for finding in without[1:])
+
+
+# --- bench ---
+
+
+def test_bench_compiles_a_source_for_the_occasion(both: tuple[Path, Path]) -> None:
+    source, _ = both
+    plan = ("--prompt-lengths", "8,40", "--new-tokens", "12", "--runs", "2", "--threads", "1")
+    result = report("bench", source, *plan)
+    phases = [(c["phase"], c["length"]) for c in result["comparisons"]]
+    assert phases == [("prefill", 8), ("decode", 8), ("prefill", 40), ("decode", 40)]
+    for c in result["comparisons"]:
+        assert 0 < c["ratio"]["least"] <= c["ratio"]["median"] <= c["ratio"]["most"]
+    agreement = result["agreement"]
+    assert agreement["positions"] == 8 + 12 - 1
+    assert len(agreement["continuation"]) == 12
+    assert 0 < agreement["largest_difference"] < agreement["largest_logit"]
+
+
+def test_bench_of_a_compiled_model_needs_its_source(compiled: Path) -> None:
+    assert "--baseline" in mistake("bench", compiled)
+    assert "is compiled too" in mistake("bench", compiled, "--baseline", compiled)
+    assert "leave out --baseline" in mistake("bench", LLAMA, "--baseline", LLAMA)
+    plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
+    result = succeeded("bench", compiled, "--baseline", LLAMA, *plan)
+    assert "prefill" in result.stdout
+    assert "Greedy text: the same" in result.stdout
+
+
+def test_bench_refuses_a_plan_beyond_the_context() -> None:
+    assert "exceed the model's context of 256" in mistake("bench", LLAMA, "--prompt-lengths", "250")
+
+
+class _Scripted:
+    """A decoder whose logits are given: rows[i] follows the i-th token."""
+
+    def __init__(self, rows: list[list[float]]) -> None:
+        self.rows, self.length = np.array(rows, np.float32), 0
+
+    def reset(self) -> None:
+        self.length = 0
+
+    def forward(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        start, self.length = self.length, self.length + len(tokens)
+        return self.rows[start : self.length]
+
+
+def test_agreement_tells_a_near_tie_from_a_mistake() -> None:
+    reference: list[list[float]] = [[0, 0, 3], [0, 2, 1.9], [5, 0, 0], [0, 0, 4]]
+    text, count = np.array([0, 1]), 3
+
+    def against(ours: list[list[float]]) -> Any:
+        return compare(_Scripted(ours), _Scripted(reference), text, count)  # type: ignore[arg-type]
+
+    same = against(reference)
+    assert (same.same_tokens, same.gap, same.near_tie, same.top1) == (3, None, False, 1.0)
+    assert same.continuation == (1, 0, 2)
+    # Elsewhere logits differ by 0.2, so two that are 0.1 apart may swap.
+    tie = against([[0, 0, 3.2], [0, 1.9, 2], [5, 0, 0], [0, 0, 4]])
+    assert (tie.same_tokens, tie.near_tie, tie.top1) == (0, True, 0.75)
+    assert tie.gap == pytest.approx(0.1, abs=1e-6)
+    assert tie.tolerance == pytest.approx(0.4, abs=1e-6)
+    wrong = against([[0, 0, 3.2], [0, 2, 1.9], [0, 5, 0], [0, 0, 4]])
+    assert (wrong.same_tokens, wrong.near_tie) == (1, False)
+
+
+# --- accuracy ---
+
+
+def test_accuracy_scores_all_variants_and_both_ways_of_running(compiled: Path) -> None:
+    # 3 windows of 64 tokens, 63 of each scored, in passes and one by one.
+    plan = ("--tokens", "189", "--decode-tokens", "189", "--window", "64", "--threads", "1")
+    result = report("accuracy", compiled, "--baseline", LLAMA, *plan)
+    scores = {(s["mode"], s["variant"]): s for s in result["scores"]}
+    variants = ["CPU EP, level 0", "CPU EP, level 4", "ours, bf16", "ours, int8"]
+    assert list(scores) == [(mode, v) for mode in ("prefill", "decode") for v in variants]
+    assert all(score["tokens"] == 189 for score in scores.values())
+    # The same tokens and float arithmetic: only the order of additions differs.
+    pass_, steps = (scores[mode, variants[0]]["perplexity"] for mode in ("prefill", "decode"))
+    assert pass_["value"] == pytest.approx(steps["value"], rel=1e-4)
+    for (_, variant), score in scores.items():
+        # Random weights spread probability evenly over some 500 tokens.
+        assert 100 < score["perplexity"]["value"] < 5000
+        assert score["perplexity"]["low"] <= score["perplexity"]["value"]
+        assert score["ratio"]["low"] <= score["ratio"]["value"] <= score["ratio"]["high"]
+        # Rounding of activations moves no probability by a tenth on average.
+        assert abs(math.log(score["ratio"]["value"])) < 0.1
+        same = variant == variants[0]
+        assert (score["ratio"]["value"] == 1) is (score["largest_difference"] == 0) is same
+
+
+def test_accuracy_prints_a_row_for_each_variant() -> None:
+    result = succeeded("accuracy", LLAMA, "--tokens", "100", "--decode-tokens", "0")
+    assert result.stdout.count("ours, ") == 2
+    assert "token by token" not in result.stdout
+
+
+def test_accuracy_refuses_what_the_text_or_context_cannot_give() -> None:
+    assert "does not fit the model's context" in mistake("accuracy", LLAMA, "--window", "300")
+    assert "the held-out text has" in mistake("accuracy", LLAMA, "--tokens", "100000000")
+
+
+# --- demo and synth ---
+
+
+def test_demo_shows_both_texts(both: tuple[Path, Path]) -> None:
+    source, _ = both
+    words = ("--prompt", "class Alphabet", "--new-tokens", "20", "--threads", "1")
+    result = succeeded("demo", "--model", source, *words)
+    assert result.stdout.count("class Alphabet") == 2
+    assert "ONNX Runtime alone" in result.stdout
+    assert "Greedy text: the same" in result.stdout
+    assert "decode" in result.stdout
+
+
+def test_demo_model_ships_with_the_package() -> None:
+    result = succeeded("demo", "--new-tokens", "8")
+    assert "small demonstration model" in result.stdout
+
+
+def test_synth_writes_a_model_to_measure(tmp_path: Path) -> None:
+    assert "llama-3.2-1b" in succeeded("synth", "--list").stdout
+    folder = tmp_path / "random"
+    assert f"ort-aie bench {folder}" in succeeded("synth", "tiny-llama", folder).stderr
+    assert "exists already" in mistake("synth", "tiny-llama", folder)
+    assert "no shape is called" in mistake("synth", "llama", tmp_path / "other")
+    # Without a tokenizer the tokens are random ones.
+    plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
+    assert report("bench", folder, *plan)["agreement"]["positions"] == 11
