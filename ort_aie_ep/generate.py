@@ -102,8 +102,8 @@ class Decoder:
         self._logits_type = logits.type
         self.vocabulary = _vocabulary(logits, folder)
         self._last_only = logits.shape[1] == 1
-        self._binding = session.io_binding()
         self._past: dict[str, Any] = {}
+        self._last_binding: Any = None
         self.reset()
 
     def reset(self) -> None:
@@ -132,7 +132,7 @@ class Decoder:
             "attention_mask": np.ones((1, total)),
             "position_ids": np.arange(self.length, total).reshape(1, count),
         }
-        binding = self._binding
+        binding = self._session.io_binding()
         # A binding keeps no Python object alive, so the inputs are held until the run is over.
         inputs = {
             name: _value(np.ascontiguousarray(feed, _TYPES[i.type][0]), i.type)
@@ -157,9 +157,8 @@ class Decoder:
         if not self._shared:
             values = dict(zip(_bound_names(self._caches), binding.get_outputs(), strict=True))
             self._past = {cache.past: values[cache.present] for cache in self._caches}
+            self._last_binding = binding  # it owns what those values refer to
         self.length = total
-        binding.clear_binding_inputs()
-        binding.clear_binding_outputs()
         return _as_float(logits[0], self._logits_type)
 
 

@@ -1,0 +1,142 @@
+"""MatMulNBits weights as Q4NX, against a plain reading of both formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ort_aie_ep import _native, q4nx
+
+Array = npt.NDArray[Any]
+
+TYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A MatMulNBits weight: codes (N, blocks * block_size), scales and zero points (N, blocks)."""
+
+    n: int
+    k: int
+    block_size: int
+    codes: Array
+    scales: Array
+    zero_points: Array  # as numbers
+    stored_zero_points: Array | None  # as the operator reads them
+
+    def pack(self, scale_type: str) -> Array:
+        blocks = self.scales.shape[1]
+        b = (self.codes[:, 0::2] | (self.codes[:, 1::2] << 4)).reshape(
+            self.n, blocks, self.block_size // 2
+        )
+        stored = self.stored_zero_points
+        return _native.pack_matmulnbits(
+            b.reshape(-1),
+            self.scales.reshape(-1).view(np.uint8),
+            None if stored is None else stored.reshape(-1).view(np.uint8),
+            self.n,
+            self.k,
+            self.block_size,
+            scale_type,
+        )
+
+
+def make_source(
+    n: int, k: int, block_size: int, scale_type: str, zero_points: str, seed: int = 0
+) -> Source:
+    rng = np.random.default_rng([seed, n, k, block_size])
+    blocks, dtype = -(-k // block_size), TYPES[scale_type]
+    codes = rng.integers(0, 16, (n, blocks * block_size), dtype=np.uint8)
+    scales = rng.standard_normal((n, blocks)).astype(dtype)
+    if zero_points == "none":
+        return Source(n, k, block_size, codes, scales, np.full((n, blocks), 8.0), None)
+    if zero_points == "packed":
+        points = rng.integers(0, 16, (n, blocks), dtype=np.uint8)
+        padded = np.pad(points, ((0, 0), (0, blocks % 2)), constant_values=9)
+        packed = padded[:, 0::2] | (padded[:, 1::2] << 4)
+        return Source(n, k, block_size, codes, scales, points, packed)
+    points = rng.uniform(0, 15, (n, blocks)).astype(dtype)
+    return Source(n, k, block_size, codes, scales, points, points)
+
+
+@pytest.mark.parametrize("block_size", [32, 64, 128, 256])
+@pytest.mark.parametrize("scale_type", list(TYPES))
+@pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
+@pytest.mark.parametrize(
+    # Whole blocks; K of one and a half; K of no block size; odd numbers of blocks; K below 32.
+    ("n", "k"),
+    [(32, 512), (33, 384), (7, 300), (40, 96), (5, 33), (1, 16)],
+)
+def test_scale_min_and_codes(
+    block_size: int, scale_type: str, zero_points: str, n: int, k: int
+) -> None:
+    source = make_source(n, k, block_size, scale_type, zero_points)
+    codes, scales, mins = q4nx.unpack(source.pack(scale_type), n, k)
+    np.testing.assert_array_equal(codes, source.codes[:, :k])
+
+    repeats, groups = block_size // 32, -(-k // 32)
+    scale = source.scales.astype(np.float32).astype(q4nx.bfloat16)
+    minimum = (-source.zero_points.astype(np.float32) * scale.astype(np.float32)).astype(
+        q4nx.bfloat16
+    )
+    for actual, expected in ((scales, scale), (mins, minimum)):
+        np.testing.assert_array_equal(
+            actual.astype(np.float32),
+            np.repeat(expected, repeats, axis=1)[:, :groups].astype(np.float32),
+        )
+
+
+@pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
+def test_weights_are_those_of_the_operator_but_for_roundings(zero_points: str) -> None:
+    source = make_source(48, 320, 64, "FLOAT", zero_points)
+    scale, zero = (np.repeat(x, 64, axis=1)[:, :320] for x in (source.scales, source.zero_points))
+    expected = (source.codes[:, :320] - zero.astype(np.float64)) * scale
+    weights = q4nx.dequantize(source.pack("FLOAT"), 48, 320)
+    # The scale is off by 2^-8 of itself, which code and zero point multiply; the min once more.
+    bound = 2**-8 * np.abs(scale) * (source.codes[:, :320] + 2 * np.abs(zero)) * (1 + 2**-7)
+    assert (np.abs(weights - expected) <= bound).all()
+
+
+def test_float16_scales_of_every_kind() -> None:
+    """Subnormals, zeros, the largest and both signs, as exact bfloat16 roundings."""
+    halves = np.array([0x0001, 0x03FF, 0x0400, 0x7BFF, 0x8001, 0x8000, 0x0000, 0x3C01], np.uint16)
+    scales = halves.view(np.float16).reshape(8, 1)
+    source = Source(8, 32, 32, np.zeros((8, 32), np.uint8), scales, np.full((8, 1), 8), None)
+    _, packed, mins = q4nx.unpack(source.pack("FLOAT16"), 8, 32)
+    expected = scales.astype(np.float32).astype(q4nx.bfloat16)
+    np.testing.assert_array_equal(packed.view(np.uint16), expected.view(np.uint16))
+    np.testing.assert_array_equal(
+        mins.astype(np.float32), (-8 * expected.astype(np.float32))
+    )
+
+
+def test_padding_of_source_rows_is_ignored() -> None:
+    source = make_source(4, 40, 64, "FLOAT", "none")
+    before = source.pack("FLOAT")
+    source.codes[:, 40:] ^= 15
+    np.testing.assert_array_equal(source.pack("FLOAT"), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"b": 1}, "B has 1 bytes, expected 512 for 4 rows, K=256 block_size=32"),
+        ({"scales": 5}, "scales have 5 bytes, expected 128"),
+        ({"zero_points": 3}, r"zero_points have 3 bytes, expected 16 \(packed\) or 128 \(FLOAT\)"),
+        ({"scale_type": "DOUBLE"}, "scales must be FLOAT, FLOAT16 or BFLOAT16, got DOUBLE"),
+    ],
+)
+def test_wrong_lengths_and_types_are_named(change: dict[str, Any], message: str) -> None:
+    sizes: dict[str, int] = {"b": 512, "scales": 128, "zero_points": 16} | {
+        key: value for key, value in change.items() if key != "scale_type"
+    }
+    b, scales, zero_points = (np.zeros(size, np.uint8) for size in sizes.values())
+    with pytest.raises(ValueError, match=message):
+        _native.pack_matmulnbits(
+            b, scales, zero_points, 4, 256, 32, change.get("scale_type", "FLOAT")
+        )

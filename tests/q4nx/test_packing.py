@@ -1,0 +1,219 @@
+"""Q4NX packing: the golden bytes, the Python definition and its C++ twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ort_aie_ep import _native, q4nx
+from ort_aie_ep.errors import AieError
+
+Array = npt.NDArray[Any]
+
+GOLDEN = Path(__file__).parent.parent / "data" / "q4nx_example.npz"
+SHAPES = st.tuples(st.integers(1, 100), st.integers(1, 600))
+
+
+def random_parts(n: int, k: int, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Codes (n, k) uint8, scales and mins (n, ceil(k / 32)) bfloat16."""
+    rng = np.random.default_rng([seed, n, k])
+    groups = -(-k // 32)
+    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    scales, mins = rng.standard_normal((2, n, groups)).astype(q4nx.bfloat16)
+    return codes, scales, mins
+
+
+def native_pack(codes: Array, scales: Array, mins: Array) -> Array:
+    return _native.pack(codes, scales.view(np.uint16), mins.view(np.uint16))
+
+
+def test_golden_bytes() -> None:
+    golden = np.load(GOLDEN)
+    codes, scales, mins = (golden[name] for name in ("codes", "scales", "mins"))
+    packed = q4nx.pack(codes, scales, mins)
+    # Block rows and block columns, row-major; the example has one block column.
+    np.testing.assert_array_equal(packed.reshape(golden["packed"].shape), golden["packed"])
+    bits = [x.astype(q4nx.bfloat16) for x in (scales, mins)]
+    np.testing.assert_array_equal(native_pack(codes, *bits), packed)
+
+
+def test_places_of_single_values() -> None:
+    """The layout as the format's description puts it, one code and one group at a time."""
+    n, k = 64, 512
+    zeros = np.zeros((n, k), np.uint8)
+    groups = np.zeros((n, k // 32), np.float32)
+    for row, col in [(0, 0), (1, 0), (15, 31), (16, 0), (31, 255), (32, 256), (63, 511), (40, 300)]:
+        codes = zeros.copy()
+        codes[row, col] = 13
+        blocks = q4nx.pack(codes, groups, groups)
+        r, c = row % 32, col % 256
+        expected = np.zeros_like(blocks)
+        place = 1024 + (r // 16) * 2048 + c * 8 + (r % 16) // 2
+        expected[row // 32, col // 256, place] = 13 << (4 * (r % 2))
+        np.testing.assert_array_equal(blocks, expected)
+
+        scales = groups.copy()
+        scales[row, col // 32] = 1.0  # bfloat16 0x3f80
+        blocks = q4nx.pack(zeros, scales, groups)
+        expected[...] = 0
+        place = 2 * ((c // 32) * 32 + r)
+        expected[row // 32, col // 256, place : place + 2] = [0x80, 0x3F]
+        np.testing.assert_array_equal(blocks, expected)
+        np.testing.assert_array_equal(
+            q4nx.pack(zeros, groups, scales), np.roll(expected, 512, axis=2)
+        )
+
+
+@given(SHAPES, st.integers(0, 2**32 - 1))
+def test_python_and_native_pack_the_same_bytes(shape: tuple[int, int], seed: int) -> None:
+    parts = random_parts(*shape, seed)
+    np.testing.assert_array_equal(native_pack(*parts), q4nx.pack(*parts))
+
+
+@given(SHAPES, st.integers(0, 2**32 - 1))
+def test_unpacking_gives_back_what_was_packed(shape: tuple[int, int], seed: int) -> None:
+    parts = random_parts(*shape, seed)
+    blocks = q4nx.pack(*parts)
+    assert blocks.shape == q4nx.blocks_shape(*shape)
+    for unpacked in (q4nx.unpack(blocks, *shape), _native.unpack(blocks, *shape)):
+        for before, after in zip(parts, unpacked, strict=True):
+            # As bits: NaN and the sign of zero included.
+            np.testing.assert_array_equal(
+                after.view(np.uint8 if after.dtype == np.uint8 else np.uint16),
+                before.view(np.uint8 if before.dtype == np.uint8 else np.uint16),
+            )
+
+
+@given(SHAPES)
+def test_padding_is_zero(shape: tuple[int, int]) -> None:
+    n, k = shape
+    codes, scales, mins = random_parts(n, k)
+    padded_n, padded_k = -(-n // 32) * 32, -(-k // 256) * 256
+    full_codes = np.zeros((padded_n, padded_k), np.uint8)
+    full_groups = np.zeros((2, padded_n, padded_k // 32), q4nx.bfloat16)
+    full_codes[:n, :k] = codes
+    full_groups[0, :n, : scales.shape[1]] = scales
+    full_groups[1, :n, : mins.shape[1]] = mins
+    np.testing.assert_array_equal(
+        q4nx.pack(codes, scales, mins), q4nx.pack(full_codes, *full_groups)
+    )
+
+
+@given(SHAPES)
+def test_dequantising_is_scale_times_code_plus_min(shape: tuple[int, int]) -> None:
+    n, k = shape
+    codes, scales, mins = random_parts(n, k)
+    blocks = q4nx.pack(codes, scales, mins)
+    spread = [np.repeat(x.astype(np.float32), 32, axis=1)[:, :k] for x in (scales, mins)]
+    expected = spread[0] * codes + spread[1]  # the product is exact in float32
+    for weights in (q4nx.dequantize(blocks, n, k), _native.dequantize(blocks, n, k)):
+        assert weights.dtype == np.float32
+        np.testing.assert_array_equal(weights, expected)
+
+
+def test_scales_and_mins_round_to_nearest_even() -> None:
+    step = 2.0**-7
+    values = np.array(
+        [1 + step / 2, 1 + 3 * step / 2, 1 + step / 2 + 2**-20, -1 - step / 2, 3.4e38], np.float32
+    )
+    expected = np.array([1, 1 + 2 * step, 1 + step, -1, np.inf], np.float32)
+    for value, rounded in zip(values, expected, strict=True):
+        one = np.full((1, 1), value)
+        _, scales, mins = q4nx.unpack(q4nx.pack(np.zeros((1, 1), np.uint8), one, one), 1, 1)
+        assert float(scales[0, 0]) == rounded
+        assert float(mins[0, 0]) == rounded
+
+
+@settings(max_examples=50)
+@given(SHAPES, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.01, 1.0, 1000.0]))
+def test_quantisation_error_is_half_a_step_and_roundings(
+    shape: tuple[int, int], seed: int, offset: float
+) -> None:
+    n, k = shape
+    rng = np.random.default_rng([seed, n, k])
+    weights = (rng.standard_normal((n, k)) + offset).astype(np.float32)
+    blocks = q4nx.quantize(weights)
+    _, scales, mins = q4nx.unpack(blocks, n, k)
+    step, low = (np.repeat(np.abs(x.astype(np.float32)), 32, axis=1)[:, :k] for x in (scales, mins))
+    # bfloat16 rounds by at most 2^-8 of a value: fifteen steps may end that much short of the
+    # group's largest value, and a min rounded up leaves the smallest value below it. In between,
+    # half a step; the last term is float32 arithmetic.
+    bound = np.maximum(step / 2, 15 * step * 2**-8 + low * 2**-8) + step / 2 * 2**-8
+    bound = np.maximum(bound, step / 2 + 0) + (low + 16 * step) * 2**-22
+    error = np.abs(q4nx.dequantize(blocks, n, k) - weights)
+    assert (error <= bound).all(), (error - bound).max()
+
+
+def test_quantisation_of_constant_and_extreme_groups() -> None:
+    for value in (0.0, 1.5, -2.0):  # exact in bfloat16
+        weights = np.full((3, 40), value, np.float32)
+        np.testing.assert_array_equal(q4nx.dequantize(q4nx.quantize(weights), 3, 40), weights)
+    # Sixteen values a step of 1 apart, from 0: exact.
+    steps = np.tile(np.arange(16, dtype=np.float32), (2, 4))
+    np.testing.assert_array_equal(q4nx.dequantize(q4nx.quantize(steps), 2, 64), steps)
+
+
+def test_a_short_last_group_does_not_widen_its_range() -> None:
+    weights = np.tile(np.linspace(5, 6, 5, dtype=np.float32), (1, 7))  # 35: a group of 32, one of 3
+    _, scales, mins = q4nx.unpack(q4nx.quantize(weights), 1, 35)
+    assert float(mins[0, 1]) == 5.5  # of 5.5, 5.75, 6: zeros of the padding would give 0
+    assert float(scales[0, 1]) <= 0.5 / 15 * (1 + 2**-8)
+
+
+@pytest.mark.parametrize(
+    ("codes", "scales", "message"),
+    [
+        (np.zeros((4,), np.uint8), np.zeros((4, 1)), r"codes must be \(N, K\) and not empty"),
+        (np.zeros((0, 4), np.uint8), np.zeros((0, 1)), "not empty, got shape"),
+        (np.full((4, 4), 16, np.uint8), np.zeros((4, 1)), "must be uint8 in 0..15, got uint8 up to 16"),
+        (np.zeros((4, 4), np.int32), np.zeros((4, 1)), "must be uint8 in 0..15, got int32"),
+        (np.zeros((4, 40), np.uint8), np.zeros((4, 1)), r"scales must be \(4, 2\), got \(4, 1\)"),
+    ],
+)
+def test_pack_refuses_what_does_not_fit(codes: Array, scales: Array, message: str) -> None:
+    with pytest.raises(AieError, match=message):
+        q4nx.pack(codes, scales, scales)
+
+
+def test_unpack_refuses_what_does_not_fit() -> None:
+    blocks = np.zeros((2, 1, 5120), np.uint8)
+    with pytest.raises(AieError, match=r"\(32, 256\) matrix must be uint8 \(1, 1, 5120\), got"):
+        q4nx.unpack(blocks, 32, 256)
+    with pytest.raises(AieError, match="must be uint8 .*, got int8"):
+        q4nx.unpack(blocks.view(np.int8), 64, 256)
+    with pytest.raises(ValueError, match=r"blocks must be \(1, 1, 5120\), got \(2, 1, 5120\)"):
+        _native.unpack(blocks, 32, 256)
+    with pytest.raises(ValueError, match="N and K must be positive, got N=0 K=256"):
+        _native.dequantize(blocks, 0, 256)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_quantize_refuses_what_is_not_finite(bad: float) -> None:
+    weights = np.zeros((2, 32), np.float32)
+    weights[1, 3] = bad
+    with pytest.raises(AieError, match="weights hold NaN or infinities"):
+        q4nx.quantize(weights)
+    with pytest.raises(AieError, match=r"weights must be \(N, K\) and not empty"):
+        q4nx.quantize(np.zeros(5, np.float32))
+
+
+def test_native_pack_refuses_what_does_not_fit() -> None:
+    codes = np.zeros((4, 40), np.uint8)
+    right, wrong = np.zeros((4, 2), np.uint16), np.zeros((4, 1), np.uint16)
+    with pytest.raises(ValueError, match=r"scales must be \(4, 2\), got \(4, 1\)"):
+        _native.pack(codes, wrong, right)
+    with pytest.raises(ValueError, match=r"mins must be \(4, 2\), got \(4, 1\)"):
+        _native.pack(codes, right, wrong)
+    with pytest.raises(TypeError):
+        _native.pack(codes, right.astype(np.float32), right)
+
+
+def test_bfloat16_is_the_ml_dtypes_one() -> None:
+    assert q4nx.bfloat16 == np.dtype(ml_dtypes.bfloat16)
