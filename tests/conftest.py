@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 
 import hypothesis
+import pytest
 
 from ort_aie_ep import _native
 
@@ -19,3 +20,20 @@ def pytest_report_header() -> str:
     except metadata.PackageNotFoundError:
         onnxruntime = "not installed"
     return f"onnxruntime {onnxruntime}, kernels {_native.selected_isa()}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips whole-model tests of Gemma3 where ONNX Runtime cannot run the source to compare with."""
+    try:
+        version = tuple(int(part) for part in metadata.version("onnxruntime").split(".")[:2])
+    except metadata.PackageNotFoundError:
+        return
+    if version >= (1, 31):
+        return
+    reason = (
+        "GroupQueryAttention has sliding_window_cache, which the builder's Gemma3 uses, from 1.31"
+    )
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "gemma3" in map(str, callspec.params.values()):
+            item.add_marker(pytest.mark.skip(reason=reason))

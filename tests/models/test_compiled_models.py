@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ import ort_aie_ep
 
 DATA = Path(__file__).parent.parent / "data"
 MODELS = ("llama", "llama_asym", "qwen3", "gemma3", "phi")
-VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 PROMPTS, NEW_TOKENS = 20, 24
 
 Array = npt.NDArray[np.float32]
@@ -47,8 +47,6 @@ class Case:
 @pytest.fixture(scope="session", params=MODELS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     name = request.param
-    if name == "gemma3" and VERSION < (1, 31):
-        pytest.skip(f"GroupQueryAttention of {onnxruntime.__version__} has no sliding_window_cache")
     work = tmp_path_factory.mktemp(name)
     ort_aie_ep.compile(DATA / name, work / "compiled")
     shutil.copytree(DATA / name, work / "exact")
@@ -69,8 +67,10 @@ class Decoder:
         options.log_severity_level = 3
         if ours:
             options.register_custom_ops_library(ort_aie_ep.library_path())
-            options.add_session_config_entry("ort_aie.numerics", numerics)
+            # The environment, because ops read session entries from ONNX Runtime 1.24 on.
+            os.environ["ORT_AIE_NUMERICS"] = numerics
         self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+        os.environ.pop("ORT_AIE_NUMERICS", None)
         self.outputs = [output.name for output in self.session.get_outputs()]
         decoder = config["decoder"]
         heads, dim = decoder["num_key_value_heads"], decoder["head_size"]
@@ -127,20 +127,16 @@ def tolerance(case: Case) -> float:
 def test_logits_match_at_every_position_of_prompts_turns_and_tokens(
     case: Case, tolerance: float, numerics: str, factor: int
 ) -> None:
-    if VERSION < (1, 24) and numerics != "int8":
-        pytest.skip("custom ops read session config entries from ONNX Runtime 1.24 on")
     vocab = case.config["vocab_size"]
     expected = teacher_forced(Decoder(case.exact, case.config, ours=False), vocab)
-    actual = teacher_forced(Decoder(case.compiled, case.config, ours=True, numerics=numerics), vocab)
+    actual = teacher_forced(
+        Decoder(case.compiled, case.config, ours=True, numerics=numerics), vocab
+    )
     # int8 numerics make accuracy_level 4's error and our rounding of weights.
     np.testing.assert_allclose(actual, expected, atol=factor * tolerance, rtol=0)
 
 
-def test_greedy_text_equals_until_the_reference_is_undecided(
-    case: Case, tolerance: float
-) -> None:
-    if VERSION < (1, 24):
-        pytest.skip("custom ops read session config entries from ONNX Runtime 1.24 on")
+def test_greedy_text_equals_until_the_reference_is_undecided(case: Case, tolerance: float) -> None:
     for prompt in case.prompts(PROMPTS):
         ours = Decoder(case.compiled, case.config, ours=True)
         reference = Decoder(case.exact, case.config, ours=False)
