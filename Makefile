@@ -6,7 +6,7 @@ export PYTHONSAFEPATH := 1
 # The oldest ONNX Runtime that is supported, in an environment of its own.
 OLDEST_ORT := 1.23.2
 
-SOURCES := $(shell find src cmake graph_passes ort_aie_ep aie_kernels -type f -not -path '*/__pycache__/*') \
+SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml
 
 .PHONY: demo test lint check clean

@@ -20,6 +20,7 @@ from ort_aie_ep.graph_passes.base import (
 
 NONE = "ort_aie.none"
 PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, OUTPUT_QK = 3, 7, 12, 13, 3
+PRESENTS_END = 3  # outputs: output, present_key, present_value
 
 
 class GroupQueryAttentionToFlow(NodeRule):
@@ -33,6 +34,8 @@ class GroupQueryAttentionToFlow(NodeRule):
         self.outputs = outputs
 
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
+        if len(node.outputs) < PRESENTS_END:
+            return "outputs present_key and present_value are missing"
         past = input_at(node, PAST_KEY)
         query = type_name(node.inputs[0], input_at(node, COS_CACHE), past)
         return _native.why_not_flow_attention(

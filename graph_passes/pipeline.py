@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes import Sequential
+from onnx_ir.passes import PassError, Sequential
 from onnx_ir.passes import common as common_passes
 from onnxscript.rewriter import RewritePass
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
@@ -21,13 +22,22 @@ def run_passes(model: ir.Model) -> Report:
         AieError: a node that should be replaced is malformed.
     """
     report, packed = Report(), PackedWeights()
-    Sequential(
+    passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
         RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
         # A pattern has a fixed number of outputs: without and with output_qk.
         RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
         common_passes.RemoveUnusedNodesPass(),
-    )(model)
+    )
+    try:
+        passes(model)
+    except PassError as error:  # wraps whatever a pass raises
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, AieError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

@@ -46,6 +46,12 @@ class TiedEmbedding(NodeRule):
             return f"its codes have {attribute(node, 'bits', 4)} bits; Q4NX holds 4"
         if attribute(node, "gather_axis", 0) != 0:
             return "gather_axis is not 0"
+        weights = matmul_weights(projection)
+        if weights.k % weights.block_size != 0:
+            # The gathered rows would hold the padding of the last block as well.
+            return f"K={weights.k} is no multiple of block_size={weights.block_size}"
+        if not _is_rows(node, weights.n, weights.k // 2):
+            return f"its data is reshaped to something else than {weights.n} rows"
         return ""
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
@@ -68,6 +74,19 @@ def _source(gather: ir.Node) -> ir.Value | None:
     if reshape is not None and reshape.op_type == "Reshape" and reshape.domain == "":
         return reshape.inputs[0]
     return data
+
+
+def _is_rows(gather: ir.Node, n: int, row_bytes: int) -> bool:
+    """Whether the gather's data, as reshaped, is (n, row_bytes)."""
+    data = gather.inputs[0]
+    reshape = data.producer() if data is not None else None
+    if reshape is None:
+        return data is not None and data.shape == (n, row_bytes)
+    shape = input_at(reshape, 1)
+    if shape is None or shape.const_value is None:
+        return False
+    dims = shape.const_value.numpy().tolist()
+    return len(dims) == 2 and dims[0] in (n, 0, -1) and dims[1] in (row_bytes, -1)
 
 
 def _projection(gather: ir.Node) -> ir.Node | None:

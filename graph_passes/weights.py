@@ -18,6 +18,7 @@ from ort_aie_ep.errors import AieError
 
 # Source bytes per step of packing: what is resident besides the result.
 CHUNK_BYTES = 64 << 20
+SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class MatMulNBitsWeights:
 
     def check(self, node: str) -> None:
         """Raises AieError when a tensor's size does not fit N, K and block_size."""
+        if _tensor(self.scales).dtype not in SCALE_TYPES:
+            raise AieError(
+                f"node '{node}': input scales '{self.scales.name}' is "
+                f"{_tensor(self.scales).dtype.name}; expected FLOAT, FLOAT16 or BFLOAT16"
+            )
         blocks = -(-self.k // self.block_size)
         scale_bytes = _tensor(self.scales).dtype.itemsize
         expected = {

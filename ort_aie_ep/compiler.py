@@ -27,6 +27,9 @@ from ort_aie_ep.model_folder import (
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
 PAGE = 4096
+# Smaller ones stay in the .onnx file: ONNX Runtime wants to see shapes while it resolves the graph,
+# and reads no external data then. ONNX's own limit.
+INLINE_BYTES = 1024
 REPORT = "ort_aie_report.json"
 
 Progress = Callable[[int, int, str], None]
@@ -88,11 +91,15 @@ def compile_model(
         )
     model.metadata_props["ort_aie.format"] = str(FORMAT)
     model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
+    # Listed before anything is written: the destination may lie inside the source.
+    others = _other_files(folder, skip={folder.model, *data_files})
     with _written_beside(target) as work:
-        weight_bytes = _save(model, work / folder.model.name, progress)
+        path = work / folder.model.relative_to(folder.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        weight_bytes = _save(model, path, progress)
         # A bare .onnx file says nothing of its neighbours: they stay where they are.
         if Path(source).is_dir():
-            _carry_over(folder, work, skip={folder.model, *data_files})
+            _carry_over(folder, others, work)
         if folder.genai_config is not None:
             _make_genai_folder(folder.genai_config, work)
         _write_json(work / REPORT, {"format": FORMAT, "nodes": [asdict(o) for o in outcomes]})
@@ -105,7 +112,7 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
         value.const_value.nbytes
         for graph in model.graphs()
         for value in graph.initializers.values()
-        if value.const_value is not None
+        if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
     )
     done = 0
 
@@ -117,11 +124,17 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
 
     data = path.with_name(path.name + ".data")
     ir.external_data.unload_from_model(
-        model, path.parent, data.name, callback=report, alignment=PAGE, align_threshold=0
+        model,
+        path.parent,
+        data.name,
+        size_threshold_bytes=INLINE_BYTES,
+        callback=report,
+        alignment=PAGE,
+        align_threshold=0,
     )
     if progress is not None:
         progress(total, total, "")
-    if not data.exists():  # a model without initializers
+    if not data.exists():  # no initializer is that large
         data.touch()
     size = -(-data.stat().st_size // PAGE) * PAGE
     os.truncate(data, size)
@@ -132,11 +145,11 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
 @contextmanager
 def _written_beside(target: Path) -> Iterator[Path]:
     """A new folder beside `target` that becomes it at the end, or disappears."""
-    if target.exists() or target.is_symlink():
-        raise AieError(f"{target} exists already; remove it or choose another destination")
-    if not target.parent.is_dir():
-        raise AieError(f"{target.parent} is no folder; make it first")
     try:
+        if target.exists() or target.is_symlink():
+            raise AieError(f"{target} exists already; remove it or choose another destination")
+        if not target.parent.is_dir():
+            raise AieError(f"{target.parent} is no folder; make it first")
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
         raise AieError(f"{target.parent} cannot be written: {error.strerror}") from error
@@ -145,16 +158,24 @@ def _written_beside(target: Path) -> Iterator[Path]:
         work.chmod(0o755)
         work.rename(target)
     except OSError as error:
-        raise AieError(f"writing {target} failed: {error.strerror or error}") from error
+        # numpy tells a short write without the system's reason.
+        reason = error.strerror or f"{error} (is the disk full?)"
+        raise AieError(f"writing {target} failed: {reason}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _carry_over(folder: ModelFolder, work: Path, skip: set[Path]) -> None:
+def _other_files(folder: ModelFolder, skip: set[Path]) -> list[Path]:
     skipped = {path.absolute() for path in skip}
-    for path in sorted(folder.path.rglob("*")):
-        if path.absolute() in skipped or not path.is_file():
-            continue
+    return [
+        path
+        for path in sorted(folder.path.rglob("*"))
+        if path.absolute() not in skipped and path.is_file()
+    ]
+
+
+def _carry_over(folder: ModelFolder, files: list[Path], work: Path) -> None:
+    for path in files:
         to = work / path.relative_to(folder.path)
         to.parent.mkdir(parents=True, exist_ok=True)
         if not to.exists():
@@ -165,7 +186,11 @@ def _make_genai_folder(config: dict[str, Any], work: Path) -> None:
     """Names the stub library in genai_config.json and puts it into the folder."""
     stub = Path(ort_aie_ep.stub_path())
     decoder = config["model"]["decoder"]
-    options = decoder.setdefault("session_options", {})
+    if decoder.get("session_options") is None:
+        decoder["session_options"] = {}
+    options = decoder["session_options"]
+    if not isinstance(options, dict):
+        raise AieError(f"{GENAI_CONFIG}: model.decoder.session_options must be an object")
     other = options.get("custom_ops_library")
     if other not in (None, stub.name):
         raise AieError(

@@ -76,13 +76,18 @@ def load_model(path: Path) -> ir.Model:
     try:
         model = ir.load(path)
     except Exception as error:  # protobuf and onnx_ir raise many kinds
-        raise AieError(f"{path} cannot be read as an ONNX model: {error}") from error
+        cause: BaseException = error  # the first one; onnx_ir's own say where, not what
+        while inner := cause.__cause__ or cause.__context__:
+            cause = inner
+        raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
     if not len(model.graph):
         raise AieError(f"{path} holds no graph: it is empty or no ONNX model")
     for graph in model.graphs():
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
                 _check_external(path, value.const_value)
+            elif isinstance(value.const_value, ir.TensorProtoTensor):
+                _check_inline(path, value.const_value)
     return model
 
 
@@ -114,6 +119,15 @@ def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
     actual = file.stat().st_size
     if end > actual:
         raise AieError(f"{where} up to byte {end}, but the file ends at {actual}: it is truncated")
+
+
+def _check_inline(model: Path, tensor: ir.TensorProtoTensor) -> None:
+    proto = tensor.raw
+    if proto.HasField("raw_data") and len(proto.raw_data) != tensor.nbytes:
+        raise AieError(
+            f"{model.name}: tensor '{tensor.name}' holds {len(proto.raw_data)} bytes, but "
+            f"{tensor.dtype.name} {tuple(tensor.shape.numpy())} needs {tensor.nbytes}"
+        )
 
 
 def _inside(folder: Path, file: Path) -> bool:

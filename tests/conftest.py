@@ -23,7 +23,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips whole-model tests of Gemma3 where ONNX Runtime cannot run the source to compare with."""
+    """Skips whole-model tests of Gemma3 where ONNX Runtime cannot run the source model."""
     try:
         version = tuple(int(part) for part in metadata.version("onnxruntime").split(".")[:2])
     except metadata.PackageNotFoundError:

@@ -19,10 +19,15 @@ Array = npt.NDArray[Any]
 
 ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 
+FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# Unit roundoff: half the distance from 1 to the next value.
+ROUNDOFF = {FLOAT32: 2.0**-24, FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}
+
 ONNX_TYPES = {
-    np.dtype(np.float32): TensorProto.FLOAT,
-    np.dtype(np.float16): TensorProto.FLOAT16,
-    np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16,
+    FLOAT32: TensorProto.FLOAT,
+    FLOAT16: TensorProto.FLOAT16,
+    BFLOAT16: TensorProto.BFLOAT16,
     np.dtype(np.uint8): TensorProto.UINT8,
     np.dtype(np.int8): TensorProto.INT8,
     np.dtype(np.int32): TensorProto.INT32,
@@ -37,6 +42,13 @@ def onnx_tensor(name: str, array: Array) -> onnx.TensorProto:
     return helper.make_tensor(
         name, ONNX_TYPES[array.dtype], array.shape, np.ascontiguousarray(array).tobytes(), raw=True
     )
+
+
+def pack_nibbles(x: Array) -> Array:
+    """(N, M) values of 4 bits -> (N, ceil(M / 2)) bytes, low half first."""
+    padded: Array = np.pad(x, ((0, 0), (0, x.shape[1] % 2)))
+    packed: Array = padded[:, 0::2] | (padded[:, 1::2] << 4)
+    return packed
 
 
 def one_op_model(
@@ -74,9 +86,7 @@ def one_op_model(
             initializers.append(onnx_tensor(key, array))
         else:
             shape = (dims or {}).get(key, [None] * array.ndim)
-            graph_inputs.append(
-                helper.make_tensor_value_info(key, ONNX_TYPES[array.dtype], shape)
-            )
+            graph_inputs.append(helper.make_tensor_value_info(key, ONNX_TYPES[array.dtype], shape))
     names = [key if array is not None else "" for key, array in inputs.items()]
     while names and not names[-1]:
         names.pop()
@@ -91,10 +101,15 @@ def one_op_model(
         for key, dtype in outputs.items()
     ]
     graph = helper.make_graph([node], "graph", graph_inputs, graph_outputs, initializers)
+    serialised: bytes = model_of(graph).SerializeToString()
+    return serialised
+
+
+def model_of(graph: onnx.GraphProto) -> onnx.ModelProto:
+    """A model of the versions that the model builder writes, with our domain besides."""
     opsets = [helper.make_opsetid("", 21)]
     opsets += [helper.make_opsetid(key, 1) for key in ("com.microsoft", "aie")]
-    model: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-    return model
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def open_session(
@@ -114,6 +129,8 @@ def run(
     session: onnxruntime.InferenceSession,
     feeds: Mapping[str, Array | None],
     shared: Mapping[str, str] | None = None,
+    *,
+    misaligned: bool = False,
 ) -> dict[str, Array]:
     """Runs a session and returns copies of its outputs by name.
 
@@ -121,10 +138,11 @@ def run(
         session: the session.
         feeds: graph inputs; None and inputs that the graph has not are passed over.
         shared: output -> input whose buffer it is bound to. The input's array is left untouched.
+        misaligned: feed arrays that are aligned to one element only, as slices can be.
     """
     names = {value.name for value in session.get_inputs()}
     arrays = {
-        key: np.array(array, order="C", copy=True)
+        key: _copy(array, misaligned)
         for key, array in feeds.items()
         if array is not None and key in names
     }
@@ -140,6 +158,13 @@ def run(
     session.run_with_iobinding(binding)
     results = zip(session.get_outputs(), binding.get_outputs(), strict=True)
     return {output.name: _to_numpy(value) for output, value in results}
+
+
+def _copy(array: Array, misaligned: bool) -> Array:
+    flat = np.empty(array.size + 1, array.dtype)
+    copy: Array = flat[1:] if misaligned else flat[:-1]
+    copy[...] = array.reshape(-1)
+    return copy.reshape(array.shape)
 
 
 def _ort_value(array: Array) -> onnxruntime.OrtValue:

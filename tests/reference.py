@@ -96,8 +96,9 @@ def group_query_attention(
     capacity = 0 if past_key is None else past_key.shape[2]
     windowed = a.sliding_window_cache == 1
     present_shape = (batch, a.kv_num_heads, capacity if windowed else max(capacity, total), dim)
-    present_key, present_value = np.zeros(present_shape, cache_type), np.zeros(
-        present_shape, cache_type
+    present_key, present_value = (
+        np.zeros(present_shape, cache_type),
+        np.zeros(present_shape, cache_type),
     )
     output = np.zeros((batch, sequence, a.num_heads, dim))
     scale = a.scale if a.scale else dim**-0.5
@@ -190,9 +191,9 @@ def _rotary_positions(
     """Rows of the cos and sin caches. Of a first prompt the op reads the very first id alone."""
     if position_ids is None:
         return query_positions
-    if is_first_prompt:
-        return position_ids.flat[0] + np.arange(query_positions.size)
     row: Array = position_ids[b]
+    if is_first_prompt:
+        row = position_ids.reshape(-1)[0] + np.arange(query_positions.size)
     return row
 
 
@@ -216,10 +217,8 @@ def _rotate(
     return rotated
 
 
-def _append(
-    past: Array | None, b: int, rows: int, new: Array, dtype: npt.DTypeLike
-) -> Array:
-    """(KV, rows + S, D): the first `rows` of the past, then new (S, KV, D), all of the cache's type."""
+def _append(past: Array | None, b: int, rows: int, new: Array, dtype: npt.DTypeLike) -> Array:
+    """(KV, rows + S, D) of the cache's type: first rows of the past, then new (S, KV, D)."""
     fresh = new.transpose(1, 0, 2).astype(dtype)
     if past is None:
         return fresh

@@ -114,8 +114,8 @@ def tolerance(case: Case) -> float:
     """Largest difference of a logit to expect under `bf16` numerics.
 
     The yardstick is ONNX Runtime's own accuracy_level 4, which rounds activations to 1/127 of the
-    largest of 32: a relative error about four times that of bfloat16's 8 bits. Ours rounds scales and
-    dequantised weights to bfloat16 besides, so it may come near, but not beyond.
+    largest of 32: a relative error about four times that of bfloat16's 8 bits. Ours rounds scales
+    and dequantised weights to bfloat16 besides, so it may come near, but not beyond.
     """
     vocab = case.config["vocab_size"]
     exact = teacher_forced(Decoder(case.exact, case.config, ours=False), vocab)

@@ -43,7 +43,7 @@ def genai_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[
 
 
 def session_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-    """The same in InferenceSession, with past and present bound to one buffer of max_length rows."""
+    """The same in InferenceSession: past and present bound to one buffer of max_length rows."""
     config = json.loads((folder / "genai_config.json").read_text())["model"]
     decoder, end = config["decoder"], config["eos_token_id"]
     options = onnxruntime.SessionOptions()

@@ -21,7 +21,8 @@ U = 2.0**-24  # unit roundoff of float32
 
 
 def to_bfloat16(x: Array) -> Array:
-    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    rounded: Array = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return rounded
 
 
 def random_blocks(rng: np.random.Generator, n: int, k: int) -> Array:
@@ -45,7 +46,9 @@ def accumulation_bound(a: Array, blocks: Array, n: int, k: int) -> Array:
     of magnitudes.
     """
     codes, scales, mins = split_weights(blocks, n, k)
-    return (k + 4) * U * (np.abs(a).astype(np.float64) @ (np.abs(scales) * codes + np.abs(mins)).T)
+    sums: Array = np.abs(a).astype(np.float64) @ (np.abs(scales) * codes + np.abs(mins)).T
+    bound: Array = (k + 4) * U * sums
+    return bound
 
 
 def quantise_activations(a: Array) -> Array:
@@ -57,7 +60,8 @@ def quantise_activations(a: Array) -> Array:
     scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
     inverse = np.where(scale == 0, 0, np.float32(1) / np.where(scale == 0, 1, scale))
     codes = np.rint(groups * inverse.astype(np.float32)).astype(np.float64)
-    return (codes * scale).reshape(rows, -1)[:, :k]
+    values: Array = (codes * scale).reshape(rows, -1)[:, :k]
+    return values
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -86,9 +90,7 @@ def test_bf16_projection_matches_the_dequantised_product(
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_int8_projection_matches_quantised_activations(
-    isa: str, rows: int, n: int, k: int
-) -> None:
+def test_int8_projection_matches_quantised_activations(isa: str, rows: int, n: int, k: int) -> None:
     rng = np.random.default_rng([rows, n, k, 8])
     a = rng.standard_normal((rows, k)).astype(np.float32)
     blocks = random_blocks(rng, n, k)
@@ -208,7 +210,7 @@ def test_attention_chunk_matches_equations(
 def test_attention_chunk_with_far_scores_saturates(isa: str, many: bool) -> None:
     # Scores 0, -50, ..., -3150: exp underflows to exact zeros instead of wrapping around.
     q = np.full((2, 8), 1.0, np.float32)
-    k = np.repeat(np.arange(64, dtype=np.float32)[:, None] * -50 / 8, 8, axis=1)
+    k = np.repeat(np.arange(64)[:, None] * -50 / 8, 8, axis=1).astype(np.float32)
     v = np.ones((64, 8), np.float32)
     _, numerators, sums, y = _native.attention_chunk(q, k, v, 1.0, 0.0, many, isa)
     np.testing.assert_array_equal(numerators[:, 0], 1)
@@ -269,8 +271,10 @@ def test_float16_rounds_to_nearest_even(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_float16_limits(isa: str) -> None:
     x = np.array(
-        [65504, 65519.996, 65520, 65536, 1e30, np.inf, np.nan]  # the largest, and what overflows
-        + [2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 2.0**-26, 1e-45, 0.0],  # subnormals
+        [
+            *(65504, 65519.996, 65520, 65536, 1e30, np.inf, np.nan),  # the largest, what overflows
+            *(2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 2.0**-26, 1e-45, 0.0),  # subnormals
+        ],
         np.float32,
     )
     x = np.concatenate([x, -x])

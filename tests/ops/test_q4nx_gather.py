@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from op_models import ONNX_TYPES, ORT_VERSION, one_op_model, open_session, run
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ONNX_TYPES,
+    ORT_VERSION,
+    one_op_model,
+    open_session,
+    pack_nibbles,
+    run,
+)
 
 from ort_aie_ep import _native, q4nx
 
 Array = npt.NDArray[Any]
 
-FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 N, K = 70, 320
 
 
@@ -88,11 +95,10 @@ def test_equals_gather_block_quantized(
     rng = np.random.default_rng(2)
     groups = K // block_size
     codes = rng.integers(0, 16, (N, K), dtype=np.uint8)
-    data = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    data = pack_nibbles(codes)
     scales = (2.0 ** rng.integers(-6, 0, (N, groups))).astype(dtype)
     points = rng.integers(0, 16, (N, groups), dtype=np.uint8)
-    padded = np.pad(points, ((0, 0), (0, groups % 2)))
-    packed = padded[:, 0::2] | (padded[:, 1::2] << 4)
+    packed = pack_nibbles(points)
     indices = rng.integers(0, N, (3, 4))
     model = one_op_model(
         "GatherBlockQuantized",
@@ -136,7 +142,10 @@ def test_results_are_rounded_once() -> None:
     ("change", "message"),
     [
         ({"format": 2}, "the model has format 2, this library reads format 1"),
-        ({"K": 700}, r"input W must be uint8 \(3, 3, 5120\) for K=700 N=70, got uint8 \(3, 2, 5120"),
+        (
+            {"K": 700},
+            r"input W must be uint8 \(3, 3, 5120\) for K=700 N=70, got uint8 \(3, 2, 5120",
+        ),
         ({"N": 10}, r"input W must be uint8 \(1, 2, 5120\) for K=320 N=10, got uint8 \(3, 2, 5120"),
         ({"N": 0}, "attributes K and N must be positive, got K=320 N=0"),
         ({"K": -1}, "attributes K and N must be positive, got K=-1 N=70"),
@@ -168,7 +177,9 @@ def test_wrong_indices_are_named() -> None:
     _, blocks = embedding()
     indices = np.zeros(3, np.float32)
     session = open_session(gather_model(blocks, indices, FLOAT32))
-    with pytest.raises(Exception, match="the_node.*input indices must be int32 or int64, got float"):
+    with pytest.raises(
+        Exception, match=r"the_node.*input indices must be int32 or int64, got float"
+    ):
         run(session, {"indices": indices})
 
 

@@ -2,165 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import pytest
-from op_models import ORT_VERSION, one_op_model, open_session, run
-
-from ort_aie_ep import _native, q4nx
-
-Array = npt.NDArray[Any]
-
-FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-ROUNDOFF = {FLOAT32: 2.0**-24, FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}
-TYPE_NAMES = {FLOAT32: "FLOAT", FLOAT16: "FLOAT16", BFLOAT16: "BFLOAT16"}
-
-NUMERICS_NEED_1_24 = pytest.mark.skipif(
-    ORT_VERSION < (1, 24), reason="custom ops read session config entries from 1.24 on"
+from op_models import BFLOAT16, FLOAT16, FLOAT32, one_op_model, open_session, run
+from projection_calls import (
+    Array,
+    activations,
+    assert_within,
+    float32_sum_error,
+    magnitudes,
+    make_weights,
+    matmul_nbits,
+    project,
+    q4nx_model,
 )
 
-
-@dataclass(frozen=True)
-class Weights:
-    """Inputs of a MatMulNBits with 4 bits, and the same as Q4NX.
-
-    Attributes:
-        n: out-features.
-        k: in-features.
-        block_size: in-features that share a scale.
-        b: (N, ceil(K / block_size), block_size / 2) uint8.
-        scales: (N, ceil(K / block_size)).
-        zero_points: packed, or None.
-        dequantised: (N, K) float64, what MatMulNBits means.
-        q4nx: (ceil(N / 32), ceil(K / 256), 5120) uint8.
-    """
-
-    n: int
-    k: int
-    block_size: int
-    b: Array
-    scales: Array
-    zero_points: Array | None
-    dequantised: Array
-    q4nx: Array
-
-
-def make_weights(
-    n: int,
-    k: int,
-    *,
-    block_size: int = 32,
-    dtype: np.dtype[Any] = FLOAT32,
-    zero_points: bool = False,
-    exact: bool = False,
-    seed: int = 0,
-) -> Weights:
-    """Random weights. `exact` ones have scales that are powers of two, so that Q4NX's bfloat16
-    scales and mins hold them without loss, and each weight as well."""
-    rng = np.random.default_rng([seed, n, k, block_size])
-    blocks = -(-k // block_size)
-    codes = rng.integers(0, 16, (n, blocks * block_size), dtype=np.uint8)
-    b = (codes[:, 0::2] | (codes[:, 1::2] << 4)).reshape(n, blocks, block_size // 2)
-    scales = rng.uniform(0.01, 0.1, (n, blocks))
-    if exact:
-        scales = 2.0 ** rng.integers(-7, -3, (n, blocks))
-    scales = scales.astype(np.float32).astype(dtype)
-    points, packed = np.full((n, blocks), 8, np.uint8), None
-    if zero_points:
-        points = rng.integers(0, 16, (n, blocks), dtype=np.uint8)
-        padded = np.pad(points, ((0, 0), (0, blocks % 2)))
-        packed = padded[:, 0::2] | (padded[:, 1::2] << 4)
-    spread = [np.repeat(x.astype(np.float64), block_size, axis=1) for x in (points, scales)]
-    dequantised = ((codes - spread[0]) * spread[1])[:, :k]
-    blob = _native.pack_matmulnbits(
-        b.reshape(-1),
-        scales.reshape(-1).view(np.uint8),
-        None if packed is None else packed.reshape(-1),
-        n,
-        k,
-        block_size,
-        TYPE_NAMES[dtype],
-    )
-    return Weights(n, k, block_size, b, scales, packed, dequantised, blob)
-
-
-def q4nx_model(
-    w: Weights,
-    a: Array,
-    *,
-    bias: Array | None = None,
-    accuracy_level: int = 0,
-    change: dict[str, Any] | None = None,
-    constants: tuple[str, ...] = ("W", "bias"),
-    **options: Any,
-) -> bytes:
-    given = {"K": w.k, "N": w.n, "accuracy_level": accuracy_level, "format": _native.FORMAT}
-    inputs = {"A": a, "W": w.q4nx, "bias": bias}
-    return one_op_model(
-        "Q4NXMatMul", inputs, {"Y": a.dtype}, given | (change or {}), constants=constants, **options
-    )
-
-
-def project(w: Weights, a: Array, *, config: dict[str, str] | None = None, **options: Any) -> Array:
-    """Y of the custom op."""
-    session = open_session(q4nx_model(w, a, **options), config=config)
-    return run(session, {"A": a, "W": w.q4nx})["Y"]
-
-
-def matmul_nbits(
-    w: Weights, a: Array, *, bias: Array | None = None, accuracy_level: int = 0
-) -> Array:
-    """Y of ONNX Runtime's operator."""
-    inputs = {
-        "A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
-        "bias": bias,
-    }  # fmt: skip
-    given = {"K": w.k, "N": w.n, "bits": 4, "block_size": w.block_size}
-    if accuracy_level:
-        given["accuracy_level"] = accuracy_level
-    constants = ("B", "scales", "zero_points", "bias")
-    model = one_op_model(
-        "MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft", constants=constants
-    )
-    return run(open_session(model), {"A": a})["Y"]
-
-
-def activations(*shape: int, dtype: np.dtype[Any] = FLOAT32, exact: bool = False) -> Array:
-    """Random ones; `exact` ones are bfloat16 values."""
-    a = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
-    return (a.astype(ml_dtypes.bfloat16) if exact else a).astype(np.float32).astype(dtype)
-
-
-def magnitudes(w: Weights, a: Array) -> Array:
-    """Sums of |a| (|scale| code + |min|): what rounding errors of a float32 sum are relative to."""
-    codes, scales, mins = q4nx.unpack(w.q4nx, w.n, w.k)
-    scale, low = (np.repeat(np.abs(x.astype(np.float64)), 32, axis=1)[:, : w.k] for x in (scales, mins))
-    sums: Array = np.abs(a.astype(np.float64)) @ (scale * codes + low).T
-    return sums
-
-
-def float32_sum_error(w: Weights, a: Array) -> Array:
-    """Worst error of K additions and a few products in float32, in any order."""
-    return (w.k + 8) * 2**-24 * magnitudes(w, a)
-
-
-def assert_within(actual: Array, expected: Array, bound: Array | float) -> None:
-    """|actual - expected| <= bound + one rounding of each to their type."""
-    roundoff = 2 * ROUNDOFF[actual.dtype]
-    y, x = actual.astype(np.float64), expected.astype(np.float64)
-    assert y.shape == x.shape
-    error, allowed = np.abs(y - x), bound + roundoff * np.abs(x)
-    # Subnormal float16 results have an absolute step.
-    allowed = allowed + (2.0**-24 if actual.dtype == FLOAT16 else 0)
-    assert (error <= allowed).all(), (error - allowed).max()
+from ort_aie_ep import _native
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
@@ -171,9 +31,7 @@ def assert_within(actual: Array, expected: Array, bound: Array | float) -> None:
 def test_equals_matmul_nbits_where_bfloat16_is_exact(
     dtype: np.dtype[Any], rows: int, n: int, k: int, block_size: int, zero_points: bool
 ) -> None:
-    w = make_weights(
-        n, k, block_size=block_size, dtype=dtype, zero_points=zero_points, exact=True
-    )
+    w = make_weights(n, k, block_size=block_size, dtype=dtype, zero_points=zero_points, exact=True)
     # Seven bits are exact in float16 as well.
     a = activations(rows, k, dtype=dtype, exact=True)
     bound = 2 * float32_sum_error(w, a)
@@ -268,106 +126,7 @@ def test_nan_and_infinity_stay_in_their_rows(rows: int, level: int) -> None:
     assert not np.isfinite(project(w, a, accuracy_level=level)[-1]).any()
 
 
-# --- options ---------------------------------------------------------------------------------------------
-
-
-def numerics_of(w: Weights, a: Array, y: Array) -> str:
-    """Which numerics gave y, told by results of either."""
-    references = {
-        "bf16": project(w, a, accuracy_level=0),
-        "int8": project(w, a, accuracy_level=4),
-    }
-    assert (references["bf16"] != references["int8"]).any()
-    (name,) = (name for name, x in references.items() if np.array_equal(x, y))
-    return name
-
-
-@pytest.mark.parametrize(
-    ("option", "level", "expected"),
-    [
-        ("bf16", 4, "bf16"),
-        ("int8", 0, "int8"),
-        ("auto", 0, "bf16"),
-        ("auto", 1, "bf16"),
-        ("auto", 4, "int8"),
-    ],
-)
-@NUMERICS_NEED_1_24
-def test_numerics_by_session_config(option: str, level: int, expected: str) -> None:
-    w, a = make_weights(40, 320), activations(1, 320)
-    y = project(w, a, accuracy_level=level, config={"ort_aie.numerics": option})
-    assert numerics_of(w, a, y) == expected
-
-
-@pytest.mark.parametrize(("option", "level"), [("bf16", 4), ("int8", 0)])
-def test_numerics_by_environment(option: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    w, a = make_weights(40, 320), activations(1, 320)
-    with monkeypatch.context() as patch:
-        patch.setenv("ORT_AIE_NUMERICS", option)
-        y = project(w, a, accuracy_level=level)
-    assert numerics_of(w, a, y) == option
-
-
-@NUMERICS_NEED_1_24
-def test_session_config_outranks_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, a = make_weights(40, 320), activations(1, 320)
-    with monkeypatch.context() as patch:
-        patch.setenv("ORT_AIE_NUMERICS", "int8")
-        y = project(w, a, config={"ort_aie.numerics": "bf16"})
-    assert numerics_of(w, a, y) == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("numerics", "fp4", "ort_aie.numerics=fp4 is unknown; expected auto, bf16 or int8"),
-        ("target", "gpu", "ort_aie.target=gpu is unknown; expected auto, host, xrt or sim"),
-        ("target", "xrt", "ort_aie.target=xrt: this build has no such target; use auto or host"),
-    ],
-)
-@pytest.mark.parametrize("way", ["config", "environment"])
-def test_unknown_options_are_named(
-    name: str, value: str, message: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if way == "config" and ORT_VERSION < (1, 24):
-        pytest.skip("custom ops read session config entries from 1.24 on")
-    w, a = make_weights(40, 320), activations(1, 320)
-    config = {f"ort_aie.{name}": value} if way == "config" else None
-    with monkeypatch.context() as patch:
-        if way == "environment":
-            patch.setenv(f"ORT_AIE_{name.upper()}", value)
-        with pytest.raises(Exception, match=f"Q4NXMatMul node 'the_node': {message}"):
-            project(w, a, config=config)
-    assert np.isfinite(project(w, a)).all()  # a good session still works afterwards
-
-
-@pytest.mark.parametrize("isa", _native.available_isas())
-def test_the_environment_chooses_the_instruction_set(isa: str) -> None:
-    script = "from ort_aie_ep import _native; print(_native.selected_isa())"
-    environment = {"ORT_AIE_ISA": isa}
-    assert subprocess_output(script, environment) == (isa, "")
-
-
-def test_an_unknown_instruction_set_is_reported_and_ignored() -> None:
-    script = "from ort_aie_ep import _native; print(_native.selected_isa())"
-    output, errors = subprocess_output(script, {"ORT_AIE_ISA": "sse9"})
-    best = _native.available_isas()[-1]
-    assert output == best
-    assert errors == f"ort_aie_ep: ORT_AIE_ISA=sse9 is not available on this CPU; using {best}"
-
-
-def subprocess_output(script: str, environment: dict[str, str]) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=dict(os.environ) | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip(), done.stderr.strip()
-
-
-# --- errors ----------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -375,7 +134,10 @@ def subprocess_output(script: str, environment: dict[str, str]) -> tuple[str, st
     [
         ({"format": 99}, "the model has format 99, this library reads format 1; compile the model"),
         ({"format": 0}, "the model has format 0"),
-        ({"K": 512}, r"input W must be uint8 \(2, 2, 5120\) for K=512 N=40, got uint8 \(2, 1, 5120"),
+        (
+            {"K": 512},
+            r"input W must be uint8 \(2, 2, 5120\) for K=512 N=40, got uint8 \(2, 1, 5120",
+        ),
         ({"N": 65}, r"input W must be uint8 \(3, 1, 5120\) for K=256 N=65, got uint8 \(2, 1, 5120"),
         ({"K": 0}, "attributes K and N must be positive, got K=0 N=40"),
         ({"N": -3}, "attributes K and N must be positive, got K=256 N=-3"),

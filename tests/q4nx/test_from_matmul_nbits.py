@@ -110,9 +110,7 @@ def test_float16_scales_of_every_kind() -> None:
     _, packed, mins = q4nx.unpack(source.pack("FLOAT16"), 8, 32)
     expected = scales.astype(np.float32).astype(q4nx.bfloat16)
     np.testing.assert_array_equal(packed.view(np.uint16), expected.view(np.uint16))
-    np.testing.assert_array_equal(
-        mins.astype(np.float32), (-8 * expected.astype(np.float32))
-    )
+    np.testing.assert_array_equal(mins.astype(np.float32), (-8 * expected.astype(np.float32)))
 
 
 def test_padding_of_source_rows_is_ignored() -> None:

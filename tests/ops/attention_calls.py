@@ -1,0 +1,276 @@
+"""Calls of aie.FlowAttention, and comparing them with the reference and ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ORT_VERSION,
+    ROUNDOFF,
+    one_op_model,
+    open_session,
+    run,
+)
+from reference import (
+    AttentionAttributes,
+    AttentionResult,
+    group_query_attention,
+    windowed_cache_rows,
+)
+
+from ort_aie_ep import _native
+
+Array = npt.NDArray[Any]
+Inputs = dict[str, Array | None]
+
+
+INPUT_NAMES = [
+    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
+    "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
+    "q_norm_weight", "k_norm_weight",
+]  # fmt: skip
+CPU_OPERATOR_ATTRIBUTES = set(
+    next(s for s in get_all_operator_schema() if s.name == "GroupQueryAttention").attributes
+)
+# ONNX Runtime 1.23 lets a query see local_window_size keys besides its own, later ones that many in
+# all.
+COUNTS_QUERY_OUT_OF_WINDOW = ORT_VERSION < (1, 24)
+SHARED = {"present_key": "past_key", "present_value": "past_value"}
+
+
+def attributes(num_heads: int = 4, kv_num_heads: int = 2, **others: Any) -> AttentionAttributes:
+    return AttentionAttributes(num_heads=num_heads, kv_num_heads=kv_num_heads, **others)
+
+
+def random_inputs(
+    a: AttentionAttributes,
+    sequence: int,
+    *,
+    lengths: tuple[int, ...],
+    capacity: int = 0,
+    dim: int = 32,
+    dtype: npt.DTypeLike = FLOAT32,
+    cache_dtype: npt.DTypeLike | None = None,
+    packed: bool = True,
+    rotary_width: int | None = None,
+    max_position: int | None = None,
+    with_past: bool = True,
+    seed: int = 0,
+) -> Inputs:
+    """Inputs of a call after which batch row b has `lengths[b]` tokens.
+
+    Rows of the past that hold no token yet are NaN: nothing may depend on them.
+    """
+    rng = np.random.default_rng([seed, sequence, *lengths, capacity, dim])
+    dtype, cache = np.dtype(dtype), np.dtype(cache_dtype or dtype)
+    batch, total = len(lengths), max(lengths)
+    is_first_prompt = sequence == total
+    capacity = capacity or total - (0 if is_first_prompt else sequence)
+
+    def normal(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    inputs: Inputs = dict.fromkeys(INPUT_NAMES)
+    parts = [normal(batch, sequence, n * dim) for n in (a.num_heads, *2 * [a.kv_num_heads])]
+    parts[0] *= 2  # so that some keys stand out of the softmax
+    if packed:
+        inputs["query"] = np.concatenate(parts, axis=2).astype(dtype)
+    else:
+        for name, part in zip(("query", "key", "value"), parts, strict=True):
+            inputs[name] = part.astype(dtype)
+    if with_past:
+        for name in ("past_key", "past_value"):
+            past = normal(batch, a.kv_num_heads, capacity, dim)
+            for b, length in enumerate(lengths):
+                rows = 0 if is_first_prompt else length - sequence
+                if a.sliding_window_cache:
+                    rows = windowed_cache_rows(rows, capacity, a.local_window_size)
+                past[b, :, rows:] = np.nan
+            inputs[name] = past.astype(cache)
+    inputs["seqlens_k"] = np.array(lengths, np.int32) - 1
+    inputs["total_sequence_length"] = np.array(total, np.int32)
+    if a.do_rotary:
+        width = rotary_width or dim // 2
+        frequencies = 10000.0 ** (-np.arange(width) / width)
+        angles = np.arange(max_position or total)[:, None] * frequencies
+        inputs["cos_cache"] = np.cos(angles).astype(dtype)
+        inputs["sin_cache"] = np.sin(angles).astype(dtype)
+    return inputs
+
+
+def given_attributes(a: AttentionAttributes) -> dict[str, Any]:
+    """Attributes that are not at their defaults; old schemas do not know all."""
+    defaults = {f.name: f.default for f in fields(a)}
+    return {key: value for key, value in asdict(a).items() if value != defaults[key]}
+
+
+def model_of(a: AttentionAttributes, inputs: Inputs, *, domain: str = "aie") -> bytes:
+    given = given_attributes(a)
+    query, past = inputs["query"], inputs["past_key"]
+    assert query is not None
+    cache = query.dtype if past is None else past.dtype
+    if domain == "aie":
+        given["format"] = _native.FORMAT
+    return one_op_model(
+        "FlowAttention" if domain == "aie" else "GroupQueryAttention",
+        inputs,
+        {"output": query.dtype, "present_key": cache, "present_value": cache},
+        given,
+        domain=domain,
+    )
+
+
+def flow_attention(a: AttentionAttributes, inputs: Inputs, *, shared: bool = False) -> Inputs:
+    return dict(run(open_session(model_of(a, inputs)), inputs, SHARED if shared else None))
+
+
+def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
+    """Why ONNX Runtime's GroupQueryAttention cannot compute this; empty when it can."""
+    query, past = inputs["query"], inputs["past_key"]
+    seqlens, total = inputs["seqlens_k"], inputs["total_sequence_length"]
+    assert query is not None
+    assert seqlens is not None
+    assert total is not None
+    unknown = set(given_attributes(a)) - CPU_OPERATOR_ATTRIBUTES
+    if unknown:
+        return f"attributes {sorted(unknown)}"
+    if COUNTS_QUERY_OUT_OF_WINDOW and a.local_window_size == 1:
+        return "a window of the query alone"
+    if query.dtype == BFLOAT16 or (past is not None and past.dtype != query.dtype):
+        return "its types"
+    if inputs["q_norm_weight"] is not None or inputs["k_norm_weight"] is not None:
+        return "norm weights"
+    if query.shape[0] > 1 and 1 < query.shape[1] < int(total):
+        return "several later tokens in a batch"
+    if a.sliding_window_cache and int(seqlens.min()) + 1 < query.shape[1]:
+        return "padded prompts on a sliding-window cache"
+    if past is None:
+        return "no past"
+    return ""
+
+
+def score_error(a: AttentionAttributes, inputs: Inputs, expected: AttentionResult) -> float:
+    """Worst error of a score in float32 arithmetic.
+
+    Norm and rotation leave a relative error of at most 16 roundings on vectors, the sum of D
+    products D more; both are relative to |q| |k| by Cauchy-Schwarz. Cap and bias add roundings of
+    their own size.
+    """
+    dim = expected.present_key.shape[-1]
+    bias = inputs["attention_bias"]
+    finite = 0.0 if bias is None else np.abs(np.where(np.isfinite(bias), bias, 0)).max()
+    largest = min(expected.largest_score, 1e4)
+    return float((dim + 16) * 2**-24 * largest + 2**-24 * (8 * a.softcap + min(finite, 100.0)))
+
+
+def compare(
+    a: AttentionAttributes, inputs: Inputs, actual: Inputs, expected: AttentionResult
+) -> float:
+    """Compares what the contract defines of `actual` with the reference.
+
+    Returns the absolute error that outputs were allowed.
+    """
+    query = inputs["query"]
+    assert query is not None
+    cache = expected.present_key.dtype
+    values = np.abs(expected.present_value.astype(np.float64)).max()
+    keys = np.abs(expected.present_key.astype(np.float64)).max()
+
+    for name, reference in (
+        ("present_key", expected.present_key),
+        ("present_value", expected.present_value),
+    ):
+        present = actual[name]
+        assert present is not None
+        assert present.shape == reference.shape
+        assert present.dtype == reference.dtype
+        for b, rows in enumerate(expected.cache_rows):
+            ours, theirs = (x[b, :, :rows].astype(np.float64) for x in (present, reference))
+            if name == "present_value" or not (a.do_rotary or inputs["k_norm_weight"] is not None):
+                np.testing.assert_array_equal(ours, theirs)
+            else:
+                # 16 roundings of float32, which may tip the rounding to the cache's type: one step.
+                bound = 16 * 2**-24 * keys + (
+                    2 * ROUNDOFF[cache] * np.abs(theirs) if cache != FLOAT32 else 0
+                )
+                assert (np.abs(ours - theirs) <= bound).all(), name
+
+    # Weights that are wrong by a factor of exp(+-error) move a weighted mean of the values by at
+    # most twice that; the sums over T keys add T roundings. A key that was rounded the other way
+    # moves a score by a step of the cache's type in one channel (two channels allowed for).
+    error = score_error(a, inputs, expected)
+    if cache != FLOAT32 and (a.do_rotary or inputs["k_norm_weight"] is not None):
+        error += (
+            4 * ROUNDOFF[cache] * expected.largest_score / np.sqrt(expected.present_key.shape[-1])
+        )
+    total = int(np.max(inputs["total_sequence_length"]))  # type: ignore[arg-type]
+    absolute = (2 * error + (total + 8) * 2**-24) * values
+    output = actual["output"]
+    assert output is not None
+    assert output.shape == expected.output.shape
+    assert output.dtype == query.dtype
+    for b, rows in enumerate(expected.output_rows):
+        ours, theirs = (x[b, :rows].astype(np.float64) for x in (output, expected.output))
+        relative = 0 if query.dtype == FLOAT32 else 2 * ROUNDOFF[query.dtype]
+        difference = np.abs(ours - theirs)
+        assert (difference <= absolute + relative * np.abs(theirs)).all(), (
+            difference.max(), absolute)  # fmt: skip
+
+    return float(absolute)
+
+
+def check(a: AttentionAttributes, inputs: Inputs, *, shared: bool = False) -> Inputs:
+    """Compares FlowAttention with the reference, and with ONNX Runtime where it has the feature."""
+    expected = group_query_attention(a, inputs)
+    actual = flow_attention(a, inputs, shared=shared)
+    absolute = compare(a, inputs, actual, expected)
+    if not why_no_cpu_operator(a, inputs):
+        compare_with_onnxruntime(a, inputs, actual, expected, absolute)
+    return actual
+
+
+def compare_with_onnxruntime(
+    a: AttentionAttributes,
+    inputs: Inputs,
+    actual: Inputs,
+    expected: AttentionResult,
+    absolute: float,
+) -> None:
+    """Outputs and caches of ONNX Runtime's own operator on the same inputs."""
+    if COUNTS_QUERY_OUT_OF_WINDOW and a.local_window_size > 1:
+        a = replace(a, local_window_size=a.local_window_size - 1)
+    session = open_session(model_of(a, inputs, domain="com.microsoft"))
+    # Its kernel multiplies weights of 0 with rows that hold no token yet; ours never reads them.
+    clean = {k: x if x is None else np.nan_to_num(x) for k, x in inputs.items() if "past" in k}
+    theirs = run(session, inputs | clean)
+    values = np.abs(expected.present_value.astype(np.float64)).max()
+    # It rounds like we do in float32. In float16 it rounds queries after rotation, weights and
+    # products as well: about 8 independent roundings of each of D products.
+    if expected.output.dtype == FLOAT16:
+        dim = expected.present_key.shape[-1]
+        absolute += 2 * 8 * 2**-11 * expected.largest_score / np.sqrt(dim) * values
+    for name, defined in (
+        ("output", expected.output_rows),
+        ("present_key", expected.cache_rows),
+        ("present_value", expected.cache_rows),
+    ):
+        axis = 0 if name == "output" else 1
+        mine = actual[name]
+        assert mine is not None
+        assert mine.shape == theirs[name].shape
+        for b, rows in enumerate(defined):
+            x, y = (
+                np.take(z[b], range(rows), axis).astype(np.float64) for z in (mine, theirs[name])
+            )
+            # One rounding of each side to the type, and in float16 four in its rotation of keys.
+            relative = (2 if name == "output" else 6) * ROUNDOFF[expected.output.dtype]
+            bound = 2 * absolute if name == "output" else 16 * 2**-24
+            scale = np.abs(y) if name == "output" else np.abs(y).max()
+            assert (np.abs(x - y) <= bound + relative * scale).all(), name

@@ -1,0 +1,172 @@
+"""The KV cache of aie.FlowAttention: shared or apart, of any length, whole or a window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_calls import (
+    SHARED,
+    attributes,
+    check,
+    compare,
+    flow_attention,
+    model_of,
+    random_inputs,
+)
+from op_models import BFLOAT16, FLOAT16, FLOAT32, open_session, run
+from reference import group_query_attention
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("sequence", "past", "capacity"), [(1, 12, 13), (1, 12, 50), (6, 12, 50)])
+def test_past_longer_than_its_tokens(shared: bool, sequence: int, past: int, capacity: int) -> None:
+    a = attributes(do_rotary=1)
+    inputs = random_inputs(a, sequence, lengths=(past + sequence,), capacity=capacity)
+    present = check(a, inputs, shared=shared)["present_key"]
+    assert present is not None
+    assert present.shape[2] == capacity
+
+
+def test_a_present_apart_grows_to_the_total() -> None:
+    a = attributes(do_rotary=1)
+    present = check(a, random_inputs(a, 3, lengths=(15,), capacity=12))["present_key"]
+    assert present is not None
+    assert present.shape[2] == 15
+
+
+@pytest.mark.parametrize("windowed", [0, 1])
+@pytest.mark.parametrize("only", ["present_key", "present_value"])
+def test_one_of_two_presents_may_be_shared(windowed: int, only: str) -> None:
+    a = attributes(do_rotary=1, local_window_size=8, sliding_window_cache=windowed)
+    inputs = random_inputs(a, 3, lengths=(23,), capacity=30 - 18 * windowed)
+    outputs = run(open_session(model_of(a, inputs)), inputs, {only: SHARED[only]})
+    compare(a, inputs, dict(outputs), group_query_attention(a, inputs))
+
+
+@pytest.mark.parametrize(("sequence", "past"), [(1, 12), (6, 0), (6, 12)])
+def test_a_shared_buffer_keeps_its_other_rows(sequence: int, past: int) -> None:
+    a = attributes(do_rotary=1)
+    inputs = random_inputs(a, sequence, lengths=(past + sequence,), capacity=30)
+    outputs = check(a, inputs, shared=True)
+    for now, before in SHARED.items():
+        x, y = outputs[now], inputs[before]
+        assert x is not None
+        assert y is not None
+        untouched = np.r_[0:past, past + sequence : 30]
+        np.testing.assert_array_equal(x[:, :, untouched], y[:, :, untouched])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+def test_single_tokens_of_a_batch_with_different_lengths(
+    shared: bool, dtype: np.dtype[Any]
+) -> None:
+    a = attributes(do_rotary=1)
+    check(a, random_inputs(a, 1, lengths=(3, 80, 1, 41), capacity=90, dtype=dtype), shared=shared)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("lengths", [(17, 5, 1), (70, 64, 66)])
+def test_right_padded_first_prompts_of_a_batch(shared: bool, lengths: tuple[int, ...]) -> None:
+    a = attributes(do_rotary=1)
+    check(a, random_inputs(a, max(lengths), lengths=lengths, capacity=80), shared=shared)
+
+
+def test_later_tokens_of_a_batch_with_different_lengths() -> None:
+    a = attributes(do_rotary=1)
+    check(a, random_inputs(a, 4, lengths=(30, 9, 22), capacity=40))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_turns_of_a_conversation(packed: bool, shared: bool) -> None:
+    """Each call's present is the next one's past, as a host uses the op."""
+    a = attributes(do_rotary=1, local_window_size=20)
+    capacity, total, past = 64, 0, None
+    for step, sequence in enumerate([13, 1, 1, 9, 1, 17, 1]):
+        total += sequence
+        inputs = random_inputs(
+            a, sequence, lengths=(total,), capacity=capacity if shared else 0, packed=packed,
+            max_position=capacity, seed=step,
+        )  # fmt: skip
+        if past is not None:
+            inputs |= {SHARED[name]: past[name] for name in SHARED}
+        past = check(a, inputs, shared=shared)
+
+
+def test_no_batch_rows_give_empty_outputs() -> None:
+    a = attributes()
+    inputs = random_inputs(a, 3, lengths=(3,), capacity=8)
+    for name in ("query", "past_key", "past_value", "seqlens_k"):
+        array = inputs[name]
+        assert array is not None
+        inputs[name] = array[:0]
+    output = flow_attention(a, inputs)["output"]
+    assert output is not None
+    assert output.shape == (0, 3, 4 * 32)
+
+
+def test_no_tokens_leave_the_cache_as_it_is() -> None:
+    a = attributes()
+    inputs = random_inputs(a, 1, lengths=(6,), capacity=8)
+    query = inputs["query"]
+    assert query is not None
+    outputs = flow_attention(
+        a, inputs | {"query": query[:, :0], "seqlens_k": np.array([4], np.int32)}
+    )
+    output, present, past = outputs["output"], outputs["present_key"], inputs["past_key"]
+    assert output is not None
+    assert present is not None
+    assert past is not None
+    assert output.shape == (1, 0, 4 * 32)
+    np.testing.assert_array_equal(present[:, :, :5], past[:, :, :5])
+
+
+# --- sliding-window cache -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize(("window", "capacity"), [(1, 1), (8, 8), (8, 11), (8, 24), (70, 150)])
+@pytest.mark.parametrize(
+    "steps",
+    [[1] * 30, [3] * 10, [5] * 8, [9] * 6, [40, 1, 1, 3, 1], [2, 200, 1, 100, 7, 1]],
+    ids=lambda steps: f"{sum(steps)}in{len(steps)}",
+)
+def test_sliding_window_cache(
+    shared: bool, dtype: np.dtype[Any], window: int, capacity: int, steps: list[int]
+) -> None:
+    """Each present is the next past; prompts may be longer than the cache."""
+    a = attributes(do_rotary=1, local_window_size=window, sliding_window_cache=1)
+    total, past = 0, None
+    for step, sequence in enumerate(steps):
+        total += sequence
+        inputs = random_inputs(
+            a, sequence, lengths=(total,), capacity=capacity, dim=16, dtype=dtype,
+            max_position=sum(steps), seed=step,
+        )  # fmt: skip
+        if past is not None:
+            inputs |= {SHARED[name]: past[name] for name in SHARED}
+        past = check(a, inputs, shared=shared)
+
+
+def test_sliding_window_cache_of_a_batch_with_different_lengths() -> None:
+    a = attributes(local_window_size=8, sliding_window_cache=1)
+    for lengths in ((30, 3, 12), (9, 8, 40)):
+        check(a, random_inputs(a, 1, lengths=lengths, capacity=12))
+        check(a, random_inputs(a, 1, lengths=lengths, capacity=12), shared=True)
+    check(a, random_inputs(a, 30, lengths=(30, 3, 12), capacity=12))
+
+
+@pytest.mark.parametrize(("sequence", "past"), [(1, 40), (5, 40), (40, 0)])
+def test_bias_columns_of_a_sliding_window_cache_are_positions(sequence: int, past: int) -> None:
+    a = attributes(local_window_size=8, sliding_window_cache=1)
+    inputs = random_inputs(a, sequence, lengths=(past + sequence,), capacity=12)
+    rng = np.random.default_rng(10)
+    shape = (1, a.num_heads, sequence, past + sequence)
+    inputs["attention_bias"] = rng.standard_normal(shape).astype(np.float32)
+    check(a, inputs)

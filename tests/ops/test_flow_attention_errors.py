@@ -1,0 +1,256 @@
+"""aie.FlowAttention on bad values, wrong inputs and wrong attributes; shapes that it infers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_calls import (
+    SHARED,
+    Array,
+    attributes,
+    check,
+    flow_attention,
+    model_of,
+    random_inputs,
+)
+from op_models import FLOAT32, one_op_model, open_session, run
+
+from ort_aie_ep import _native
+
+# --- NaN and infinities ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("sequence", "past"), [(1, 40), (1, 1500), (40, 0), (5, 70)])
+def test_a_bad_query_reaches_its_own_token_and_head(
+    poison: float, sequence: int, past: int
+) -> None:
+    a = attributes(do_rotary=1)
+    inputs = random_inputs(a, sequence, lengths=(past + sequence,), packed=False)
+    clean = flow_attention(a, inputs)["output"]
+    query = inputs["query"]
+    assert query is not None
+    token, head = sequence // 2, 2
+    query[0, token, head * 32 + 5] = poison
+    output = flow_attention(a, inputs)["output"]
+    assert output is not None
+    assert clean is not None
+    hit = np.zeros(output.shape, bool)
+    hit[0, token, head * 32 : (head + 1) * 32] = True
+    assert np.isnan(output[hit]).all()
+    np.testing.assert_array_equal(output[~hit], clean[~hit])
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["key", "value"])
+@pytest.mark.parametrize("options", [{}, {"softcap": 20.0}, {"smooth_softmax": 1}])
+def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
+    poison: float, name: str, options: dict[str, Any]
+) -> None:
+    a = attributes(**options)
+    inputs = random_inputs(a, 60, lengths=(60, 60), packed=False)
+    clean = flow_attention(a, inputs)
+    array = inputs[name]
+    assert array is not None
+    array[1, 20, 3] = poison  # of KV head 0, so of query heads 0 and 1
+    bad = flow_attention(a, inputs)
+    output, before = bad["output"], clean["output"]
+    assert output is not None
+    assert before is not None
+    if name == "value":  # keys may drown in the soft cap or get no weight, a value cannot
+        channels = [3, 32 + 3]
+        assert not np.isfinite(output[1, 20:, channels]).any()
+    elif np.isnan(poison):
+        assert np.isnan(output[1, 20:, :64]).all()
+    np.testing.assert_array_equal(output[0], before[0])  # the other batch row
+    np.testing.assert_array_equal(output[1, :, 64:], before[1, :, 64:])  # the other KV head
+    np.testing.assert_array_equal(output[1, :16], before[1, :16])  # queries of earlier tiles
+    present = bad["present_" + name]
+    assert present is not None
+    np.testing.assert_array_equal(present[1, 0, 20, 3], array[1, 20, 3])
+
+
+@pytest.mark.parametrize("name", ["attention_bias", "head_sink", "cos_cache"])
+def test_other_bad_inputs_propagate(name: str) -> None:
+    a = attributes(do_rotary=1)
+    for sequence, past in ((1, 40), (20, 0)):
+        inputs = random_inputs(a, sequence, lengths=(past + sequence,))
+        inputs["attention_bias"] = np.zeros((1, 1, sequence, past + sequence), np.float32)
+        inputs["head_sink"] = np.zeros(a.num_heads, np.float32)
+        array = inputs[name]
+        assert array is not None
+        array[...] = np.nan
+        output = flow_attention(a, inputs)["output"]
+        assert np.isnan(output).all()  # type: ignore[arg-type]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def resized(array: Array | None, shape: tuple[int, ...]) -> Array:
+    assert array is not None
+    return np.zeros(shape, array.dtype)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A change of good inputs, (1, 1, 40 channels of past) and the text of the error."""
+
+    change: dict[str, Any]
+    message: str
+    options: dict[str, Any]
+
+
+def wrong(message: str, options: dict[str, Any] | None = None, **change: Any) -> Wrong:
+    return Wrong(change, message, options or {})
+
+
+INT32 = np.int32
+WRONG_INPUTS = [
+    wrong(r"seqlens_k\[0\] says 40 past tokens, but past_key holds 16 rows",
+          seqlens_k=np.array([40], INT32), total_sequence_length=np.array(41, INT32)),
+    wrong(r"seqlens_k\[0\] is 11, outside \[0, total_sequence_length=11\)",
+          seqlens_k=np.array([11], INT32)),
+    wrong(r"seqlens_k\[0\] is -1, outside", seqlens_k=np.array([-1], INT32)),
+    wrong(r"seqlens_k\[0\] is -2147483648, outside", seqlens_k=np.array([-(2**31)], INT32)),
+    wrong(r"seqlens_k must be int32 \(1\), got int32 \(2\)", seqlens_k=np.array([9, 9], INT32)),
+    wrong(r"seqlens_k must be int32 \(1\), got int64", seqlens_k=np.array([9], np.int64)),
+    wrong("total_sequence_length is 0, less than the 1 query rows",
+          total_sequence_length=np.array(0, INT32)),
+    wrong("total_sequence_length must be one int32", total_sequence_length=np.zeros(2, INT32)),
+    wrong("total_sequence_length 11 is beyond cos_cache's 8 positions", {"do_rotary": 1},
+          cos_cache=np.ones((8, 16), np.float32), sin_cache=np.ones((8, 16), np.float32)),
+    wrong("needs inputs cos_cache and sin_cache", {"do_rotary": 1}),
+    wrong(r"cos_cache must be float \(max_position, at most 16\), got float \(20, 17\)",
+          {"do_rotary": 1}, cos_cache=np.ones((20, 17), np.float32),
+          sin_cache=np.ones((20, 17), np.float32)),
+    wrong(r"sin_cache must be float \(20, 16\), got float \(19, 16\)", {"do_rotary": 1},
+          cos_cache=np.ones((20, 16), np.float32), sin_cache=np.ones((19, 16), np.float32)),
+    wrong("position 20 of batch row 0 is outside cos_cache's 20 positions", {"do_rotary": 1},
+          cos_cache=np.ones((20, 16), np.float32), sin_cache=np.ones((20, 16), np.float32),
+          position_ids=np.array([[20]], np.int64)),
+    wrong("position -1 of batch row 0 is outside", {"do_rotary": 1},
+          cos_cache=np.ones((20, 16), np.float32), sin_cache=np.ones((20, 16), np.float32),
+          position_ids=np.array([[-1]], np.int64)),
+    wrong(r"position_ids must be int64 \(1, 1\), got int64 \(1, 2\)",
+          position_ids=np.zeros((1, 2), np.int64)),
+    wrong(r"query must be \(batch, sequence, channels\), got \(1, 256\)",
+          query=np.zeros((1, 256), np.float32)),
+    wrong("query has 255 channels, which is no multiple of 8 heads",
+          query=np.zeros((1, 1, 255), np.float32)),
+    wrong("query must be float, float16 or bfloat16, got uint8",
+          query=np.zeros((1, 1, 256), np.uint8)),
+    wrong("head dimension must be a multiple of 8, got 20",
+          query=np.zeros((1, 1, 160), np.float32)),
+    wrong("key and value go together", key=np.zeros((1, 1, 64), np.float32)),
+    wrong(r"key must be float \(1, 1, 128\), got float \(1, 1, 64\)",
+          key=np.zeros((1, 1, 64), np.float32), value=np.zeros((1, 1, 128), np.float32)),
+    wrong("past_key and past_value go together", past_value=None),
+    wrong(r"past_key must be \(1, 2, length, 32\), got \(1, 3, 16, 32\)",
+          past_key=np.zeros((1, 3, 16, 32), np.float32)),
+    wrong(r"past_value must be float \(1, 2, 16, 32\), got float \(1, 2, 17, 32\)",
+          past_value=np.zeros((1, 2, 17, 32), np.float32)),
+    wrong("past_key must be float, float16 or bfloat16, got uint8",
+          past_key=np.zeros((1, 2, 16, 32), np.uint8),
+          past_value=np.zeros((1, 2, 16, 32), np.uint8)),
+    wrong(r"attention_bias must be float \(1 or 1, 4 or 1, 1, 11\), got float \(1, 3, 1, 11\)",
+          attention_bias=np.zeros((1, 3, 1, 11), np.float32)),
+    wrong("attention_bias must be", attention_bias=np.zeros((1, 1, 1, 10), np.float32)),
+    wrong("attention_bias must be float .*, got float16",
+          attention_bias=np.zeros((1, 1, 1, 11), np.float16)),
+    wrong(r"head_sink must be float \(4\), got float \(2\)", head_sink=np.zeros(2, np.float32)),
+    wrong(r"q_norm_weight must be float \(32\), got float \(16\)",
+          q_norm_weight=np.ones(16, np.float32)),
+    wrong("k_scale: a quantised KV cache is not supported", k_scale=np.ones(1, np.float32)),
+    wrong("v_scale: a quantised KV cache is not supported", v_scale=np.ones(1, np.float32)),
+    wrong("past_key holds 16 rows; a sliding-window cache needs at least local_window_size=17",
+          {"local_window_size": 17, "sliding_window_cache": 1}),
+    wrong("seqlens_k is missing", seqlens_k=None),
+    wrong("total_sequence_length is missing", total_sequence_length=None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_INPUTS, ids=lambda case: case.message[:40])
+def test_wrong_inputs_are_named_and_the_session_lives(case: Wrong) -> None:
+    a = attributes(**case.options)
+    good = random_inputs(attributes(), 1, lengths=(11,), capacity=16)
+    session = open_session(model_of(a, good | case.change))
+    with pytest.raises(Exception, match=f"FlowAttention node.*the_node.*{case.message}"):
+        run(session, good | case.change)
+    check(attributes(), good)  # a good call still works afterwards
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 0}, "num_heads must be a positive multiple of kv_num_heads"),
+        ({"num_heads": 3, "kv_num_heads": 2}, "num_heads=3 kv_num_heads=2"),
+        ({"causal": 2}, "causal must be 0 or 1, got 2"),
+        ({"causal": 0, "local_window_size": 4}, "local_window_size needs causal=1"),
+        ({"sliding_window_cache": 1}, "sliding_window_cache=1 needs local_window_size > 0"),
+    ],
+)
+def test_wrong_attributes_are_named_when_a_session_is_made(
+    options: dict[str, Any], message: str
+) -> None:
+    inputs = random_inputs(attributes(), 1, lengths=(11,))
+    with pytest.raises(Exception, match=f"aie.FlowAttention node 'the_node'.*{message}"):
+        open_session(model_of(attributes(**options), inputs))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ({"qk_output": 1}, "qk_output=1 is not supported"),
+        ({"format": 99}, "the model has format 99, this library reads format"),
+        ({"format": 0}, "the model has format 0"),
+    ],
+)
+def test_a_score_output_or_an_unknown_format_is_refused(
+    attribute: dict[str, int], message: str
+) -> None:
+    inputs = random_inputs(attributes(), 1, lengths=(11,))
+    outputs = {name: FLOAT32 for name in ("output", "present_key", "present_value")}
+    given = {"num_heads": 4, "kv_num_heads": 2, "format": _native.FORMAT} | attribute
+    with pytest.raises(Exception, match=f"'the_node'.*{message}"):
+        open_session(one_op_model("FlowAttention", inputs, outputs, given))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_present_outputs_are_required(count: int) -> None:
+    inputs = random_inputs(attributes(), 1, lengths=(11,))
+    given = {"num_heads": 4, "kv_num_heads": 2, "format": _native.FORMAT}
+    outputs = {name: FLOAT32 for name in ("output", "present_key")[:count]}
+    with pytest.raises(Exception, match=f"the_node.* output size {count} not in range.*min=3"):
+        open_session(one_op_model("FlowAttention", inputs, outputs, given))
+
+
+def test_a_bound_buffer_that_is_too_short_is_an_error() -> None:
+    a = attributes()
+    inputs = random_inputs(a, 1, lengths=(11,), capacity=10)  # the shared buffer holds 10 rows
+    session = open_session(model_of(a, inputs))
+    with pytest.raises(Exception, match=r"the_node|shape"):
+        run(session, inputs, SHARED)
+
+
+# --- shapes that a session knows before it runs ---------------------------------------------------
+
+
+def test_shapes_are_inferred() -> None:
+    a = attributes(4, 2, local_window_size=8, sliding_window_cache=1)
+    inputs = random_inputs(a, 1, lengths=(20,), capacity=12)
+    model = one_op_model(
+        "FlowAttention",
+        inputs,
+        {name: FLOAT32 for name in ("output", "present_key", "present_value")},
+        {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 8, "sliding_window_cache": 1,
+         "format": _native.FORMAT},
+        dims={"query": ["batch", "sequence", 8 * 32], "past_key": ["batch", 2, "rows", 32]},
+    )  # fmt: skip
+    shapes = {value.name: value.shape for value in open_session(model).get_outputs()}
+    assert shapes["output"] == ["batch", "sequence", 4 * 32]
+    assert shapes["present_key"] == ["batch", 2, "rows", 32]
+    assert shapes["present_value"] == ["batch", 2, "rows", 32]

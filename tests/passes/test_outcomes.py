@@ -1,0 +1,271 @@
+"""What each pass replaces, what it leaves, and the reason it gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from builder_nodes import attention_model, projection_model, tied_model
+from onnx import TensorProto
+from op_models import BFLOAT16, FLOAT16, open_session, run
+
+from ort_aie_ep import _native, q4nx
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import NodeOutcome, run_passes
+
+
+def rewritten(model: onnx.ModelProto) -> tuple[ir.Model, list[NodeOutcome]]:
+    graph_model = ir.from_proto(model)
+    return graph_model, list(run_passes(graph_model).outcomes.values())
+
+
+def only_node(model: ir.Model, op_type: str) -> ir.Node:
+    (node,) = (node for node in model.graph if node.op_type == op_type)
+    return node
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    return {name: attribute.value for name, attribute in node.attributes.items()}
+
+
+def signature(model: ir.Model) -> list[tuple[str | None, ir.DataType | None, str]]:
+    return [(v.name, v.dtype, str(v.shape)) for v in (*model.graph.inputs, *model.graph.outputs)]
+
+
+# --- MatMulNBits -> Q4NXMatMul --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("block_size", [32, 64, 128, 256])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_projection_is_replaced(
+    dtype: np.dtype[Any], block_size: int, zero_points: bool, bias: bool
+) -> None:
+    source = projection_model(
+        40, 320, dtype=dtype, block_size=block_size, zero_points=zero_points, bias=bias
+    )
+    model, outcomes = rewritten(source)
+    assert outcomes == [NodeOutcome("/model/proj/MatMul_Q4", "MatMulNBits", "aie.Q4NXMatMul", "")]
+    (node,) = model.graph
+    assert (node.domain, node.op_type, node.name) == ("aie", "Q4NXMatMul", "/model/proj/MatMul_Q4")
+    assert attributes_of(node) == {
+        "K": 320, "N": 40, "accuracy_level": 4, "format": _native.FORMAT
+    }  # fmt: skip
+    assert [value.name for value in node.inputs if value] == ["x", "proj.B_q4nx"] + ["bias"] * bias
+    assert signature(model) == signature(ir.from_proto(source))
+    assert set(model.graph.initializers) == {"proj.B_q4nx"} | ({"bias"} if bias else set())
+    assert model.opset_imports["aie"] == 1
+    (weights,) = (v for v in model.graph.initializers.values() if v.name == "proj.B_q4nx")
+    assert weights.const_value is not None
+    blocks = weights.const_value.numpy()
+    assert blocks.shape == q4nx.blocks_shape(40, 320)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"bits": 8}, "weights have 8 bits; Q4NX holds 4"),
+        ({"bits": 2}, "weights have 2 bits; Q4NX holds 4"),
+        ({"block_size": 16}, "block_size is 16; Q4NX shares a scale among 32 in-features"),
+        ({"g_idx": True}, "g_idx permutes the groups"),
+        ({"as_inputs": ("proj.B",)}, "B, scales or zero_points are not constant"),
+        ({"as_inputs": ("proj.scales",)}, "B, scales or zero_points are not constant"),
+        ({"as_inputs": ("proj.zero_points",), "zero_points": True}, "are not constant"),
+        ({"weight_prepacked": 1}, "weight_prepacked=1 is a CUDA layout"),
+        ({"dtype": np.dtype(np.int8)}, "A is INT8; expected FLOAT, FLOAT16 or BFLOAT16"),
+    ],
+)
+def test_a_projection_is_left_with_a_reason(options: dict[str, Any], reason: str) -> None:
+    source = projection_model(**options)
+    before = source.SerializeToString(deterministic=True)
+    model, (outcome,) = rewritten(source)
+    assert outcome.becomes is None
+    assert reason in outcome.reason
+    after = ir.to_proto(model)
+    assert [node.op_type for node in after.graph.node] == ["MatMulNBits"]
+    assert after.graph.node[0] == onnx.ModelProto.FromString(before).graph.node[0]
+
+
+def test_an_attribute_of_the_wrong_type_is_an_error() -> None:
+    source = projection_model()
+    (node,) = source.graph.node
+    for attribute in node.attribute:
+        if attribute.name == "K":
+            attribute.CopyFrom(onnx.helper.make_attribute("K", 320.0))
+    with pytest.raises(
+        AieError, match=r"/model/proj/MatMul_Q4.*attribute K must be int, got 320.0"
+    ):
+        rewritten(source)
+
+
+def test_nodes_without_names_are_told_apart_by_their_outputs() -> None:
+    source = projection_model()
+    source.graph.node[0].name = ""
+    _, (outcome,) = rewritten(source)
+    assert outcome.node == "MatMulNBits -> y"
+
+
+# --- GroupQueryAttention -> FlowAttention ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_attention_is_replaced(cache: int) -> None:
+    source = attention_model(
+        cache=cache, scale=0.25, softcap=30.0, local_window_size=8, sliding_window_cache=1
+    )
+    model, outcomes = rewritten(source)
+    assert outcomes == [
+        NodeOutcome(
+            "/model/attn/GroupQueryAttention", "GroupQueryAttention", "aie.FlowAttention", ""
+        )
+    ]
+    (node,) = model.graph
+    assert (node.domain, node.op_type) == ("aie", "FlowAttention")
+    assert attributes_of(node) == {
+        "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "scale": 0.25, "softcap": 30.0,
+        "local_window_size": 8, "sliding_window_cache": 1, "format": _native.FORMAT,
+    }  # fmt: skip
+    assert signature(model) == signature(ir.from_proto(source))
+    names = [value.name if value else None for value in node.inputs]
+    assert names[:1] + names[3:] == [
+        "qkv",
+        "past_key",
+        "past_value",
+        "seqlens_k",
+        "total",
+        "cos",
+        "sin",
+    ]
+    # No input name is empty, which ONNX Runtime 1.23 could not load.
+    assert all(names)
+    assert names[1] == names[2]
+    placeholder = node.inputs[1]
+    assert placeholder is not None
+    assert placeholder.const_value is not None
+    assert placeholder.const_value.numpy().shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"cache": TensorProto.INT8, "scales": True, "k_quant_type": "PER_TENSOR",
+          "v_quant_type": "PER_TENSOR"}, "the KV cache is quantised"),
+        ({"scales": True}, "the KV cache is quantised"),
+        ({"cache": TensorProto.UINT8}, "types are FLOAT with a UINT8 cache"),
+        ({"outputs": 4, "qk_output": 1}, "output_qk asks for the score matrix"),
+        ({"outputs": 4}, "output_qk asks for the score matrix"),
+        ({"num_heads": 3}, "num_heads=3 is no multiple of kv_num_heads=2"),
+        ({"causal": 0, "local_window_size": 4}, "a window without causal attention"),
+        ({"outputs": 1}, "present_key and present_value"),
+        ({"outputs": 2}, "present_key and present_value"),
+    ],
+)  # fmt: skip
+def test_attention_is_left_with_a_reason(options: dict[str, Any], reason: str) -> None:
+    model, outcomes = rewritten(attention_model(**options))
+    assert [node.op_type for node in model.graph] == ["GroupQueryAttention"]
+    (outcome,) = outcomes
+    assert outcome.becomes is None
+    assert reason in outcome.reason
+
+
+def test_an_empty_score_output_does_not_matter() -> None:
+    source = attention_model(outputs=4)
+    source.graph.node[0].output[3] = ""
+    del source.graph.output[3]
+    model, (outcome,) = rewritten(source)
+    assert outcome.becomes == "aie.FlowAttention"
+    assert signature(model) == signature(ir.from_proto(source))
+    open_session(ir.to_proto(model).SerializeToString())
+
+
+# --- tied embedding -> Q4NXGather -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("reshape", [None, [70, -1], [-1, 160], [0, 160]])
+def test_a_tied_embedding_shares_the_projections_weights(
+    zero_points: bool, reshape: list[int] | None
+) -> None:
+    source = tied_model(zero_points=zero_points, reshape=reshape)
+    model, outcomes = rewritten(source)
+    assert {o.op_type: o.becomes for o in outcomes} == {
+        "GatherBlockQuantized": "aie.Q4NXGather",
+        "MatMulNBits": "aie.Q4NXMatMul",
+    }
+    gather, projection = only_node(model, "Q4NXGather"), only_node(model, "Q4NXMatMul")
+    assert gather.inputs[0] is projection.inputs[1]
+    assert attributes_of(gather) == {"K": 320, "N": 70, "dtype": 1, "format": _native.FORMAT}
+    assert list(model.graph.initializers) == ["lm_head.B_q4nx"]
+    assert len(list(model.graph)) == 2  # the Reshape is gone
+    assert signature(model) == signature(ir.from_proto(source))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"tied": False}, "its weights are not tied to a MatMulNBits"),
+        ({"gather_block_size": 64}, "its weights are not tied to a MatMulNBits"),
+        ({"bits": 8}, "the projection that it is tied to stays on the CPU EP: weights have 8 bits"),
+        ({"block_size": 16}, "stays on the CPU EP: block_size is 16"),
+        ({"k": 300}, "K=300 is no multiple of block_size=32"),
+        ({"reshape": [140, 80]}, "its data is reshaped"),
+    ],
+)
+def test_an_embedding_is_left_with_a_reason(options: dict[str, Any], reason: str) -> None:
+    model, outcomes = rewritten(tied_model(**options))
+    (outcome,) = (o for o in outcomes if o.op_type == "GatherBlockQuantized")
+    assert outcome.becomes is None
+    assert reason in outcome.reason
+    only_node(model, "GatherBlockQuantized")
+
+
+# --- whole graphs ---------------------------------------------------------------------------------
+
+
+def test_a_rewritten_graph_runs_and_gives_the_same_results() -> None:
+    for source, feeds in (
+        (projection_model(bias=True), {"x": np.ones((1, 2, 320), np.float32)}),
+        (tied_model(), {"ids": np.array([[3, 69, 0]], np.int64)}),
+    ):
+        expected = run(open_session(source.SerializeToString()), feeds)
+        model, _ = rewritten(source)
+        actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)
+        for name, y in expected.items():
+            # int8 activations, 2 steps of 1/127 of values up to 1, and bfloat16 scales (2^-8): of
+            # independent errors, relative to the norm of the whole result.
+            assert np.linalg.norm(actual[name] - y) <= 0.03 * np.linalg.norm(y)
+
+
+def test_a_rewritten_attention_runs() -> None:
+    source = attention_model()
+    rng = np.random.default_rng(1)
+    feeds = {
+        "qkv": rng.standard_normal((2, 1, 256)).astype(np.float32),
+        "past_key": rng.standard_normal((2, 2, 9, 32)).astype(np.float32),
+        "past_value": rng.standard_normal((2, 2, 9, 32)).astype(np.float32),
+        "seqlens_k": np.array([9, 4], np.int32),
+        "total": np.array(10, np.int32),
+    }
+    model, _ = rewritten(source)
+    actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)
+    expected = run(open_session(source.SerializeToString()), feeds)
+    np.testing.assert_allclose(actual["output"], expected["output"], rtol=0, atol=2e-5)
+
+
+def test_a_graph_without_such_nodes_is_left_alone() -> None:
+    graph = onnx.parser.parse_graph("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    model, outcomes = rewritten(onnx.helper.make_model(graph))
+    assert outcomes == []
+    assert [node.op_type for node in model.graph] == ["Relu"]
+    assert "aie" not in model.opset_imports
+
+
+def test_passes_are_idempotent() -> None:
+    model, _ = rewritten(tied_model())
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert list(run_passes(model).outcomes) == []
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
