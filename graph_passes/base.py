@@ -36,11 +36,11 @@ class Report:
 
     def replaced(self, node: ir.Node, becomes: str) -> None:
         """Notes that `node` became an aie.* op."""
-        self.outcomes[_label(node)] = NodeOutcome(_label(node), node.op_type, becomes, "")
+        self.outcomes[node_label(node)] = NodeOutcome(node_label(node), node.op_type, becomes, "")
 
     def left(self, node: ir.Node, reason: str) -> None:
         """Notes that `node` stays as it is."""
-        self.outcomes[_label(node)] = NodeOutcome(_label(node), node.op_type, None, reason)
+        self.outcomes[node_label(node)] = NodeOutcome(node_label(node), node.op_type, None, reason)
 
 
 class NodeRule(pattern.RewriteRuleClassBase):
@@ -115,7 +115,7 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
         return default
     if not isinstance(attr.value, type(default)):
         raise AieError(
-            f"node '{_label(node)}' ({node.op_type}): attribute {name} must be "
+            f"node '{node_label(node)}' ({node.op_type}): attribute {name} must be "
             f"{type(default).__name__}, got {attr.value!r}"
         )
     return attr.value
@@ -134,5 +134,6 @@ def type_name(*values: ir.Value | None) -> str:
     return "of unknown type"
 
 
-def _label(node: ir.Node) -> str:
+def node_label(node: ir.Node) -> str:
+    """The node's name, or what it computes where it has none."""
     return node.name or f"{node.op_type} -> {node.outputs[0].name}"

@@ -91,15 +91,15 @@ def compile_model(
         )
     model.metadata_props["ort_aie.format"] = str(FORMAT)
     model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
-    # Listed before anything is written: the destination may lie inside the source.
-    others = _other_files(folder, skip={folder.model, *data_files})
+    # A bare .onnx file says nothing of its neighbours: they stay where they are. Listed before
+    # anything is written: the destination may lie inside the source.
+    skip = {folder.model, *data_files}
+    others = _other_files(folder, skip) if Path(source).is_dir() else []
     with _written_beside(target) as work:
         path = work / folder.model.relative_to(folder.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         weight_bytes = _save(model, path, progress)
-        # A bare .onnx file says nothing of its neighbours: they stay where they are.
-        if Path(source).is_dir():
-            _carry_over(folder, others, work)
+        _carry_over(folder, others, work)
         if folder.genai_config is not None:
             _make_genai_folder(folder.genai_config, work)
         _write_json(work / REPORT, {"format": FORMAT, "nodes": [asdict(o) for o in outcomes]})

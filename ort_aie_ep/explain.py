@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import DOMAIN, run_passes
+from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.machine import find_npu, why_no_npu
 from ort_aie_ep.model_folder import ModelFolder, find_model, load_model
 
@@ -69,9 +69,9 @@ def explain(path: Path) -> Explanation:
 
 
 def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
-    before = [(_label(node), _op(node)) for node in _nodes(model)]
+    before = [(node_label(node), _op(node)) for node in _nodes(model)]
     outcomes = run_passes(model).outcomes
-    left = {_label(node) for node in _nodes(model)}
+    left = {node_label(node) for node in _nodes(model)}
     fates = []
     for label, op in before:
         outcome = outcomes.get(label)
@@ -88,9 +88,11 @@ def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
 def _compiled(model: ir.Model, folder: ModelFolder, npu: str) -> tuple[NodeFate, ...]:
     reasons = _reported_reasons(folder.path / REPORT)
     return tuple(
-        NodeFate(_label(node), _op(node), "", HOST, npu)
+        NodeFate(node_label(node), _op(node), "", HOST, npu)
         if node.domain == DOMAIN
-        else NodeFate(_label(node), _op(node), "", CPU_EP, reasons.get(_label(node), NO_OPERATOR))
+        else NodeFate(
+            node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)
+        )
         for node in _nodes(model)
     )
 
@@ -113,8 +115,3 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
 
 def _op(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-
-
-def _label(node: ir.Node) -> str:
-    """What the passes' report calls the node."""
-    return node.name or f"{node.op_type} -> {node.outputs[0].name}"

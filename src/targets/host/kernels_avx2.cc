@@ -9,7 +9,6 @@
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/f16c.inc"
 #include "targets/host/kernels_generic.inc"
 
 // Even or odd out-features of half a block, 32 k: 16-bit sums of at most 8 * 2 * 15 * 127.
@@ -20,8 +19,8 @@ inline vli AddLanes(__m256i sums) {
 
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose
 // bytes are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
-void FusedDqpInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                      const float* sums, float* y) {
+void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const float* sums, float* y) {
   const __m256i interleave = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
   const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1,  //
@@ -62,26 +61,10 @@ void FusedDqpInt8Avx2(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, 
 }  // namespace
 
 extern const Kernels kAvx2Kernels;
-const Kernels kAvx2Kernels = {
-    "avx2",
-    Float16ToFloat,
-    Bfloat16ToFloat,
-    FloatToFloat16,
-    FloatToBfloat16,
-    QuantizeInt8,
-    GroupSums,
-    FusedDqpBf16,
-    FusedDqpInt8Avx2,
-    DequantizeBlock,
-    GemmBf16,
-    UnpackBlock,
-    GemmInt8,
-    Scores,
-    ScoresMany,
-    Softcap,
-    Max,
-    ExpSum,
-    Accumulate,
-};
+constinit const Kernels kAvx2Kernels = [] {
+  Kernels kernels = GenericKernels("avx2");
+  kernels.fused_dqp_int8 = FusedDqpInt8;
+  return kernels;
+}();
 
 }  // namespace ort_aie::host

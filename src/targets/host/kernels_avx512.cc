@@ -10,7 +10,6 @@
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/f16c.inc"
 #include "targets/host/kernels_generic.inc"
 
 // 32 bfloat16 values -> those of the 16 even and of the 16 odd out-features.
@@ -74,8 +73,8 @@ void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
 
 // 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
 // side, as dpbusd wants them: k..k+3 in the low half, k+4..k+7 in the high half.
-void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
-                        const float* scales, const float* sums, float* y) {
+void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const float* sums, float* y) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
       0,  8,  16, 24, 1,  9,  17, 25, 2,  10, 18, 26, 3,  11, 19, 27,  //
       4,  12, 20, 28, 5,  13, 21, 29, 6,  14, 22, 30, 7,  15, 23, 31,  //
@@ -154,26 +153,12 @@ void UnpackBlockAvx512(const uint8_t* block, uint8_t* codes, float* scales, floa
 }  // namespace
 
 extern const Kernels kAvx512Kernels;
-const Kernels kAvx512Kernels = {
-    "avx512",
-    Float16ToFloat,
-    Bfloat16ToFloat,
-    FloatToFloat16,
-    FloatToBfloat16,
-    QuantizeInt8,
-    GroupSums,
-    FusedDqpBf16Avx512,
-    FusedDqpInt8Avx512,
-    DequantizeBlock,
-    GemmBf16,
-    UnpackBlockAvx512,
-    GemmInt8,
-    Scores,
-    ScoresMany,
-    Softcap,
-    Max,
-    ExpSum,
-    Accumulate,
-};
+constinit const Kernels kAvx512Kernels = [] {
+  Kernels kernels = GenericKernels("avx512");
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx512;
+  kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.unpack_block = UnpackBlockAvx512;
+  return kernels;
+}();
 
 }  // namespace ort_aie::host

@@ -57,26 +57,10 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
 }  // namespace
 
 extern const Kernels kPortableKernels;
-const Kernels kPortableKernels = {
-    "portable",
-    Float16ToFloat,
-    Bfloat16ToFloat,
-    FloatToFloat16,
-    FloatToBfloat16,
-    QuantizeInt8,
-    GroupSums,
-    FusedDqpBf16,
-    FusedDqpInt8,
-    DequantizeBlock,
-    GemmBf16,
-    UnpackBlock,
-    GemmInt8,
-    Scores,
-    ScoresMany,
-    Softcap,
-    Max,
-    ExpSum,
-    Accumulate,
-};
+constinit const Kernels kPortableKernels = [] {
+  Kernels kernels = GenericKernels("portable");
+  kernels.fused_dqp_int8 = FusedDqpInt8;
+  return kernels;
+}();
 
 }  // namespace ort_aie::host
