@@ -77,4 +77,6 @@ class MatMulNBitsToQ4NX(NodeRule):
             "K": weights.k,
             "N": weights.n,
             "accuracy_level": attribute(node, "accuracy_level", 0),
+            # Without zero points each is 8, and -8 * scale is exact: minima need not be read.
+            "symmetric": int(weights.zero_points is None),
         }

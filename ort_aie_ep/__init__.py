@@ -52,10 +52,12 @@ def compile(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
+    kv: str | None = None,
+    last_logits: bool = False,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles a model folder: see `ort_aie_ep.compiler.compile_model`."""
     # Importing the package must stay light for applications that only want library_path().
     from ort_aie_ep.compiler import compile_model
 
-    return compile_model(source, destination, progress=progress)
+    return compile_model(source, destination, kv=kv, last_logits=last_logits, progress=progress)

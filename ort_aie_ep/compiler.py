@@ -17,6 +17,8 @@ import onnx_ir as ir
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, NodeOutcome, run_passes
+from ort_aie_ep.graph_passes.kv_cache import set_cache_type
+from ort_aie_ep.graph_passes.last_logits import keep_last_logits
 from ort_aie_ep.model_folder import (
     GENAI_CONFIG,
     ModelFolder,
@@ -55,17 +57,21 @@ def compile_model(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
+    kv: str | None = None,
+    last_logits: bool = False,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles the model in `source` into the new folder `destination`.
 
     MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention, and an embedding tied
     to the lm_head aie.Q4NXGather on the same tensor. Names, types and shapes of the graph's inputs
-    and outputs stay; other files of the folder are carried over.
+    and outputs stay unless asked otherwise; other files of the folder are carried over.
 
     Args:
         source: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
+        kv: "f16" or "bf16" gives past and present that type; None leaves it.
+        last_logits: give the last position's logits alone, (batch, 1, vocabulary).
         progress: called as weights are written.
 
     Raises:
@@ -89,6 +95,10 @@ def compile_model(
                 + "".join(f"\n  {o.node}: {o.reason}" for o in outcomes[:5])
             )
         )
+    if kv is not None:
+        set_cache_type(model, kv)
+    if last_logits:
+        keep_last_logits(model)
     model.metadata_props["ort_aie.format"] = str(FORMAT)
     model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
     # A bare .onnx file says nothing of its neighbours: they stay where they are. Listed before

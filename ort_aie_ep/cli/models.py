@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,25 @@ from ort_aie_ep.cli.options import (
 from ort_aie_ep.errors import AieError
 
 
+class KvType(StrEnum):
+    """Types that `compile --kv` gives to the cache."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+
+
 @app.command("compile")
 def compile_command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
+    kv: Annotated[
+        KvType | None,
+        typer.Option(help="Type of the KV cache. Default: the model's, float32 as a rule."),
+    ] = None,
+    last_logits: Annotated[
+        bool,
+        typer.Option("--last-logits", help="Logits of the last position only: faster prompts."),
+    ] = False,
 ) -> None:
     """Compile an int4 model for the aie.* operators.
 
@@ -33,6 +49,7 @@ def compile_command(
     ```
     ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
     ort-aie run Llama-3.2-1B-aie "Once upon a time"
+    ort-aie compile MODEL COMPILED --kv f16 --last-logits
     ```
     """
     from ort_aie_ep.compiler import REPORT, compile_model
@@ -40,7 +57,13 @@ def compile_command(
     from ort_aie_ep.text import has_tokenizer
 
     with console.bytes_bar("compiling") as progress:
-        result = compile_model(source, destination, progress=progress)
+        result = compile_model(
+            source,
+            destination,
+            kv=kv.value if kv else None,
+            last_logits=last_logits,
+            progress=progress,
+        )
     from ort_aie_ep.cli.tables import outcomes_table
 
     console.out.print(outcomes_table(result.outcomes))

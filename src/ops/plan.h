@@ -23,6 +23,7 @@ struct MatMulStep {
   void* y;
   DataType type;  // of a, bias and y
   Numerics numerics;
+  bool symmetric;  // every min is -8 * scale: a target need not read the minima
 };
 
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives

@@ -3,7 +3,8 @@
 //   W    (ceil(N/32), ceil(K/256), 5120) uint8
 //   bias (N) of A's type
 //   Y    (..., N) of A's type
-// Attributes: K, N, accuracy_level (MatMulNBits' meaning), format.
+// Attributes: K, N, accuracy_level (MatMulNBits' meaning), symmetric (1: every min is -8 * scale,
+// so that the minima need not be read; default 0), format.
 #pragma once
 
 #include "ops/options.h"
@@ -13,7 +14,7 @@
 namespace ort_aie {
 
 struct Q4NXMatMulAttributes {
-  int64_t k = 0, n = 0, accuracy_level = 0, format = 0;
+  int64_t k = 0, n = 0, accuracy_level = 0, symmetric = 0, format = 0;
 };
 
 class Q4NXMatMul {
@@ -26,6 +27,7 @@ class Q4NXMatMul {
  private:
   Q4NXWeights weights_;
   Numerics numerics_;
+  bool symmetric_;
 };
 
 }  // namespace ort_aie

@@ -15,7 +15,7 @@ class MatMulKernel final : public Kernel {
   explicit MatMulKernel(const KernelInfo& info)
       : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
         op_({info.Int("K", 0), info.Int("N", 0), info.Int("accuracy_level", 0),
-             info.Int("format", 0)},
+             info.Int("symmetric", 0), info.Int("format", 0)},
             info.ConstantInput(kWeights), options_) {}
 
   void Compute(const KernelContext& context) const override {

@@ -123,7 +123,7 @@ std::vector<std::string> AvailableIsas() {
 
 // The projection step on one thread, with a chosen kernel table.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
-                     const std::string& numerics, const std::string& isa) {
+                     const std::string& numerics, const std::string& isa, bool symmetric) {
   Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
@@ -138,7 +138,8 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
                         nullptr,
                         y.mutable_data(),
                         DataType::kFloat32,
-                        numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16};
+                        numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16,
+                        symmetric};
   host::RunMatMul(step, KernelsNamed(isa), InlineThreadPool());
   return y;
 }
@@ -233,7 +234,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
-        py::arg("numerics"), py::arg("isa"));
+        py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("many"),
         py::arg("isa"));

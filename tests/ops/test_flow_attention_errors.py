@@ -55,22 +55,22 @@ def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
     clean = flow_attention(a, inputs)
     array = inputs[name]
     assert array is not None
-    array[1, 20, 3] = poison  # of KV head 0, so of query heads 0 and 1
+    array[1, 40, 3] = poison  # of KV head 0, so of query heads 0 and 1
     bad = flow_attention(a, inputs)
     output, before = bad["output"], clean["output"]
     assert output is not None
     assert before is not None
     if name == "value":  # keys may drown in the soft cap or get no weight, a value cannot
         channels = [3, 32 + 3]
-        assert not np.isfinite(output[1, 20:, channels]).any()
+        assert not np.isfinite(output[1, 40:, channels]).any()
     elif np.isnan(poison):
-        assert np.isnan(output[1, 20:, :64]).all()
+        assert np.isnan(output[1, 40:, :64]).all()
     np.testing.assert_array_equal(output[0], before[0])  # the other batch row
     np.testing.assert_array_equal(output[1, :, 64:], before[1, :, 64:])  # the other KV head
-    np.testing.assert_array_equal(output[1, :16], before[1, :16])  # queries of earlier tiles
+    np.testing.assert_array_equal(output[1, :32], before[1, :32])  # queries of earlier tiles
     present = bad["present_" + name]
     assert present is not None
-    np.testing.assert_array_equal(present[1, 0, 20, 3], array[1, 20, 3])
+    np.testing.assert_array_equal(present[1, 0, 40, 3], array[1, 40, 3])
 
 
 @pytest.mark.parametrize("name", ["attention_bias", "head_sink", "cos_cache"])

@@ -152,6 +152,26 @@ def test_zero_and_tiny_activations_give_zero_and_tiny_results(isa: str, numerics
         assert (np.abs(y) <= 1e-40).all()
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_symmetric_weights_give_the_same_without_their_minima(
+    isa: str, numerics: str, rows: int, n: int, k: int
+) -> None:
+    rng = np.random.default_rng([rows, n, k, 9])
+    a = rng.standard_normal((rows, k)).astype(np.float32)
+    codes, scales, _ = q4nx.unpack(random_blocks(rng, n, k), n, k)
+    blocks = q4nx.pack(codes, scales, -8 * scales.astype(np.float32))
+    y = _native.project(a, blocks, n, numerics, isa, symmetric=True)
+    with_minima = _native.project(a, blocks, n, numerics, isa)
+    # Each is within the bound of the exact result, for the activations that the kernel sees.
+    seen = quantise_activations(a) if numerics == "int8" else a
+    bound = 2 * accumulation_bound(seen, blocks, n, k)
+    error = np.abs(y - with_minima)
+    assert (error <= bound).all(), (error / bound).max()
+
+
 def test_project_refuses_what_does_not_fit() -> None:
     blocks = random_blocks(np.random.default_rng(5), 32, 256)
     a = np.zeros((1, 256), np.float32)

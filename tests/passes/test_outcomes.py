@@ -53,7 +53,8 @@ def test_a_projection_is_replaced(
     (node,) = model.graph
     assert (node.domain, node.op_type, node.name) == ("aie", "Q4NXMatMul", "/model/proj/MatMul_Q4")
     assert attributes_of(node) == {
-        "K": 320, "N": 40, "accuracy_level": 4, "format": _native.FORMAT
+        "K": 320, "N": 40, "accuracy_level": 4, "symmetric": int(not zero_points),
+        "format": _native.FORMAT,
     }  # fmt: skip
     assert [value.name for value in node.inputs if value] == ["x", "proj.B_q4nx"] + ["bias"] * bias
     assert signature(model) == signature(ir.from_proto(source))

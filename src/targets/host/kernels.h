@@ -20,18 +20,19 @@ struct Kernels {
   void (*float_to_bfloat16)(const float* x, int64_t n, uint16_t* y);
 
   // --- activations ---------------------------------------------------------------------------
-  // Per group of 32: scale = max|x| / 127, q = round(x / scale), sum = scale * sum(q). A group with
-  // a NaN or an infinity gets scale = sum = NaN, so that it propagates.
-  void (*quantize_int8)(const float* x, int64_t groups, int8_t* q, float* scales, float* sums);
+  // Per group of 32: scale = max|x| / 127, q = round(x / scale), q_sum = sum of q. A group with a
+  // NaN or an infinity gets scale = NaN, so that it propagates.
+  void (*quantize_int8)(const float* x, int64_t groups, int8_t* q, float* scales, int32_t* q_sums);
   // sums[g] = sum of x over group g of 32.
   void (*group_sums)(const float* x, int64_t groups, float* sums);
 
   // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
-  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums.
+  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums. symmetric says
+  // that every min is -8 * scale, so that a kernel need not read the minima.
   void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
-                         float* y);
+                         bool symmetric, float* y);
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
-                         const float* scales, const float* sums, float* y);
+                         const float* scales, const int32_t* q_sums, bool symmetric, float* y);
 
   // --- dequantisation + GEMM ---------------------------------------------------------------------
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
@@ -41,8 +42,9 @@ struct Kernels {
                     int64_t k_pairs, float* y, int64_t ldy);
   // One block -> codes [256/4][32][4], scales [8][32], mins [8][32].
   void (*unpack_block)(const uint8_t* block, uint8_t* codes, float* scales, float* mins);
-  // y (rows, 32) = a (rows, groups * 32) int8 with scales and sums (rows, groups) . panel.
-  void (*gemm_int8)(const int8_t* a, const float* a_scales, const float* a_sums, int64_t lda,
+  // y (rows, 32) = a (rows, groups * 32) int8 with scales and q_sums (rows, groups) . panel; mins
+  // null means -8 * scale.
+  void (*gemm_int8)(const int8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
                     int64_t rows, const uint8_t* codes, const float* scales, const float* mins,
                     int64_t groups, float* y, int64_t ldy);
 

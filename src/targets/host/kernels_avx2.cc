@@ -20,14 +20,15 @@ inline vli AddLanes(__m256i sums) {
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose
 // bytes are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const float* sums, float* y) {
+                  const int32_t* q_sums, bool /*symmetric*/, float* y) {
   const __m256i interleave = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
   const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1,  //
                                           2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
   const __m256i nibble = _mm256_set1_epi8(15);
   vlf even[2] = {}, odd[2] = {};
-  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, scales += 8, sums += 8) {
+  for (int64_t b = 0; b < k_blocks;
+       ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
@@ -45,13 +46,14 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
           o[half] = _mm256_add_epi16(o[half], _mm256_maddubs_epi16(high, activations));
         }
       }
+      const float sum = scales[g] * (float)q_sums[g];
       for (int half = 0; half < 2; ++half) {
         const EvenOdd scale = LoadEvenOdd(blocks + g * 64 + half * 32);
         const EvenOdd min = LoadEvenOdd(blocks + kMinsOffset + g * 64 + half * 32);
         even[half] += __builtin_convertvector(AddLanes(e[half]), vlf) * (scale.even * scales[g]) +
-                      min.even * sums[g];
+                      min.even * sum;
         odd[half] += __builtin_convertvector(AddLanes(o[half]), vlf) * (scale.odd * scales[g]) +
-                     min.odd * sums[g];
+                     min.odd * sum;
       }
     }
   }

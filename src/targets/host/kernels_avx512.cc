@@ -32,15 +32,16 @@ inline void Prefetch(const uint8_t* p) {
 
 // One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
 // nibbles into floats: the permute reads the low four bits of its index alone.
-void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+template <bool kSymmetric>
+void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         float* y) {
   const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __m512 even = _mm512_setzero_ps(), odd = even;
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 256;
-      Prefetch(blocks + g * 128);
-      Prefetch(blocks + g * 128 + 64);
+      Prefetch(blocks + g * 64);
+      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
       __m512 e[4] = {}, o[4] = {};
       for (int k = 0; k < 32; k += 4) {
         if (k % 8 == 0) {
@@ -60,21 +61,34 @@ void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
         }
       }
       const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
-      const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
       const __m512 sum = _mm512_set1_ps(sums[g]);
-      even = _mm512_fmadd_ps((e[0] + e[1]) + (e[2] + e[3]), Even(scale), even);
-      odd = _mm512_fmadd_ps((o[0] + o[1]) + (o[2] + o[3]), Odd(scale), odd);
-      even = _mm512_fmadd_ps(Even(min), sum, even);
-      odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+      __m512 even_dot = (e[0] + e[1]) + (e[2] + e[3]), odd_dot = (o[0] + o[1]) + (o[2] + o[3]);
+      if (kSymmetric) {
+        even_dot -= 8.0f * sum;
+        odd_dot -= 8.0f * sum;
+      }
+      even = _mm512_fmadd_ps(even_dot, Even(scale), even);
+      odd = _mm512_fmadd_ps(odd_dot, Odd(scale), odd);
+      if (!kSymmetric) {
+        const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
+        even = _mm512_fmadd_ps(Even(min), sum, even);
+        odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+      }
     }
   }
   StoreInterleaved32(y, even, odd);
 }
 
+void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        bool symmetric, float* y) {
+  (symmetric ? FusedDqpBf16Blocks<true> : FusedDqpBf16Blocks<false>)(blocks, k_blocks, a, sums, y);
+}
+
 // 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
 // side, as dpbusd wants them: k..k+3 in the low half, k+4..k+7 in the high half.
-void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const float* sums, float* y) {
+template <bool kSymmetric>
+void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                        const float* scales, const int32_t* q_sums, float* y) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
       0,  8,  16, 24, 1,  9,  17, 25, 2,  10, 18, 26, 3,  11, 19, 27,  //
       4,  12, 20, 28, 5,  13, 21, 29, 6,  14, 22, 30, 7,  15, 23, 31,  //
@@ -84,11 +98,12 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
   const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
   const __m512i nibble = _mm512_set1_epi8(15);
   __m512 even = _mm512_setzero_ps(), odd = even;
-  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, scales += 8, sums += 8) {
+  for (int64_t b = 0; b < k_blocks;
+       ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 256;
-      Prefetch(blocks + g * 128);
-      Prefetch(blocks + g * 128 + 64);
+      Prefetch(blocks + g * 64);
+      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
       __m512i e[2] = {}, o[2] = {};
       const __m512i group =
           _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + g * 32)));
@@ -105,20 +120,34 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
         }
       }
       // Low and high halves hold the same out-features: add them, half 0 of the block below half 1.
-      const __m512i even_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(e[0], e[1], 0x44),
-                                                _mm512_shuffle_i64x2(e[0], e[1], 0xee));
-      const __m512i odd_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(o[0], o[1], 0x44),
-                                               _mm512_shuffle_i64x2(o[0], o[1], 0xee));
+      __m512i even_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(e[0], e[1], 0x44),
+                                          _mm512_shuffle_i64x2(e[0], e[1], 0xee));
+      __m512i odd_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(o[0], o[1], 0x44),
+                                         _mm512_shuffle_i64x2(o[0], o[1], 0xee));
+      if (kSymmetric) {
+        const __m512i eights = _mm512_set1_epi32(8 * q_sums[g]);
+        even_dot = _mm512_sub_epi32(even_dot, eights);
+        odd_dot = _mm512_sub_epi32(odd_dot, eights);
+      }
       const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
-      const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
-      const __m512 factor = _mm512_set1_ps(scales[g]), sum = _mm512_set1_ps(sums[g]);
+      const __m512 factor = _mm512_set1_ps(scales[g]);
       even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(even_dot), Even(scale) * factor, even);
       odd = _mm512_fmadd_ps(_mm512_cvtepi32_ps(odd_dot), Odd(scale) * factor, odd);
-      even = _mm512_fmadd_ps(Even(min), sum, even);
-      odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+      if (!kSymmetric) {
+        const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
+        const __m512 sum = _mm512_set1_ps(scales[g] * (float)q_sums[g]);
+        even = _mm512_fmadd_ps(Even(min), sum, even);
+        odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+      }
     }
   }
   StoreInterleaved32(y, even, odd);
+}
+
+void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const int32_t* q_sums, bool symmetric, float* y) {
+  (symmetric ? FusedDqpInt8Blocks<true> : FusedDqpInt8Blocks<false>)(blocks, k_blocks, a, scales,
+                                                                     q_sums, y);
 }
 
 // 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.

@@ -13,7 +13,7 @@ namespace {
 // Eight pairs of out-features as 16-bit lanes: 16 products of at most 15 * 127 fit, 32 do not, so
 // each group takes two turns.
 void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
-                  const float* sums, float* y) {
+                  const int32_t* q_sums, bool /*symmetric*/, float* y) {
   typedef uint8_t v16b __attribute__((vector_size(16)));
   typedef int64_t v2q __attribute__((vector_size(16)));
   for (int half = 0; half < 2; ++half) {
@@ -44,7 +44,7 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
           const int64_t offset = g * 64 + half * 32 + i * 16;
           const EvenOdd scale = LoadEvenOdd(block + offset);
           const EvenOdd min = LoadEvenOdd(block + kMinsOffset + offset);
-          const float factor = scales[b * 8 + g], sum = sums[b * 8 + g];
+          const float factor = scales[b * 8 + g], sum = factor * (float)q_sums[b * 8 + g];
           even[i] += __builtin_convertvector(e[i], vlf) * (scale.even * factor) + min.even * sum;
           odd[i] += __builtin_convertvector(o[i], vlf) * (scale.odd * factor) + min.odd * sum;
         }

@@ -48,12 +48,13 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup;
   float* x = Scratch<float>(Purpose::kActivations, padded);
-  float* scales = Scratch<float>(Purpose::kActivationScales, 2 * groups + padded / 4 + 64);
-  float* sums = scales + groups;
-  int8_t* q = reinterpret_cast<int8_t*>(sums + groups);
+  float* scales = Scratch<float>(Purpose::kActivationScales, groups);
+  float* sums = Scratch<float>(Purpose::kActivationSums, groups);
+  int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, groups);
+  int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, padded);
   LoadRow(step, kernels, 0, x);
   if (step.numerics == Numerics::kInt8) {
-    kernels.quantize_int8(x, groups, q, scales, sums);
+    kernels.quantize_int8(x, groups, q, scales, q_sums);
   } else {
     uint16_t rounded[kBlockCols];
     for (int64_t i = 0; i < padded; i += kBlockCols) {
@@ -71,9 +72,9 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
       const uint8_t* weights = step.weights + block * row_bytes;
       float y[kBlockRows];
       if (step.numerics == Numerics::kInt8) {
-        kernels.fused_dqp_int8(weights, k_blocks, q, scales, sums, y);
+        kernels.fused_dqp_int8(weights, k_blocks, q, scales, q_sums, step.symmetric, y);
       } else {
-        kernels.fused_dqp_bf16(weights, k_blocks, x, sums, y);
+        kernels.fused_dqp_bf16(weights, k_blocks, x, sums, step.symmetric, y);
       }
       StoreResults(step, kernels, 0, block * kBlockRows, y);
     }
@@ -109,13 +110,13 @@ void GemmInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup;
   int8_t* a = Scratch<int8_t>(Purpose::kActivations, step.rows * padded);
-  float* a_scales = Scratch<float>(Purpose::kActivationScales, 2 * step.rows * groups);
-  float* a_sums = a_scales + step.rows * groups;
+  float* a_scales = Scratch<float>(Purpose::kActivationScales, step.rows * groups);
+  int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups);
   threads.ParallelFor(step.rows, [&](int64_t row) noexcept {
     float* x = Scratch<float>(Purpose::kRow, padded);
     LoadRow(step, kernels, row, x);
     kernels.quantize_int8(x, groups, a + row * padded, a_scales + row * groups,
-                          a_sums + row * groups);
+                          q_sums + row * groups);
   });
   threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
     uint8_t* codes = Scratch<uint8_t>(Purpose::kPanel, padded * kBlockRows);
@@ -129,8 +130,9 @@ void GemmInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
     float* y = Scratch<float>(Purpose::kTile, std::min(kRowTile, step.rows) * kBlockRows);
     for (int64_t first = 0; first < step.rows; first += kRowTile) {
       const int64_t rows = std::min(kRowTile, step.rows - first);
-      kernels.gemm_int8(a + first * padded, a_scales + first * groups, a_sums + first * groups,
-                        padded, rows, codes, scales, mins, groups, y, kBlockRows);
+      kernels.gemm_int8(a + first * padded, a_scales + first * groups, q_sums + first * groups,
+                        padded, rows, codes, scales, step.symmetric ? nullptr : mins, groups, y,
+                        kBlockRows);
       for (int64_t r = 0; r < rows; ++r) {
         StoreResults(step, kernels, first + r, block * kBlockRows, y + r * kBlockRows);
       }

@@ -11,6 +11,9 @@ namespace ort_aie::host {
 enum class Purpose {
   kActivations,  // shared by the tasks of a step
   kActivationScales,
+  kActivationSums,
+  kActivationCodes,
+  kCodeSums,
   kQueries,
   kNewRows,
   kPartials,

@@ -1,0 +1,48 @@
+"""The type of the KV cache, asked for with `compile --kv`.
+
+Before: past and present are of the activations' type (FLOAT as the builder writes models)
+After:  past and present, inputs and outputs of the graph, are FLOAT16 or BFLOAT16
+
+The one change of a model's interface; hosts take the type from the graph. FlowAttention reads and
+writes a cache of any float type.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.base import DOMAIN, node_label
+
+PASTS, PRESENTS = (3, 4), (1, 2)
+TYPES = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
+
+
+def set_cache_type(model: ir.Model, kv: str) -> None:
+    """Gives each FlowAttention's past and present the type `kv` ("f16" or "bf16").
+
+    Raises:
+        AieError: `kv` is unknown, there is no FlowAttention, or a cache is used by other nodes too.
+    """
+    if kv not in TYPES:
+        raise AieError(f"kv type {kv!r} is unknown; expected one of {', '.join(TYPES)}")
+    nodes = [n for n in model.graph if n.domain == DOMAIN and n.op_type == "FlowAttention"]
+    if not nodes:
+        raise AieError(f"kv type {kv}: no attention became aie.FlowAttention, which alone takes it")
+    for node in nodes:
+        for index in PASTS:
+            past = node.inputs[index] if index < len(node.inputs) else None
+            if past is None or not past.is_graph_input() or len(past.uses()) != 1:
+                raise AieError(
+                    f"kv type {kv}: the past of node '{node_label(node)}' is no graph input of its "
+                    "own"
+                )
+            past.type = ir.TensorType(TYPES[kv])
+        for index in PRESENTS:
+            present = node.outputs[index]
+            if not present.is_graph_output() or present.uses():
+                raise AieError(
+                    f"kv type {kv}: the present of node '{node_label(node)}' is no graph output of "
+                    "its own"
+                )
+            present.type = ir.TensorType(TYPES[kv])
