@@ -20,7 +20,6 @@ namespace {
 using q4nx::CeilDiv;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kChunk = 64;       // keys: a chunk of K, V and scores stays in L1/L2
 constexpr int64_t kQueryTile = 32;   // query positions of a tile
 constexpr int64_t kSplitKeys = 512;  // least number of keys that is worth a task of its own
 constexpr int64_t kManyRows = 16;    // from here on transposing the keys of a chunk pays

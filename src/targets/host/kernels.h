@@ -10,6 +10,9 @@
 
 namespace ort_aie::host {
 
+// Keys of an attention chunk: a chunk of K, V and scores stays in L1 and L2.
+constexpr int64_t kChunk = 64;
+
 struct Kernels {
   const char* name;
 
@@ -53,7 +56,7 @@ struct Kernels {
   // (keys, dim)^T; dim a multiple of 8.
   void (*scores)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
                  float scale, float* s, int64_t lds);
-  // The same for many rows; scratch: dim * round_up(keys, 16) floats.
+  // The same for many rows, at most kChunk keys and lds >= kChunk; scratch: dim * kChunk floats.
   void (*scores_many)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
                       float scale, float* s, int64_t lds, float* scratch);
   // s = cap * tanh(s / cap).
