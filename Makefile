@@ -9,7 +9,11 @@ OLDEST_ORT := 1.23.2
 SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml
 
-.PHONY: demo test lint check clean
+# The model to measure with other engines, made if it is not there; OPTIONS go to ort-aie bench.
+BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
+OPTIONS ?=
+
+.PHONY: demo test lint check bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -24,6 +28,12 @@ check: $(VENV)/test-ready
 	VENV=$(VENV) bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) bash tests/check_sanitizers.sh
+
+# Speed beside llama.cpp and OpenVINO; the first run builds llama.cpp for this CPU.
+bench: $(VENV)/bench/ready
+	test -d $(BENCH_MODEL) || \
+	  $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
+	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
 
 lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
@@ -53,4 +63,9 @@ $(VENV)/lint-ready: $(VENV)/test-ready
 $(VENV)/oldest/ready: $(VENV)/bin/python $(SOURCES)
 	$(PYTHON) -m venv $(VENV)/oldest
 	$(VENV)/oldest/bin/python -m pip install --quiet 'onnxruntime==$(OLDEST_ORT)' '.[test]'
+	touch $@
+
+$(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
+	$(PYTHON) -m venv $(VENV)/bench
+	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[bench]'
 	touch $@

@@ -19,13 +19,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, NodeOutcome, run_passes
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits
-from ort_aie_ep.model_folder import (
-    GENAI_CONFIG,
-    ModelFolder,
-    external_files,
-    find_model,
-    load_model,
-)
+from ort_aie_ep.model_file import external_files, load_model
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, find_model
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
 PAGE = 4096

@@ -14,7 +14,8 @@ from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.machine import find_npu, why_no_npu
-from ort_aie_ep.model_folder import ModelFolder, find_model, load_model
+from ort_aie_ep.model_file import load_model
+from ort_aie_ep.model_folder import ModelFolder, find_model
 
 HOST, CPU_EP, GONE = "host target", "CPU EP", "folded away"
 NO_OPERATOR = "no aie operator"

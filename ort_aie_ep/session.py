@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.model_folder import ModelFolder, find_model, load_model
+from ort_aie_ep.model_folder import ModelFolder, find_model
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -79,6 +79,9 @@ def inspect(path: Path) -> Model:
     Raises:
         AieError: there is no model, or it is damaged.
     """
+    # Opening a session needs none of onnx_ir, which takes longer to import than all the rest.
+    from ort_aie_ep.model_file import load_model
+
     folder = find_model(path)
     return Model(folder, "ort_aie.format" in load_model(folder.model).metadata_props)
 

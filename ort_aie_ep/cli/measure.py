@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,7 @@ from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
     from ort_aie_ep.model_folder import ModelFolder
+    from ort_aie_ep.session import Options
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -45,14 +47,23 @@ def bench_command(
         str | None, typer.Option(metavar="N,N", help="Contexts in tokens. Default: 128,512,1024.")
     ] = None,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode at each.")] = 32,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")] = 5,
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each, taking turns. Default: 5; 7 of peers.")
+    ] = None,
     baseline: Baseline = None,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
     json: Json = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Measure llama.cpp and OpenVINO too.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --peers: where bench.json and bench.png go."),
+    ] = None,
 ) -> None:
-    """Measure speed against ONNX Runtime's CPU EP.
+    """Measure speed against ONNX Runtime's CPU EP, or against other engines.
 
     Both run the same model in one process, taking turns. A source is compiled for the occasion:
 
@@ -60,11 +71,27 @@ def bench_command(
     ort-aie bench MODEL
     ort-aie bench COMPILED --baseline MODEL --prompt-lengths 128,1024 --threads 4
     ```
+
+    With `--peers`, a Llama's int4 weights are written in each engine's format as they are, and each
+    engine runs in a process of its own. By default decoding is measured at contexts of 64, 512,
+    2048 and 4096 tokens and prefill at all but the first:
+
+    ```
+    ort-aie bench --peers MODEL --out results
+    ```
     """
     from ort_aie_ep import bench
 
     lengths = _lengths(prompt_lengths)
     options = session_options(target, numerics, threads)
+    if peers:
+        if baseline is not None:
+            raise AieError("--peers compiles MODEL itself: leave out --baseline")
+        _bench_peers(model, lengths, new_tokens, runs, options, json, out)
+        return
+    if out is not None:
+        raise AieError("--out belongs to --peers")
+    runs = runs or 5
     with _both(model, baseline) as (compiled, source):
         plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
         with console.steps_bar("measuring", plan.steps()) as bar:
@@ -82,6 +109,50 @@ def bench_command(
         f"followed each other.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
         + tables.conditions_line(threads)
     )
+
+
+def _bench_peers(
+    model: Path,
+    lengths: tuple[int, ...] | None,
+    new_tokens: int,
+    rounds: int | None,
+    options: Options,
+    json: bool,
+    out: Path | None,
+) -> None:
+    from ort_aie_ep.peers import report, runner
+    from ort_aie_ep.peers.engines import KINDS
+
+    plan = runner.Plan(
+        lengths or runner.DECODE_LENGTHS,
+        lengths or runner.PREFILL_LENGTHS,
+        new_tokens,
+        rounds or runner.ROUNDS,
+        options.threads or runner.physical_cores(),
+        {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
+    )
+    if out is not None:
+        report.check_plot()
+    with TemporaryDirectory(prefix="ort-aie-") as scratch:
+        source = runner.open_source(model, Path(scratch))
+        ready, _ = runner.available(tuple(KINDS))
+        with console.steps_bar("measuring", plan.steps(len(ready))) as bar:
+            results = runner.measure(source, plan, bar.step)
+    measured = report.report(results)
+    conditions = f"{console.environment()['cpu']}, {plan.threads} threads, {model.name}"
+    if json:
+        console.print_json(measured, plan=asdict(plan))
+    else:
+        console.out.print(report.tables(measured))
+        console.note(
+            f"{conditions}. Medians of {plan.rounds} rounds of {new_tokens} decoded tokens."
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        settings = {"settings": {"plan": asdict(plan)}, "environment": console.environment()}
+        report.write_json(measured, out / "bench.json", settings)
+        report.plot(measured, out / "bench.png", conditions)
+        console.note(f"written: {out / 'bench.json'}, {out / 'bench.png'}")
 
 
 @app.command("accuracy")

@@ -1,0 +1,74 @@
+"""Loading ONNX files safely: damage is named before anything is computed from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.model_folder import inside
+
+
+def load_model(path: Path) -> ir.Model:
+    """Loads an ONNX file, weights left on disk, and checks its external data.
+
+    Raises:
+        AieError: no ONNX model; external data outside the folder, missing, truncated, or of a
+            length that does not fit the tensor.
+    """
+    try:
+        model = ir.load(path)
+    except Exception as error:  # protobuf and onnx_ir raise many kinds
+        cause: BaseException = error  # the first one; onnx_ir's own say where, not what
+        while inner := cause.__cause__ or cause.__context__:
+            cause = inner
+        raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
+    if not len(model.graph):
+        raise AieError(f"{path} holds no graph: it is empty or no ONNX model")
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                _check_external(path, value.const_value)
+            elif isinstance(value.const_value, ir.TensorProtoTensor):
+                _check_inline(path, value.const_value)
+    return model
+
+
+def external_files(model: ir.Model) -> set[Path]:
+    """The external data files that a loaded model reads."""
+    return {
+        Path(value.const_value.path)
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
+
+
+def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
+    where = f"{model.name}: tensor '{tensor.name}' has its data in '{tensor.location}'"
+    file = Path(tensor.path)
+    if not inside(model.parent, file):
+        raise AieError(f"{where}, outside the model's folder")
+    if not file.is_file():
+        raise AieError(f"{where}, which is missing")
+    # The size by type and shape, not the length that the model claims.
+    size = int(tensor.size * tensor.dtype.itemsize + 0.5)
+    if tensor.length is not None and tensor.length != size:
+        raise AieError(
+            f"{where}: {tensor.length} bytes are given, but {tensor.dtype.name} "
+            f"{tuple(tensor.shape.numpy())} needs {size}"
+        )
+    end = (tensor.offset or 0) + size
+    actual = file.stat().st_size
+    if end > actual:
+        raise AieError(f"{where} up to byte {end}, but the file ends at {actual}: it is truncated")
+
+
+def _check_inline(model: Path, tensor: ir.TensorProtoTensor) -> None:
+    proto = tensor.raw
+    if proto.HasField("raw_data") and len(proto.raw_data) != tensor.nbytes:
+        raise AieError(
+            f"{model.name}: tensor '{tensor.name}' holds {len(proto.raw_data)} bytes, but "
+            f"{tensor.dtype.name} {tuple(tensor.shape.numpy())} needs {tensor.nbytes}"
+        )
