@@ -65,8 +65,7 @@ class Attention {
  private:
   int64_t NewElements() const { return step_.batch * step_.kv_heads * step_.sequence * step_.dim; }
 
-  // --- queries, new keys and values
-  // ---------------------------------------------------------------
+  // --- queries, new keys and values ---
 
   // RMS norm per head, then rotary embedding, in place.
   void Transform(float* x, const void* norm, int64_t token) const {
@@ -155,8 +154,7 @@ class Attention {
     threads_.ParallelFor(tokens, one);
   }
 
-  // --- the cache
-  // -------------------------------------------------------------------------------------
+  // --- the cache ---
 
   // A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
   void CarryPast() const {
@@ -238,8 +236,7 @@ class Attention {
     return 2;
   }
 
-  // --- the sweep
-  // ---------------------------------------------------------------------------------------
+  // --- the sweep ---
 
   // Positions that query t of batch row b sees: [first, end).
   struct Range {
