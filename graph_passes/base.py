@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, pattern
 
@@ -13,6 +14,7 @@ from ort_aie_ep.errors import AieError
 
 DOMAIN = "aie"
 FORMAT: int = _native.FORMAT
+NONE = "ort_aie.none"
 
 T = TypeVar("T", int, float, str)
 Attribute = int | float | str
@@ -37,6 +39,13 @@ class Report:
     def replaced(self, node: ir.Node, becomes: str) -> None:
         """Notes that `node` became an aie.* op."""
         self.outcomes[node_label(node)] = NodeOutcome(node_label(node), node.op_type, becomes, "")
+
+    def fused(self, node: ir.Node, becomes: str) -> None:
+        """Notes that `node`, perhaps an aie.* op already, became part of an aie.* op."""
+        label = node_label(node)
+        before = self.outcomes.get(label)
+        op_type = before.op_type if before is not None else node.op_type
+        self.outcomes[label] = NodeOutcome(label, op_type, becomes, "")
 
     def left(self, node: ir.Node, reason: str) -> None:
         """Notes that `node` stays as it is."""
@@ -124,6 +133,20 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
     """Input `index`, or None where it is absent or left empty."""
     return node.inputs[index] if index < len(node.inputs) else None
+
+
+def none_value(node: ir.Node) -> ir.Value:
+    """The initializer of the node's graph that stands for an input that is not given, where others
+    follow: ONNX Runtime 1.23 crashes on an empty name."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    if NONE not in graph.initializers:
+        tensor = ir.tensor(np.zeros(0, np.float32), name=NONE)
+        shape, float_type = ir.Shape([0]), ir.TensorType(ir.DataType.FLOAT)
+        graph.register_initializer(
+            ir.Value(name=NONE, shape=shape, type=float_type, const_value=tensor)
+        )
+    return graph.initializers[NONE]
 
 
 def type_name(*values: ir.Value | None) -> str:

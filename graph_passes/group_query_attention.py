@@ -5,7 +5,6 @@ Inputs 0 to 15, outputs and attributes are the same; quantised caches and output
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import _native
@@ -15,10 +14,10 @@ from ort_aie_ep.graph_passes.base import (
     Report,
     attribute,
     input_at,
+    none_value,
     type_name,
 )
 
-NONE = "ort_aie.none"
 PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, OUTPUT_QK = 3, 7, 12, 13, 3
 PRESENTS_END = 3  # outputs: output, present_key, present_value
 
@@ -56,18 +55,5 @@ class GroupQueryAttentionToFlow(NodeRule):
         inputs = list(node.inputs)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        inputs = [_none(node) if value is None else value for value in inputs]
+        inputs = [none_value(node) if value is None else value for value in inputs]
         return inputs, {name: attr.value for name, attr in node.attributes.items()}
-
-
-def _none(node: ir.Node) -> ir.Value:
-    """The initializer of the node's graph that stands for an input that is not given."""
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    if NONE not in graph.initializers:
-        tensor = ir.tensor(np.zeros(0, np.float32), name=NONE)
-        shape, float_type = ir.Shape([0]), ir.TensorType(ir.DataType.FLOAT)
-        graph.register_initializer(
-            ir.Value(name=NONE, shape=shape, type=float_type, const_value=tensor)
-        )
-    return graph.initializers[NONE]

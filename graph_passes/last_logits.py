@@ -16,6 +16,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN
 
 LOGITS = "logits"
+SKIP = 4  # input of Q4NXMatMul that is added to A
 
 
 def keep_last_logits(model: ir.Model) -> None:
@@ -35,8 +36,8 @@ def keep_last_logits(model: ir.Model) -> None:
             f"last logits: output '{LOGITS}' must be (batch, sequence, vocabulary), "
             f"got {logits.shape}"
         )
-    hidden = head.inputs[0]
-    assert hidden is not None
+    if any(value.uses() or value.is_graph_output() for value in head.outputs[1:]):
+        raise AieError(f"last logits: all rows of '{head.outputs[1].name}' are used elsewhere")
     last = ir.Value(
         name=f"{LOGITS}.last",
         type=ir.TensorType(ir.DataType.INT64),
@@ -44,14 +45,20 @@ def keep_last_logits(model: ir.Model) -> None:
         const_value=ir.tensor(np.array([-1], np.int64), name=f"{LOGITS}.last"),
     )
     graph.register_initializer(last)
-    gather = ir.Node(
-        "",
-        "Gather",
-        [hidden, last],
-        [ir.AttrInt64("axis", 1)],
-        outputs=[ir.Value(name=f"{LOGITS}.hidden", type=hidden.type)],
-        name=f"{head.name}/LastPosition",
-    )
-    graph.insert_before(head, gather)
-    head.replace_input_with(0, gather.outputs[0])
+    for index in (0, SKIP):
+        hidden = head.inputs[index] if index < len(head.inputs) else None
+        if hidden is None:
+            continue
+        gather = ir.Node(
+            "",
+            "Gather",
+            [hidden, last],
+            [ir.AttrInt64("axis", 1)],
+            outputs=[ir.Value(name=f"{LOGITS}.hidden.{index}", type=hidden.type)],
+            name=f"{head.name}/LastPosition_{index}",
+        )
+        graph.insert_before(head, gather)
+        head.replace_input_with(index, gather.outputs[0])
+    for total in head.outputs[1:]:
+        total.shape = None
     logits.shape = ir.Shape([logits.shape[0], 1, logits.shape[2]])

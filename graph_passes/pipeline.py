@@ -9,8 +9,10 @@ from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
+from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
@@ -27,6 +29,7 @@ def run_passes(model: ir.Model) -> Report:
         RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
         # A pattern has a fixed number of outputs: without and with output_qk.
         RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
+        RewritePass(gated_mlp_rules(report)),
         common_passes.RemoveUnusedNodesPass(),
     )
     try:
@@ -38,6 +41,7 @@ def run_passes(model: ir.Model) -> Report:
         if cause is None:
             raise
         raise cause from None
+    fuse_norms(model, report)
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

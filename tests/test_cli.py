@@ -286,7 +286,9 @@ def test_explain_tells_the_same_of_a_source_and_of_its_compilation(both: tuple[P
     assert (before["compiled"], after["compiled"]) == (False, True)
     would = {node["node"]: node["becomes"] for node in before["nodes"] if node["becomes"]}
     does = {node["node"]: node["op"] for node in after["nodes"] if node["op"].startswith("aie.")}
-    assert would == does
+    # Several nodes may become one, which carries the name of one of them.
+    assert does.items() <= would.items()
+    assert set(does.values()) == set(would.values())
     assert "aie.Q4NXGather" in would.values()
     gone = {node["node"] for node in before["nodes"]} - {node["node"] for node in after["nodes"]}
     assert gone == {n["node"] for n in before["nodes"] if n["runs"] == "folded away"}

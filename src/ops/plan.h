@@ -13,17 +13,31 @@ namespace ort_aie {
 // int8: activations quantised to int8 per group of 32, exact integer dot products, float32 after.
 enum class Numerics { kBf16, kInt8 };
 
-// y (rows, n) = a (rows, k) . W^T + bias, W in Q4NX. One row is FusedDQP (paper 1, III-A); more are
-// dequantisation + GEMM (paper 2).
+// What stands between the two halves of a gated MLP.
+enum class Activation { kSilu, kGeluTanh };
+
+// y (rows, n) = x (rows, k) . W^T + bias, W in Q4NX. One row is FusedDQP (paper 1, III-A); more are
+// dequantisation + GEMM (paper 2). What a model does before and after belongs to the step, because
+// it costs nothing while a row or a result is in registers and a pass over memory otherwise:
+//   x = a, or with norm_weight the RMS norm of a, or with skip that of sum = a + skip;
+//   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
 struct MatMulStep {
   const uint8_t* weights;  // (ceil(n/32), ceil(k/256), 5120)
   int64_t rows, k, n;
   const void* a;
-  const void* bias;  // (n) of type, or null
+  const void* bias;  // (n) of type, or null; null where up_weights is given
   void* y;
-  DataType type;  // of a, bias and y
+  DataType type;  // of a, bias, y, norm_weight, skip and sum
   Numerics numerics;
   bool symmetric;  // every min is -8 * scale: a target need not read the minima
+
+  const void* norm_weight = nullptr;  // (k), or null: no norm
+  const void* skip = nullptr;         // (rows, k), or null
+  void* sum = nullptr;                // (rows, k), where skip is given
+  float norm_epsilon = 0;
+
+  const uint8_t* up_weights = nullptr;  // as weights, or null: not gated
+  Activation activation = Activation::kSilu;
 };
 
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives

@@ -5,7 +5,7 @@
 namespace ort_aie {
 
 Q4NXGather::Q4NXGather(const Q4NXGatherAttributes& attributes, const Tensor& w)
-    : weights_(CheckQ4NXWeights(attributes.format, attributes.k, attributes.n, w)),
+    : weights_(CheckQ4NXWeights("W", attributes.format, attributes.k, attributes.n, w)),
       type_(attributes.type) {
   Require(IsFloat(type_), "attribute dtype must be FLOAT (1), FLOAT16 (10) or BFLOAT16 (16)");
 }

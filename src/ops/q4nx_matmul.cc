@@ -3,12 +3,21 @@
 #include "ops/error.h"
 
 namespace ort_aie {
+namespace {
 
-Q4NXMatMul::Q4NXMatMul(const Q4NXMatMulAttributes& attributes, const Tensor& w,
+void RequireLike(const Tensor& input, const char* name, DataType type, const Shape& shape) {
+  Require(input.type == type && input.shape == shape, "input ", name, " must be ", NameOf(type),
+          " ", ToString(shape), ", got ", NameOf(input.type), " ", ToString(input.shape));
+}
+
+}  // namespace
+
+Q4NXMatMul::Q4NXMatMul(const char* name, const Q4NXMatMulAttributes& attributes, const Tensor& w,
                        const Options& options)
-    : weights_(CheckQ4NXWeights(attributes.format, attributes.k, attributes.n, w)),
+    : weights_(CheckQ4NXWeights(name, attributes.format, attributes.k, attributes.n, w)),
       numerics_(options.NumericsFor(attributes.accuracy_level)),
-      symmetric_(attributes.symmetric == 1) {}
+      symmetric_(attributes.symmetric == 1),
+      norm_epsilon_(attributes.norm_epsilon) {}
 
 Shape Q4NXMatMul::OutputShape(const Tensor& a) const {
   Require(IsFloat(a.type), "input A must be float, float16 or bfloat16, got ", NameOf(a.type));
@@ -19,16 +28,33 @@ Shape Q4NXMatMul::OutputShape(const Tensor& a) const {
   return shape;
 }
 
-Plan Q4NXMatMul::MakePlan(const Tensor& a, const Tensor& bias, void* y) const {
-  if (bias) {
-    Require(bias.type == a.type && bias.shape == Shape{weights_.n}, "input bias must be ",
-            NameOf(a.type), " (", weights_.n, "), got ", NameOf(bias.type), " ",
-            ToString(bias.shape));
-  }
+Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
+  const auto& [a, bias, norm_weight, skip] = inputs;
   const int64_t rows = ElementCount(a.shape) / weights_.k;
+  if (bias) RequireLike(bias, "bias", a.type, {weights_.n});
+  if (norm_weight) RequireLike(norm_weight, "norm_weight", a.type, {weights_.k});
+  if (skip) {
+    Require(static_cast<bool>(norm_weight), "input skip needs input norm_weight");
+    Require(sum != nullptr || rows == 0, "input skip needs output sum");
+    RequireLike(skip, "skip", a.type, a.shape);
+  }
+  MatMulStep step{};
+  step.weights = weights_.blocks;
+  step.rows = rows;
+  step.k = weights_.k;
+  step.n = weights_.n;
+  step.a = a.data;
+  step.bias = bias ? bias.data : nullptr;
+  step.y = y;
+  step.type = a.type;
+  step.numerics = numerics_;
+  step.symmetric = symmetric_;
+  step.norm_weight = norm_weight ? norm_weight.data : nullptr;
+  step.skip = skip ? skip.data : nullptr;
+  step.sum = sum;
+  step.norm_epsilon = norm_epsilon_;
   if (rows == 0) return {};
-  return {MatMulStep{weights_.blocks, rows, weights_.k, weights_.n, a.data,
-                     bias ? bias.data : nullptr, y, a.type, numerics_, symmetric_}};
+  return {step};
 }
 
 }  // namespace ort_aie

@@ -11,12 +11,13 @@ void CheckFormat(int64_t format) {
           kFormat, "; compile the model again with this version (ort-aie compile)");
 }
 
-Q4NXWeights CheckQ4NXWeights(int64_t format, int64_t k, int64_t n, const Tensor& w) {
+Q4NXWeights CheckQ4NXWeights(const char* name, int64_t format, int64_t k, int64_t n,
+                             const Tensor& w) {
   CheckFormat(format);
   Require(k > 0 && n > 0, "attributes K and N must be positive, got K=", k, " N=", n);
-  Require(static_cast<bool>(w), "input W must be a constant initializer");
+  Require(static_cast<bool>(w), "input ", name, " must be a constant initializer");
   const Shape expected = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes};
-  Require(w.type == DataType::kUint8 && w.shape == expected, "input W must be uint8 ",
+  Require(w.type == DataType::kUint8 && w.shape == expected, "input ", name, " must be uint8 ",
           ToString(expected), " for K=", k, " N=", n, ", got ", NameOf(w.type), " ",
           ToString(w.shape));
   return {w.as<uint8_t>(), k, n};

@@ -1,4 +1,4 @@
-// The Q4NX weight input that Q4NXMatMul and Q4NXGather share.
+// The Q4NX weight inputs of all ops.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ struct Q4NXWeights {
 };
 
 // Throws Error when the format, K, N or the tensor do not fit together.
-Q4NXWeights CheckQ4NXWeights(int64_t format, int64_t k, int64_t n, const Tensor& w);
+Q4NXWeights CheckQ4NXWeights(const char* name, int64_t format, int64_t k, int64_t n,
+                             const Tensor& w);
 
 }  // namespace ort_aie

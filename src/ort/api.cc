@@ -113,6 +113,18 @@ float KernelInfo::Float(const char* attribute, float fallback) const {
   return value;
 }
 
+std::string KernelInfo::String(const char* attribute) const {
+  size_t size = 0;
+  if (OrtStatus* status = api_->KernelInfoGetAttribute_string(info_, attribute, nullptr, &size)) {
+    api_->ReleaseStatus(status);
+  }
+  if (size == 0) return "";
+  std::string value(size, '\0');
+  Check(api_, api_->KernelInfoGetAttribute_string(info_, attribute, value.data(), &size));
+  value.resize(size - 1);
+  return value;
+}
+
 std::string KernelInfo::NodeName() const {
   size_t size = 0;
   if (OrtStatus* status = api_->KernelInfo_GetNodeName(info_, nullptr, &size)) {
@@ -153,9 +165,12 @@ size_t KernelContext::InputCount() const {
 }
 
 Tensor KernelContext::Input(size_t index) const {
+  if (index >= InputCount()) return {};
   const OrtValue* value = nullptr;
   Check(api_, api_->KernelContext_GetInput(context_, index, &value));
-  return DescribeValue(api_, value);
+  Tensor input = DescribeValue(api_, value);
+  if (IsStandIn(input.type, input.shape)) input.present = false;
+  return input;
 }
 
 void* KernelContext::Output(size_t index, const Shape& shape) const {

@@ -54,6 +54,8 @@ class KernelInfo {
 
   int64_t Int(const char* attribute, int64_t fallback) const;
   float Float(const char* attribute, float fallback) const;
+  // Empty where the node has no such attribute.
+  std::string String(const char* attribute) const;
   std::string NodeName() const;
   // Absent when input `index` is not an initializer.
   Tensor ConstantInput(size_t index) const;
@@ -72,6 +74,7 @@ class KernelContext {
   KernelContext(const OrtApi* api, OrtKernelContext* context) : api_(api), context_(context) {}
 
   size_t InputCount() const;
+  // Not present: beyond the last input, left empty, or left out by a stand-in.
   Tensor Input(size_t index) const;
   // Allocates the output, or gives the buffer that the caller bound to it.
   void* Output(size_t index, const Shape& shape) const;
@@ -94,6 +97,12 @@ class OrtThreadPool final : public ThreadPool {
  private:
   const KernelContext& context_;
 };
+
+// An optional input that stands before others is left out by a float tensor of shape (0) as well as
+// by an empty name: ONNX Runtime 1.23 crashes while it infers shapes of a custom op with one.
+inline bool IsStandIn(DataType type, const Shape& shape) {
+  return type == DataType::kFloat32 && shape == Shape{0};
+}
 
 Tensor DescribeValue(const OrtApi* api, const OrtValue* value);
 

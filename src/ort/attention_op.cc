@@ -1,6 +1,4 @@
 // aie.FlowAttention for ONNX Runtime.
-#include <algorithm>
-
 #include "ops/flow_attention.h"
 #include "ops/options.h"
 #include "ort/custom_op.h"
@@ -26,17 +24,6 @@ FlowAttentionAttributes ReadAttributes(const KernelInfo& info) {
   return a;
 }
 
-// An optional input that stands before others is left out by a float tensor of shape (0) as well:
-// ONNX Runtime 1.23 crashes while it infers shapes of a custom op with an empty input name.
-bool StandsForNone(const Tensor& input) {
-  return input.type == DataType::kFloat32 && input.shape == Shape{0};
-}
-
-bool StandsForNone(const ShapeContext::Value& input) {
-  return input.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT && input.dims.size() == 1 &&
-         input.dims[0].value == 0;
-}
-
 class AttentionKernel final : public Kernel {
  public:
   explicit AttentionKernel(const KernelInfo& info)
@@ -45,11 +32,7 @@ class AttentionKernel final : public Kernel {
 
   void Compute(const KernelContext& context) const override {
     FlowAttention::Inputs inputs;
-    const size_t count = std::min(context.InputCount(), inputs.size());
-    for (size_t i = 0; i < count; ++i) {
-      const Tensor input = context.Input(i);
-      if (!StandsForNone(input)) inputs[i] = input;
-    }
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = context.Input(i);
     const FlowAttention::Outputs shapes = op_.OutputShapes(inputs);
     void* output = context.Output(0, shapes.output);
     void* present_key = context.Output(1, shapes.present);
@@ -68,10 +51,9 @@ void InferAttention(const ShapeContext& context) {
   const auto query = context.Input(FlowAttention::kQuery);
   if (!query) Fail(ErrorCode::kInvalidGraph, "FlowAttention has no input query");
   const int64_t heads = context.Int("num_heads", 0), kv_heads = context.Int("kv_num_heads", 0);
-  auto past = context.Input(FlowAttention::kPastKey);
-  if (past && StandsForNone(*past)) past.reset();
+  const auto past = context.Input(FlowAttention::kPastKey);
   const auto key = context.Input(FlowAttention::kKey);
-  const bool packed = !key || StandsForNone(*key);
+  const bool packed = !key;
   const bool known = query->dims.size() == 3;
   const int64_t all_heads = heads + (packed ? 2 * kv_heads : 0);
   int64_t dim = -1;
@@ -94,14 +76,16 @@ void InferAttention(const ShapeContext& context) {
 }  // namespace
 
 const OpDescription& FlowAttentionDescription() {
-  static const OpDescription description = {"FlowAttention",
-                                            FlowAttention::kInputCount,
-                                            1,
-                                            3,
-                                            [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-                                              return std::make_unique<AttentionKernel>(info);
-                                            },
-                                            InferAttention};
+  static const OpDescription description = {
+      .name = "FlowAttention",
+      .inputs = FlowAttention::kInputCount,
+      .required_inputs = 1,
+      .outputs = 3,
+      .required_outputs = 3,
+      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<AttentionKernel>(info);
+      },
+      .infer = InferAttention};
   return description;
 }
 

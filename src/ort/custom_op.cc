@@ -35,6 +35,7 @@ std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
   for (size_t i = 0; i < rank; ++i) {
     value.dims.push_back({dims[i], names[i] != nullptr ? names[i] : ""});
   }
+  if (IsStandIn(FromOnnxType(value.type), dims)) return std::nullopt;
   return value;
 }
 
@@ -96,7 +97,10 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   GetOutputType = [](const OrtCustomOp*, size_t) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   };
-  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
+  GetOutputCharacteristic = [](const OrtCustomOp* op, size_t index) {
+    return index < Self(op).description_.required_outputs ? INPUT_OUTPUT_REQUIRED
+                                                          : INPUT_OUTPUT_OPTIONAL;
+  };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
   GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
   GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 0; };

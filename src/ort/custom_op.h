@@ -28,7 +28,8 @@ class ShapeContext {
   };
 
   ShapeContext(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
-  std::optional<Value> Input(size_t index) const;  // absent: an optional input that is not given
+  // Absent: an optional input that is not given, or that a stand-in leaves out.
+  std::optional<Value> Input(size_t index) const;
   int64_t Int(const char* attribute, int64_t fallback) const;
   void SetOutput(size_t index, const Value& value) const;
 
@@ -39,12 +40,13 @@ class ShapeContext {
 
 struct OpDescription {
   const char* name;
-  size_t inputs, required_inputs, outputs;
+  size_t inputs, required_inputs, outputs, required_outputs;
   std::unique_ptr<Kernel> (*create)(const KernelInfo& info);
   void (*infer)(const ShapeContext& context);
 };
 
 const OpDescription& Q4NXMatMulDescription();
+const OpDescription& Q4NXGatedMLPDescription();
 const OpDescription& Q4NXGatherDescription();
 const OpDescription& FlowAttentionDescription();
 

@@ -17,15 +17,16 @@ namespace {
 struct Domain {
   explicit Domain(const RuntimeApi& runtime)
       : matmul(Q4NXMatMulDescription(), runtime),
+        gated_mlp(Q4NXGatedMLPDescription(), runtime),
         gather(Q4NXGatherDescription(), runtime),
         attention(FlowAttentionDescription(), runtime) {
     Check(runtime.api, runtime.api->CreateCustomOpDomain("aie", &domain));
-    for (CustomOp* op : {&matmul, &gather, &attention}) {
+    for (CustomOp* op : {&matmul, &gated_mlp, &gather, &attention}) {
       Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, op));
     }
   }
 
-  CustomOp matmul, gather, attention;
+  CustomOp matmul, gated_mlp, gather, attention;
   OrtCustomOpDomain* domain = nullptr;
 };
 

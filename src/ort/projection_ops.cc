@@ -1,6 +1,7 @@
-// aie.Q4NXMatMul and aie.Q4NXGather for ONNX Runtime.
+// aie.Q4NXMatMul, aie.Q4NXGatedMLP and aie.Q4NXGather for ONNX Runtime.
 #include <algorithm>
 
+#include "ops/q4nx_gated_mlp.h"
 #include "ops/q4nx_gather.h"
 #include "ops/q4nx_matmul.h"
 #include "ort/custom_op.h"
@@ -8,26 +9,57 @@
 namespace ort_aie {
 namespace {
 
-constexpr size_t kWeights = 1;  // of Q4NXMatMul(A, W, bias?)
+Q4NXMatMulAttributes ReadAttributes(const KernelInfo& info) {
+  return {info.Int("K", 0),         info.Int("N", 0),      info.Int("accuracy_level", 0),
+          info.Int("symmetric", 0), info.Int("format", 0), info.Float("norm_epsilon", 0.0f)};
+}
+
+// Output `sum` exists where input skip is given.
+void* SumOutput(const KernelContext& context, const Tensor& a, const Tensor& skip) {
+  return skip ? context.Output(1, a.shape) : nullptr;
+}
 
 class MatMulKernel final : public Kernel {
  public:
+  enum Input { kA, kWeights, kBias, kNormWeight, kSkip, kInputCount };
+
   explicit MatMulKernel(const KernelInfo& info)
       : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
-        op_({info.Int("K", 0), info.Int("N", 0), info.Int("accuracy_level", 0),
-             info.Int("symmetric", 0), info.Int("format", 0)},
-            info.ConstantInput(kWeights), options_) {}
+        op_("W", ReadAttributes(info), info.ConstantInput(kWeights), options_) {}
 
   void Compute(const KernelContext& context) const override {
-    const Tensor a = context.Input(0);
-    const Tensor bias = context.InputCount() > 2 ? context.Input(2) : Tensor{};
-    void* y = context.Output(0, op_.OutputShape(a));
-    options_.target->Execute(op_.MakePlan(a, bias, y), OrtThreadPool(context));
+    const Q4NXMatMul::Inputs inputs = {context.Input(kA), context.Input(kBias),
+                                       context.Input(kNormWeight), context.Input(kSkip)};
+    void* y = context.Output(0, op_.OutputShape(inputs.a));
+    void* sum = SumOutput(context, inputs.a, inputs.skip);
+    options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
   }
 
  private:
   const Options options_;
   const Q4NXMatMul op_;
+};
+
+class GatedMLPKernel final : public Kernel {
+ public:
+  enum Input { kA, kGate, kUp, kNormWeight, kSkip, kInputCount };
+
+  explicit GatedMLPKernel(const KernelInfo& info)
+      : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
+        op_(ReadAttributes(info), info.String("activation"), info.ConstantInput(kGate),
+            info.ConstantInput(kUp), options_) {}
+
+  void Compute(const KernelContext& context) const override {
+    const Q4NXGatedMLP::Inputs inputs = {context.Input(kA), context.Input(kNormWeight),
+                                         context.Input(kSkip)};
+    void* y = context.Output(0, op_.OutputShape(inputs.a));
+    void* sum = SumOutput(context, inputs.a, inputs.skip);
+    options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
+  }
+
+ private:
+  const Options options_;
+  const Q4NXGatedMLP op_;
 };
 
 class GatherKernel final : public Kernel {
@@ -50,11 +82,13 @@ class GatherKernel final : public Kernel {
   const Q4NXGather op_;
 };
 
-void InferMatMul(const ShapeContext& context) {
+// Y, and sum where input `skip` is given.
+void InferProjection(const ShapeContext& context, size_t skip) {
   auto value = context.Input(0);
-  if (!value) Fail(ErrorCode::kInvalidGraph, "Q4NXMatMul has no input A");
+  if (!value) Fail(ErrorCode::kInvalidGraph, "input A is missing");
   // An unknown rank arrives as 0; projections of language models are (batch, sequence, channels).
   if (value->dims.empty()) value->dims.resize(3);
+  if (context.Input(skip)) context.SetOutput(1, *value);
   value->dims.back() = {std::max<int64_t>(-1, context.Int("N", -1)), ""};
   context.SetOutput(0, *value);
 }
@@ -71,26 +105,45 @@ void InferGather(const ShapeContext& context) {
 }  // namespace
 
 const OpDescription& Q4NXMatMulDescription() {
-  static const OpDescription description = {"Q4NXMatMul",
-                                            3,
-                                            2,
-                                            1,
-                                            [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-                                              return std::make_unique<MatMulKernel>(info);
-                                            },
-                                            InferMatMul};
+  static const OpDescription description = {
+      .name = "Q4NXMatMul",
+      .inputs = MatMulKernel::kInputCount,
+      .required_inputs = 2,
+      .outputs = 2,
+      .required_outputs = 1,
+      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<MatMulKernel>(info);
+      },
+      .infer = [](const ShapeContext& context) { InferProjection(context, MatMulKernel::kSkip); }};
+  return description;
+}
+
+const OpDescription& Q4NXGatedMLPDescription() {
+  static const OpDescription description = {
+      .name = "Q4NXGatedMLP",
+      .inputs = GatedMLPKernel::kInputCount,
+      .required_inputs = 3,
+      .outputs = 2,
+      .required_outputs = 1,
+      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<GatedMLPKernel>(info);
+      },
+      .infer =
+          [](const ShapeContext& context) { InferProjection(context, GatedMLPKernel::kSkip); }};
   return description;
 }
 
 const OpDescription& Q4NXGatherDescription() {
-  static const OpDescription description = {"Q4NXGather",
-                                            2,
-                                            2,
-                                            1,
-                                            [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-                                              return std::make_unique<GatherKernel>(info);
-                                            },
-                                            InferGather};
+  static const OpDescription description = {
+      .name = "Q4NXGather",
+      .inputs = 2,
+      .required_inputs = 2,
+      .outputs = 1,
+      .required_outputs = 1,
+      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<GatherKernel>(info);
+      },
+      .infer = InferGather};
   return description;
 }
 

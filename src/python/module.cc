@@ -121,25 +121,37 @@ std::vector<std::string> AvailableIsas() {
   return names;
 }
 
-// The projection step on one thread, with a chosen kernel table.
+// The projection step on one thread, with a chosen kernel table; `up` makes it a gated one.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
-                     const std::string& numerics, const std::string& isa, bool symmetric) {
+                     const std::string& numerics, const std::string& isa, bool symmetric,
+                     const std::optional<Array<float>>& norm_weight,
+                     const std::optional<Array<uint8_t>>& up, bool gelu) {
   Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
   RequireBlocks(blocks, n, k);
   Array<float> y({rows, n});
-  const MatMulStep step{blocks.data(),
-                        rows,
-                        k,
-                        n,
-                        a.data(),
-                        nullptr,
-                        y.mutable_data(),
-                        DataType::kFloat32,
-                        numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16,
-                        symmetric};
+  MatMulStep step{};
+  step.weights = blocks.data();
+  step.rows = rows;
+  step.k = k;
+  step.n = n;
+  step.a = a.data();
+  step.y = y.mutable_data();
+  step.type = DataType::kFloat32;
+  step.numerics = numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16;
+  step.symmetric = symmetric;
+  if (norm_weight) {
+    RequireShape(*norm_weight, "norm_weight", {k});
+    step.norm_weight = norm_weight->data();
+    step.norm_epsilon = 1e-5f;
+  }
+  if (up) {
+    RequireBlocks(*up, n, k);
+    step.up_weights = up->data();
+    step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
+  }
   host::RunMatMul(step, KernelsNamed(isa), InlineThreadPool());
   return y;
 }
@@ -234,7 +246,9 @@ PYBIND11_MODULE(_native, m) {
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
-        py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false);
+        py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
+        py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
+        py::arg("gelu") = false);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("many"),
         py::arg("isa"));

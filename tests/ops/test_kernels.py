@@ -103,6 +103,51 @@ def test_int8_projection_matches_quantised_activations(isa: str, rows: int, n: i
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("k", [512, 320, 40, 7])
+def test_a_norm_before_a_projection(isa: str, rows: int, k: int) -> None:
+    rng = np.random.default_rng([rows, k])
+    a = 3 * rng.standard_normal((rows, k)).astype(np.float32)
+    weight = rng.standard_normal(k).astype(np.float32)
+    blocks = random_blocks(rng, 64, k)
+    x = a.astype(np.float64)
+    x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
+    y = _native.project(a, blocks, 64, "bf16", isa, norm_weight=weight)
+    weights = q4nx.dequantize(blocks, 64, k)
+    if rows > 1:
+        weights = to_bfloat16(weights)
+    # x is rounded to bfloat16 from values that differ from these by roundings of float32.
+    bound = 1.01 * 2**-8 * np.abs(x) @ np.abs(weights.astype(np.float64)).T
+    error = np.abs(y - x @ weights.astype(np.float64).T)
+    assert (error <= bound + accumulation_bound(x, blocks, 64, k)).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("n", [64, 33, 5])
+def test_a_gated_projection_is_the_product_of_its_parts(
+    isa: str, gelu: bool, rows: int, n: int
+) -> None:
+    rng = np.random.default_rng([rows, n, gelu])
+    # Arguments of the activation from far below to far above 0.
+    a = 4 * rng.standard_normal((rows, 256)).astype(np.float32)
+    gate_blocks, up_blocks = (random_blocks(rng, n, 256) for _ in range(2))
+    gate, up = (
+        _native.project(a, blocks, n, "int8", isa).astype(np.float64)
+        for blocks in (gate_blocks, up_blocks)
+    )
+    assert gate.min() < -20
+    assert gate.max() > 20
+    t = np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3) if gelu else gate
+    expected = gate / (1 + np.exp(-np.clip(t, -700, None))) * up
+    y = _native.project(a, gate_blocks, n, "int8", isa, up=up_blocks, gelu=gelu)
+    # The exponential and four operations, and t's own rounding where sigmoid(t) is not flat:
+    # |t| sigmoid'(t) < 0.23, a few units of roundoff each.
+    assert (np.abs(y - expected) <= 16 * U * np.abs(gate * up)).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_projection_of_extreme_codes_and_activations_does_not_overflow(

@@ -28,6 +28,13 @@ struct Kernels {
   void (*quantize_int8)(const float* x, int64_t groups, int8_t* q, float* scales, int32_t* q_sums);
   // sums[g] = sum of x over group g of 32.
   void (*group_sums)(const float* x, int64_t groups, float* sums);
+  // x += y.
+  void (*add)(const float* y, int64_t n, float* x);
+  // x = x / sqrt(mean of x^2 + epsilon) * weight (RMS norm).
+  void (*rms_norm)(const float* weight, int64_t n, float epsilon, float* x);
+  // gate = gate * sigmoid(gate) * up (SiLU), or with the tanh form of GELU in SiLU's place.
+  void (*gate_silu)(const float* up, int64_t n, float* gate);
+  void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
 
   // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
   // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums. symmetric says

@@ -1,4 +1,5 @@
-// Projections: FusedDQP for one row, dequantisation + GEMM for more; and rows of the embedding.
+// Projections: FusedDQP for one row, dequantisation + GEMM for more, with the norm before and the
+// gate after them; and rows of the embedding.
 #include <algorithm>
 #include <cstring>
 
@@ -26,22 +27,47 @@ constexpr int64_t kTaskBytes = 128 * 1024;
 // L2.
 constexpr int64_t kRowTile = 1024;
 
-// A row of activations as float, padded with zeros to whole blocks.
-void LoadRow(const MatMulStep& step, const Kernels& kernels, int64_t row, float* x) {
-  ToFloat(kernels, step.type, Advance(step.a, step.type, row * step.k), step.k, x);
+bool IsGated(const MatMulStep& step) { return step.up_weights != nullptr; }
+
+// The weight of the norm as float, for all rows of a step; null without a norm.
+const float* NormWeight(const MatMulStep& step, const Kernels& kernels) {
+  if (step.norm_weight == nullptr) return nullptr;
+  float* weight = Scratch<float>(Purpose::kNormWeight, step.k);
+  ToFloat(kernels, step.type, step.norm_weight, step.k, weight);
+  return weight;
+}
+
+// A row of x as float, padded with zeros to whole blocks.
+void LoadRow(const MatMulStep& step, const Kernels& kernels, const float* norm_weight, int64_t row,
+             float* x) {
+  const int64_t first = row * step.k;
+  ToFloat(kernels, step.type, Advance(step.a, step.type, first), step.k, x);
+  if (step.skip != nullptr) {
+    float* skip = Scratch<float>(Purpose::kSkip, step.k);
+    ToFloat(kernels, step.type, Advance(step.skip, step.type, first), step.k, skip);
+    kernels.add(skip, step.k, x);
+    FromFloat(kernels, step.type, x, step.k, Advance(step.sum, step.type, first));
+  }
+  if (norm_weight != nullptr) kernels.rms_norm(norm_weight, step.k, step.norm_epsilon, x);
   std::fill(x + step.k, x + PaddedCols(step.k), 0.0f);
 }
 
-// Adds the bias to `count` results from out-feature n0 on and stores them.
-void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, int64_t n0,
-                  float* y) {
+// Out-features n0 to n0 + 32 of a row: applies what follows the product, and stores. up is read
+// where the step is gated. y may be where the results belong.
+void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, int64_t n0, float* y,
+                  const float* up) {
   const int64_t count = std::min(kBlockRows, step.n - n0);
+  if (IsGated(step)) {
+    (step.activation == Activation::kSilu ? kernels.gate_silu : kernels.gate_gelu_tanh)(up, count,
+                                                                                        y);
+  }
   if (step.bias != nullptr) {
     float bias[kBlockRows];
     ToFloat(kernels, step.type, Advance(step.bias, step.type, n0), count, bias);
-    for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
+    kernels.add(bias, count, y);
   }
-  FromFloat(kernels, step.type, y, count, Advance(step.y, step.type, row * step.n + n0));
+  void* to = Advance(step.y, step.type, row * step.n + n0);
+  if (to != y) FromFloat(kernels, step.type, y, count, to);
 }
 
 void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
@@ -52,7 +78,7 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   float* sums = Scratch<float>(Purpose::kActivationSums, groups);
   int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, groups);
   int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, padded);
-  LoadRow(step, kernels, 0, x);
+  LoadRow(step, kernels, NormWeight(step, kernels), 0, x);
   if (step.numerics == Numerics::kInt8) {
     kernels.quantize_int8(x, groups, q, scales, q_sums);
   } else {
@@ -65,76 +91,144 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   }
 
   const int64_t row_blocks = RowBlocks(step.n), row_bytes = k_blocks * kBlockBytes;
-  const int64_t per_task = std::max<int64_t>(1, kTaskBytes / row_bytes);
+  const int64_t streams = IsGated(step) ? 2 : 1;
+  const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
   threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) noexcept {
-    const int64_t end = std::min(row_blocks, (task + 1) * per_task);
-    for (int64_t block = task * per_task; block < end; ++block) {
-      const uint8_t* weights = step.weights + block * row_bytes;
-      float y[kBlockRows];
-      if (step.numerics == Numerics::kInt8) {
-        kernels.fused_dqp_int8(weights, k_blocks, q, scales, q_sums, step.symmetric, y);
-      } else {
-        kernels.fused_dqp_bf16(weights, k_blocks, x, sums, step.symmetric, y);
+    const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
+    // One run of blocks after the other: the kernels fetch ahead within a run.
+    const auto multiply = [&](const uint8_t* weights, float* y) noexcept {
+      for (int64_t i = 0; i < count; ++i) {
+        const uint8_t* blocks = weights + (first + i) * row_bytes;
+        if (step.numerics == Numerics::kInt8) {
+          kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric,
+                                 y + i * kBlockRows);
+        } else {
+          kernels.fused_dqp_bf16(blocks, k_blocks, x, sums, step.symmetric, y + i * kBlockRows);
+        }
       }
-      StoreResults(step, kernels, 0, block * kBlockRows, y);
+    };
+    float* y = Scratch<float>(Purpose::kTile, streams * per_task * kBlockRows);
+    float* up = y + per_task * kBlockRows;
+    multiply(step.weights, y);
+    if (IsGated(step)) multiply(step.up_weights, up);
+    for (int64_t i = 0; i < count; ++i) {
+      StoreResults(step, kernels, 0, (first + i) * kBlockRows, y + i * kBlockRows,
+                   up + i * kBlockRows);
     }
   });
 }
 
-void GemmBf16(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
-  uint16_t* a = Scratch<uint16_t>(Purpose::kActivations, step.rows * padded);
-  threads.ParallelFor(step.rows, [&](int64_t row) noexcept {
-    float* x = Scratch<float>(Purpose::kRow, padded);
-    LoadRow(step, kernels, row, x);
-    kernels.float_to_bfloat16(x, padded, a + row * padded);
-  });
-  threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
-    uint16_t* panel = Scratch<uint16_t>(Purpose::kPanel, padded * kBlockRows);
-    const uint8_t* weights = step.weights + block * k_blocks * kBlockBytes;
-    for (int64_t b = 0; b < k_blocks; ++b) {
-      kernels.dequantize_block(weights + b * kBlockBytes, panel + b * kBlockCols * kBlockRows);
-    }
-    float* y = Scratch<float>(Purpose::kTile, std::min(kRowTile, step.rows) * kBlockRows);
-    for (int64_t first = 0; first < step.rows; first += kRowTile) {
-      const int64_t rows = std::min(kRowTile, step.rows - first);
-      kernels.gemm_bf16(a + first * padded, padded, rows, panel, padded / 2, y, kBlockRows);
-      for (int64_t r = 0; r < rows; ++r) {
-        StoreResults(step, kernels, first + r, block * kBlockRows, y + r * kBlockRows);
-      }
-    }
-  });
-}
+// What a GEMM of some numerics keeps of the activations, and of 32 rows of weights. Both are made
+// once and used many times; Panel lives in the working memory of the thread that unpacks it.
+class Bf16Gemm {
+ public:
+  Bf16Gemm(const MatMulStep& step, const Kernels& kernels)
+      : kernels_(kernels),
+        padded_(PaddedCols(step.k)),
+        a_(Scratch<uint16_t>(Purpose::kActivations, step.rows * padded_)) {}
 
-void GemmInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
-  const int64_t groups = padded / kGroup;
-  int8_t* a = Scratch<int8_t>(Purpose::kActivations, step.rows * padded);
-  float* a_scales = Scratch<float>(Purpose::kActivationScales, step.rows * groups);
-  int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups);
-  threads.ParallelFor(step.rows, [&](int64_t row) noexcept {
-    float* x = Scratch<float>(Purpose::kRow, padded);
-    LoadRow(step, kernels, row, x);
-    kernels.quantize_int8(x, groups, a + row * padded, a_scales + row * groups,
-                          q_sums + row * groups);
-  });
-  threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
-    uint8_t* codes = Scratch<uint8_t>(Purpose::kPanel, padded * kBlockRows);
-    float* scales = Scratch<float>(Purpose::kPanelScales, 2 * groups * kBlockRows);
-    float* mins = scales + groups * kBlockRows;
-    const uint8_t* weights = step.weights + block * k_blocks * kBlockBytes;
-    for (int64_t b = 0; b < k_blocks; ++b) {
-      kernels.unpack_block(weights + b * kBlockBytes, codes + b * kBlockCols * kBlockRows,
-                           scales + b * kBlockCols, mins + b * kBlockCols);
+  void TakeRow(int64_t row, const float* x) const {
+    kernels_.float_to_bfloat16(x, padded_, a_ + row * padded_);
+  }
+
+  using Panel = const uint16_t*;
+  Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
+    uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
+    for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
+      kernels_.dequantize_block(weights + b * kBlockBytes, panel + b * kBlockCols * kBlockRows);
     }
-    float* y = Scratch<float>(Purpose::kTile, std::min(kRowTile, step.rows) * kBlockRows);
+    return panel;
+  }
+
+  void Multiply(int64_t first, int64_t rows, Panel panel, float* y, int64_t ldy) const {
+    kernels_.gemm_bf16(a_ + first * padded_, padded_, rows, panel, padded_ / 2, y, ldy);
+  }
+
+ private:
+  const Kernels& kernels_;
+  const int64_t padded_;
+  uint16_t* a_;
+};
+
+class Int8Gemm {
+ public:
+  Int8Gemm(const MatMulStep& step, const Kernels& kernels)
+      : kernels_(kernels),
+        padded_(PaddedCols(step.k)),
+        groups_(padded_ / kGroup),
+        symmetric_(step.symmetric),
+        a_(Scratch<int8_t>(Purpose::kActivations, step.rows * padded_)),
+        a_scales_(Scratch<float>(Purpose::kActivationScales, step.rows * groups_)),
+        q_sums_(Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups_)) {}
+
+  void TakeRow(int64_t row, const float* x) const {
+    kernels_.quantize_int8(x, groups_, a_ + row * padded_, a_scales_ + row * groups_,
+                           q_sums_ + row * groups_);
+  }
+
+  struct Panel {
+    const uint8_t* codes;
+    const float *scales, *mins;
+  };
+  Panel Unpack(const uint8_t* weights, Purpose codes_purpose, Purpose scales_purpose) const {
+    uint8_t* codes = Scratch<uint8_t>(codes_purpose, padded_ * kBlockRows);
+    float* scales = Scratch<float>(scales_purpose, 2 * groups_ * kBlockRows);
+    float* mins = scales + groups_ * kBlockRows;
+    for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
+      kernels_.unpack_block(weights + b * kBlockBytes, codes + b * kBlockCols * kBlockRows,
+                            scales + b * kBlockCols, mins + b * kBlockCols);
+    }
+    return {codes, scales, symmetric_ ? nullptr : mins};
+  }
+
+  void Multiply(int64_t first, int64_t rows, const Panel& panel, float* y, int64_t ldy) const {
+    kernels_.gemm_int8(a_ + first * padded_, a_scales_ + first * groups_, q_sums_ + first * groups_,
+                       padded_, rows, panel.codes, panel.scales, panel.mins, groups_, y, ldy);
+  }
+
+ private:
+  const Kernels& kernels_;
+  const int64_t padded_, groups_;
+  const bool symmetric_;
+  int8_t* a_;
+  float* a_scales_;
+  int32_t* q_sums_;
+};
+
+template <typename G>
+void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const G gemm(step, kernels);
+  const float* norm_weight = NormWeight(step, kernels);
+  threads.ParallelFor(step.rows, [&](int64_t row) noexcept {
+    float* x = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
+    LoadRow(step, kernels, norm_weight, row, x);
+    gemm.TakeRow(row, x);
+  });
+
+  const int64_t row_bytes = ColBlocks(step.k) * kBlockBytes;
+  threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
+    const int64_t n0 = block * kBlockRows;
+    const auto panel =
+        gemm.Unpack(step.weights + block * row_bytes, Purpose::kPanel, Purpose::kPanelScales);
+    auto up_panel = panel;
+    if (IsGated(step)) {
+      up_panel = gemm.Unpack(step.up_weights + block * row_bytes, Purpose::kUpPanel,
+                             Purpose::kUpPanelScales);
+    }
+    // Float results of whole blocks are computed where they belong.
+    const bool in_place = step.type == DataType::kFloat32 && n0 + kBlockRows <= step.n;
+    const int64_t tile_rows = std::min(kRowTile, step.rows);
+    float* tile = Scratch<float>(Purpose::kTile, 2 * tile_rows * kBlockRows);
+    float* up = tile + tile_rows * kBlockRows;
     for (int64_t first = 0; first < step.rows; first += kRowTile) {
       const int64_t rows = std::min(kRowTile, step.rows - first);
-      kernels.gemm_int8(a + first * padded, a_scales + first * groups, q_sums + first * groups,
-                        padded, rows, codes, scales, step.symmetric ? nullptr : mins, groups, y,
-                        kBlockRows);
+      float* y = in_place ? static_cast<float*>(step.y) + first * step.n + n0 : tile;
+      const int64_t ldy = in_place ? step.n : kBlockRows;
+      gemm.Multiply(first, rows, panel, y, ldy);
+      if (IsGated(step)) gemm.Multiply(first, rows, up_panel, up, kBlockRows);
+      if (in_place && !IsGated(step) && step.bias == nullptr) continue;
       for (int64_t r = 0; r < rows; ++r) {
-        StoreResults(step, kernels, first + r, block * kBlockRows, y + r * kBlockRows);
+        StoreResults(step, kernels, first + r, n0, y + r * ldy, up + r * kBlockRows);
       }
     }
   });
@@ -146,9 +240,9 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
   if (step.rows == 1) {
     FusedDqp(step, kernels, threads);
   } else if (step.numerics == Numerics::kInt8) {
-    GemmInt8(step, kernels, threads);
+    Gemm<Int8Gemm>(step, kernels, threads);
   } else {
-    GemmBf16(step, kernels, threads);
+    Gemm<Bf16Gemm>(step, kernels, threads);
   }
 }
 

@@ -13,17 +13,21 @@ enum class Purpose {
   kActivationScales,
   kActivationSums,
   kActivationCodes,
+  kNormWeight,
   kCodeSums,
   kQueries,
   kNewRows,
   kPartials,
   kPanel,  // of one task
   kPanelScales,
+  kUpPanel,
+  kUpPanelScales,
   kTile,
   kKeys,
   kValues,
   kScores,
   kRow,
+  kSkip,
   kPurposeCount
 };
 

@@ -1,0 +1,98 @@
+"""RMS norms, with the residual addition before them -> inputs of the projection that follows.
+
+Before: y = SimplifiedLayerNormalization(A, weight), or
+        y, _, _, sum = SkipSimplifiedLayerNormalization(A, skip, weight), and P(y, W ...)
+After:  P(A, W ..., norm_weight=weight), or
+        Y, sum = P(A, W ..., norm_weight=weight, skip=skip), P being Q4NXMatMul or Q4NXGatedMLP
+
+One node less, and the normalised rows are quantised as they are made, not stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
+
+# Projections, and their inputs before norm_weight and skip.
+INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3}
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm that a projection can take in; `total` is a + skip, where somebody wants it."""
+
+    a: ir.Value
+    weight: ir.Value
+    skip: ir.Value | None
+    total: ir.Value | None
+    epsilon: float
+
+
+def fuse_norms(model: ir.Model, report: Report) -> None:
+    """Fuses each norm whose result one projection alone takes."""
+    for node in list(model.graph):
+        norm, projection = _read(node), _only_user(node.outputs[0])
+        if norm is None or projection is None:
+            continue
+        _fuse(norm, projection)
+        model.graph.remove(node, safe=True)
+        report.fused(node, f"{DOMAIN}.{projection.op_type}")
+    # The sums are computed where the projections stand, which may be after some that take them.
+    model.graph.sort()
+
+
+def _read(node: ir.Node) -> Norm | None:
+    """The norm that `node` is, or None where it is none or more than the fused one."""
+    a, weight, skip, total = input_at(node, 0), input_at(node, 1), None, None
+    rest, epsilon = node.inputs[2:], 1e-5  # each op has a default of its own
+    if (node.domain, node.op_type) == ("com.microsoft", "SkipSimplifiedLayerNormalization"):
+        skip, weight = weight, input_at(node, 2)
+        total = node.outputs[3] if len(node.outputs) > 3 else None
+        rest, epsilon = node.inputs[3:], 1e-12
+        if a is None or skip is None or a.shape is None or a.shape != skip.shape:
+            return None  # a skip of fewer dimensions would be broadcast
+    elif (node.domain, node.op_type) != ("", "SimplifiedLayerNormalization"):
+        return None
+    if attribute(node, "axis", -1) != -1 or attribute(node, "stash_type", 1) != 1:
+        return None
+    if a is None or weight is None or a.dtype is None or a.dtype != weight.dtype:
+        return None
+    # A bias; mean or deviation.
+    if any(value is not None for value in rest) or any(map(_is_used, node.outputs[1:3])):
+        return None
+    return Norm(a, weight, skip, total, attribute(node, "epsilon", epsilon))
+
+
+def _only_user(value: ir.Value) -> ir.Node | None:
+    """The projection that reads `value` as its activations, where nobody else does."""
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    node, index = uses[0]
+    return node if node.domain == DOMAIN and node.op_type in INPUTS and index == 0 else None
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _fuse(norm: Norm, projection: ir.Node) -> None:
+    inputs = [norm.a, *projection.inputs[1:]]
+    while len(inputs) < INPUTS[projection.op_type]:
+        inputs.append(none_value(projection))
+    inputs += [norm.weight] if norm.skip is None else [norm.weight, norm.skip]
+    projection.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        projection.replace_input_with(index, value)
+    projection.attributes.add(ir.AttrFloat32("norm_epsilon", norm.epsilon))
+    if norm.skip is None:
+        return
+    projection.resize_outputs(2)
+    total = projection.outputs[1]
+    total.type, total.shape = norm.a.type, norm.a.shape
+    if norm.total is not None:
+        total.name, norm.total.name = norm.total.name, None
+        ir.convenience.replace_all_uses_with(norm.total, total, replace_graph_outputs=True)

@@ -1,0 +1,33 @@
+#include "ops/q4nx_gated_mlp.h"
+
+#include "ops/error.h"
+
+namespace ort_aie {
+namespace {
+
+Activation ActivationNamed(const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  Fail(ErrorCode::kInvalidGraph, "attribute activation must be silu or gelu_tanh, got '", name,
+       "'");
+}
+
+}  // namespace
+
+Q4NXGatedMLP::Q4NXGatedMLP(const Q4NXMatMulAttributes& attributes, const std::string& activation,
+                           const Tensor& gate, const Tensor& up, const Options& options)
+    : gate_("W_gate", attributes, gate, options),
+      up_(CheckQ4NXWeights("W_up", attributes.format, attributes.k, attributes.n, up)),
+      activation_(ActivationNamed(activation)) {}
+
+Plan Q4NXGatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum) const {
+  Plan plan = gate_.MakePlan({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum);
+  for (Step& step : plan) {
+    auto& projection = std::get<MatMulStep>(step);
+    projection.up_weights = up_.blocks;
+    projection.activation = activation_;
+  }
+  return plan;
+}
+
+}  // namespace ort_aie

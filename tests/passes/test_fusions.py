@@ -1,0 +1,319 @@
+"""Nodes around projections: what becomes part of an aie.* op, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from builder_nodes import matmul_nbits, projection_weights
+from onnx import helper
+from op_models import FLOAT16, FLOAT32, ONNX_TYPES, Array, model_of, onnx_tensor, open_session, run
+
+from ort_aie_ep.graph_passes import run_passes
+
+K, N = 96, 64
+NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
+
+
+@dataclass
+class Graph:
+    """Nodes and initializers as they come; `x` and `r` (batch, sequence, K) are the inputs."""
+
+    dtype: np.dtype[Any] = FLOAT32
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: dict[str, Array] = field(default_factory=dict)
+
+    def node(self, op_type: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
+        domain = "com.microsoft" if op_type == SKIP_NORM else ""
+        self.nodes.append(
+            helper.make_node(op_type, inputs, list(outputs), name=f"/{outputs[0]}",
+                             domain=domain, **attributes)
+        )  # fmt: skip
+        return outputs[0]
+
+    def projection(self, a: str, y: str, *, bias: bool = False, **attributes: Any) -> str:
+        weights = projection_weights(N, K, dtype=self.dtype, prefix=y, seed=len(self.nodes))
+        self.initializers |= weights
+        names = []
+        if bias:
+            self.initializers[f"{y}.bias"] = np.linspace(-1, 1, N).astype(self.dtype)
+            names = ["", "", f"{y}.bias"]
+        self.nodes.append(
+            matmul_nbits(a, y, weights, N, K, name=f"/{y}", inputs=names, **attributes)
+        )
+        return y
+
+    def weight(self, name: str) -> str:
+        self.initializers[name] = np.linspace(0.5, 1.5, K).astype(self.dtype)
+        return name
+
+    def model(self, *outputs: str) -> ir.Model:
+        """Typed and shaped as the builder's graphs are."""
+        element = ONNX_TYPES[self.dtype]
+        graph = helper.make_graph(
+            self.nodes,
+            "graph",
+            [
+                helper.make_tensor_value_info(name, element, ["batch", "sequence", K])
+                for name in ("x", "r")
+            ],
+            [helper.make_tensor_value_info(name, element, None) for name in outputs],
+            [onnx_tensor(name, array) for name, array in self.initializers.items()],
+            value_info=[
+                helper.make_tensor_value_info(name, element, ["batch", "sequence", N])
+                for node in self.nodes
+                for name in node.output
+                if name and name not in outputs
+            ],
+        )
+        return ir.from_proto(model_of(graph))
+
+
+def operators(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+def results(model: ir.Model, dtype: np.dtype[Any] = FLOAT32) -> dict[str, Array]:
+    rng = np.random.default_rng(7)
+    feeds: dict[str, Array | None] = {
+        name: rng.standard_normal((1, 3, K)).astype(dtype) for name in ("x", "r")
+    }
+    return run(open_session(ir.to_proto(model).SerializeToString()), feeds)
+
+
+def assert_same_results(graph: Graph, *outputs: str) -> ir.Model:
+    """Rewrites the graph's model; its results must be those of the nodes on their own."""
+    model = graph.model(*outputs)
+    expected = results(model, graph.dtype)
+    run_passes(model)
+    actual = results(model, graph.dtype)
+    for name, y in expected.items():
+        # int8 activations (1/127 of the largest of 32), bfloat16 scales, and the type's roundings:
+        # independent errors, relative to the norm of the whole result.
+        error = np.linalg.norm((actual[name] - y).astype(np.float64))
+        assert error <= 0.03 * np.linalg.norm(y.astype(np.float64)), name
+    return model
+
+
+def mlp(graph: Graph, a: str, activation: str, *, swap: tuple[bool, bool] = (False, False)) -> str:
+    gate, up = graph.projection(a, "gate"), graph.projection(a, "up")
+    if activation == "silu":
+        inputs = [gate, graph.node("Sigmoid", [gate], "sigmoid")]
+        activated = graph.node("Mul", inputs[::-1] if swap[0] else inputs, "activated")
+    else:
+        activated = graph.node("Gelu", [gate], "activated", approximate="tanh")
+    inputs = [activated, up]
+    return graph.node("Mul", inputs[::-1] if swap[1] else inputs, "y")
+
+
+# --- gated MLP ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("swap", [(False, False), (True, False), (False, True), (True, True)])
+def test_a_gated_mlp_becomes_one_node(
+    dtype: np.dtype[Any], activation: str, swap: tuple[bool, bool]
+) -> None:
+    graph = Graph(dtype)
+    mlp(graph, "x", activation, swap=swap)
+    model = assert_same_results(graph, "y")
+    (node,) = model.graph
+    assert (node.domain, node.op_type, node.name) == ("aie", "Q4NXGatedMLP", "/y")
+    values = {name: attribute.value for name, attribute in node.attributes.items()}
+    assert values == {
+        "K": K, "N": N, "accuracy_level": 4, "symmetric": 1, "activation": activation, "format": 1,
+    }  # fmt: skip
+    names = [value.name if value else None for value in node.inputs]
+    assert names == ["x", "gate.B_q4nx", "up.B_q4nx"]
+
+
+def test_the_report_names_every_node_of_a_gated_mlp() -> None:
+    graph = Graph()
+    mlp(graph, "x", "silu")
+    report = run_passes(graph.model("y"))
+    assert {o.node: (o.op_type, o.becomes) for o in report.outcomes.values()} == {
+        "/gate": ("MatMulNBits", "aie.Q4NXGatedMLP"),
+        "/up": ("MatMulNBits", "aie.Q4NXGatedMLP"),
+        "/sigmoid": ("Sigmoid", "aie.Q4NXGatedMLP"),
+        "/activated": ("Mul", "aie.Q4NXGatedMLP"),
+        "/y": ("Mul", "aie.Q4NXGatedMLP"),
+    }
+
+
+@pytest.mark.parametrize("which", ["gate", "up"])
+def test_a_gated_mlp_with_a_bias_stays_in_parts(which: str) -> None:
+    graph = Graph()
+    gate = graph.projection("x", "gate", bias=which == "gate")
+    up = graph.projection("x", "up", bias=which == "up")
+    activated = graph.node("Mul", [gate, graph.node("Sigmoid", [gate], "sigmoid")], "activated")
+    graph.node("Mul", [activated, up], "y")
+    model = assert_same_results(graph, "y")
+    assert operators(model) == ["Q4NXMatMul", "Q4NXMatMul", "Sigmoid", "Mul", "Mul"]
+
+
+@pytest.mark.parametrize("wanted", ["gate", "up", "sigmoid", "activated"])
+def test_a_gated_mlp_whose_inside_is_wanted_stays_in_parts(wanted: str) -> None:
+    graph = Graph()
+    mlp(graph, "x", "silu")
+    model = assert_same_results(graph, "y", wanted)
+    assert "Q4NXGatedMLP" not in operators(model)
+
+
+def test_projections_of_different_inputs_or_levels_are_no_gated_mlp() -> None:
+    for other, level in (("r", 4), ("x", 0)):
+        graph = Graph()
+        gate = graph.projection("x", "gate")
+        up = graph.projection(other, "up", accuracy_level=level)
+        activated = graph.node("Gelu", [gate], "activated", approximate="tanh")
+        graph.node("Mul", [activated, up], "y")
+        assert "Q4NXGatedMLP" not in operators(assert_same_results(graph, "y"))
+
+
+def test_the_exact_gelu_stays_in_parts() -> None:
+    graph = Graph()
+    activated = graph.node("Gelu", [graph.projection("x", "gate")], "activated")
+    graph.node("Mul", [activated, graph.projection("x", "up")], "y")
+    assert operators(assert_same_results(graph, "y")).count("Gelu") == 1
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_norm_goes_into_the_projection_behind_it(dtype: np.dtype[Any], bias: bool) -> None:
+    graph = Graph(dtype)
+    normed = graph.node(NORM, ["x", graph.weight("w")], "normed", epsilon=1e-3, axis=-1)
+    graph.projection(normed, "y", bias=bias)
+    model = assert_same_results(graph, "y")
+    (node,) = model.graph
+    names = [value.name if value else None for value in node.inputs]
+    assert names == ["x", "y.B_q4nx", "y.bias" if bias else "ort_aie.none", "w"]
+    assert node.attributes["norm_epsilon"].value == pytest.approx(1e-3)
+    assert len(node.outputs) == 1
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+def test_residual_and_norm_go_in_and_the_sum_comes_out(dtype: np.dtype[Any]) -> None:
+    graph = Graph(dtype)
+    inputs = ["x", "r", graph.weight("w")]
+    normed = graph.node(SKIP_NORM, inputs, "normed", "", "", "total", epsilon=1e-5)
+    mlp(graph, normed, "silu")
+    # The residual goes on to the next layer.
+    graph.node("Add", ["total", "x"], "next")
+    graph.node("Identity", ["total"], "total_again")
+    model = assert_same_results(graph, "y", "next", "total_again")
+    node = next(node for node in model.graph if node.domain == "aie")
+    names = [value.name if value else None for value in node.inputs]
+    assert names == ["x", "gate.B_q4nx", "up.B_q4nx", "w", "r"]
+    assert [value.name for value in node.outputs] == ["y", "total"]
+    assert SKIP_NORM not in operators(model)
+
+
+def test_a_sum_that_is_an_output_of_the_graph_keeps_its_name() -> None:
+    graph = Graph()
+    inputs = ["x", "r", graph.weight("w")]
+    graph.projection(graph.node(SKIP_NORM, inputs, "normed", "", "", "total"), "y")
+    model = assert_same_results(graph, "y", "total")
+    assert operators(model) == ["Q4NXMatMul"]
+    assert [value.name for value in model.graph.outputs] == ["y", "total"]
+
+
+def test_a_sum_that_nobody_wants_is_computed_all_the_same() -> None:
+    graph = Graph()
+    graph.projection(graph.node(SKIP_NORM, ["x", "r", graph.weight("w")], "normed"), "y")
+    model = assert_same_results(graph, "y")
+    (node,) = model.graph
+    assert len(node.outputs) == 2
+
+
+@pytest.mark.parametrize(("op_type", "epsilon"), [(NORM, 1e-5), (SKIP_NORM, 1e-12)])
+def test_epsilon_left_out_is_the_operators_own(op_type: str, epsilon: float) -> None:
+    graph = Graph()
+    inputs = ["x", "r", graph.weight("w")] if op_type == SKIP_NORM else ["x", graph.weight("w")]
+    graph.projection(graph.node(op_type, inputs, "normed"), "y")
+    (node,) = assert_same_results(graph, "y").graph
+    assert node.attributes["norm_epsilon"].value == pytest.approx(epsilon)
+
+
+def test_nodes_between_that_take_the_sum_come_after_it() -> None:
+    graph = Graph()
+    inputs = ["x", "r", graph.weight("w")]
+    normed = graph.node(SKIP_NORM, inputs, "normed", "", "", "total")
+    graph.node("Neg", ["total"], "negative")
+    graph.projection(normed, "y")
+    model = assert_same_results(graph, "y", "negative")
+    assert operators(model) == ["Q4NXMatMul", "Neg"]
+
+
+def test_a_norm_that_several_nodes_take_stays() -> None:
+    graph = Graph()
+    normed = graph.node(NORM, ["x", graph.weight("w")], "normed")
+    graph.projection(normed, "y")
+    graph.projection(normed, "z")
+    assert NORM in operators(assert_same_results(graph, "y", "z"))
+
+
+@pytest.mark.parametrize("outputs", [("y", "normed"), ("y", "inverse")])
+def test_a_norm_whose_other_results_are_wanted_stays(outputs: tuple[str, ...]) -> None:
+    graph = Graph()
+    normed = graph.node(NORM, ["x", graph.weight("w")], "normed", "inverse")
+    graph.projection(normed, "y")
+    model = graph.model(*outputs)
+    run_passes(model)
+    assert NORM in operators(model)
+
+
+@pytest.mark.parametrize("attributes", [{"axis": 1}, {"stash_type": 10}])
+def test_a_norm_of_another_kind_stays(attributes: dict[str, int]) -> None:
+    graph = Graph()
+    graph.projection(graph.node(NORM, ["x", graph.weight("w")], "normed", **attributes), "y")
+    model = graph.model("y")
+    run_passes(model)
+    assert NORM in operators(model)
+
+
+def test_a_residual_that_may_be_broadcast_stays() -> None:
+    graph = Graph()
+    graph.node("Identity", ["r"], "residual")
+    inputs = ["x", "residual", graph.weight("w")]
+    graph.projection(graph.node(SKIP_NORM, inputs, "normed"), "y")
+    model = graph.model("y")
+    model.graph.node("/residual").outputs[0].shape = None
+    run_passes(model)
+    assert SKIP_NORM in operators(model)
+
+
+def test_a_norm_with_a_bias_stays() -> None:
+    graph = Graph()
+    inputs = ["x", "r", graph.weight("w"), graph.weight("bias")]
+    graph.projection(graph.node(SKIP_NORM, inputs, "normed"), "y")
+    assert SKIP_NORM in operators(assert_same_results(graph, "y"))
+
+
+def test_a_norm_before_a_projection_that_stays_is_left_alone() -> None:
+    graph = Graph()
+    normed = graph.node(NORM, ["x", graph.weight("w")], "normed")
+    weights = projection_weights(N, K, block_size=16, prefix="y")
+    graph.initializers |= weights
+    graph.nodes.append(matmul_nbits(normed, "y", weights, N, K, block_size=16))
+    model = graph.model("y")
+    report = run_passes(model)
+    assert operators(model) == [NORM, "MatMulNBits"]
+    assert "/normed" not in report.outcomes
+
+
+def test_passes_are_idempotent() -> None:
+    graph = Graph()
+    inputs = ["x", "r", graph.weight("w")]
+    mlp(graph, graph.node(SKIP_NORM, inputs, "normed", "", "", "total"), "silu")
+    model = graph.model("y", "total")
+    run_passes(model)
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    assert list(run_passes(model).outcomes) == []
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
