@@ -291,7 +291,7 @@ def test_explain_tells_the_same_of_a_source_and_of_its_compilation(both: tuple[P
     assert set(does.values()) == set(would.values())
     assert "aie.Q4NXGather" in would.values()
     gone = {node["node"] for node in before["nodes"]} - {node["node"] for node in after["nodes"]}
-    assert gone == {n["node"] for n in before["nodes"] if n["runs"] == "folded away"}
+    assert gone - set(would) == {n["node"] for n in before["nodes"] if n["runs"] == "folded away"}
     assert all(node["not_npu"] for node in before["nodes"] + after["nodes"])
 
 
