@@ -42,6 +42,9 @@ _TYPES: dict[str, tuple[type[np.generic], int]] = {
     "tensor(bfloat16)": (np.uint16, 16),
 }
 
+# Tokens of a prompt that run at once: activations of a long one would need more memory than the
+# cache, and weights are read often enough to no harm.
+PROMPT_CHUNK = 1024
 # Rows that onnxruntime-genai adds to a sliding layer's window.
 _WINDOW_SLACK = 16
 # The builder's name of the past dimension of a sliding layer.
@@ -122,10 +125,7 @@ class Decoder:
             AieError: the cache has no room for them, or the model fails.
         """
         count = len(tokens)
-        if self.length + count > self.capacity:
-            raise AieError(
-                f"{self.length + count} tokens do not fit the context of {self.capacity}"
-            )
+        self._require_room(count)
         total = self.length + count
         feeds = {
             "input_ids": np.asarray(tokens).reshape(1, count),
@@ -161,17 +161,36 @@ class Decoder:
         self.length = total
         return _as_float(logits[0], self._logits_type)
 
+    def prefill(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Logits (vocabulary) of the last of `tokens`, which come next, in runs of PROMPT_CHUNK.
+
+        Raises:
+            AieError: as `forward`, before anything is run where the cache has no room.
+        """
+        self._require_room(len(tokens))
+        *parts, last = np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK))
+        for part in parts:
+            self.forward(part)
+        logits: npt.NDArray[np.float32] = self.forward(last)[-1]
+        return logits
+
+    def _require_room(self, count: int) -> None:
+        if self.length + count > self.capacity:
+            raise AieError(
+                f"{self.length + count} tokens do not fit the context of {self.capacity}"
+            )
+
 
 def greedy(decoder: Decoder, prompt: Tokens, count: int, stop: frozenset[int]) -> Iterator[int]:
     """Up to `count` tokens that follow `prompt`, each the likeliest; ends before one of `stop`."""
-    logits = decoder.forward(prompt)
+    logits = decoder.prefill(prompt)
     for index in range(count):
-        token = int(np.argmax(logits[-1]))
+        token = int(np.argmax(logits))
         if token in stop:
             return
         yield token
         if index + 1 < count:
-            logits = decoder.forward(np.array([token]))
+            logits = decoder.forward(np.array([token]))[-1]
 
 
 def context_length(folder: ModelFolder, default: int = 4096) -> int:

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep import demo, machine
+from ort_aie_ep import demo, generate, machine
 from ort_aie_ep.accuracy import with_accuracy_level
 from ort_aie_ep.agreement import compare
 from ort_aie_ep.cli import app
@@ -267,6 +267,23 @@ def test_decoder_gives_the_same_logits_in_one_pass_and_in_steps(model: str) -> N
     steps = [decoder.forward(part) for part in np.split(tokens, [1, 2, 40, 41, 97])]
     # Float sums of some hundred terms in another order, layer after layer; logits are below 10.
     np.testing.assert_allclose(np.concatenate(steps), whole, atol=1e-4)
+
+
+def test_a_long_prompt_runs_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = find_model(LLAMA)
+    exact = open_edited(with_accuracy_level(folder, 0), folder.path, Options())
+    decoder = Decoder(exact, folder, capacity=100)
+    tokens = np.random.default_rng(1).integers(0, decoder.vocabulary, 99)
+    whole = decoder.prefill(tokens)
+    for chunk in (1, 32, 33, 98, 99):
+        monkeypatch.setattr(generate, "PROMPT_CHUNK", chunk)
+        decoder.reset()
+        np.testing.assert_allclose(decoder.prefill(tokens), whole, atol=1e-4)
+        assert decoder.length == 99
+    decoder.reset()
+    with pytest.raises(AieError, match="101 tokens do not fit the context of 100"):
+        decoder.prefill(np.zeros(101, np.int64))
+    assert decoder.length == 0
 
 
 def test_decoder_refuses_tokens_beyond_its_cache() -> None:

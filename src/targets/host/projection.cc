@@ -37,19 +37,25 @@ const float* NormWeight(const MatMulStep& step, const Kernels& kernels) {
   return weight;
 }
 
-// A row of x as float, padded with zeros to whole blocks.
-void LoadRow(const MatMulStep& step, const Kernels& kernels, const float* norm_weight, int64_t row,
-             float* x) {
-  const int64_t first = row * step.k;
-  ToFloat(kernels, step.type, Advance(step.a, step.type, first), step.k, x);
+// A row of x as float, padded with zeros to whole blocks: in `buffer`, or where it lies if nothing
+// has to be done to it.
+const float* LoadRow(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
+                     int64_t row, float* buffer) {
+  const int64_t first = row * step.k, padded = PaddedCols(step.k);
+  const void* a = Advance(step.a, step.type, first);
+  if (step.type == DataType::kFloat32 && norm_weight == nullptr && padded == step.k) {
+    return static_cast<const float*>(a);
+  }
+  ToFloat(kernels, step.type, a, step.k, buffer);
   if (step.skip != nullptr) {
     float* skip = Scratch<float>(Purpose::kSkip, step.k);
     ToFloat(kernels, step.type, Advance(step.skip, step.type, first), step.k, skip);
-    kernels.add(skip, step.k, x);
-    FromFloat(kernels, step.type, x, step.k, Advance(step.sum, step.type, first));
+    kernels.add(skip, step.k, buffer);
+    FromFloat(kernels, step.type, buffer, step.k, Advance(step.sum, step.type, first));
   }
-  if (norm_weight != nullptr) kernels.rms_norm(norm_weight, step.k, step.norm_epsilon, x);
-  std::fill(x + step.k, x + PaddedCols(step.k), 0.0f);
+  if (norm_weight != nullptr) kernels.rms_norm(norm_weight, step.k, step.norm_epsilon, buffer);
+  std::fill(buffer + step.k, buffer + padded, 0.0f);
+  return buffer;
 }
 
 // Out-features n0 to n0 + 32 of a row: applies what follows the product, and stores. up is read
@@ -73,21 +79,22 @@ void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, i
 void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup;
-  float* x = Scratch<float>(Purpose::kActivations, padded);
+  float* rounded = Scratch<float>(Purpose::kActivations, padded);
   float* scales = Scratch<float>(Purpose::kActivationScales, groups);
   float* sums = Scratch<float>(Purpose::kActivationSums, groups);
   int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, groups);
   int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, padded);
-  LoadRow(step, kernels, NormWeight(step, kernels), 0, x);
+  const float* x = LoadRow(step, kernels, NormWeight(step, kernels), 0,
+                           Scratch<float>(Purpose::kRow, padded));
   if (step.numerics == Numerics::kInt8) {
     kernels.quantize_int8(x, groups, q, scales, q_sums);
   } else {
-    uint16_t rounded[kBlockCols];
+    uint16_t block[kBlockCols];
     for (int64_t i = 0; i < padded; i += kBlockCols) {
-      kernels.float_to_bfloat16(x + i, kBlockCols, rounded);
-      kernels.bfloat16_to_float(rounded, kBlockCols, x + i);
+      kernels.float_to_bfloat16(x + i, kBlockCols, block);
+      kernels.bfloat16_to_float(block, kBlockCols, rounded + i);
     }
-    kernels.group_sums(x, groups, sums);
+    kernels.group_sums(rounded, groups, sums);
   }
 
   const int64_t row_blocks = RowBlocks(step.n), row_bytes = k_blocks * kBlockBytes;
@@ -103,7 +110,7 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
           kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric,
                                  y + i * kBlockRows);
         } else {
-          kernels.fused_dqp_bf16(blocks, k_blocks, x, sums, step.symmetric, y + i * kBlockRows);
+          kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric, y + i * kBlockRows);
         }
       }
     };
@@ -200,9 +207,8 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
   const G gemm(step, kernels);
   const float* norm_weight = NormWeight(step, kernels);
   threads.ParallelFor(step.rows, [&](int64_t row) noexcept {
-    float* x = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
-    LoadRow(step, kernels, norm_weight, row, x);
-    gemm.TakeRow(row, x);
+    float* buffer = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
+    gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, row, buffer));
   });
 
   const int64_t row_bytes = ColBlocks(step.k) * kBlockBytes;
