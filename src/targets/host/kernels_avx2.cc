@@ -17,6 +17,11 @@ inline vli AddLanes(__m256i sums) {
                                _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1)));
 }
 
+// Blocks are read once and in order; one block ahead keeps the memory busy.
+inline void Prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
+}
+
 // 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose
 // bytes are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
 template <bool kSymmetric>
@@ -31,6 +36,8 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
   for (int64_t b = 0; b < k_blocks;
        ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
     for (int g = 0; g < 8; ++g) {
+      Prefetch(blocks + g * 64);
+      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
       __m256i e[2] = {}, o[2] = {};
       for (int k = 0; k < 32; k += 4) {
         int32_t four;
@@ -38,7 +45,7 @@ inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const in
         const __m256i activations = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
         for (int half = 0; half < 2; ++half) {
           const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256 + k * 8;
-          _mm_prefetch(reinterpret_cast<const char*>(codes + kBlockBytes), _MM_HINT_T0);
+          if (k % 8 == 0) Prefetch(codes);
           const __m256i x = _mm256_shuffle_epi8(
               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), interleave);
           const __m256i low = _mm256_and_si256(x, nibble);
@@ -80,8 +87,9 @@ inline __m256 AddHalves(__m256 x, __m256 y) {
 
 // 32 code bytes are 4 k x 8 pairs of out-features: as 32-bit lanes, lane j holds k j / 2, and its
 // nibble p the out-feature p + 8 (j % 2). A nibble becomes a float where it stands, as code * 16^p,
-// p < 4, so that neither bytes are moved nor nibbles shifted one by one; the power of 16 is taken
-// out of the group's sum. sums[p] adds up four k and two out-features in its lanes.
+// p < 4, so that neither bytes are moved nor nibbles shifted one by one; the power of 16 is exact
+// and taken out of the group's sum, which overflows from activations of 1e32 on. sums[p] adds up
+// four k and two out-features in its lanes.
 inline void AddProducts(const uint8_t* codes, __m256 activations, __m256 sums[8]) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
   const __m256i high = _mm256_srli_epi32(x, 16);
@@ -110,9 +118,6 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   const __m256 even_power = _mm256_setr_ps(1, 1, 0x1p-8f, 0x1p-8f, 1, 1, 0x1p-8f, 0x1p-8f);
   const __m256 odd_power = even_power * 0x1p-4f;
   const __m256i spread = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-  const auto prefetch = [](const uint8_t* p) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
-  };
   const auto load_pairs = [order](const uint8_t* p) {
     const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     const vlu ordered = (vlu)_mm256_permutevar8x32_epi32(pairs, order);
@@ -121,13 +126,13 @@ inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const fl
   vlf even[2] = {}, odd[2] = {};
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
     for (int g = 0; g < 8; ++g) {
-      prefetch(blocks + g * 64);
-      if (!kSymmetric) prefetch(blocks + kMinsOffset + g * 64);
+      Prefetch(blocks + g * 64);
+      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
       for (int half = 0; half < 2; ++half) {
         const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256;
         __m256 s[8] = {};
         for (int k = 0; k < 32; k += 4) {
-          if (k % 8 == 0) prefetch(codes + 8 * k);
+          if (k % 8 == 0) Prefetch(codes + 8 * k);
           const __m256 four = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(a + g * 32 + k));
           AddProducts(codes + 8 * k, _mm256_permutevar8x32_ps(four, spread), s);
         }

@@ -8,6 +8,9 @@
 namespace ort_aie::host {
 namespace {
 
+// Each function names its instruction set, as the kernel files' options do; whoever calls one has
+// asked the CPU.
+
 // Sixteen registers hold twelve accumulators and the operands; twelve hide a latency of six cycles
 // at two operations a cycle.
 constexpr int kAccumulators = 12;
