@@ -13,7 +13,7 @@ SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
-.PHONY: demo test lint check bench clean
+.PHONY: demo test lint check bench kernel-bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -34,6 +34,16 @@ bench: $(VENV)/bench/ready
 	test -d $(BENCH_MODEL) || \
 	  $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
 	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
+
+# Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
+kernel-bench: $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11
+	$(VENV)/bin/cmake -S . -B build/kernel-bench -G Ninja \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
+	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
+	$(VENV)/bin/ninja -C build/kernel-bench --quiet kernels_bench
+	build/kernel-bench/kernels_bench $(OPTIONS)
 
 lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
