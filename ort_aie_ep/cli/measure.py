@@ -153,7 +153,7 @@ def _bench_peers(
     conditions = (
         f"{environment['cpu']}, {plan.threads} threads, {environment['kernels']} kernels; "
         f"{model.name}, vocabulary {source.weights.sizes.vocabulary}; medians of {plan.rounds} "
-        f"rounds of {new_tokens} decoded tokens, and of {plan.starts} starts."
+        f"rounds, {new_tokens} decoded tokens each; starts: {plan.starts}."
     )
     if json:
         console.print_json(measured, plan=asdict(plan))

@@ -19,12 +19,14 @@ class Cell:
         phase: decode or prefill.
         length: context in tokens.
         speed: tokens per second.
+        rounds: that it is the median of.
     """
 
     engine: str
     phase: str
     length: int
     speed: Interval
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class StartRatio:
 def cells(results: Results) -> tuple[Cell, ...]:
     """Of every engine in every column that it was measured in."""
     return tuple(
-        Cell(m.engine, phase, length, median(rounds))
+        Cell(m.engine, phase, length, median(rounds), len(rounds))
         for m in results.measured
         for phase in PHASES
         for length, rounds in m.speeds[phase].items()
@@ -95,8 +97,10 @@ def ratios(results: Results) -> tuple[Ratio, ...]:
     found = []
     for phase in PHASES:
         for length, rounds in ours.speeds[phase].items():
-            rivals = {m.engine: m.speeds[phase].get(length, []) for m in peers}
-            best = max((n for n in rivals if rivals[n]), key=lambda n: median(rivals[n]).value)
+            columns = {m.engine: m.speeds[phase].get(length, []) for m in peers}
+            # Not what was left out after the pilot.
+            rivals = {name: r for name, r in columns.items() if len(r) == len(rounds)}
+            best = max(rivals, key=lambda name: median(rivals[name]).value)
             found.append(Ratio(phase, length, best, ratio(rounds, rivals[best])))
     return tuple(found)
 
@@ -136,12 +140,12 @@ def start_ratios(results: Results) -> tuple[StartRatio, ...]:
 
 def bandwidth(results: Results) -> dict[str, Interval]:
     """By engine, bytes per second of weights at the shortest decoded context."""
-    found = {}
-    shortest = min((n for m in results.measured for n in m.pilot[DECODE]), default=None)
-    for m in results.measured:
-        if rounds := m.speeds[DECODE].get(shortest or 0):
-            found[m.engine] = median([speed * m.weight_bytes for speed in rounds])
-    return found
+    shortest = min((n for m in results.measured for n in m.speeds[DECODE]), default=0)
+    return {
+        m.engine: median([speed * m.weight_bytes for speed in rounds])
+        for m in results.measured
+        if (rounds := m.speeds[DECODE].get(shortest))
+    }
 
 
 def sides(results: Results) -> tuple[Measured | None, list[Measured]]:

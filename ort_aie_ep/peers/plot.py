@@ -30,7 +30,11 @@ def plot(report: PeersReport, path: Path, title: str) -> None:
     panels = figure.subplots(1, len(phases), squeeze=False)[0]
     for axes, phase in zip(panels, phases, strict=True):
         for m in report.results.measured:
-            cells = [c for c in report.cells if (c.engine, c.phase) == (m.engine, phase)]
+            cells = [
+                c
+                for c in report.cells
+                if (c.engine, c.phase, c.rounds) == (m.engine, phase, report.results.rounds)
+            ]
             if not cells:
                 continue
             values = [c.speed for c in cells]

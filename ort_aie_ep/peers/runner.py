@@ -1,9 +1,9 @@
 """Measuring engines in turns: starts, then speeds in rounds, then the growth of ours with context.
 
 A round is every measurement of every engine once (A B C D at one context, A B C D at the next), so
-that whatever else the machine does meets all of them. Only one engine works at a time. The round
-before the first is a pilot: of a library that has several ways to run the model, those clearly
-slower at a context are left out of that context from then on.
+that whatever else the machine does meets all of them. Only one engine works at a time. After the
+first rounds, the pilot, of a library that has several ways to run the model those clearly slower
+at a context are left out of that context.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PREFILL_LENGTHS = (512, 2048, 4096)
 ROUNDS = 7
 STARTS = 5
 
+PILOT_ROUNDS = 2
+"""Rounds with all ways; the faster of them counts, since another process can only slow one down."""
 PILOT_MARGIN = 0.05
 """A way that comes this close to its library's fastest in the pilot stays: it may be the faster."""
 
@@ -47,7 +49,7 @@ class Plan:
     Attributes:
         decode, prefill: context lengths in tokens.
         new_tokens: tokens decoded at each length.
-        rounds: of all, after one that is not counted.
+        rounds: of all, after one that is not counted: it touches pages and fills caches.
         starts: of each engine, warm and cold each.
         threads: of each engine.
         options: of ours, such as numerics.
@@ -81,14 +83,15 @@ class Plan:
     def steps(self, engines: int, context: int, runs: int | None = None) -> int:
         """Calls of `Progress.step` that `measure` makes.
 
-        `runs` are measurements of a round, after the pilot; unless given, all are made.
+        `runs` are measurements of a round after the pilot; unless given, all are made.
         """
-        pilot = engines * len(self.lengths)
+        all_runs = engines * len(self.lengths)
+        pilot = min(PILOT_ROUNDS, self.rounds)
         return (
             2 * engines  # models are written and opened
             + starts.steps(engines, self.starts)
-            + pilot
-            + self.rounds * (pilot if runs is None else runs)
+            + (1 + pilot) * all_runs
+            + (self.rounds - pilot) * (all_runs if runs is None else runs)
             + growth.steps(self.growth_within(context), self.rounds)
         )
 
@@ -106,8 +109,7 @@ class Measured:
         starts: from the start of a process to its first token.
         memory: bytes at the end of the rounds: `peak` (VmHWM, mapped files included), of which
             there are `anonymous` and `files` at that time; 0 where unknown.
-        pilot: tokens per second of the pilot round, by phase and context.
-        speeds: of each round; contexts where the pilot was clearly slower are missing.
+        speeds: of each round, or of the pilot alone where another way was clearly faster.
     """
 
     engine: str
@@ -117,7 +119,6 @@ class Measured:
     file_bytes: int
     starts: Starts
     memory: dict[str, int]
-    pilot: dict[str, dict[int, float]]
     speeds: Speeds
 
 
@@ -140,6 +141,11 @@ class Results:
     cache_bytes: int
     capacity: int
     growth: Growth | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Of all engines and contexts that were not left out after the pilot."""
+        return len(self.probes)
 
     @property
     def read_bytes_per_second(self) -> float:
@@ -220,7 +226,6 @@ def measure(
             models[name].file_bytes,
             started[name],
             engine.memory,
-            engine.pilot,
             engine.speeds,
         )
         for name, engine in opened.items()
@@ -236,36 +241,35 @@ class _Opened:
     worker: Worker
     settings: dict[str, str]
     memory: dict[str, int] = field(default_factory=dict)
-    pilot: dict[str, dict[int, float]] = field(default_factory=lambda: {DECODE: {}, PREFILL: {}})
     speeds: Speeds = field(default_factory=lambda: {DECODE: {}, PREFILL: {}})
 
 
 def _rounds(
     opened: Mapping[str, _Opened], plan: Plan, context: int, progress: Progress
 ) -> list[float]:
-    """The pilot and the rounds; bytes per second that the probe read in each."""
-    for length in plan.lengths:
-        for name, engine in opened.items():
-            for phase, speed in _run(engine, length, plan).items():
-                engine.pilot[phase][length] = speed
-            progress.step(f"pilot, context {length}: {name}")
-    pilots = {name: engine.pilot for name, engine in opened.items()}
-    chosen = {length: fastest(pilots, length) for length in plan.lengths}
-    for length, names in chosen.items():
-        for name in sorted(opened.keys() - set(names)):
-            progress.note(
-                f"context {length}: {name} is left out, slower than {kind(name).library} otherwise"
-            )
-    progress.total(plan.steps(len(opened), context, sum(map(len, chosen.values()))))
+    """All rounds; bytes per second that the probe read in each that counts."""
+    chosen = {length: list(opened) for length in plan.lengths}
     probe, read = ReadProbe(plan.threads), []
-    for turn in range(1, plan.rounds + 1):
+    for turn in range(plan.rounds + 1):
         for length, names in chosen.items():
             for name in names:
                 for phase, speed in _run(opened[name], length, plan).items():
-                    opened[name].speeds[phase].setdefault(length, []).append(speed)
+                    if turn:
+                        opened[name].speeds[phase].setdefault(length, []).append(speed)
                 progress.step(f"round {turn}, context {length}: {name}")
         settle()
-        read.append(probe.measure())
+        if turn:
+            read.append(probe.measure())
+        if turn == PILOT_ROUNDS < plan.rounds:
+            speeds = {name: engine.speeds for name, engine in opened.items()}
+            chosen = {length: fastest(speeds, length) for length in plan.lengths}
+            for length, names in chosen.items():
+                for name in (n for n in opened if n not in names):
+                    faster = [n for n in names if kind(n).library == kind(name).library]
+                    progress.note(
+                        f"context {length}: {name} is left out, slower than {', '.join(faster)}"
+                    )
+            progress.total(plan.steps(len(opened), context, sum(map(len, chosen.values()))))
     return read
 
 
@@ -284,17 +288,20 @@ def _run(engine: _Opened, length: int, plan: Plan) -> dict[str, float]:
     return speeds
 
 
-def fastest(pilots: Mapping[str, dict[str, dict[int, float]]], length: int) -> list[str]:
+def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:
     """Engines to go on with at a context: ours, and of each peer its fastest way in any phase."""
-    chosen = []
-    for name, pilot in pilots.items():
+    best: dict[tuple[str, str], float] = {}
+    for name, phases in speeds.items():
+        for phase in phases:
+            column = kind(name).library, phase
+            best[column] = max(best.get(column, 0.0), *phases[phase].get(length, [0.0]))
+
+    def close(name: str) -> bool:
         library = kind(name).library
-        rivals = [other for n, other in pilots.items() if kind(n).library == library]
-        close = any(
-            speeds[length] >= (1 - PILOT_MARGIN) * max(other[phase][length] for other in rivals)
-            for phase, speeds in pilot.items()
-            if length in speeds
+        return library == OURS or any(
+            max(lengths[length]) >= (1 - PILOT_MARGIN) * best[library, phase]
+            for phase, lengths in speeds[name].items()
+            if length in lengths
         )
-        if close or library == OURS:
-            chosen.append(name)
-    return chosen
+
+    return [name for name in speeds if close(name)]

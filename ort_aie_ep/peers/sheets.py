@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ort_aie_ep.peers.comparisons import Cell
 from ort_aie_ep.peers.engines import KINDS
 from ort_aie_ep.peers.goals import Goal
 from ort_aie_ep.peers.report import PeersReport
-from ort_aie_ep.peers.runner import PILOT_MARGIN
+from ort_aie_ep.peers.runner import PILOT_MARGIN, PILOT_ROUNDS
 from ort_aie_ep.peers.starts import COLD, STATES, STAYED
 from ort_aie_ep.peers.statistics import RESAMPLES, Interval, median
 
@@ -50,25 +51,21 @@ def _engines(report: PeersReport) -> Sheet:
 
 
 def _speeds(report: PeersReport) -> Sheet:
-    columns, speeds = report.columns, {(c.engine, c.phase, c.length): c.speed for c in report.cells}
-    rows, piloted = [], False
+    columns, cells = report.columns, {(c.engine, c.phase, c.length): c for c in report.cells}
+    rows = []
     for m in report.results.measured:
-        row = [m.engine]
-        for phase, length in columns:
-            speed, pilot = speeds.get((m.engine, phase, length)), m.pilot[phase].get(length)
-            piloted |= speed is None
-            row.append(_speed(speed) if speed else f"[{pilot:.3g}]" if pilot else "")
-        rows.append(tuple(row))
+        row = (cells[m.engine, phase, length] for phase, length in columns)
+        rows.append((m.engine, *(_speed(c, report.results.rounds) for c in row)))
     if report.ratios:
         found = {(r.phase, r.length): r for r in report.ratios}
         rows.append(("best peer", *(found[column].peer for column in columns)))
         values = (_shown(found[column].ratio, digits=".2f") for column in columns)
         rows.append(("ours / best peer", *values))
     note = f"( ): 95 % bounds of the median, bootstrap over rounds, {RESAMPLES} resamples."
-    if piloted:
+    if any(c.rounds < report.results.rounds for c in report.cells):
         note += (
-            f" [ ]: the pilot round alone, more than {PILOT_MARGIN:.0%} slower there than another "
-            "way to run the same library."
+            f" [ ]: of the first {PILOT_ROUNDS} rounds alone, where it was more than "
+            f"{PILOT_MARGIN:.0%} slower than another way to run the same library."
         )
     header = ("tokens per second", *(f"{phase} {length}" for phase, length in columns))
     return Sheet("Speed", header, tuple(rows), note=note)
@@ -165,8 +162,11 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.0f}" if size else ""
 
 
-def _speed(value: Interval) -> str:
-    return _shown(value, digits=".1f" if value.value < 100 else ".0f")
+def _speed(cell: Cell, rounds: int) -> str:
+    digits = ".1f" if cell.speed.value < 100 else ".0f"
+    if cell.rounds < rounds:
+        return f"[{cell.speed.value:{digits}}]"
+    return _shown(cell.speed, digits=digits)
 
 
 def _shown(value: Interval, unit: float = 1, digits: str = ".1f") -> str:
