@@ -17,10 +17,8 @@ from ort_aie_ep.peers.runner import DECODE, DECODE_LENGTHS, PREFILL, PREFILL_LEN
 from ort_aie_ep.peers.starts import COLD, STATES, STAYED
 from ort_aie_ep.peers.statistics import Interval
 
-DECODE_FACTORS = {64: 1.05, 4096: 2.0}
-"""Ours / best peer, at least; at every other context ahead is enough."""
-PREFILL_FACTOR = 1.3
-"""Ours / best peer, at least."""
+FACTORS = {(DECODE, 64): 1.05, (DECODE, 4096): 2.0} | {(PREFILL, n): 1.3 for n in PREFILL_LENGTHS}
+"""Ours / best peer by phase and context, at least; in every other column ahead is enough."""
 BANDWIDTH_SHARE = 0.9
 """Of the memory's read bandwidth, at the shortest decoded context, at least."""
 LOAD_FACTOR = 0.25
@@ -38,13 +36,15 @@ class Goal:
     Attributes:
         what: what is compared with what, and the limit.
         measured: None where this run did not measure it.
-        unit: of it: "" for a ratio, "MB", "%".
+        limit: that the bound on the bad side has to meet.
+        unit: of both: "" for a ratio, "MB", "%".
         detail: what the number is made of.
         met: None where this run did not measure it.
     """
 
     what: str
     measured: Interval | None
+    limit: float
     unit: str
     detail: str
     met: bool | None
@@ -79,19 +79,17 @@ def _goal(
     unit: str = "",
 ) -> Goal:
     if measured is None:
-        return Goal(what, None, unit, detail, None)
+        return Goal(what, None, limit, unit, detail, None)
     worst = measured.low if wanted in (operator.gt, operator.ge) else measured.high
-    return Goal(what, measured, unit, detail, wanted(worst, limit))
+    return Goal(what, measured, limit, unit, detail, wanted(worst, limit))
 
 
 def _speeds(ratios: Sequence[Ratio]) -> list[Goal]:
     found = {(r.phase, r.length): r for r in ratios}
-    lengths = {phase: {n for p, n in found if p == phase} for phase in (DECODE, PREFILL)}
-    columns = [(DECODE, n) for n in sorted(lengths[DECODE] | set(DECODE_LENGTHS))]
-    columns += [(PREFILL, n) for n in sorted(lengths[PREFILL] | set(PREFILL_LENGTHS))]
+    wanted = {(DECODE, n) for n in DECODE_LENGTHS} | {(PREFILL, n) for n in PREFILL_LENGTHS}
     made = []
-    for phase, length in columns:
-        factor = DECODE_FACTORS.get(length) if phase == DECODE else PREFILL_FACTOR
+    for phase, length in sorted(found.keys() | wanted):
+        factor = FACTORS.get((phase, length))
         r = found.get((phase, length))
         interval, detail = (r.ratio, f"× {r.peer}") if r else (None, "")
         name = f"{phase} at {length}"

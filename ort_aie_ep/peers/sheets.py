@@ -92,7 +92,8 @@ def _starts(report: PeersReport) -> Sheet:
         kept = ", ".join(f"{m.starts.kept:.0%} of {m.engine}'s" for m in not_cold)
         note += (
             f" NOT {COLD}: {kept} files stayed in memory, because they are on a file system in "
-            "memory or another process has them mapped; set TMPDIR or --out to a folder on a disk."
+            "memory or another process has them mapped: MODEL, and --out or else TMPDIR, must be "
+            "on a disk and used by nothing else."
         )
     header = ("seconds", *(f"load, {s}" for s in STATES), *(f"first token, {s}" for s in STATES))
     return Sheet("Starts", header, tuple(rows), note=note)
