@@ -1,10 +1,11 @@
-"""`bench --peers`: the same weights in every engine, rounds, statistics and reports."""
+"""`bench --peers`: the same weights in every engine, starts, rounds, the command."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,23 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from rich.console import Console
 from typer.testing import CliRunner
 
 import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.peers import engines, runner
-from ort_aie_ep.peers import report as reports
+from ort_aie_ep.peers import engines, page_cache, runner, worker
+from ort_aie_ep.peers import starts as starting
 from ort_aie_ep.peers.engine import Settings
-from ort_aie_ep.peers.engines import KINDS, OURS, OURS_FLOAT, Source, kind
+from ort_aie_ep.peers.engines import CPU_EP, KINDS, OURS, OURS_FLOAT, Source, kind
 from ort_aie_ep.peers.llama_cpp import interleaved, write_gguf
-from ort_aie_ep.peers.runner import Measured, Plan, Results, Worker
-from ort_aie_ep.peers.statistics import median, ratio
+from ort_aie_ep.peers.process import Worker
+from ort_aie_ep.peers.runner import Plan, Results, Speeds
 from ort_aie_ep.peers.weights import BLOCK, Int4Matrix, LlamaWeights
 from ort_aie_ep.synth import SHAPES, synth
 
 DATA = Path(__file__).parent / "data"
-CPU_EP = "ORT CPU EP"
 OUR_ENGINES = (OURS, OURS_FLOAT, CPU_EP)
 PEERS = tuple(name for name in KINDS if name not in OUR_ENGINES)
 TINY = SHAPES["tiny-llama"]
@@ -204,7 +203,12 @@ def test_unknown_engine_is_refused() -> None:
 
 def test_a_failing_engine_says_what_failed(tmp_path: Path) -> None:
     request = {
-        "model": {"path": str(tmp_path / "none"), "bits": 4.5, "weight_bytes": 0},
+        "model": {
+            "path": str(tmp_path / "none"),
+            "bits": 4.5,
+            "weight_bytes": 0,
+            "file_bytes": 0,
+        },
         "settings": {"threads": 1, "capacity": 8, "options": {}},
         "vocabulary": 8,
     }
@@ -217,108 +221,179 @@ def test_a_worker_that_dies_is_reported() -> None:
         worker._process.kill()
         worker._process.wait()
         with pytest.raises(AieError, match="engine: its process ended"):
-            worker.ask(length=2)
+            worker.run(2, 0)
+
+
+class Log:
+    """Progress that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.totals: list[int] = []
+        self.steps: list[str] = []
+        self.notes: list[str] = []
+
+    def total(self, steps: int) -> None:
+        self.totals.append(steps)
+
+    def step(self, what: str) -> None:
+        self.steps.append(what)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
-    plan = Plan((250,), (), 10, 1, 1, {})
+    plan = Plan((250,), (), 10, rounds=1, starts=1, threads=1, options={})
     with pytest.raises(AieError, match="exceed the model's context of 256"):
-        runner.measure(source, plan, lambda _: None)
+        runner.measure(source, plan, Log())
 
 
-def test_rounds_give_every_engine_the_same_columns(source: Source) -> None:
-    plan = Plan(decode=(8, 24), prefill=(24,), new_tokens=4, rounds=2, threads=1, options={})
-    steps: list[str] = []
-    results = runner.measure(source, plan, steps.append, OUR_ENGINES)
-    assert len(steps) == plan.steps(len(OUR_ENGINES))
+@pytest.fixture(scope="module")
+def run(
+    model: Path, weights: LlamaWeights, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Plan, Log, Results]:
+    source = Source(find_model(model), weights, tmp_path_factory.mktemp("scratch"))
+    plan = Plan(
+        decode=(8, 24),
+        prefill=(24,),
+        new_tokens=4,
+        rounds=3,
+        starts=2,
+        threads=1,
+        options={},
+        growth=(32, 64, 256, 512),
+    )
+    log = Log()
+    return plan, log, runner.measure(source, plan, log, OUR_ENGINES)
+
+
+def test_rounds_give_every_engine_the_same_columns(
+    run: tuple[Plan, Log, Results], weights: LlamaWeights
+) -> None:
+    plan, log, results = run
+    assert log.totals[-1] == len(log.steps)
+    assert not log.notes  # no peer here has two ways to be run
     assert [m.engine for m in results.measured] == list(OUR_ENGINES)
     for m in results.measured:
-        assert {length: len(rounds) for length, rounds in m.decode.items()} == {8: 2, 24: 2}
-        assert {length: len(rounds) for length, rounds in m.prefill.items()} == {24: 2}
-        assert min(map(min, [*m.decode.values(), *m.prefill.values()])) > 0
-        assert 0 < m.load_seconds < m.first_token_seconds
-        assert m.peak_bytes > m.weight_bytes
+        decode, prefill = m.speeds["decode"], m.speeds["prefill"]
+        assert {length: len(rounds) for length, rounds in decode.items()} == {8: 3, 24: 3}
+        assert {length: len(rounds) for length, rounds in prefill.items()} == {24: 3}
+        assert min(map(min, [*decode.values(), *prefill.values()])) > 0
+        assert m.memory["peak"] > m.file_bytes >= m.weight_bytes
+        assert m.memory["peak"] >= m.memory["anonymous"] > 0
     ours, _, cpu_ep = results.measured
     assert (ours.settings["KV"], cpu_ep.settings["KV"]) == ("float16", "float")
-    assert cpu_ep.weight_bytes == source.weights.product_elements() * 5 / 8
+    assert cpu_ep.weight_bytes == weights.product_elements() * 5 / 8
+    assert len(results.probes) == plan.rounds
+    # Keys and values of 64 + 4 tokens in 2 layers, 2 heads of 32 float16 each.
+    assert results.cache_bytes == 68 * 2 * 2 * 2 * 32 * 2
     # In turns: the engines of one context, then those of the next.
-    turns = [step.split(": ")[1] for step in steps if step.startswith("round 1")]
+    turns = [step.split(": ")[1] for step in log.steps if step.startswith("round 1")]
     assert turns == list(OUR_ENGINES) * 2
 
 
-# --- statistics and reports ---
+def test_starts_are_fresh_processes_in_turns(run: tuple[Plan, Log, Results]) -> None:
+    _, log, results = run
+    for m in results.measured:
+        for state in starting.STATES:
+            loads, firsts = m.starts.load_seconds[state], m.starts.first_token_seconds[state]
+            assert (len(loads), len(firsts)) == (2, 2)
+            assert all(0 < load < first for load, first in zip(loads, firsts, strict=True))
+    for state in starting.STATES:
+        turns = [step.split(": ")[1] for step in log.steps if step.startswith(f"{state} start 1")]
+        assert turns == list(OUR_ENGINES)
+    assert sum(step.startswith("cold start 0") for step in log.steps) == 0
 
 
-def test_bounds_hold_the_median_and_shrink_with_the_spread() -> None:
-    generator = np.random.default_rng(1)
-    wide, narrow = (median(100 + s * generator.standard_normal(15)) for s in (10, 1))
-    for interval in (wide, narrow):
-        assert interval.low < interval.value < interval.high
-    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
-    same = median([5.0] * 7)
-    assert (same.value, same.low, same.high) == (5, 5, 5)
+def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Results]) -> None:
+    _, _, results = run
+    assert results.growth is not None
+    assert {n: len(r) for n, r in results.growth.seconds.items()} == {32: 3, 64: 3, 256: 3}
+    assert min(map(min, results.growth.seconds.values())) > 0
+    assert results.growth.cache_bytes == 2 * 2 * 2 * 32 * 2
+    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(64, 512))
+    assert plan.growth_within(256) == ()  # one point is no line
 
 
-def test_ratios_are_taken_within_rounds() -> None:
-    # A machine half as fast every other round slows both alike.
-    slow = np.array([1, 0.5, 1, 0.5, 1, 0.5, 1])
-    interval = ratio(list(30 * slow), list(20 * slow))
-    assert (interval.low, interval.high) == (1.5, 1.5)
+def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source) -> None:
+    engine = kind(OURS).open(kind(OURS).model(source), Settings(1, 64))
+    tokens = engine.run([1, 2, 3], 3).tokens
+    assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
+    with pytest.raises(AieError, match="do not fit the context of 64"):
+        engine.decode_at(65, 1)  # type: ignore[attr-defined]
+    # What was written there is not seen by the next sequence.
+    assert engine.run([1, 2, 3], 3).tokens == tokens
 
 
-def measured(engine: str, decode: float, prefill: float) -> Measured:
-    return Measured(
-        engine,
-        settings={"threads": "2", "KV": "float16"},
-        bits=4.5,
-        weight_bytes=500_000_000,
-        load_seconds=0.5,
-        first_token_seconds=1.5,
-        peak_bytes=900_000_000,
-        decode={64: [decode] * 7, 512: [decode / 2] * 7},
-        prefill={512: [prefill] * 7},
-    )
+def test_what_cannot_skip_a_prompt_says_so() -> None:
+    class Plain:
+        def describe(self) -> dict[str, str]:
+            return {}
+
+        def run(self, prompt: object, new_tokens: int) -> Any: ...
+
+    with pytest.raises(AieError, match="Plain cannot decode without a prompt"):
+        worker._skip(Plain(), 8, 1)
 
 
-@pytest.fixture
-def results() -> Results:
-    engines = (
-        measured(OURS, 60, 600),
-        measured(OURS_FLOAT, 55, 700),
-        measured("llama.cpp", 50, 200),
-        measured("OpenVINO", 40, 400),
-    )
-    return Results(engines, {"other": "not installed: pip install other"}, 40e9)
+def test_of_a_library_the_faster_ways_go_on() -> None:
+    def pilot(decode: float, prefill: float) -> Speeds:
+        return {"decode": {64: [decode / 2, decode]}, "prefill": {64: [prefill, prefill / 2]}}
+
+    pilots = {
+        OURS: pilot(50, 500),
+        OURS_FLOAT: pilot(10, 100),
+        CPU_EP: pilot(1, 10),
+        "llama.cpp": pilot(40, 150),  # faster at one, slower at the other
+        "llama.cpp, no FA": pilot(30, 200),
+        "OpenVINO": pilot(30, 300),
+        "OpenVINO GenAI": pilot(40, 400),
+    }
+    expected = [OURS, OURS_FLOAT, CPU_EP, "llama.cpp", "llama.cpp, no FA", "OpenVINO GenAI"]
+    assert runner.fastest(pilots, 64) == expected
+    pilots["OpenVINO"] = pilot(30, 400 * (1 - runner.PILOT_MARGIN))
+    assert "OpenVINO" in runner.fastest(pilots, 64)
 
 
-def test_ours_is_compared_with_the_best_peer_of_each_column(results: Results) -> None:
-    ratios = {(r.phase, r.length): r for r in reports.report(results).ratios}
-    assert ratios["decode", 64].peer == "llama.cpp"
-    assert ratios["decode", 64].ratio.value == pytest.approx(1.2)
-    assert ratios["prefill", 512].peer == "OpenVINO"
-    assert ratios["prefill", 512].ratio.value == pytest.approx(1.5)
+# --- page cache ---
 
 
-def test_tables_show_speeds_bandwidth_settings_and_what_is_left_out(results: Results) -> None:
-    console = Console(width=160, record=True)
-    console.print(reports.tables(reports.report(results)))
-    text = console.export_text()
-    for words in ("decode 512", "60.0", "(60.0–60.0)", "1.50", "KV: float16", "pip install other"):
-        assert words in text
-    # 60 tokens a second of 500 MB each are 30 GB/s, 75 % of 40.
-    assert "30.0 (30.0–30.0)" in text
-    assert "75 (75–75) %" in text
+def test_files_of_a_model_are_those_of_its_folder_or_name(tmp_path: Path) -> None:
+    for name in ("model.xml", "model.bin", "other.bin", "folder/a", "folder/b/c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+
+    def names(path: Path) -> list[str]:
+        return [str(p.relative_to(tmp_path)) for p in page_cache.files_of(path)]
+
+    assert names(tmp_path / "model.xml") == ["model.bin", "model.xml"]
+    assert names(tmp_path / "folder") == ["folder/a", "folder/b/c"]
+    with pytest.raises(AieError, match="none has no files"):
+        page_cache.files_of(tmp_path / "none")
 
 
-def test_files_hold_every_round_and_a_plot(results: Results, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    report = reports.report(results)
-    reports.write_json(report, tmp_path / "bench.json", {"environment": {"cpu": "x"}})
-    content = json.loads((tmp_path / "bench.json").read_text())
-    assert content["results"]["measured"][0]["decode"]["64"] == [60] * 7
-    assert content["environment"] == {"cpu": "x"}
-    reports.plot(report, tmp_path / "bench.png", "title")
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+def test_dropped_files_are_out_of_memory_unless_they_are_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(256)) * (1 << 14))
+    if page_cache.drop([path]) == 1:
+        pytest.skip(f"{tmp_path} is on a file system in memory")
+    assert page_cache._resident_pages(path) == 0
+    page_cache.warm([path])
+    assert page_cache._resident_pages(path) == page_cache._pages(path)
+    mapped = np.memmap(path, np.uint8, "r")
+    assert mapped.sum() > 0
+    assert page_cache.drop([path]) > 0.5
+    del mapped
+    assert page_cache.drop([path, tmp_path / "data"]) == 0
+
+
+def test_weights_map_nothing_once_released(model: Path, source: Source) -> None:
+    source.weights.layer(0).down.dequantised()
+    assert "model.onnx.data" in Path("/proc/self/maps").read_text()
+    source.weights.release()
+    assert str(model) not in Path("/proc/self/maps").read_text()
+    assert source.weights.layer(0).down.shape == (TINY.hidden, TINY.ffn)
+    source.weights.release()
 
 
 # --- command line ---
@@ -333,12 +408,16 @@ def test_command_measures_what_is_installed(
 ) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "2", "--threads", "1")
-    result = bench("--peers", model, *plan, "--json")
+    out = ("--out", tmp_path) if find_spec("matplotlib") else ()
+    result = bench("--peers", model, *plan, "--starts", "1", "--json", *out)
     assert result.exit_code == 0, result.output
+    written = {"bench.json", "bench.md", "bench.png"} if out else set()
+    assert {path.name for path in tmp_path.iterdir()} == written
     content = json.loads(result.stdout)
     assert [m["engine"] for m in content["results"]["measured"]] == list(OUR_ENGINES)
     assert list(content["results"]["left_out"]) == list(PEERS)
     assert content["settings"]["plan"]["rounds"] == 2
+    assert content["settings"]["plan"]["starts"] == 1
     assert [(r["phase"], r["peer"]) for r in content["ratios"]] == [
         ("decode", CPU_EP),
         ("prefill", CPU_EP),
@@ -347,6 +426,7 @@ def test_command_measures_what_is_installed(
 
 def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
     assert "--out belongs to --peers" in bench(model, "--out", tmp_path).stderr
+    assert "--starts belongs to --peers" in bench(model, "--starts", "1").stderr
     assert "leave out --baseline" in bench("--peers", model, "--baseline", model).stderr
     ort_aie_ep.compile(model, tmp_path / "compiled")
     assert "is compiled; the peers need" in bench("--peers", tmp_path / "compiled").stderr

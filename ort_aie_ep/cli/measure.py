@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -58,9 +58,13 @@ def bench_command(
     peers: Annotated[
         bool, typer.Option("--peers", help="Measure llama.cpp and OpenVINO too.")
     ] = False,
+    starts: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --peers: warm and cold starts of each. Default: 5."),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --peers: where bench.json and bench.png go."),
+        typer.Option(metavar="DIR", help="With --peers: where bench.{json,md,png} go."),
     ] = None,
 ) -> None:
     """Measure speed against ONNX Runtime's CPU EP, or against other engines.
@@ -74,7 +78,9 @@ def bench_command(
 
     With `--peers`, a Llama's int4 weights are written in each engine's format as they are, and each
     engine runs in a process of its own. By default decoding is measured at contexts of 64, 512,
-    2048 and 4096 tokens and prefill at all but the first:
+    2048 and 4096 tokens and prefill at all but the first; before that, the time from a process's
+    start to its first token, with a warm and a cold page cache; after it, what a token of context
+    costs us up to 32768. A model of 10⁹ weights takes about half an hour on two cores:
 
     ```
     ort-aie bench --peers MODEL --out results
@@ -87,10 +93,11 @@ def bench_command(
     if peers:
         if baseline is not None:
             raise AieError("--peers compiles MODEL itself: leave out --baseline")
-        _bench_peers(model, lengths, new_tokens, runs, options, json, out)
+        _bench_peers(model, lengths, new_tokens, runs, starts, options, json, out)
         return
-    if out is not None:
-        raise AieError("--out belongs to --peers")
+    for name, value in (("--out", out), ("--starts", starts)):
+        if value is not None:
+            raise AieError(f"{name} belongs to --peers")
     runs = runs or 5
     with _both(model, baseline) as (compiled, source):
         plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
@@ -116,43 +123,67 @@ def _bench_peers(
     lengths: tuple[int, ...] | None,
     new_tokens: int,
     rounds: int | None,
+    starts: int | None,
     options: Options,
     json: bool,
     out: Path | None,
 ) -> None:
-    from ort_aie_ep.peers import report, runner
-    from ort_aie_ep.peers.engines import KINDS
+    from ort_aie_ep.peers import plot, report, runner
+    from ort_aie_ep.peers.markdown import markdown
+    from ort_aie_ep.peers.sheets import sheets
 
     plan = runner.Plan(
         lengths or runner.DECODE_LENGTHS,
         lengths or runner.PREFILL_LENGTHS,
         new_tokens,
         rounds or runner.ROUNDS,
+        starts or runner.STARTS,
         options.threads or runner.physical_cores(),
         {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
     )
     if out is not None:
-        report.check_plot()
-    with TemporaryDirectory(prefix="ort-aie-") as scratch:
+        plot.check_plot()
+        out.mkdir(parents=True, exist_ok=True)
+    # Cold starts need the models on a disk, which /tmp may not be: beside the results, if anywhere.
+    with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch:
         source = runner.open_source(model, Path(scratch))
-        ready, _ = runner.available(tuple(KINDS))
-        with console.steps_bar("measuring", plan.steps(len(ready))) as bar:
-            results = runner.measure(source, plan, bar.step)
-    measured = report.report(results)
-    conditions = f"{console.environment()['cpu']}, {plan.threads} threads, {model.name}"
+        with console.steps_bar("measuring") as bar:
+            measured = report.report(runner.measure(source, plan, _Progress(bar)))
+    environment = console.environment()
+    conditions = (
+        f"{environment['cpu']}, {plan.threads} threads, {environment['kernels']} kernels; "
+        f"{model.name}, vocabulary {source.weights.sizes.vocabulary}; medians of {plan.rounds} "
+        f"rounds, {new_tokens} decoded tokens each; starts: {plan.starts}."
+    )
     if json:
         console.print_json(measured, plan=asdict(plan))
     else:
-        console.out.print(report.tables(measured))
-        console.note(
-            f"{conditions}. Medians of {plan.rounds} rounds of {new_tokens} decoded tokens."
-        )
+        from ort_aie_ep.cli import tables
+
+        console.out.print(tables.sheet_tables(sheets(measured)))
+        console.note(conditions)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        settings = {"settings": {"plan": asdict(plan)}, "environment": console.environment()}
+        settings = {"settings": {"plan": asdict(plan)}, "environment": environment}
         report.write_json(measured, out / "bench.json", settings)
-        report.plot(measured, out / "bench.png", conditions)
-        console.note(f"written: {out / 'bench.json'}, {out / 'bench.png'}")
+        (out / "bench.md").write_text(markdown(measured, conditions), encoding="utf-8")
+        plot.plot(measured, out / "bench.png", conditions)
+        console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """What `bench --peers` tells of itself, as a bar and lines above it."""
+
+    bar: console.StepsBar
+
+    def total(self, steps: int) -> None:
+        self.bar.total(steps)
+
+    def step(self, what: str) -> None:
+        self.bar.step(what)
+
+    def note(self, text: str) -> None:
+        console.note(text)
 
 
 @app.command("accuracy")

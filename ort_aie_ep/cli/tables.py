@@ -21,7 +21,11 @@ from ort_aie_ep.doctor import Diagnosis
 from ort_aie_ep.explain import HOST, Explanation, NodeFate
 from ort_aie_ep.graph_passes import NodeOutcome
 from ort_aie_ep.machine import Finding
+from ort_aie_ep.peers.sheets import MET, Sheet
 from ort_aie_ep.synth import Shape
+
+# Colours of what a goal came to.
+_VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
 
 def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
@@ -172,6 +176,22 @@ def shapes_table(shapes: Mapping[str, Shape]) -> Table:
     for name, shape in shapes.items():
         table.add_row(name, shape.family, *(str(getattr(shape, number)) for number in numbers))
     return table
+
+
+def sheet_tables(sheets: Iterable[Sheet]) -> RenderableType:
+    """Tables of `bench --peers`."""
+    parts: list[RenderableType] = []
+    for sheet in sheets:
+        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.title, table.title_justify, table.title_style = sheet.title, "left", "bold"
+        for index, name in enumerate(sheet.header):
+            number = sheet.numbers and index > 0
+            table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+        for row in sheet.rows:
+            # Brackets are no markup here.
+            table.add_row(*(Text(cell, style=_VERDICTS.get(cell, "")) for cell in row))
+        parts += [table, Text(sheet.note, style="dim"), ""]
+    return Group(*parts)
 
 
 def conditions_line(threads: int | None) -> str:

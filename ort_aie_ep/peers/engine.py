@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,13 @@ class Model:
         path: its own file or folder.
         bits: mean bits of a weight in that format, scales included.
         weight_bytes: what a decoded token reads: all matrices, the lm_head once.
+        file_bytes: of the files that hold weights.
     """
 
     path: Path
     bits: float
     weight_bytes: int
+    file_bytes: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,15 @@ class Engine(Protocol):
 
     def run(self, prompt: Sequence[int], new_tokens: int) -> Run:
         """Forgets what was before, prefills, and decodes `new_tokens` times, always greedily."""
+        ...
+
+
+@runtime_checkable
+class Skipping(Protocol):
+    """An engine that can decode in the middle of a sequence that it has not seen."""
+
+    def decode_at(self, total: int, count: int) -> float:
+        """Seconds for `count` tokens, each the last of a sequence of `total` tokens."""
         ...
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 OURS = "ort_aie_ep"
 OURS_FLOAT = "ort_aie_ep, float KV"
+CPU_EP = "ORT CPU EP"
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,14 @@ class Kind:
     """An engine.
 
     Attributes:
+        library: what it is a way of using; of each peer only the faster way counts.
         packages: modules that making and opening its model imports, by what installs them.
         imports: modules that opening imports; they are no part of the time to load a model.
         model: writes what it opens.
         open: opens that.
     """
 
+    library: str
     packages: dict[str, str]
     imports: tuple[str, ...]
     model: Callable[[Source], Model]
@@ -145,19 +148,20 @@ def _openvino_genai(model: Model, settings: Settings) -> Engine:
 _ORT = ("onnxruntime", "ort_aie_ep.peers.onnxruntime_cpu")
 _LLAMA_CPP = ("llama_cpp", "ort_aie_ep.peers.llama_cpp")
 _OPENVINO = ("openvino", "ort_aie_ep.peers.openvino")
+_GENAI = (*_OPENVINO, "openvino_genai")
 _GET_LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}
 _GET_OPENVINO = {"openvino": "openvino"}
 _GET_GENAI = {"openvino": "openvino", "openvino-genai": "openvino_genai"}
 
 KINDS = {
-    OURS: Kind({}, _ORT, _our_model, _ours),
-    OURS_FLOAT: Kind({}, _ORT, _our_float_model, _ours),
-    "ORT CPU EP": Kind({}, _ORT, _cpu_ep_model, _cpu_ep),
-    "llama.cpp": Kind(_GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp),
+    OURS: Kind(OURS, {}, _ORT, _our_model, _ours),
+    OURS_FLOAT: Kind(OURS, {}, _ORT, _our_float_model, _ours),
+    CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep),
+    "llama.cpp": Kind("llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp),
     # On CPUs it is the faster one for some contexts.
-    "llama.cpp, no FA": Kind(_GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain),
-    "OpenVINO": Kind(_GET_OPENVINO, _OPENVINO, _ir, _openvino),
-    "OpenVINO GenAI": Kind(_GET_GENAI, (*_OPENVINO, "openvino_genai"), _ir, _openvino_genai),
+    "llama.cpp, no FA": Kind("llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain),
+    "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino),
+    "OpenVINO GenAI": Kind("OpenVINO", _GET_GENAI, _GENAI, _ir, _openvino_genai),
 }
 """Ours first, then the peers."""
 

@@ -105,7 +105,8 @@ def write_gguf(weights: LlamaWeights, path: Path) -> Model:
 
 def gguf_model(weights: LlamaWeights, path: Path) -> Model:
     """A file that `write_gguf` has written of these weights."""
-    return Model(path, _BITS, int(weights.product_elements() * _BITS / 8))
+    read = int(weights.product_elements() * _BITS / 8)
+    return Model(path, _BITS, read, path.stat().st_size)
 
 
 class LlamaCppEngine(StepEngine):

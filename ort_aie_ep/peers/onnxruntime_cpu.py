@@ -1,7 +1,12 @@
-"""ONNX Runtime: the source on its CPU EP alone, or a compiled folder with our library."""
+"""ONNX Runtime: the source on its CPU EP alone, or a compiled folder with our library.
+
+Opening a session needs none of onnx_ir, which takes longer to import than all the rest: only what
+writes models imports it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -9,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import ort_aie_ep
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
 from ort_aie_ep.peers.engine import Model, Settings, StepEngine
 from ort_aie_ep.session import Options, open_session
@@ -22,11 +27,14 @@ if TYPE_CHECKING:
 def source_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
     """The source as it is."""
     bits = weights.source_bits()
-    return Model(folder.path, bits, int(weights.product_elements() * bits / 8))
+    read = int(weights.product_elements() * bits / 8)
+    return Model(folder.path, bits, read, _file_bytes(folder))
 
 
 def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
     """A compiled folder; its Q4NX tensors are counted, those of embeddings alone left out."""
+    from ort_aie_ep.model_file import load_model
+
     tensors = {
         value.name: value.const_value.nbytes
         for node in load_model(folder.model).graph
@@ -37,7 +45,44 @@ def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
         and (value.name or "").endswith("_q4nx")
     }
     total = sum(tensors.values())
-    return Model(folder.path, total * 8 / weights.product_elements(), total)
+    bits = total * 8 / weights.product_elements()
+    return Model(folder.path, bits, total, _file_bytes(folder))
+
+
+def _file_bytes(folder: ModelFolder) -> int:
+    """Of external data; a small model without any holds its weights in the graph's file."""
+    from ort_aie_ep.model_file import external_files, load_model
+
+    files = external_files(load_model(folder.model)) or {folder.model}
+    return sum(path.stat().st_size for path in files)
+
+
+class _SkippingDecoder(Decoder):
+    """A decoder that can go on as if it had been given a prompt."""
+
+    def fill(self) -> None:
+        """Writes small random numbers into every row: zeros may share a page of memory.
+
+        Raises:
+            AieError: the caches grow with the sequence.
+        """
+        if not self._shared:
+            raise AieError(
+                "past and present are no shared buffer: set search.past_present_share_buffer in "
+                "genai_config.json"
+            )
+        generator = np.random.default_rng(0)
+        shapes = {cache.shape for cache in self._caches}
+        values = {
+            shape: generator.standard_normal(shape, np.float32) / np.float32(16) for shape in shapes
+        }
+        for cache in self._caches:
+            kind = np.float16 if cache.type == "tensor(float16)" else np.float32
+            self._past[cache.past].update_inplace(values[cache.shape].astype(kind))
+
+    def skip_to(self, length: int) -> None:
+        """Takes the first `length` rows as those of a sequence."""
+        self.length = length
 
 
 class OrtEngine(StepEngine):
@@ -53,7 +98,8 @@ class OrtEngine(StepEngine):
         wanted = settings.options if library else {}
         options = Options(wanted.get("target"), wanted.get("numerics"), settings.threads)
         session = open_session(folder.model, options, library=library)
-        self._decoder = Decoder(session, folder, settings.capacity)
+        self._decoder = _SkippingDecoder(session, folder, settings.capacity)
+        self._filled = False
         caches = {v.type for v in session.get_inputs() if v.name.startswith("past_key_values.")}
         rows = next(v.shape[1] for v in session.get_outputs() if v.name == "logits")
         self._description = {
@@ -78,6 +124,21 @@ class OrtEngine(StepEngine):
     def reset(self) -> None:
         """See `StepEngine`."""
         self._decoder.reset()
+
+    def decode_at(self, total: int, count: int) -> float:
+        """See `Skipping`.
+
+        Raises:
+            AieError: the caches cannot be filled, or are shorter than `total`.
+        """
+        if not self._filled:
+            self._decoder.fill()
+            self._filled = True
+        token, start = 0, time.perf_counter()
+        for _ in range(count):
+            self._decoder.skip_to(total - 1)
+            token = self.forward([token])
+        return time.perf_counter() - start
 
     def forward(self, tokens: Sequence[int]) -> int:
         """See `StepEngine`."""

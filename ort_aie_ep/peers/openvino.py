@@ -119,7 +119,8 @@ def write_ir(weights: LlamaWeights, path: Path) -> Model:
 
 def ir_model(weights: LlamaWeights, path: Path) -> Model:
     """A file that `write_ir` has written of these weights."""
-    return Model(path, _BITS, int(weights.product_elements() * _BITS / 8))
+    read = int(weights.product_elements() * _BITS / 8)
+    return Model(path, _BITS, read, path.with_suffix(".bin").stat().st_size)
 
 
 def _llama(weights: LlamaWeights) -> Any:

@@ -1,28 +1,27 @@
-"""Measuring engines in turns, each in a process of its own.
+"""Measuring engines in turns: starts, then speeds in rounds, then the growth of ours with context.
 
 A round is every measurement of every engine once (A B C D at one context, A B C D at the next), so
-that whatever else the machine does meets all of them. Only one engine works at a time.
+that whatever else the machine does meets all of them. Only one engine works at a time. After the
+first rounds, the pilot, of a library that has several ways to run the model those clearly slower
+at a context are left out of that context.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.peers import growth, starts
 from ort_aie_ep.peers.bandwidth import ReadProbe
-from ort_aie_ep.peers.engine import Model, Settings
-from ort_aie_ep.peers.engines import KINDS, Source, kind
+from ort_aie_ep.peers.engine import Settings
+from ort_aie_ep.peers.engines import KINDS, OURS, Source, kind
+from ort_aie_ep.peers.growth import Growth
+from ort_aie_ep.peers.process import FIRST_PROMPT, Progress, Setup, Worker, settle
+from ort_aie_ep.peers.starts import Starts
 from ort_aie_ep.peers.weights import LlamaWeights
 from ort_aie_ep.session import inspect
 
@@ -30,14 +29,17 @@ from ort_aie_ep.session import inspect
 DECODE_LENGTHS = (64, 512, 2048, 4096)
 PREFILL_LENGTHS = (512, 2048, 4096)
 ROUNDS = 7
+STARTS = 5
 
-# Threads of the engine that has just answered may spin on for a while.
-SETTLE_SECONDS = 0.1
-# Of the request that follows loading: a short prompt.
-FIRST_PROMPT = 64
+PILOT_ROUNDS = 2
+"""Rounds with all ways; the faster of them counts, since another process can only slow one down."""
+PILOT_MARGIN = 0.05
+"""A way that comes this close to its library's fastest in the pilot stays: it may be the faster."""
 
-Step = Callable[[str], None]
-"""Called with what was just done; `Plan.steps` times in all."""
+DECODE, PREFILL = PHASES = ("decode", "prefill")
+
+Speeds = dict[str, dict[int, list[float]]]
+"""Tokens per second of each round, by phase (decode, prefill) and context in tokens."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,21 @@ class Plan:
     Attributes:
         decode, prefill: context lengths in tokens.
         new_tokens: tokens decoded at each length.
-        rounds: of all, after one that is not counted.
+        rounds: of all, after one that is not counted: it touches pages and fills caches.
+        starts: of each engine, warm and cold each.
         threads: of each engine.
         options: of ours, such as numerics.
+        growth: total lengths in tokens to fit the cost of context over; empty for none.
     """
 
     decode: tuple[int, ...]
     prefill: tuple[int, ...]
     new_tokens: int
     rounds: int
+    starts: int
     threads: int
     options: dict[str, str]
+    growth: tuple[int, ...] = growth.LENGTHS
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -69,9 +75,25 @@ class Plan:
         """Tokens that a cache must hold."""
         return max(FIRST_PROMPT, *self.lengths) + self.new_tokens
 
-    def steps(self, engines: int) -> int:
-        """Calls of `Step` that `measure` makes."""
-        return engines * (2 + (self.rounds + 1) * len(self.lengths))
+    def growth_within(self, context: int) -> tuple[int, ...]:
+        """Of the lengths to fit over, those that a model has room for; none if they fit no line."""
+        lengths = tuple(n for n in self.growth if n <= context)
+        return lengths if len(lengths) > 1 else ()
+
+    def steps(self, engines: int, context: int, runs: int | None = None) -> int:
+        """Calls of `Progress.step` that `measure` makes.
+
+        `runs` are measurements of a round after the pilot; unless given, all are made.
+        """
+        all_runs = engines * len(self.lengths)
+        pilot = min(PILOT_ROUNDS, self.rounds)
+        return (
+            2 * engines  # models are written and opened
+            + starts.steps(engines, self.starts)
+            + (1 + pilot) * all_runs
+            + (self.rounds - pilot) * (all_runs if runs is None else runs)
+            + growth.steps(self.growth_within(context), self.rounds)
+        )
 
 
 @dataclass(frozen=True)
@@ -83,21 +105,21 @@ class Measured:
         settings: by its own account.
         bits: mean bits of a weight, scales included.
         weight_bytes: read for each decoded token.
-        load_seconds: from the file to a ready session, imports done; files are in the page cache.
-        first_token_seconds: from the start of the process to the answer to a prompt of 64 tokens.
-        peak_bytes: VmHWM at the end, mapped files included.
-        decode, prefill: by context length, tokens per second of each round.
+        file_bytes: of the files that hold weights.
+        starts: from the start of a process to its first token.
+        memory: bytes at the end of the rounds: `peak` (VmHWM, mapped files included), of which
+            there are `anonymous` and `files` at that time; 0 where unknown.
+        speeds: of each round, or of the pilot alone where another way was clearly faster.
     """
 
     engine: str
     settings: dict[str, str]
     bits: float
     weight_bytes: int
-    load_seconds: float
-    first_token_seconds: float
-    peak_bytes: int
-    decode: dict[int, list[float]]
-    prefill: dict[int, list[float]]
+    file_bytes: int
+    starts: Starts
+    memory: dict[str, int]
+    speeds: Speeds
 
 
 @dataclass(frozen=True)
@@ -107,84 +129,28 @@ class Results:
     Attributes:
         measured: engines that ran.
         left_out: by engine's name, why it did not run and how to get it.
-        read_bytes_per_second: the most that a read of memory reached in any round.
+        probes: bytes per second that a read of memory reached in each round.
+        cache_bytes: of keys and values of `capacity` tokens in float16.
+        capacity: tokens that the engines had to make room for.
+        growth: of ours, or None where it was not measured.
     """
 
     measured: tuple[Measured, ...]
     left_out: dict[str, str]
-    read_bytes_per_second: float
+    probes: list[float]
+    cache_bytes: int
+    capacity: int
+    growth: Growth | None = None
 
+    @property
+    def rounds(self) -> int:
+        """Of all engines and contexts that were not left out after the pilot."""
+        return len(self.probes)
 
-class Worker:
-    """A process with one engine."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        # What the engine's libraries print, for the message of a failure; __exit__ closes it.
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self._started = time.perf_counter()
-        self._process = subprocess.Popen(
-            # -P: a checkout in the working directory is not the installed package.
-            [sys.executable, "-P", "-m", "ort_aie_ep.peers.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
-
-    def seconds(self) -> float:
-        """Since the process was started."""
-        return time.perf_counter() - self._started
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request.
-
-        Raises:
-            AieError: the engine failed, or its process ended.
-        """
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        try:
-            stdin.write(json.dumps(request) + "\n")
-            stdin.flush()
-            line = stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise AieError(f"{self.name}: its process ended\n{self._last_words()}")
-        answer = json.loads(line)
-        assert isinstance(answer, dict)
-        if "error" in answer:
-            raise AieError(f"{self.name}: {answer['error']}")
-        return answer
-
-    def _last_words(self) -> str:
-        self._log.seek(0)
-        return self._log.read()[-2000:].strip()
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A worker whose engine is open."""
-
-    worker: Worker
-    model: Model
-    opened: dict[str, Any]
-    first_token_seconds: float
+    @property
+    def read_bytes_per_second(self) -> float:
+        """The most that a read of memory reached in this run."""
+        return max(self.probes + (self.growth.read_bytes_per_second if self.growth else []))
 
 
 def available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -215,8 +181,10 @@ def physical_cores() -> int:
     return len(cores)
 
 
-def measure(source: Source, plan: Plan, step: Step, names: Sequence[str] = tuple(KINDS)) -> Results:
-    """Makes every engine's model, opens all, and measures in rounds.
+def measure(
+    source: Source, plan: Plan, progress: Progress, names: Sequence[str] = tuple(KINDS)
+) -> Results:
+    """Makes every engine's model and measures starts, rounds, and growth.
 
     Raises:
         AieError: the plan exceeds the model's context, or an engine fails.
@@ -228,68 +196,112 @@ def measure(source: Source, plan: Plan, step: Step, names: Sequence[str] = tuple
             f"of {context}"
         )
     ready, left_out = available(names)
+    progress.total(plan.steps(len(ready), context))
     models = {}
     for name in ready:
         models[name] = kind(name).model(source)
-        step(f"{name}: model written")
+        progress.step(f"{name}: model written")
+    # What this process has mapped stays in memory when it should not, for cold starts.
+    source.weights.release()
+    settings = Settings(plan.threads, plan.capacity, plan.options)
+    setup = Setup(models, settings, source.weights.sizes.vocabulary)
+    started = starts.measure(setup, plan.starts, progress)
     with ExitStack() as stack:
-        running = {}
-        for name, model in models.items():
-            running[name] = _start(stack.enter_context(Worker(name)), model, source, plan)
-            step(f"{name}: loaded")
-        return _rounds(running, left_out, plan, step)
-
-
-def _start(worker: Worker, model: Model, source: Source, plan: Plan) -> _Running:
-    opened = worker.ask(
-        engine=worker.name,
-        model=asdict(model) | {"path": str(model.path)},
-        settings=asdict(Settings(plan.threads, plan.capacity, plan.options)),
-        vocabulary=source.weights.sizes.vocabulary,
-    )
-    worker.ask(length=FIRST_PROMPT, new_tokens=0)
-    return _Running(worker, model, opened, worker.seconds())
-
-
-def _rounds(
-    running: dict[str, _Running], left_out: dict[str, str], plan: Plan, step: Step
-) -> Results:
-    probe = ReadProbe(plan.threads)
-    bandwidth = 0.0
-    decode: dict[str, dict[int, list[float]]] = {
-        name: {length: [] for length in plan.decode} for name in running
-    }
-    prefill: dict[str, dict[int, list[float]]] = {
-        name: {length: [] for length in plan.prefill} for name in running
-    }
-    peaks = dict.fromkeys(running, 0)
-    for turn in range(plan.rounds + 1):
-        for length in plan.lengths:
-            new_tokens = plan.new_tokens if length in plan.decode else 0
-            for name, engine in running.items():
-                time.sleep(SETTLE_SECONDS)
-                answer = engine.worker.ask(length=length, new_tokens=new_tokens)
-                peaks[name] = answer["peak_bytes"]
-                if turn > 0:  # the first one touches pages and fills caches
-                    if length in plan.prefill:
-                        prefill[name][length].append(length / answer["prefill_seconds"])
-                    if new_tokens:
-                        decode[name][length].append(new_tokens / answer["decode_seconds"])
-                step(f"round {turn}, context {length}: {name}")
-        time.sleep(SETTLE_SECONDS)
-        bandwidth = max(bandwidth, probe.measure())
+        opened = {}
+        for name in models:
+            worker = stack.enter_context(Worker(name))
+            opened[name] = _Opened(worker, worker.open(setup)["settings"])
+            progress.step(f"{name}: opened")
+        probes = _rounds(opened, plan, context, progress)
+    grown, lengths = None, plan.growth_within(context)
+    if lengths and OURS in models:
+        cache_bytes = source.weights.cache_bytes(1)
+        grown = growth.measure(setup, lengths, plan.rounds, cache_bytes, progress)
     measured = tuple(
         Measured(
             name,
-            engine.opened["settings"],
-            engine.model.bits,
-            engine.model.weight_bytes,
-            engine.opened["load_seconds"],
-            engine.first_token_seconds,
-            peaks[name],
-            decode[name],
-            prefill[name],
+            engine.settings,
+            models[name].bits,
+            models[name].weight_bytes,
+            models[name].file_bytes,
+            started[name],
+            engine.memory,
+            engine.speeds,
         )
-        for name, engine in running.items()
+        for name, engine in opened.items()
     )
-    return Results(measured, left_out, bandwidth)
+    cache_bytes = source.weights.cache_bytes(plan.capacity)
+    return Results(measured, left_out, probes, cache_bytes, plan.capacity, grown)
+
+
+@dataclass
+class _Opened:
+    """A worker whose engine is open, and what was measured of it so far."""
+
+    worker: Worker
+    settings: dict[str, str]
+    memory: dict[str, int] = field(default_factory=dict)
+    speeds: Speeds = field(default_factory=lambda: {DECODE: {}, PREFILL: {}})
+
+
+def _rounds(
+    opened: Mapping[str, _Opened], plan: Plan, context: int, progress: Progress
+) -> list[float]:
+    """All rounds; bytes per second that the probe read in each that counts."""
+    chosen = {length: list(opened) for length in plan.lengths}
+    probe, read = ReadProbe(plan.threads), []
+    for turn in range(plan.rounds + 1):
+        for length, names in chosen.items():
+            for name in names:
+                for phase, speed in _run(opened[name], length, plan).items():
+                    if turn:
+                        opened[name].speeds[phase].setdefault(length, []).append(speed)
+                progress.step(f"round {turn}, context {length}: {name}")
+        settle()
+        if turn:
+            read.append(probe.measure())
+        if turn == PILOT_ROUNDS < plan.rounds:
+            speeds = {name: engine.speeds for name, engine in opened.items()}
+            chosen = {length: fastest(speeds, length) for length in plan.lengths}
+            for length, names in chosen.items():
+                for name in (n for n in opened if n not in names):
+                    faster = [n for n in names if kind(n).library == kind(name).library]
+                    progress.note(
+                        f"context {length}: {name} is left out, slower than {', '.join(faster)}"
+                    )
+            progress.total(plan.steps(len(opened), context, sum(map(len, chosen.values()))))
+    return read
+
+
+def _run(engine: _Opened, length: int, plan: Plan) -> dict[str, float]:
+    """Tokens per second by phase, of those that the plan has at that length."""
+    settle()
+    # One prompt serves both phases.
+    new_tokens = plan.new_tokens if length in plan.decode else 0
+    answer = engine.worker.run(length, new_tokens)
+    engine.memory = answer["memory"]
+    speeds = {}
+    if length in plan.decode:
+        speeds[DECODE] = new_tokens / answer["decode_seconds"]
+    if length in plan.prefill:
+        speeds[PREFILL] = length / answer["prefill_seconds"]
+    return speeds
+
+
+def fastest(speeds: Mapping[str, Speeds], length: int) -> list[str]:
+    """Engines to go on with at a context: ours, and of each peer its fastest way in any phase."""
+    best: dict[tuple[str, str], float] = {}
+    for name, phases in speeds.items():
+        for phase in phases:
+            column = kind(name).library, phase
+            best[column] = max(best.get(column, 0.0), *phases[phase].get(length, [0.0]))
+
+    def close(name: str) -> bool:
+        library = kind(name).library
+        return library == OURS or any(
+            max(lengths[length]) >= (1 - PILOT_MARGIN) * best[library, phase]
+            for phase, lengths in speeds[name].items()
+            if length in lengths
+        )
+
+    return [name for name in speeds if close(name)]

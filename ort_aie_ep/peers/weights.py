@@ -181,6 +181,17 @@ class LlamaWeights:
         nodes = self._products.values()
         return sum(int(_number(n, "N")) * int(_number(n, "K")) for n in nodes)
 
+    def cache_bytes(self, tokens: int) -> int:
+        """Keys and values of so many tokens in float16."""
+        sizes = self.sizes
+        return tokens * sizes.layers * 2 * sizes.kv_heads * sizes.head_size * 2
+
+    def release(self) -> None:
+        """Unmaps the files; what is asked for later maps them anew."""
+        for value in self._model.graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value.release()
+
     def _place(self, node: ir.Node) -> tuple[int, str]:
         name = node.name or ""
         match = _LAYER.search(name)

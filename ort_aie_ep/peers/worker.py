@@ -1,8 +1,8 @@
 """One engine in a process of its own: requests in on stdin, answers out on stdout, a line each.
 
-Started by `runner.py` as `python -m ort_aie_ep.peers.worker`. The first request says what to open;
-every further one is a context length to prefill and a number of tokens to decode from there. What
-libraries print goes to stderr.
+Started by `process.py` as `python -m ort_aie_ep.peers.worker`. The first request says what to open;
+every further one is a context length to prefill and a number of tokens to decode from there, or a
+total length to decode at without. What libraries print goes to stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep.peers.engine import Engine, Model, Settings
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.peers.engine import Engine, Model, Settings, Skipping
 from ort_aie_ep.peers.engines import kind
 
 _SEED = 0
@@ -37,6 +38,8 @@ def main() -> None:
                 generator = np.random.default_rng(_SEED)
                 capacity = request["settings"]["capacity"]
                 tokens = generator.integers(0, request["vocabulary"], capacity).tolist()
+            elif "total" in request:
+                answer = _skip(engine, request["total"], request["count"])
             else:
                 answer = _measure(engine, tokens, request["length"], request["new_tokens"])
         except Exception as error:  # every engine has kinds of its own
@@ -56,23 +59,38 @@ def _open(request: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
 
 
 def _measure(engine: Engine, tokens: list[int], length: int, new_tokens: int) -> dict[str, Any]:
-    """Seconds of the prefill and of all decoded tokens together, and the peak memory so far."""
+    """Seconds of the prefill and of all decoded tokens together, and the memory so far."""
     run = engine.run(tokens[:length], new_tokens)
     return {
         "prefill_seconds": run.prefill_seconds,
         "decode_seconds": run.decode_seconds,
-        "peak_bytes": peak_bytes(),
+        "memory": memory(),
     }
 
 
-def peak_bytes() -> int:
-    """VmHWM of this process: the most memory it ever had, mapped files included; 0 if unknown."""
+def _skip(engine: Engine, total: int, count: int) -> dict[str, Any]:
+    if not isinstance(engine, Skipping):
+        raise AieError(f"{type(engine).__name__} cannot decode without a prompt")
+    return {"decode_seconds": engine.decode_at(total, count)}
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process by the kernel's account; 0 where it says nothing.
+
+    `peak` is VmHWM, the most it ever had, mapped files included; `anonymous` and `files` are what
+    it has now.
+    """
+    names = {"VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "files"}
+    sizes = dict.fromkeys(names.values(), 0)
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
-        return 0
-    sizes = (int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-    return next(sizes, 0)
+        return sizes
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in names:
+            sizes[names[name]] = int(value.split()[0]) << 10
+    return sizes
 
 
 if __name__ == "__main__":
