@@ -27,6 +27,7 @@ BLOCK_ROWS = 32
 BLOCK_COLS = 256
 GROUP = 32
 BLOCK_BYTES = 5120
+MINIMA_BYTES = 512
 
 Array = npt.NDArray[Any]
 bfloat16 = np.dtype(ml_dtypes.bfloat16)

@@ -18,6 +18,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import ModelFolder, find_model
 from ort_aie_ep.peers.engine import Model, Settings, StepEngine
+from ort_aie_ep.q4nx import BLOCK_BYTES, MINIMA_BYTES
 from ort_aie_ep.session import Options, open_session
 
 if TYPE_CHECKING:
@@ -32,21 +33,23 @@ def source_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
 
 
 def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
-    """A compiled folder; its Q4NX tensors are counted, those of embeddings alone left out."""
+    """A compiled folder; the Q4NX bytes that its projections read, embeddings alone left out."""
     from ort_aie_ep.model_file import load_model
 
-    tensors = {
-        value.name: value.const_value.nbytes
-        for node in load_model(folder.model).graph
-        if node.domain == "aie" and node.op_type != "Q4NXGather"
-        for value in node.inputs
-        if value is not None
-        and value.const_value is not None
-        and (value.name or "").endswith("_q4nx")
-    }
-    total = sum(tensors.values())
-    bits = total * 8 / weights.product_elements()
-    return Model(folder.path, bits, total, _file_bytes(folder))
+    stored, read = 0, 0
+    for node in load_model(folder.model).graph:
+        if node.domain != "aie" or node.op_type == "Q4NXGather":
+            continue
+        symmetric = "symmetric" in node.attributes and node.attributes["symmetric"].as_int() == 1
+        for value in node.inputs:
+            if value is None or value.const_value is None or not str(value.name).endswith("_q4nx"):
+                continue
+            size = value.const_value.nbytes
+            stored += size
+            # Kernels leave the minima of symmetric weights where they are.
+            read += size - (size // BLOCK_BYTES * MINIMA_BYTES if symmetric else 0)
+    bits = stored * 8 / weights.product_elements()
+    return Model(folder.path, bits, read, _file_bytes(folder))
 
 
 def _file_bytes(folder: ModelFolder) -> int:
@@ -142,4 +145,4 @@ class OrtEngine(StepEngine):
 
     def forward(self, tokens: Sequence[int]) -> int:
         """See `StepEngine`."""
-        return int(np.argmax(self._decoder.forward(np.asarray(tokens, np.int64))[-1]))
+        return int(np.argmax(self._decoder.prefill(np.asarray(tokens, np.int64))))

@@ -24,8 +24,9 @@ struct Kernels {
 
   // --- activations ---------------------------------------------------------------------------
   // Per group of 32: scale = max|x| / 127, q = round(x / scale), q_sum = sum of q. A group with a
-  // NaN or an infinity gets scale = NaN, so that it propagates.
-  void (*quantize_int8)(const float* x, int64_t groups, int8_t* q, float* scales, int32_t* q_sums);
+  // NaN or an infinity gets scale = NaN, so that it propagates. Stored is q + offset as a byte.
+  void (*quantize_int8)(const float* x, int64_t groups, int32_t offset, uint8_t* q, float* scales,
+                        int32_t* q_sums);
   // sums[g] = sum of x over group g of 32.
   void (*group_sums)(const float* x, int64_t groups, float* sums);
   // x += y.
@@ -50,13 +51,16 @@ struct Kernels {
   // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
   void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                     int64_t k_pairs, float* y, int64_t ldy);
-  // One block -> codes [256/4][32][4], scales [8][32], mins [8][32].
-  void (*unpack_block)(const uint8_t* block, uint8_t* codes, float* scales, float* mins);
-  // y (rows, 32) = a (rows, groups * 32) int8 with scales and q_sums (rows, groups) . panel; mins
-  // null means -8 * scale.
-  void (*gemm_int8)(const int8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
-                    int64_t rows, const uint8_t* codes, const float* scales, const float* mins,
-                    int64_t groups, float* y, int64_t ldy);
+  // One block -> codes less 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8)
+  // + min; offsets [8][32] = -128 * the sum of a group's codes less 8.
+  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                       int32_t* offsets);
+  // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null
+  // means that all are 0. a holds codes + 128: dot products want one side unsigned, and what that
+  // adds, offsets, is the same for all rows.
+  void (*gemm_int8)(const uint8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
+                    int64_t rows, const int8_t* codes, const float* scales, const float* mins,
+                    const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
 
   // --- attention (paper 1, III-B, equations 5 to 10)
   // ---------------------------------------------- s (rows, keys) = scale * q (rows, dim) . k

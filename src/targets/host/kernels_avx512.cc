@@ -151,9 +151,9 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
 }
 
 // 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.
-void UnpackBlockAvx512(const uint8_t* block, uint8_t* codes, float* scales, float* mins) {
-  Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(block), 256, scales);
-  Bfloat16ToFloat(reinterpret_cast<const uint16_t*>(block + kMinsOffset), 256, mins);
+void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                       int32_t* offsets) {
+  UnpackScales(block, scales, mins);
   alignas(64) uint8_t order_bytes[64];
   alignas(64) uint8_t shifts[64];
   for (int i = 0; i < 64; ++i) {  // output byte: out-feature i / 4, k i % 4
@@ -163,18 +163,28 @@ void UnpackBlockAvx512(const uint8_t* block, uint8_t* codes, float* scales, floa
   const __m512i order = _mm512_load_si512(order_bytes);
   const __m512i next = _mm512_add_epi8(order, _mm512_set1_epi8(32));
   const __mmask64 odd = _mm512_test_epi8_mask(_mm512_load_si512(shifts), _mm512_set1_epi8(1));
-  const __m512i nibble = _mm512_set1_epi8(15);
+  const __m512i nibble = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
+  const __m512i factor = _mm512_set1_epi8(-128);  // 128, unsigned
   for (int half = 0; half < 2; ++half) {
     const uint8_t* source = block + kCodesOffset + half * kHalfBytes;
-    for (int k = 0; k < 256; k += 8) {
-      const __m512i x = _mm512_loadu_si512(source + 8 * k);
-      const __m512i low = _mm512_and_si512(x, nibble);
-      const __m512i high = _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble);
-      uint8_t* out = codes + (k / 4) * 128 + half * 64;
-      _mm512_storeu_si512(
-          out, _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(order, low), odd, order, high));
-      _mm512_storeu_si512(out + 128, _mm512_mask_permutexvar_epi8(
-                                         _mm512_permutexvar_epi8(next, low), odd, next, high));
+    for (int g = 0; g < 8; ++g) {
+      __m512i sum = _mm512_setzero_si512();
+      for (int k = g * 32; k < g * 32 + 32; k += 8) {
+        const __m512i x = _mm512_loadu_si512(source + 8 * k);
+        const __m512i low = _mm512_sub_epi8(_mm512_and_si512(x, nibble), eight);
+        const __m512i high =
+            _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), eight);
+        int8_t* out = codes + (k / 4) * 128 + half * 64;
+        for (int i = 0; i < 2; ++i) {
+          const __m512i from = i == 0 ? order : next;
+          const __m512i panel =
+              _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(from, low), odd, from, high);
+          _mm512_storeu_si512(out + i * 128, panel);
+          sum = _mm512_dpbusd_epi32(sum, factor, panel);
+        }
+      }
+      _mm512_storeu_si512(offsets + g * 32 + half * 16,
+                          _mm512_sub_epi32(_mm512_setzero_si512(), sum));
     }
   }
 }

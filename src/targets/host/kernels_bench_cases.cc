@@ -68,10 +68,12 @@ Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
   const uint8_t* row = d.NextRow(k);
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
     kernels.unpack_block(row + b * kBlockBytes, d.panel_codes + b * kBlockCols * kBlockRows,
-                         d.panel_scales + b * kBlockCols, d.panel_mins + b * kBlockCols);
+                         d.panel_scales + b * kBlockCols, d.panel_mins + b * kBlockCols,
+                         d.panel_offsets + b * kBlockCols);
   }
   kernels.gemm_int8(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
-                    kSymmetric ? nullptr : d.panel_mins, k / kGroup, d.y, kBlockRows);
+                    kSymmetric ? nullptr : d.panel_mins, d.panel_offsets, k / kGroup, d.y,
+                    kBlockRows);
   return {.flops = 2.0 * kRows * k * kBlockRows};
 }
 
@@ -82,14 +84,15 @@ Work DequantizeBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
 
 Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
   for (int64_t b = 0; b < blocks; ++b) {
-    kernels.unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins);
+    kernels.unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
+                         d.panel_offsets);
   }
-  return {.bytes = 1.0 * blocks * (kBlockBytes + kBlockCols * kBlockRows + 8 * kBlockCols)};
+  return {.bytes = 1.0 * blocks * (kBlockBytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
 }
 
 // Elementwise kernels count the bytes that they read and write.
 Work QuantizeInt8(const Kernels& k, Cached& d, int64_t n) {
-  k.quantize_int8(d.x, n / kGroup, d.a_codes, d.a_scales, d.a_sums);
+  k.quantize_int8(d.x, n / kGroup, 0, d.a_codes, d.a_scales, d.a_sums);
   return Work{5.25 * n};
 }
 
@@ -225,12 +228,13 @@ Cached::Cached(std::span<const uint8_t> weights)
       halves(arena.New<uint16_t>(kElements, 0x3800)),
       a(arena.New<uint16_t>(kRows * kMaxK, 0x3f00)),
       panel(arena.New<uint16_t>(kMaxK * kBlockRows, 0)),
-      a_codes(arena.New<int8_t>(kRows * kMaxK, 3)),
+      a_codes(arena.New<uint8_t>(kRows * kMaxK, 131)),
       a_scales(arena.New(kRows * kMaxK / kGroup, 0.5f)),
       panel_scales(arena.New(kMaxK / kGroup * kBlockRows, 0.0f)),
       panel_mins(arena.New(kMaxK / kGroup * kBlockRows, 0.0f)),
       a_sums(arena.New<int32_t>(kRows * kMaxK / kGroup, 3 * kGroup)),
-      panel_codes(arena.New<uint8_t>(kMaxK * kBlockRows, 0)),
+      panel_offsets(arena.New<int32_t>(kMaxK / kGroup * kBlockRows, 0)),
+      panel_codes(arena.New<int8_t>(kMaxK * kBlockRows, 0)),
       queries(arena.New(kQueries * kMaxDim, 0.5f)),
       keys(arena.New(kChunk * kMaxDim, 0.5f)),
       scores(arena.New(kQueries * kChunk, 0.5f)),

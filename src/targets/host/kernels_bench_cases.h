@@ -85,10 +85,10 @@ struct Cached : Streamed {
   explicit Cached(std::span<const uint8_t> weights);
 
   uint16_t *halves, *a, *panel;
-  int8_t* a_codes;
+  uint8_t* a_codes;
   float *a_scales, *panel_scales, *panel_mins;
-  int32_t* a_sums;
-  uint8_t* panel_codes;
+  int32_t *a_sums, *panel_offsets;
+  int8_t* panel_codes;
   float *queries, *keys, *scores, *output, *scratch;  // of attention
 };
 

@@ -84,10 +84,10 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   float* sums = Scratch<float>(Purpose::kActivationSums, groups);
   int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, groups);
   int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, padded);
-  const float* x = LoadRow(step, kernels, NormWeight(step, kernels), 0,
-                           Scratch<float>(Purpose::kRow, padded));
+  const float* x =
+      LoadRow(step, kernels, NormWeight(step, kernels), 0, Scratch<float>(Purpose::kRow, padded));
   if (step.numerics == Numerics::kInt8) {
-    kernels.quantize_int8(x, groups, q, scales, q_sums);
+    kernels.quantize_int8(x, groups, 0, reinterpret_cast<uint8_t*>(q), scales, q_sums);
   } else {
     uint16_t block[kBlockCols];
     for (int64_t i = 0; i < padded; i += kBlockCols) {
@@ -110,7 +110,8 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
           kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric,
                                  y + i * kBlockRows);
         } else {
-          kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric, y + i * kBlockRows);
+          kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric,
+                                 y + i * kBlockRows);
         }
       }
     };
@@ -164,40 +165,45 @@ class Int8Gemm {
         padded_(PaddedCols(step.k)),
         groups_(padded_ / kGroup),
         symmetric_(step.symmetric),
-        a_(Scratch<int8_t>(Purpose::kActivations, step.rows * padded_)),
+        a_(Scratch<uint8_t>(Purpose::kActivations, step.rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, step.rows * groups_)),
         q_sums_(Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups_)) {}
 
   void TakeRow(int64_t row, const float* x) const {
-    kernels_.quantize_int8(x, groups_, a_ + row * padded_, a_scales_ + row * groups_,
+    kernels_.quantize_int8(x, groups_, 128, a_ + row * padded_, a_scales_ + row * groups_,
                            q_sums_ + row * groups_);
   }
 
   struct Panel {
-    const uint8_t* codes;
+    const int8_t* codes;
     const float *scales, *mins;
+    const int32_t* offsets;
   };
   Panel Unpack(const uint8_t* weights, Purpose codes_purpose, Purpose scales_purpose) const {
-    uint8_t* codes = Scratch<uint8_t>(codes_purpose, padded_ * kBlockRows);
-    float* scales = Scratch<float>(scales_purpose, 2 * groups_ * kBlockRows);
-    float* mins = scales + groups_ * kBlockRows;
+    const int64_t count = groups_ * kBlockRows;
+    int8_t* codes = Scratch<int8_t>(codes_purpose, padded_ * kBlockRows);
+    float* scales = Scratch<float>(scales_purpose, 3 * count);
+    float* mins = scales + count;
+    auto* offsets = reinterpret_cast<int32_t*>(mins + count);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
       kernels_.unpack_block(weights + b * kBlockBytes, codes + b * kBlockCols * kBlockRows,
-                            scales + b * kBlockCols, mins + b * kBlockCols);
+                            scales + b * kBlockCols, mins + b * kBlockCols,
+                            offsets + b * kBlockCols);
     }
-    return {codes, scales, symmetric_ ? nullptr : mins};
+    return {codes, scales, symmetric_ ? nullptr : mins, offsets};
   }
 
   void Multiply(int64_t first, int64_t rows, const Panel& panel, float* y, int64_t ldy) const {
     kernels_.gemm_int8(a_ + first * padded_, a_scales_ + first * groups_, q_sums_ + first * groups_,
-                       padded_, rows, panel.codes, panel.scales, panel.mins, groups_, y, ldy);
+                       padded_, rows, panel.codes, panel.scales, panel.mins, panel.offsets, groups_,
+                       y, ldy);
   }
 
  private:
   const Kernels& kernels_;
   const int64_t padded_, groups_;
   const bool symmetric_;
-  int8_t* a_;
+  uint8_t* a_;
   float* a_scales_;
   int32_t* q_sums_;
 };
