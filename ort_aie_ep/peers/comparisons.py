@@ -79,6 +79,19 @@ class StartRatio:
     load: Interval | None
 
 
+@dataclass(frozen=True)
+class Bandwidth:
+    """What an engine reads of weights while it decodes.
+
+    Attributes:
+        read: bytes per second.
+        share: of what the probe read beside it, of rounds.
+    """
+
+    read: Interval
+    share: Interval
+
+
 def cells(results: Results) -> tuple[Cell, ...]:
     """Of every engine in every column that it was measured in."""
     return tuple(
@@ -138,14 +151,16 @@ def start_ratios(results: Results) -> tuple[StartRatio, ...]:
     return tuple(found)
 
 
-def bandwidth(results: Results) -> dict[str, Interval]:
-    """By engine, bytes per second of weights at the shortest decoded context."""
+def bandwidth(results: Results) -> dict[str, Bandwidth]:
+    """By engine, at the shortest decoded context."""
     shortest = min((n for m in results.measured for n in m.speeds[DECODE]), default=0)
-    return {
-        m.engine: median([speed * m.weight_bytes for speed in rounds])
-        for m in results.measured
-        if (rounds := m.speeds[DECODE].get(shortest))
-    }
+    found = {}
+    for m in results.measured:
+        read = [speed * m.weight_bytes for speed in m.speeds[DECODE].get(shortest, [])]
+        if read:
+            share = ratio(read, results.probes[: len(read)])
+            found[m.engine] = Bandwidth(median(read), share)
+    return found
 
 
 def sides(results: Results) -> tuple[Measured | None, list[Measured]]:

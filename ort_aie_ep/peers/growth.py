@@ -46,8 +46,9 @@ class Fit:
     Attributes:
         start: seconds.
         slope: seconds per token of context.
-        ratio: slope / (KV bytes of a token / bytes read per second); 1 is what reading keys and
-            values once at the full bandwidth takes. 95 % bounds by a bootstrap over rounds.
+        ratio: slope / (KV bytes of a token / bytes read per second), each round by its own probe; 1
+            is what reading keys and values once at the full bandwidth takes. 95 % bounds by a
+            bootstrap over rounds.
     """
 
     start: float
@@ -87,21 +88,24 @@ def measure(
                     seconds[length].append(taken)
                 progress.step(f"growth round {turn}, context {length}")
             settle()
-            read.append(probe.measure())
+            bandwidth = probe.measure()
+            if turn:
+                read.append(bandwidth)
     return Growth(seconds, cache_bytes, read)
 
 
-def fit(growth: Growth, read_bytes_per_second: float) -> Fit:
+def fit(growth: Growth) -> Fit:
     """The line through the medians, and how its slope compares with reading the cache once."""
     lengths = np.array(list(growth.seconds), np.float64)
     rounds = np.array(list(growth.seconds.values()))  # (lengths, rounds)
-    reading = growth.cache_bytes / read_bytes_per_second
     slope, start = _line(lengths, rounds)
+    # In bytes that could have been read meanwhile, and these in those of the cache.
+    relative = rounds * np.array(growth.read_bytes_per_second) / growth.cache_bytes
     # What slows a round slows all lengths: rounds are resampled whole.
     picks = np.random.default_rng(0).integers(0, rounds.shape[1], (RESAMPLES, rounds.shape[1]))
-    slopes = [_line(lengths, rounds[:, pick])[0] for pick in picks]
-    low, high = np.percentile(slopes, (2.5, 97.5))
-    ratio = Interval(slope / reading, float(low) / reading, float(high) / reading)
+    ratios = [_line(lengths, relative[:, pick])[0] for pick in picks]
+    low, high = np.percentile(ratios, (2.5, 97.5))
+    ratio = Interval(_line(lengths, relative)[0], float(low), float(high))
     return Fit(start, slope, ratio)
 
 

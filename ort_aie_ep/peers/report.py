@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ort_aie_ep.peers import comparisons, growth
-from ort_aie_ep.peers.comparisons import Cell, Ratio, Start, StartRatio
+from ort_aie_ep.peers.comparisons import Bandwidth, Cell, Ratio, Start, StartRatio
 from ort_aie_ep.peers.goals import Goal, goals
 from ort_aie_ep.peers.growth import Fit
 from ort_aie_ep.peers.runner import PHASES, Results
-from ort_aie_ep.peers.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,7 @@ class PeersReport:
     """Speeds, starts, ratios, goals, and the measurements they come from.
 
     Attributes:
-        bandwidth: by engine, bytes per second of weights at the shortest decoded context; empty
-            where nothing was decoded.
-        read_bytes_per_second: the most that a read of memory reached in this run.
+        bandwidth: by engine, at the shortest decoded context; empty where nothing was decoded.
         fit: of what context costs, None where that was not measured.
         goals: each with what was measured.
         results: rounds, settings, memory.
@@ -33,8 +30,7 @@ class PeersReport:
     ratios: tuple[Ratio, ...]
     starts: tuple[Start, ...]
     start_ratios: tuple[StartRatio, ...]
-    bandwidth: dict[str, Interval]
-    read_bytes_per_second: float
+    bandwidth: dict[str, Bandwidth]
     fit: Fit | None
     goals: tuple[Goal, ...]
     results: Results
@@ -48,8 +44,7 @@ class PeersReport:
 
 def report(results: Results) -> PeersReport:
     """Medians, bounds, ratios and goals of all measurements."""
-    limit = results.read_bytes_per_second
-    fit = growth.fit(results.growth, limit) if results.growth else None
+    fit = growth.fit(results.growth) if results.growth else None
     ratios, start_ratios = comparisons.ratios(results), comparisons.start_ratios(results)
     bandwidth = comparisons.bandwidth(results)
     return PeersReport(
@@ -58,7 +53,6 @@ def report(results: Results) -> PeersReport:
         comparisons.starts(results),
         start_ratios,
         bandwidth,
-        limit,
         fit,
         goals(results, ratios, start_ratios, bandwidth, fit),
         results,

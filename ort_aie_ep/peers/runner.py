@@ -129,7 +129,8 @@ class Results:
     Attributes:
         measured: engines that ran.
         left_out: by engine's name, why it did not run and how to get it.
-        probes: bytes per second that a read of memory reached in each round.
+        probes: bytes per second that a read of memory reached in each round, right after the
+            shortest decoded context.
         cache_bytes: of keys and values of `capacity` tokens in float16.
         capacity: tokens that the engines had to make room for.
         growth: of ours, or None where it was not measured.
@@ -146,11 +147,6 @@ class Results:
     def rounds(self) -> int:
         """Of all engines and contexts that were not left out after the pilot."""
         return len(self.probes)
-
-    @property
-    def read_bytes_per_second(self) -> float:
-        """The most that a read of memory reached in this run."""
-        return max(self.probes + (self.growth.read_bytes_per_second if self.growth else []))
 
 
 def available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -257,9 +253,13 @@ def _rounds(
                     if turn:
                         opened[name].speeds[phase].setdefault(length, []).append(speed)
                 progress.step(f"round {turn}, context {length}: {name}")
-        settle()
+            # A virtual machine's share of the memory changes by the minute: what is compared with
+            # the probe is measured beside it.
+            if length == min(plan.decode, default=min(plan.lengths)):
+                settle()
+                bandwidth = probe.measure()
         if turn:
-            read.append(probe.measure())
+            read.append(bandwidth)
         if turn == PILOT_ROUNDS < plan.rounds:
             speeds = {name: engine.speeds for name, engine in opened.items()}
             chosen = {length: fastest(speeds, length) for length in plan.lengths}

@@ -100,7 +100,6 @@ def _starts(report: PeersReport) -> Sheet:
 
 
 def _memory(report: PeersReport) -> Sheet:
-    limit = report.read_bytes_per_second
     rows = []
     for m in report.results.measured:
         reached = report.bandwidth.get(m.engine)
@@ -110,16 +109,15 @@ def _memory(report: PeersReport) -> Sheet:
                 _megabytes(m.memory["peak"]),
                 _megabytes(m.file_bytes),
                 f"{m.bits:.2f}",
-                _shown(reached, 1e9) if reached else "",
-                _shown(reached, limit / 100, ".0f") + " %" if reached else "",
+                _shown(reached.read, 1e9) if reached else "",
+                _shown(reached.share, 0.01, ".0f") + " %" if reached else "",
             )
         )
     probes = report.results.probes
-    usual = f", {median(probes).value / 1e9:.1f} in the median round" if probes else ""
     note = (
         "Peak memory: VmHWM, mapped files included. GB/s: weights alone, in the format's bytes, at "
-        f"the shortest decoded context. Limit: {limit / 1e9:.1f} GB/s, the most that a read of "
-        f"memory reached in this run{usual}."
+        "the shortest decoded context. Limit: what a plain read of memory reaches beside it, in "
+        f"the same round: {_shown(median(probes), 1e9)} GB/s."
     )
     names = ("peak memory, MB", "files, MB", "bits/weight", "GB/s decoding", "of limit")
     return Sheet("Memory and bandwidth", ("", *names), tuple(rows), note=note)
@@ -136,7 +134,7 @@ def _growth(report: PeersReport) -> Sheet:
         "ort_aie_ep alone, over a cache of random numbers, nothing prefilled. Fit: "
         f"{fit.start * 1e3:.2f} ms + {fit.slope * 1e9:.0f} ns · context, which is "
         f"{_shown(fit.ratio, digits='.2f')} × the time to read {cache} bytes of keys and values "
-        f"at {report.read_bytes_per_second / 1e9:.1f} GB/s."
+        f"at {_shown(median(report.results.growth.read_bytes_per_second), 1e9)} GB/s."
     )
     return Sheet("Cost of context", header, rows, note=note)
 
