@@ -76,8 +76,9 @@ class KeySweep {
       const Range first = Visible(step_, tile_.b, Position(r));
       const Range last = Visible(step_, tile_.b, Position(r + rows - 1));
       if (last.end <= position || first.first >= position + keys) continue;
-      const bool whole = last.first <= position && first.end >= position + keys;
-      Block(r, rows, position, keys, whole);
+      const int64_t seen = std::min(keys, last.end - position);
+      const bool whole = last.first <= position && first.end >= position + seen;
+      Block(r, rows, position, seen, whole);
     }
   }
 

@@ -109,15 +109,32 @@ void PackValues(const void* cache, int64_t keys, int64_t dim, uint16_t* pairs) {
   }
 }
 
-// low, high (R rows of 16 lanes) += a (R, 2 * count) . panel (count pairs, stride apart). The masks
-// say which of the lanes are there.
-template <int R>
-inline void MultiplyPairs(const uint16_t* a, int64_t lda, const uint16_t* panel, int64_t stride,
-                          int64_t count, __mmask16 low_mask, __mmask16 high_mask, __m512 low[R],
-                          __m512 high[R]) {
-  for (int64_t p = 0; p < count; ++p, panel += stride) {
+// Columns of a product of many rows: as many rows at a time as registers hold, 32 columns, those
+// that the masks select. a (rows, 2 * count), panel: count rows of pairs, stride apart.
+struct Columns {
+  const uint16_t* panel;
+  int64_t stride, count;
+  __mmask16 low, high;
+};
+
+// y (R, 32) = factor * (a . panel), or factor[row] * y + a . panel.
+template <int R, bool kAccumulate>
+inline void MultiplyTile(const uint16_t* a, int64_t lda, const Columns& columns,
+                         const float* factor, float* y, int64_t ldy) {
+  const __mmask16 low_mask = columns.low, high_mask = columns.high;
+  __m512 low[R] = {}, high[R] = {};
+  if (kAccumulate) {
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      low[r] = _mm512_maskz_loadu_ps(low_mask, y + r * ldy) * factor[r];
+      high[r] = _mm512_maskz_loadu_ps(high_mask, y + r * ldy + 16) * factor[r];
+    }
+  }
+  const uint16_t* panel = columns.panel;
+  for (int64_t p = 0; p < columns.count; ++p, panel += columns.stride) {
     const __m512bh w0 = (__m512bh)_mm512_maskz_loadu_epi32(low_mask, panel);
     const __m512bh w1 = (__m512bh)_mm512_maskz_loadu_epi32(high_mask, panel + 32);
+#pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       int32_t pair;
       __builtin_memcpy(&pair, a + r * lda + 2 * p, 4);
@@ -126,29 +143,34 @@ inline void MultiplyPairs(const uint16_t* a, int64_t lda, const uint16_t* panel,
       high[r] = _mm512_dpbf16_ps(high[r], x, w1);
     }
   }
+  const __m512 scale = _mm512_set1_ps(kAccumulate ? 1.0f : *factor);
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    _mm512_mask_storeu_ps(y + r * ldy, low_mask, low[r] * scale);
+    _mm512_mask_storeu_ps(y + r * ldy + 16, high_mask, high[r] * scale);
+  }
 }
 
-template <int R>
-inline void ScoresTile(const uint16_t* q, int64_t dim, const uint16_t* panel, float scale,
-                       float* s) {
-  __m512 low[R], high[R];
-  for (int r = 0; r < R; ++r) low[r] = high[r] = _mm512_setzero_ps();
-  MultiplyPairs<R>(q, dim, panel, 64, dim / 2, 0xffff, 0xffff, low, high);
-  for (int r = 0; r < R; ++r) {
-    _mm512_storeu_ps(s + r * kChunk, low[r] * scale);
-    _mm512_storeu_ps(s + r * kChunk + 16, high[r] * scale);
+template <bool kAccumulate>
+inline void Multiply(const uint16_t* a, int64_t lda, int64_t rows, const Columns& columns,
+                     const float* factor, float* y, int64_t ldy) {
+  const auto factors = [factor](int64_t r) { return kAccumulate ? factor + r : factor; };
+  int64_t r = 0;
+  for (; r + 12 <= rows; r += 12) {
+    MultiplyTile<12, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+  for (; r + 4 <= rows; r += 4) {
+    MultiplyTile<4, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+  for (; r < rows; ++r) {
+    MultiplyTile<1, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
   }
 }
 
 void Scores(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* panels, int64_t keys,
             float scale, float* s) {
-  for (int64_t j = 0; j < keys; j += 32, panels += dim * 32, s += 32) {
-    int64_t r = 0;
-    for (; r + 12 <= rows; r += 12) {
-      ScoresTile<12>(q + r * dim, dim, panels, scale, s + r * kChunk);
-    }
-    for (; r + 4 <= rows; r += 4) ScoresTile<4>(q + r * dim, dim, panels, scale, s + r * kChunk);
-    for (; r < rows; ++r) ScoresTile<1>(q + r * dim, dim, panels, scale, s + r * kChunk);
+  for (int64_t j = 0; j < keys; j += 32, panels += dim * 32) {
+    Multiply<false>(q, dim, rows, {panels, 64, dim / 2, 0xffff, 0xffff}, &scale, s + j, kChunk);
   }
 }
 
@@ -188,37 +210,12 @@ void Softmax(const float* s, int64_t rows, int64_t keys, float* max, float* sum,
   }
 }
 
-template <int R>
-inline void AccumulateTile(const uint16_t* f, const uint16_t* pairs, int64_t count, int64_t dim,
-                           const float* correction, __mmask16 low_mask, __mmask16 high_mask,
-                           float* y) {
-  __m512 low[R], high[R];
-  for (int r = 0; r < R; ++r) {
-    low[r] = _mm512_maskz_loadu_ps(low_mask, y + r * dim) * correction[r];
-    high[r] = _mm512_maskz_loadu_ps(high_mask, y + r * dim + 16) * correction[r];
-  }
-  MultiplyPairs<R>(f, kChunk, pairs, 2 * dim, count, low_mask, high_mask, low, high);
-  for (int r = 0; r < R; ++r) {
-    _mm512_mask_storeu_ps(y + r * dim, low_mask, low[r]);
-    _mm512_mask_storeu_ps(y + r * dim + 16, high_mask, high[r]);
-  }
-}
-
 void Accumulate(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys, int64_t dim,
                 const float* correction, float* y) {
-  const int64_t count = (keys + 1) / 2;
-  for (int64_t d = 0; d < dim; d += 32, pairs += 64, y += 32) {
-    const __mmask16 low = First(dim - d), high = First(dim - d - 16);
-    int64_t r = 0;
-    for (; r + 12 <= rows; r += 12) {
-      AccumulateTile<12>(f + r * kChunk, pairs, count, dim, correction + r, low, high, y + r * dim);
-    }
-    for (; r + 4 <= rows; r += 4) {
-      AccumulateTile<4>(f + r * kChunk, pairs, count, dim, correction + r, low, high, y + r * dim);
-    }
-    for (; r < rows; ++r) {
-      AccumulateTile<1>(f + r * kChunk, pairs, count, dim, correction + r, low, high, y + r * dim);
-    }
+  for (int64_t d = 0; d < dim; d += 32) {
+    Multiply<true>(f, kChunk, rows,
+                   {pairs + 2 * d, 2 * dim, (keys + 1) / 2, First(dim - d), First(dim - d - 16)},
+                   correction, y + d, dim);
   }
 }
 
