@@ -19,7 +19,9 @@ namespace {
 
 using q4nx::CeilDiv;
 
-constexpr int64_t kManyRows = 16;  // from here on converting a chunk pays
+// Rows of a call (positions x group) from which on converting a chunk pays. It is the call that
+// counts, not the tile, so that all rows of a prompt are computed in one way.
+constexpr int64_t kManyRows = 16;
 constexpr int64_t kRowBlock = 24;  // a multiple of the rows that kernels hold in registers
 
 CacheType CacheTypeOf(DataType type) {
@@ -45,7 +47,7 @@ class KeySweep {
         dim_(step.dim),
         group_(step.heads / step.kv_heads),
         rows_(tile.positions * group_),
-        many_(rows_ >= kManyRows),
+        many_(step.sequence * group_ >= kManyRows),
         bf16_(many_ && step.sequence > 1 && cache_ != kCacheFloat32 ? kernels.bf16_attention
                                                                     : nullptr) {
     std::fill(state.max, state.max + rows_, kMinusInfinity);

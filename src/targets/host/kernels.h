@@ -11,7 +11,7 @@
 namespace ort_aie::host {
 
 // Keys of an attention chunk, and the columns of its scores: a chunk of K and V stays in L1 and L2.
-constexpr int64_t kChunk = 128;
+constexpr int64_t kChunk = 256;
 // Columns of scores that kernels work on at a time. Those from the chunk's last key up to a
 // multiple of this are -infinity when the softmax starts.
 constexpr int64_t kScoreLanes = 32;
@@ -81,7 +81,8 @@ struct Kernels {
   // multiple of 8. What follows in memory is prefetched: a cache is read in order.
   void (*scores[kCacheTypes])(const float* q, int64_t rows, int64_t dim, const void* k,
                               int64_t keys, float scale, float* s);
-  // For many rows: kt [dim][kChunk] = k^T with zeros after the last key, and the product with it.
+  // For many rows: kt [dim][kChunk] = k^T, zeros up to a multiple of 64 keys, and the product with
+  // it.
   void (*transpose_keys)(const float* k, int64_t keys, int64_t dim, float* kt);
   void (*scores_transposed)(const float* q, int64_t rows, int64_t dim, const float* kt,
                             int64_t keys, float scale, float* s);
