@@ -224,9 +224,7 @@ def test_attention_chunk_matches_equations(
     k = rng.standard_normal((keys, dim)).astype(np.float32)
     v = rng.standard_normal((keys, dim)).astype(np.float32)
     scale = float(np.float32(dim**-0.5))
-    scores, numerators, sums, y = _native.attention_chunk(
-        q, k, v, scale, softcap, path, cache, isa
-    )
+    scores, numerators, sums, y = _native.attention_chunk(q, k, v, scale, softcap, path, cache, isa)
 
     k, v = to_cache(k, cache), to_cache(v, cache)
     if path == "bf16":
