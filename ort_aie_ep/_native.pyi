@@ -55,6 +55,13 @@ def project(
     a: _Floats, blocks: _Bytes, n: int, numerics: str, isa: str, symmetric: bool = False
 ) -> _Floats: ...
 def attention_chunk(
-    q: _Floats, k: _Floats, v: _Floats, scale: float, softcap: float, many: bool, isa: str
+    q: _Floats,
+    k: _Floats,
+    v: _Floats,
+    scale: float,
+    softcap: float,
+    path: str,
+    cache: str,
+    isa: str,
 ) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
 def float16_round_trip(x: npt.NDArray[Any], isa: str) -> _Floats: ...

@@ -70,9 +70,18 @@ def windowed_cache_rows(total: int, capacity: int, window: int) -> int:
 
 
 def group_query_attention(
-    a: AttentionAttributes, inputs: Mapping[str, Array | None]
+    a: AttentionAttributes,
+    inputs: Mapping[str, Array | None],
+    products: npt.DTypeLike = np.float64,
 ) -> AttentionResult:
-    """Computes the op for inputs named as in its schema; absent ones are None or left out."""
+    """Computes the op for inputs named as in its schema; absent ones are None or left out.
+
+    Queries, keys and values are rounded to the type `products` before they are multiplied.
+    """
+
+    def rounded(x: Array) -> Array:
+        result: Array = x.astype(products).astype(np.float64)
+        return result
 
     def given(name: str) -> Array | None:
         return inputs.get(name)
@@ -131,9 +140,9 @@ def group_query_attention(
 
         for head in range(a.num_heads):
             kv_head = head // (a.num_heads // a.kv_num_heads)
-            key_matrix = keys[kv_head].astype(np.float64)
-            scores = scale * (qb[:, head] @ key_matrix.T)
-            norms = [np.linalg.norm(x, axis=1).max() for x in (qb[:, head], key_matrix)]
+            query_matrix, key_matrix = rounded(qb[:, head]), rounded(keys[kv_head])
+            scores = scale * (query_matrix @ key_matrix.T)
+            norms = [np.linalg.norm(x, axis=1).max() for x in (query_matrix, key_matrix)]
             largest_score = max(largest_score, scale * norms[0] * norms[1])
             if a.softcap > 0:
                 scores = a.softcap * np.tanh(scores / a.softcap)
@@ -143,7 +152,7 @@ def group_query_attention(
                 scores = scores + plane[:, key_positions]
             scores = np.where(visible, scores, -np.inf)
             sink = _sink(a, given("head_sink"), head)
-            output[b, :, head] = _softmax(scores, sink) @ values[kv_head].astype(np.float64)
+            output[b, :, head] = _softmax(scores, sink) @ rounded(values[kv_head])
 
         kept = windowed_cache_rows(length, capacity, a.local_window_size) if windowed else length
         newest = slice(old + length - past - kept, old + length - past)

@@ -3,8 +3,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/eligibility.h"
@@ -156,31 +159,73 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   return y;
 }
 
-// (scores, numerators, sum, accumulated) of one attention chunk: paper 1, equations 5, 7, 9, 10.
+// (scores, numerators, sum, accumulated) of one attention chunk, paper 1, equations 5, 7, 9, 10, by
+// the kernels for few rows, for many or for many in bfloat16. Keys and values are first rounded to
+// the type of the cache.
 py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Array<float>& v,
-                         float scale, float softcap, bool many, const std::string& isa) {
+                         float scale, float softcap, const std::string& path,
+                         const std::string& cache, const std::string& isa) {
+  using host::kChunk;
   Require(q.ndim() == 2 && k.ndim() == 2 && v.ndim() == 2 && q.shape(1) == k.shape(1) &&
-              k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(0) <= 64,
-          "q (rows, dim), k and v (keys, dim), at most 64 keys");
+              k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(0) <= kChunk,
+          "q (rows, dim), k and v (keys, dim), at most ", kChunk, " keys");
   const host::Kernels& kernels = KernelsNamed(isa);
+  const host::Bf16Attention* bf16 = path == "bf16" ? kernels.bf16_attention : nullptr;
+  Require(path == "few" || path == "many" || bf16 != nullptr, "no path ", path, " with isa ", isa);
+  const auto [type, kernel] =
+      cache == "float16"    ? std::pair(DataType::kFloat16, host::kCacheFloat16)
+      : cache == "bfloat16" ? std::pair(DataType::kBfloat16, host::kCacheBfloat16)
+                            : std::pair(DataType::kFloat32, host::kCacheFloat32);
   const int64_t rows = q.shape(0), dim = q.shape(1), keys = k.shape(0);
-  std::vector<float> s(static_cast<size_t>(rows * 64)), scratch(static_cast<size_t>(dim * 64));
-  if (many) {
-    kernels.scores_many(q.data(), rows, dim, k.data(), keys, scale, s.data(), 64, scratch.data());
+  const auto size = [](int64_t n) { return static_cast<size_t>(n); };
+  std::vector<float> k_rows(size(keys * dim)), v_rows(size(keys * dim));
+  host::FromFloat(kernels, type, k.data(), keys * dim, k_rows.data());
+  host::FromFloat(kernels, type, v.data(), keys * dim, v_rows.data());
+
+  std::vector<float> s(size(rows * kChunk)), transposed(size(dim * kChunk));
+  std::vector<uint16_t> q_bf16(size(rows * dim)), f_bf16(size(rows * kChunk)),
+      packed(size(dim * kChunk));
+  if (bf16 != nullptr) {
+    kernels.float_to_bfloat16(q.data(), rows * dim, q_bf16.data());
+    bf16->pack_keys[kernel](k_rows.data(), keys, dim, packed.data());
+    bf16->scores(q_bf16.data(), rows, dim, packed.data(), keys, scale, s.data());
+  } else if (path == "many") {
+    kernels.transpose_keys(k.data(), keys, dim, transposed.data());
+    kernels.scores_transposed(q.data(), rows, dim, transposed.data(), keys, scale, s.data());
   } else {
-    kernels.scores(q.data(), rows, dim, k.data(), keys, scale, s.data(), 64);
+    kernels.scores[kernel](q.data(), rows, dim, k_rows.data(), keys, scale, s.data());
   }
+
   Array<float> scores({rows, keys}), f({rows, keys}), sums({rows}), y({rows, dim});
-  const std::vector<float> correction(static_cast<size_t>(rows), 0.0f);
-  std::memset(y.mutable_data(), 0, static_cast<size_t>(y.nbytes()));
+  const auto copy = [&](const Array<float>& to) {
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(const_cast<float*>(to.data(r)), s.data() + r * kChunk, size(keys) * 4);
+    }
+  };
   for (int64_t r = 0; r < rows; ++r) {
-    float* row = s.data() + r * 64;
-    if (softcap > 0) kernels.softcap(row, keys, softcap);
-    std::memcpy(scores.mutable_data(r), row, static_cast<size_t>(keys) * 4);
-    sums.mutable_at(r) = kernels.exp_sum(row, keys, kernels.max(row, keys));
-    std::memcpy(f.mutable_data(r), row, static_cast<size_t>(keys) * 4);
+    if (softcap > 0) kernels.softcap(s.data() + r * kChunk, keys, softcap);
+    std::fill(s.data() + r * kChunk + keys, s.data() + (r + 1) * kChunk,
+              -std::numeric_limits<float>::infinity());
   }
-  kernels.accumulate(s.data(), 64, rows, v.data(), keys, dim, correction.data(), y.mutable_data());
+  copy(scores);
+  std::vector<float> max(size(rows), -std::numeric_limits<float>::infinity());
+  std::vector<float> correction(size(rows));
+  std::fill(sums.mutable_data(), sums.mutable_data() + rows, 0.0f);
+  std::fill(y.mutable_data(), y.mutable_data() + rows * dim, 0.0f);
+  if (bf16 != nullptr) {
+    bf16->softmax(s.data(), rows, keys, max.data(), sums.mutable_data(), correction.data(),
+                  f_bf16.data());
+    kernels.bfloat16_to_float(f_bf16.data(), rows * kChunk, s.data());
+    bf16->pack_values[kernel](v_rows.data(), keys, dim, packed.data());
+    bf16->accumulate(f_bf16.data(), rows, packed.data(), keys, dim, correction.data(),
+                     y.mutable_data());
+  } else {
+    kernels.softmax(s.data(), rows, keys, max.data(), sums.mutable_data(), correction.data());
+    const auto of = path == "many" ? host::kCacheFloat32 : kernel;
+    const void* values = path == "many" ? v.data() : v_rows.data();
+    kernels.accumulate[of](s.data(), rows, values, keys, dim, correction.data(), y.mutable_data());
+  }
+  copy(f);
   return py::make_tuple(scores, f, sums, y);
 }
 
@@ -250,7 +295,7 @@ PYBIND11_MODULE(_native, m) {
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
-        py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("many"),
-        py::arg("isa"));
+        py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
+        py::arg("cache"), py::arg("isa"));
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
 }

@@ -156,6 +156,29 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
     return ""
 
 
+def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
+    """Whether both products of this call take bfloat16: prompts on a 16-bit cache.
+
+    See docs/flow-attention.md, "Numerics".
+    """
+    query, past = inputs["query"], inputs["past_key"]
+    assert query is not None
+    cache = query.dtype if past is None else past.dtype
+    rows = query.shape[1] * a.num_heads // a.kv_num_heads
+    return (
+        _native.selected_isa() == "avx512_bf16"
+        and cache != FLOAT32
+        and query.shape[1] > 1
+        and rows >= 16
+    )
+
+
+def reference(a: AttentionAttributes, inputs: Inputs) -> AttentionResult:
+    """The reference with the roundings of this call's products."""
+    products = BFLOAT16 if multiplies_in_bfloat16(a, inputs) else np.float64
+    return group_query_attention(a, inputs, products)
+
+
 def score_error(a: AttentionAttributes, inputs: Inputs, expected: AttentionResult) -> float:
     """Worst error of a score in float32 arithmetic.
 
@@ -210,6 +233,14 @@ def compare(
         error += (
             4 * ROUNDOFF[cache] * expected.largest_score / np.sqrt(expected.present_key.shape[-1])
         )
+    if multiplies_in_bfloat16(a, inputs):
+        # The reference rounds what is multiplied, but not the numerators: 2^-8 and a polynomial
+        # good to 2^-13, which is an error of their scores. A query that float32 arithmetic brings
+        # to the other side of a tie moves a score as a key does.
+        error += ROUNDOFF[BFLOAT16] + 2**-13
+        if a.do_rotary or inputs["q_norm_weight"] is not None:
+            dim = expected.present_key.shape[-1]
+            error += 4 * ROUNDOFF[BFLOAT16] * expected.largest_score / np.sqrt(dim)
     total = int(np.max(inputs["total_sequence_length"]))  # type: ignore[arg-type]
     absolute = (2 * error + (total + 8) * 2**-24) * values
     output = actual["output"]
@@ -228,7 +259,7 @@ def compare(
 
 def check(a: AttentionAttributes, inputs: Inputs, *, shared: bool = False) -> Inputs:
     """Compares FlowAttention with the reference, and with ONNX Runtime where it has the feature."""
-    expected = group_query_attention(a, inputs)
+    expected = reference(a, inputs)
     actual = flow_attention(a, inputs, shared=shared)
     absolute = compare(a, inputs, actual, expected)
     if not why_no_cpu_operator(a, inputs):
@@ -256,6 +287,12 @@ def compare_with_onnxruntime(
     if expected.output.dtype == FLOAT16:
         dim = expected.present_key.shape[-1]
         absolute += 2 * 8 * 2**-11 * expected.largest_score / np.sqrt(dim) * values
+    # Its products are float32 or float16 where ours are bfloat16: independent roundings of queries
+    # and keys, D of each a score, and one of each value.
+    if multiplies_in_bfloat16(a, inputs):
+        dim = expected.present_key.shape[-1]
+        scores = 2 * 2 * expected.largest_score / np.sqrt(dim)
+        absolute += ROUNDOFF[BFLOAT16] * (2 * scores + 1) * values
     for name, defined in (
         ("output", expected.output_rows),
         ("present_key", expected.cache_rows),

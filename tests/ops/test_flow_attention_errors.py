@@ -67,7 +67,7 @@ def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
         assert np.isnan(output[1, 40:, :64]).all()
     np.testing.assert_array_equal(output[0], before[0])  # the other batch row
     np.testing.assert_array_equal(output[1, :, 64:], before[1, :, 64:])  # the other KV head
-    np.testing.assert_array_equal(output[1, :32], before[1, :32])  # queries of earlier tiles
+    np.testing.assert_array_equal(output[1, :32], before[1, :32])  # queries of earlier blocks
     present = bad["present_" + name]
     assert present is not None
     np.testing.assert_array_equal(present[1, 0, 40, 3], array[1, 40, 3])

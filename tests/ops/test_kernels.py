@@ -237,21 +237,43 @@ def exp_error(x: Array) -> Array:
     return (6 + np.abs(x)) * U
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("many", [False, True])
+# (instruction set, kernels, type of the cache): few rows read the cache as it is, many a float32
+# copy, or one in bfloat16 where there are dot products for it.
+ATTENTION_PATHS = [
+    (isa, path, cache)
+    for isa in ISAS
+    for path, cache in [
+        ("few", "float32"), ("few", "float16"), ("few", "bfloat16"), ("many", "float32"),
+        ("bf16", "float16"), ("bf16", "bfloat16"),
+    ]
+    if path != "bf16" or isa == "avx512_bf16"
+]  # fmt: skip
+
+
+def to_cache(x: Array, cache: str) -> Array:
+    rounded: Array = x.astype(ml_dtypes.bfloat16 if cache == "bfloat16" else cache)
+    return rounded.astype(np.float32)
+
+
+@pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
 @pytest.mark.parametrize("softcap", [0.0, 20.0])
 @pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 80, 96, 128, 256])
-@pytest.mark.parametrize(("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (16, 64)])
+@pytest.mark.parametrize(
+    ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (16, 64), (13, 255), (29, 256)]
+)
 def test_attention_chunk_matches_equations(
-    isa: str, many: bool, softcap: float, dim: int, rows: int, keys: int
+    isa: str, path: str, cache: str, softcap: float, dim: int, rows: int, keys: int
 ) -> None:
     rng = np.random.default_rng([dim, rows, keys])
     q = 3 * rng.standard_normal((rows, dim)).astype(np.float32)
     k = rng.standard_normal((keys, dim)).astype(np.float32)
     v = rng.standard_normal((keys, dim)).astype(np.float32)
     scale = float(np.float32(dim**-0.5))
-    scores, numerators, sums, y = _native.attention_chunk(q, k, v, scale, softcap, many, isa)
+    scores, numerators, sums, y = _native.attention_chunk(q, k, v, scale, softcap, path, cache, isa)
 
+    k, v = to_cache(k, cache), to_cache(v, cache)
+    if path == "bf16":
+        q, k, v = to_bfloat16(q), to_bfloat16(k), to_bfloat16(v)
     q64, k64, v64 = (x.astype(np.float64) for x in (q, k, v))
     expected = scale * (q64 @ k64.T)
     bound = (dim + 2) * U * scale * (np.abs(q64) @ np.abs(k64).T)
@@ -264,40 +286,67 @@ def test_attention_chunk_matches_equations(
     # From here on against the kernel's own scores, so that each bound is of one step.
     shifted = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
     exps = np.exp(shifted)
-    assert (np.abs(numerators - exps) <= exps * exp_error(shifted) + 2.0**-126).all()
+    error = exp_error(shifted)
+    if path == "bf16":
+        # A polynomial good to 7.5e-5, x log2(e) instead of a split ln2, and rounding to bfloat16.
+        error = 7.5e-5 + error + np.abs(shifted) * U
+        error = error + 2.0**-8 * (1 + error)
+        np.testing.assert_array_equal(numerators, to_bfloat16(numerators))
+    assert (np.abs(numerators - exps) <= exps * error + 2.0**-126).all()
     n64 = numerators.astype(np.float64)
     assert (np.abs(sums - n64.sum(axis=1)) <= keys * U * n64.sum(axis=1)).all()
     assert (np.abs(y - n64 @ v64) <= (keys + 1) * U * (n64 @ np.abs(v64))).all()
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("many", [False, True])
-def test_attention_chunk_with_far_scores_saturates(isa: str, many: bool) -> None:
-    # Scores 0, -50, ..., -3150: exp underflows to exact zeros instead of wrapping around.
+@pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
+def test_attention_chunk_with_far_scores_saturates(isa: str, path: str, cache: str) -> None:
+    # Scores 0, -48, ..., -3024: exp underflows to exact zeros instead of wrapping around.
     q = np.full((2, 8), 1.0, np.float32)
-    k = np.repeat(np.arange(64)[:, None] * -50 / 8, 8, axis=1).astype(np.float32)
+    k = np.repeat(np.arange(64)[:, None] * -48 / 8, 8, axis=1).astype(np.float32)
     v = np.ones((64, 8), np.float32)
-    _, numerators, sums, y = _native.attention_chunk(q, k, v, 1.0, 0.0, many, isa)
+    _, numerators, sums, y = _native.attention_chunk(q, k, v, 1.0, 0.0, path, cache, isa)
     np.testing.assert_array_equal(numerators[:, 0], 1)
     np.testing.assert_array_equal(numerators[:, 2:], 0)
     np.testing.assert_allclose(sums, 1, rtol=4 * U)
     np.testing.assert_allclose(y, 1, rtol=4 * U)
-    scores, *_ = _native.attention_chunk(100 * q, k, v, 1.0, 30.0, many, isa)
+    scores, *_ = _native.attention_chunk(100 * q, k, v, 1.0, 30.0, path, cache, isa)
     np.testing.assert_allclose(scores[:, 1:], -30, rtol=4 * U)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
 @pytest.mark.parametrize("softcap", [0.0, 20.0])
-def test_attention_chunk_propagates_nan_to_its_row(isa: str, many: bool, softcap: float) -> None:
+def test_attention_chunk_propagates_nan_to_its_row(
+    isa: str, path: str, cache: str, softcap: float
+) -> None:
     rng = np.random.default_rng(6)
     q, k, v = (rng.standard_normal((n, 32)).astype(np.float32) for n in (9, 40, 40))
-    clean = _native.attention_chunk(q, k, v, 0.2, softcap, many, isa)
+    clean = _native.attention_chunk(q, k, v, 0.2, softcap, path, cache, isa)
     q[4, 5] = np.nan
-    poisoned = _native.attention_chunk(q, k, v, 0.2, softcap, many, isa)
+    poisoned = _native.attention_chunk(q, k, v, 0.2, softcap, path, cache, isa)
     for before, after in zip(clean, poisoned, strict=True):
         assert np.isnan(after[4]).all()
         np.testing.assert_array_equal(np.delete(after, 4, 0), np.delete(before, 4, 0))
+
+
+@pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
+def test_attention_reads_every_cache_value(isa: str, path: str, cache: str) -> None:
+    # One key of one channel set at a time, powers of two down to float16's subnormals and up to
+    # its limits: the score is the value itself, which is exact in all types.
+    values = np.float32(2.0) ** np.arange(-24, 16)
+    k = np.zeros((values.size, 8), np.float32)
+    k[np.arange(values.size), np.arange(values.size) % 8] = values
+    scores, *_ = _native.attention_chunk(
+        np.ones((3, 8), np.float32), k, k, 1.0, 0.0, path, cache, isa
+    )
+    np.testing.assert_array_equal(scores, np.broadcast_to(values, scores.shape))
+    k[:, :] = 0
+    k[2, 1], k[3, 4] = np.inf, np.nan
+    scores, *_ = _native.attention_chunk(
+        np.ones((3, 8), np.float32), k, k, 1.0, 0.0, path, cache, isa
+    )
+    assert (scores[:, 2] == np.inf).all()
+    assert np.isnan(scores[:, 3]).all()
+    np.testing.assert_array_equal(np.delete(scores, [2, 3], axis=1), 0)
 
 
 def round_trip(x: Array, isa: str) -> Array:

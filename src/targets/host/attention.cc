@@ -1,16 +1,16 @@
 // FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache, papers 1
-// and 2.
+// and 2. Here are the queries, the upkeep of the cache and the work items; attention_sweep.cc has
+// the softmax.
 //
-// A work item is (batch row, KV head, query tile, key range). All query heads of a KV head are rows
-// of one tile, so that keys and values are read once for the whole group. One long sequence with
-// few heads is split along the keys as well; the partial results are merged at the end with the
-// same correction factors that the chunks use (paper 1, equations 8 to 10).
+// A work item is (batch row, KV head, query tile, key range). One long sequence with few heads is
+// split along the keys as well; the partial results are merged at the end with the same correction
+// factors that the chunks use (paper 1, equations 8 to 10).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "q4nx/layout.h"
+#include "targets/host/attention_sweep.h"
 #include "targets/host/host_target.h"
 #include "targets/host/scratch.h"
 
@@ -19,26 +19,10 @@ namespace {
 
 using q4nx::CeilDiv;
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kQueryTile = 32;   // query positions of a tile
+// Rows of a query tile, group x positions: many enough that converting a chunk of the cache costs
+// little beside its products, and blocks of rows for groups of 1 to 6, 8, 10 and 12 without rest.
+constexpr int64_t kTileRows = 240;
 constexpr int64_t kSplitKeys = 512;  // least number of keys that is worth a task of its own
-constexpr int64_t kManyRows = 16;    // from here on transposing the keys of a chunk pays
-
-// Rows of keys and values in the cache's type, one KV head after the other.
-struct KeySegment {
-  const void *keys, *values;
-  int64_t head_stride;  // elements between KV heads
-  int64_t first;        // position of row 0
-  int64_t count;
-};
-
-// What one work item carries along a sweep; rows = query positions of the tile x heads of the
-// group.
-struct Sweep {
-  float* max;     // (rows)
-  float* sum;     // (rows)
-  float* output;  // (rows, dim), not yet divided by sum
-};
 
 class Attention {
  public:
@@ -214,7 +198,7 @@ class Attention {
 
   // Where the keys of batch row b lie: one run in the present, or the old rows of a windowed cache
   // and the new ones beside it.
-  int Segments(int64_t b, KeySegment segments[2]) const {
+  size_t Segments(int64_t b, KeySegment segments[2]) const {
     const int64_t dim = step_.dim;
     const auto i = static_cast<size_t>(b);
     const int64_t head = b * step_.kv_heads;
@@ -236,65 +220,55 @@ class Attention {
     return 2;
   }
 
-  // --- the sweep ---
-
-  // Positions that query t of batch row b sees: [first, end).
-  struct Range {
-    int64_t first, end;
-  };
-  Range Visible(int64_t b, int64_t t) const {
-    const auto i = static_cast<size_t>(b);
-    const int64_t position = step_.past_length[i] + t;
-    const int64_t end =
-        step_.causal ? std::min(position + 1, step_.total_length[i]) : step_.total_length[i];
-    const int64_t first = step_.window > 0 ? std::max<int64_t>(0, position - step_.window + 1) : 0;
-    return {std::min(first, end), end};
-  }
+  // --- work items ---
 
   void Attend() {
     const int64_t longest = *std::max_element(step_.total_length.begin(), step_.total_length.end());
     const int64_t swept =
         step_.window > 0 && step_.sequence == 1 ? std::min(longest, step_.window) : longest;
     const int64_t splits = step_.sequence == 1 ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
-    const int64_t tiles = CeilDiv(step_.sequence, kQueryTile);
+    const int64_t tile_positions = std::max<int64_t>(1, kTileRows / group_);
+    const int64_t tiles = CeilDiv(step_.sequence, tile_positions);
     const int64_t items = step_.batch * step_.kv_heads * tiles;
-    const int64_t most_rows = std::min(step_.sequence, kQueryTile) * group_;
+    const int64_t most_rows = std::min(step_.sequence, tile_positions) * group_;
     const int64_t state = most_rows * (step_.dim + 2);
     float* partials =
         splits > 1 ? Scratch<float>(Purpose::kPartials, items * splits * state) : nullptr;
     const auto carve = [&](float* memory, int64_t rows) noexcept {
-      return Sweep{memory, memory + rows, memory + 2 * rows};
+      return SweepState{memory, memory + rows, memory + 2 * rows};
     };
 
     threads_.ParallelFor(items * splits, [&](int64_t task) noexcept {
       const int64_t item = task / splits, split = task % splits;
-      const int64_t tile = item % tiles, head = item / tiles;
+      const int64_t head = item / tiles, t0 = item % tiles * tile_positions;
       const int64_t b = head / step_.kv_heads, kv_head = head % step_.kv_heads;
-      const int64_t t0 = tile * kQueryTile;
-      const int64_t positions = std::min(kQueryTile, step_.sequence - t0);
-      const int64_t rows = positions * group_;
+      const QueryTile tile{b, kv_head, t0, std::min(tile_positions, step_.sequence - t0),
+                           queries_ + QueryRow(b, kv_head, t0) * step_.dim};
       float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
-      const Sweep sweep = carve(memory, rows);
-      const Range whole = {Visible(b, t0).first, Visible(b, t0 + positions - 1).end};
+      const SweepState sweep = carve(memory, tile.positions * group_);
+      const Range whole = {Visible(step_, b, t0).first,
+                           Visible(step_, b, t0 + tile.positions - 1).end};
       // Splits are whole chunks, so that results do not depend on alignment of the ends.
       const int64_t share = CeilDiv(CeilDiv(whole.end - whole.first, splits), kChunk) * kChunk;
       const Range part = {whole.first + split * share,
                           std::min(whole.end, whole.first + (split + 1) * share)};
-      SweepKeys(b, kv_head, t0, positions, part, sweep);
-      if (splits == 1) Finish(b, kv_head, t0, positions, sweep);
+      KeySegment segments[2];
+      const size_t count = Segments(b, segments);
+      SweepKeys(step_, kernels_, tile, {segments, count}, part, sweep);
+      if (splits == 1) Finish(tile, sweep);
     });
     if (splits == 1) return;
 
     threads_.ParallelFor(items, [&](int64_t item) noexcept {  // here a tile is one position
-      const Sweep total = carve(partials + item * splits * state, group_);
+      const SweepState total = carve(partials + item * splits * state, group_);
       for (int64_t split = 1; split < splits; ++split) {
         Merge(carve(partials + (item * splits + split) * state, group_), total);
       }
-      Finish(item / step_.kv_heads, item % step_.kv_heads, 0, 1, total);
+      Finish({item / step_.kv_heads, item % step_.kv_heads, 0, 1, nullptr}, total);
     });
   }
 
-  void Merge(const Sweep& part, const Sweep& total) const {
+  void Merge(const SweepState& part, const SweepState& total) const {
     for (int64_t r = 0; r < group_; ++r) {
       if (part.max[r] == kMinusInfinity) continue;
       const float max = std::max(part.max[r], total.max[r]);
@@ -308,92 +282,11 @@ class Attention {
     }
   }
 
-  void SweepKeys(int64_t b, int64_t kv_head, int64_t t0, int64_t positions, Range range,
-                 const Sweep& sweep) const {
-    const int64_t dim = step_.dim, rows = positions * group_;
-    std::fill(sweep.max, sweep.max + rows, kMinusInfinity);
-    std::fill(sweep.sum, sweep.sum + rows, 0.0f);
-    std::fill(sweep.output, sweep.output + rows * dim, 0.0f);
-    const float* queries = queries_ + QueryRow(b, kv_head, t0) * dim;
-    float* scores = Scratch<float>(Purpose::kScores, rows * (kChunk + 1));
-    float* correction = scores + rows * kChunk;
-
-    KeySegment segments[2];
-    const int count = Segments(b, segments);
-    for (int s = 0; s < count; ++s) {
-      const KeySegment& segment = segments[s];
-      const int64_t begin = std::max(range.first, segment.first);
-      const int64_t end = std::min(range.end, segment.first + segment.count);
-      for (int64_t position = begin; position < end; position += kChunk) {
-        const int64_t keys = std::min(kChunk, end - position);
-        const int64_t offset = kv_head * segment.head_stride + (position - segment.first) * dim;
-        const float* k = AsFloat(Purpose::kKeys, segment.keys, offset, keys * dim);
-        if (rows >= kManyRows) {
-          float* transposed = Scratch<float>(Purpose::kPanel, dim * kChunk);
-          kernels_.scores_many(queries, rows, dim, k, keys, step_.scale, scores, kChunk,
-                               transposed);
-        } else {
-          kernels_.scores(queries, rows, dim, k, keys, step_.scale, scores, kChunk);
-        }
-        const float* v = AsFloat(Purpose::kValues, segment.values, offset, keys * dim);
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t t = t0 + r / group_, head = kv_head * group_ + r % group_;
-          correction[r] = Softmax(b, t, head, position, keys, scores + r * kChunk, &sweep.max[r],
-                                  &sweep.sum[r]);
-        }
-        kernels_.accumulate(scores, kChunk, rows, v, keys, dim, correction, sweep.output);
-      }
-    }
-  }
-
-  const float* AsFloat(Purpose purpose, const void* rows, int64_t offset, int64_t count) const {
-    if (step_.cache_type == DataType::kFloat32) return static_cast<const float*>(rows) + offset;
-    float* x = Scratch<float>(purpose, kChunk * step_.dim);
-    ToFloat(kernels_, step_.cache_type, Advance(rows, step_.cache_type, offset), count, x);
-    return x;
-  }
-
-  // Equations 6 to 9 for one query row and chunk: scores become numerators, the running maximum and
-  // sum are brought up to date, and the factor for what was accumulated before is returned.
-  float Softmax(int64_t b, int64_t t, int64_t head, int64_t position, int64_t keys, float* s,
-                float* running_max, float* running_sum) const {
-    if (step_.softcap > 0) kernels_.softcap(s, keys, step_.softcap);
-    if (step_.bias != nullptr) {
-      const void* row = Advance(step_.bias, step_.type,
-                                b * step_.bias_batch_stride + head * step_.bias_head_stride +
-                                    t * step_.bias_row_stride + position);
-      float bias[kChunk];
-      ToFloat(kernels_, step_.type, row, keys, bias);
-      for (int64_t j = 0; j < keys; ++j) s[j] += bias[j];
-    }
-    // Of a chunk, a query sees one run of keys: the others get no weight.
-    const Range visible = Visible(b, t);
-    const int64_t first = std::clamp<int64_t>(visible.first - position, 0, keys);
-    const int64_t end = std::clamp<int64_t>(visible.end - position, first, keys);
-    std::fill(s, s + first, 0.0f);
-    std::fill(s + end, s + keys, 0.0f);
-    if (first == end) return 1.0f;
-    const float max = std::max(*running_max, kernels_.max(s + first, end - first));
-    if (max == kMinusInfinity && !HasNan(s + first, end - first)) {
-      std::fill(s + first, s + end, 0.0f);  // every key is masked by the bias
-      return 1.0f;
-    }
-    const float correction = *running_max == kMinusInfinity ? 0.0f : std::exp(*running_max - max);
-    const float sum = kernels_.exp_sum(s + first, end - first, max);
-    *running_sum = correction * *running_sum + sum;
-    *running_max = max;
-    return correction;
-  }
-
-  static bool HasNan(const float* s, int64_t n) {
-    return std::any_of(s, s + n, [](float x) { return std::isnan(x); });
-  }
-
   // Equation 11, with the sink's share of the denominator.
-  void Finish(int64_t b, int64_t kv_head, int64_t t0, int64_t positions, const Sweep& sweep) const {
+  void Finish(const QueryTile& tile, const SweepState& sweep) const {
     const int64_t dim = step_.dim;
-    for (int64_t r = 0; r < positions * group_; ++r) {
-      const int64_t head = kv_head * group_ + r % group_;
+    for (int64_t r = 0; r < tile.positions * group_; ++r) {
+      const int64_t head = tile.kv_head * group_ + r % group_;
       float sum = sweep.sum[r], scale = 1.0f;
       if (step_.head_sink != nullptr || step_.smooth_softmax) {
         float sink = 0.0f;
@@ -408,7 +301,7 @@ class Attention {
       const float factor = sum == 0.0f ? 0.0f : scale / sum;
       float* y = sweep.output + r * dim;
       for (int64_t d = 0; d < dim; ++d) y[d] *= factor;
-      const int64_t token = b * step_.sequence + t0 + r / group_;
+      const int64_t token = tile.b * step_.sequence + tile.t0 + r / group_;
       FromFloat(kernels_, step_.type, y, dim,
                 Advance(step_.output, step_.type, (token * step_.heads + head) * dim));
     }

@@ -23,6 +23,7 @@ const Kernels* const* Detect() {
         static Kernels with_bf16 = kAvx512Kernels;
         with_bf16.name = "avx512_bf16";
         with_bf16.gemm_bf16 = GemmBf16Avx512Bf16;
+        with_bf16.bf16_attention = &kAvx512Bf16Attention;
         tables[count++] = &with_bf16;
       }
     }

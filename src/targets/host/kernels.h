@@ -10,8 +10,33 @@
 
 namespace ort_aie::host {
 
-// Keys of an attention chunk: a chunk of K, V and scores stays in L1 and L2.
-constexpr int64_t kChunk = 64;
+// Keys of an attention chunk, and the columns of its scores: a chunk of K and V stays in L1 and L2.
+constexpr int64_t kChunk = 256;
+// Columns of scores that kernels work on at a time. Those from the chunk's last key up to a
+// multiple of this are -infinity when the softmax starts.
+constexpr int64_t kScoreLanes = 32;
+
+enum CacheType { kCacheFloat32, kCacheFloat16, kCacheBfloat16, kCacheTypes };
+
+// Attention of many query rows on a 16-bit cache with dot products of bfloat16: queries, keys,
+// numerators and values are rounded to bfloat16, sums are float32.
+struct Bf16Attention {
+  // k (keys, dim) -> panels [ceil(keys / 32)][dim / 2][32][2]: pairs along dim, zeros after the
+  // last key. By type of the cache; none for float32.
+  void (*pack_keys[kCacheTypes])(const void* k, int64_t keys, int64_t dim, uint16_t* panels);
+  // v (keys, dim) -> pairs [ceil(keys / 32) * 16][dim][2]: pairs along keys, likewise.
+  void (*pack_values[kCacheTypes])(const void* v, int64_t keys, int64_t dim, uint16_t* pairs);
+  // s (rows, kChunk) = scale * q (rows, dim) . k^T.
+  void (*scores)(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* panels, int64_t keys,
+                 float scale, float* s);
+  // As Kernels::softmax, with rounded numerators f (rows, kChunk). The sums are those of the
+  // rounded numerators, so that the weights of a row still add up to one.
+  void (*softmax)(const float* s, int64_t rows, int64_t keys, float* max, float* sum,
+                  float* correction, uint16_t* f);
+  // y (rows, dim) = correction[row] * y + f . v.
+  void (*accumulate)(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys,
+                     int64_t dim, const float* correction, float* y);
+};
 
 struct Kernels {
   const char* name;
@@ -62,22 +87,26 @@ struct Kernels {
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
 
-  // --- attention (paper 1, III-B, equations 5 to 10)
-  // ---------------------------------------------- s (rows, keys) = scale * q (rows, dim) . k
-  // (keys, dim)^T; dim a multiple of 8.
-  void (*scores)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
-                 float scale, float* s, int64_t lds);
-  // The same for many rows, at most kChunk keys and lds >= kChunk; scratch: dim * kChunk floats.
-  void (*scores_many)(const float* q, int64_t rows, int64_t dim, const float* k, int64_t keys,
-                      float scale, float* s, int64_t lds, float* scratch);
-  // s = cap * tanh(s / cap).
+  // --- attention (paper 1, III-B, equations 5 to 10); scores s are (rows, kChunk) ---------------
+  // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
+  // multiple of 8. What follows in memory is prefetched: a cache is read in order.
+  void (*scores[kCacheTypes])(const float* q, int64_t rows, int64_t dim, const void* k,
+                              int64_t keys, float scale, float* s);
+  // For many rows: kt [dim][kChunk] = k^T, zeros up to a multiple of 64 keys, and the product with
+  // it.
+  void (*transpose_keys)(const float* k, int64_t keys, int64_t dim, float* kt);
+  void (*scores_transposed)(const float* q, int64_t rows, int64_t dim, const float* kt,
+                            int64_t keys, float scale, float* s);
+  // s = cap * tanh(s / cap), n contiguous scores.
   void (*softcap)(float* s, int64_t n, float cap);
-  float (*max)(const float* s, int64_t n);
-  // s = exp(s - shift) in place; returns the sum.
-  float (*exp_sum)(float* s, int64_t n, float shift);
-  // y (rows, dim) = correction[row] * y + f (rows, keys) . v (keys, dim).
-  void (*accumulate)(const float* f, int64_t ldf, int64_t rows, const float* v, int64_t keys,
-                     int64_t dim, const float* correction, float* y);
+  // Equations 6 to 9 for a chunk: scores become numerators exp(s - max), max and sum (rows) are
+  // brought up to date, correction[row] is the factor for what was accumulated before. A row whose
+  // scores have all been -infinity keeps that maximum, and its numerators are zeros.
+  void (*softmax)(float* s, int64_t rows, int64_t keys, float* max, float* sum, float* correction);
+  // y (rows, dim) = correction[row] * y + s . v (keys, dim), v by type of the cache.
+  void (*accumulate[kCacheTypes])(const float* s, int64_t rows, const void* v, int64_t keys,
+                                  int64_t dim, const float* correction, float* y);
+  const Bf16Attention* bf16_attention;  // null without dot products of bfloat16
 };
 
 extern const Kernels kPortableKernels;
@@ -87,6 +116,7 @@ extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
 // gemm_bf16 for CPUs that have AVX512_BF16 as well.
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
+extern const Bf16Attention kAvx512Bf16Attention;
 #endif
 
 // The tables that this CPU can run, best last; ends with a null pointer.

@@ -145,6 +145,7 @@ class Runner {
       const bool memory = bench.limit == Limit::kMemory;
       const double time = BestTime(memory ? kMemorySample : kSample,
                                    [&] { work = bench.run(kernels, cached_, size); });
+      if (work.bytes + work.flops == 0) continue;  // not in this table
       Print(bench.name, bench.unit, size, {work.bytes / time, work.flops / time},
             limits_[bench.limit], kLimitNames.at(bench.limit));
     }

@@ -121,15 +121,60 @@ Work FloatToBfloat16(const Kernels& k, Cached& d, int64_t n) {
   return Work{6.0 * n};
 }
 
+Work Add(const Kernels& k, Cached& d, int64_t n) {
+  k.add(d.scratch, n, d.y);
+  return Work{12.0 * n};
+}
+
+Work RmsNorm(const Kernels& k, Cached& d, int64_t n) {
+  k.rms_norm(d.x, n, 1e-5f, d.y);
+  return Work{12.0 * n};
+}
+
+Work GateSilu(const Kernels& k, Cached& d, int64_t n) {
+  k.gate_silu(d.x, n, d.y);
+  return Work{12.0 * n};
+}
+
+Work GateGelu(const Kernels& k, Cached& d, int64_t n) {
+  k.gate_gelu_tanh(d.x, n, d.y);
+  return Work{12.0 * n};
+}
+
 Work AttentionWork(int64_t rows, int64_t dim) { return {.flops = 2.0 * rows * kChunk * dim}; }
 
+// Of a token: heads that share keys; the cache is float16, read as it lies.
 Work Scores(const Kernels& k, Cached& d, int64_t dim) {
-  k.scores(d.queries, kFew, dim, d.keys, kChunk, 0.1f, d.scores, kChunk);
+  k.scores[kCacheFloat16](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
   return AttentionWork(kFew, dim);
 }
 
+Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
+  // The correction is x, all 0.5, so that the sums stay finite.
+  k.accumulate[kCacheFloat16](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
+  return AttentionWork(kFew, dim);
+}
+
+// Of a prompt, in float32 and in bfloat16.
 Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
-  k.scores_many(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores, kChunk, d.scratch);
+  k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
+  return AttentionWork(kQueries, dim);
+}
+
+Work AccumulateMany(const Kernels& k, Cached& d, int64_t dim) {
+  k.accumulate[kCacheFloat32](d.scores, kQueries, d.keys, kChunk, dim, d.x, d.output);
+  return AttentionWork(kQueries, dim);
+}
+
+Work ScoresBf16(const Kernels& k, Cached& d, int64_t dim) {
+  if (k.bf16_attention == nullptr) return {};
+  k.bf16_attention->scores(d.a, kQueries, dim, d.panel, kChunk, 0.1f, d.scores);
+  return AttentionWork(kQueries, dim);
+}
+
+Work AccumulateBf16(const Kernels& k, Cached& d, int64_t dim) {
+  if (k.bf16_attention == nullptr) return {};
+  k.bf16_attention->accumulate(d.a, kQueries, d.panel, kChunk, dim, d.x, d.output);
   return AttentionWork(kQueries, dim);
 }
 
@@ -138,21 +183,15 @@ Work Softcap(const Kernels& k, Cached& d, int64_t n) {
   return Work{8.0 * n};
 }
 
-Work Max(const Kernels& k, Cached& d, int64_t n) {
-  d.y[0] = k.max(d.scores, n);
-  return Work{4.0 * n};
+Work Softmax(const Kernels& k, Cached& d, int64_t rows) {
+  k.softmax(d.scores, rows, kChunk, d.x, d.y, d.y + rows);
+  return Work{8.0 * rows * kChunk};
 }
 
-Work ExpSum(const Kernels& k, Cached& d, int64_t n) {
-  d.y[0] = k.exp_sum(d.scores, n, 1);
-  return Work{8.0 * n};
-}
-
-template <int64_t kAttentionRows>
-Work Accumulate(const Kernels& kernels, Cached& d, int64_t dim) {
-  // The correction is x, all 0.5, so that the sums stay finite.
-  kernels.accumulate(d.scores, kChunk, kAttentionRows, d.keys, kChunk, dim, d.x, d.output);
-  return AttentionWork(kAttentionRows, dim);
+Work SoftmaxBf16(const Kernels& k, Cached& d, int64_t rows) {
+  if (k.bf16_attention == nullptr) return {};
+  k.bf16_attention->softmax(d.scores, rows, kChunk, d.x, d.y, d.y + rows, d.panel);
+  return Work{6.0 * rows * kChunk};
 }
 
 const Bench<Streamed> kStreamedBenches[] = {
@@ -174,13 +213,19 @@ const Bench<Cached> kCachedBenches[] = {
     {"bfloat16_to_float", Limit::kL1, "n", {kElements}, Bfloat16ToFloat},
     {"float_to_float16", Limit::kL1, "n", {kElements}, FloatToFloat16},
     {"float_to_bfloat16", Limit::kL1, "n", {kElements}, FloatToBfloat16},
-    {"scores", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
-    {"scores_many", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
+    {"add", Limit::kL1, "n", {kElements}, Add},
+    {"rms_norm", Limit::kL1, "n", {kElements}, RmsNorm},
+    {"gate_silu", Limit::kL1, "n", {kElements}, GateSilu},
+    {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
+    {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
+    {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate},
+    {"scores_transposed", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
+    {"accumulate float32", Limit::kFp32, "64 rows, dim", {64, 128}, AccumulateMany},
+    {"bf16 scores", Limit::kBf16, "64 rows, dim", {64, 128}, ScoresBf16},
+    {"bf16 accumulate", Limit::kBf16, "64 rows, dim", {64, 128}, AccumulateBf16},
     {"softcap", Limit::kL1, "n", {kChunk}, Softcap},
-    {"max", Limit::kL1, "n", {kChunk}, Max},
-    {"exp_sum", Limit::kL1, "n", {kChunk}, ExpSum},
-    {"accumulate", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate<kFew>},
-    {"accumulate", Limit::kFp32, "64 rows, dim", {64, 128}, Accumulate<kQueries>},
+    {"softmax", Limit::kL1, "rows", {kFew, kQueries}, Softmax},
+    {"bf16 softmax", Limit::kL1, "rows", {kQueries}, SoftmaxBf16},
 };
 
 }  // namespace

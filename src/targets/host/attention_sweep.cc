@@ -1,0 +1,205 @@
+// The online softmax over chunks of keys, papers 1 and 2, in one of three ways:
+//
+// - few rows (decoding): dot products straight from the cache, float32;
+// - many rows of a prompt on a 16-bit cache, with dot products of bfloat16: both products in
+//   bfloat16, as on the NPU. A float32 cache asks for float32, and one token is bound by memory;
+// - many rows else: float32, from a widened copy of the chunk whose keys are transposed.
+//
+// A chunk is converted once for all rows of a tile, which then pass in blocks whose scores stay in
+// L1 from one product to the other.
+#include "targets/host/attention_sweep.h"
+
+#include <algorithm>
+
+#include "q4nx/layout.h"
+#include "targets/host/scratch.h"
+
+namespace ort_aie::host {
+namespace {
+
+using q4nx::CeilDiv;
+
+// Rows of a call (positions x group) from which on converting a chunk pays. It is the call that
+// counts, not the tile, so that all rows of a prompt are computed in one way.
+constexpr int64_t kManyRows = 16;
+constexpr int64_t kRowBlock = 24;  // a multiple of the rows that kernels hold in registers
+
+CacheType CacheTypeOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat16:
+      return kCacheFloat16;
+    case DataType::kBfloat16:
+      return kCacheBfloat16;
+    default:
+      return kCacheFloat32;
+  }
+}
+
+class KeySweep {
+ public:
+  KeySweep(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,
+           const SweepState& state)
+      : step_(step),
+        kernels_(kernels),
+        tile_(tile),
+        state_(state),
+        cache_(CacheTypeOf(step.cache_type)),
+        dim_(step.dim),
+        group_(step.heads / step.kv_heads),
+        rows_(tile.positions * group_),
+        many_(step.sequence * group_ >= kManyRows),
+        bf16_(many_ && step.sequence > 1 && cache_ != kCacheFloat32 ? kernels.bf16_attention
+                                                                    : nullptr) {
+    std::fill(state.max, state.max + rows_, kMinusInfinity);
+    std::fill(state.sum, state.sum + rows_, 0.0f);
+    std::fill(state.output, state.output + rows_ * dim_, 0.0f);
+    scores_ = Scratch<float>(Purpose::kScores, kRowBlock * (2 * kChunk + 1));
+    correction_ = scores_ + kRowBlock * kChunk;
+    if (bf16_ != nullptr) {
+      numerators_ = reinterpret_cast<uint16_t*>(correction_ + kRowBlock);
+      auto* rounded = Scratch<uint16_t>(Purpose::kPanel, rows_ * dim_);
+      kernels_.float_to_bfloat16(tile.queries, rows_ * dim_, rounded);
+      queries_ = rounded;
+    }
+  }
+
+  // Keys and values [position, position + keys).
+  void Chunk(const void* k, const void* v, int64_t position, int64_t keys) {
+    if (bf16_ != nullptr) {
+      PackChunk(k, v, keys);
+    } else if (many_) {
+      WidenChunk(k, v, keys);
+    } else {
+      keys_ = k;
+      values_ = v;
+    }
+    for (int64_t r = 0; r < rows_; r += kRowBlock) {
+      const int64_t rows = std::min(kRowBlock, rows_ - r);
+      const Range first = Visible(step_, tile_.b, Position(r));
+      const Range last = Visible(step_, tile_.b, Position(r + rows - 1));
+      if (last.end <= position || first.first >= position + keys) continue;
+      const int64_t seen = std::min(keys, last.end - position);
+      const bool whole = last.first <= position && first.end >= position + seen;
+      Block(r, rows, position, seen, whole);
+    }
+  }
+
+ private:
+  int64_t Position(int64_t row) const { return tile_.t0 + row / group_; }
+
+  void PackChunk(const void* k, const void* v, int64_t keys) {
+    auto* panels = Scratch<uint16_t>(Purpose::kKeys, kChunk * dim_);
+    auto* pairs = Scratch<uint16_t>(Purpose::kValues, kChunk * dim_);
+    bf16_->pack_keys[cache_](k, keys, dim_, panels);
+    bf16_->pack_values[cache_](v, keys, dim_, pairs);
+    keys_ = panels;
+    values_ = pairs;
+  }
+
+  void WidenChunk(const void* k, const void* v, int64_t keys) {
+    auto* transposed = Scratch<float>(Purpose::kPanel, kChunk * dim_);
+    kernels_.transpose_keys(AsFloat(Purpose::kKeys, k, keys), keys, dim_, transposed);
+    keys_ = transposed;
+    values_ = AsFloat(Purpose::kValues, v, keys);
+  }
+
+  const float* AsFloat(Purpose purpose, const void* rows, int64_t keys) const {
+    if (cache_ == kCacheFloat32) return static_cast<const float*>(rows);
+    float* x = Scratch<float>(purpose, kChunk * dim_);
+    ToFloat(kernels_, step_.cache_type, rows, keys * dim_, x);
+    return x;
+  }
+
+  // Equations 5 to 10 for rows [r, r + rows) of the tile; `whole`: all of them see every key.
+  void Block(int64_t r, int64_t rows, int64_t position, int64_t keys, bool whole) {
+    const float* q = tile_.queries + r * dim_;
+    float *max = state_.max + r, *sum = state_.sum + r, *y = state_.output + r * dim_;
+    if (bf16_ != nullptr) {
+      bf16_->scores(queries_ + r * dim_, rows, dim_, static_cast<const uint16_t*>(keys_), keys,
+                    step_.scale, scores_);
+    } else if (many_) {
+      kernels_.scores_transposed(q, rows, dim_, static_cast<const float*>(keys_), keys, step_.scale,
+                                 scores_);
+    } else {
+      kernels_.scores[cache_](q, rows, dim_, keys_, keys, step_.scale, scores_);
+    }
+    CapAndMask(r, rows, position, keys, whole);
+    if (bf16_ != nullptr) {
+      bf16_->softmax(scores_, rows, keys, max, sum, correction_, numerators_);
+      bf16_->accumulate(numerators_, rows, static_cast<const uint16_t*>(values_), keys, dim_,
+                        correction_, y);
+    } else {
+      kernels_.softmax(scores_, rows, keys, max, sum, correction_);
+      kernels_.accumulate[many_ ? kCacheFloat32 : cache_](scores_, rows, values_, keys, dim_,
+                                                          correction_, y);
+    }
+  }
+
+  // Soft cap, bias, and -infinity for what a row does not see, up to a whole vector.
+  void CapAndMask(int64_t r, int64_t rows, int64_t position, int64_t keys, bool whole) {
+    const int64_t padded = CeilDiv(keys, kScoreLanes) * kScoreLanes;
+    if (whole && keys == padded && step_.softcap <= 0 && step_.bias == nullptr) return;
+    for (int64_t i = 0; i < rows; ++i) {
+      float* s = scores_ + i * kChunk;
+      const int64_t t = Position(r + i);
+      if (step_.softcap > 0) kernels_.softcap(s, keys, step_.softcap);
+      if (step_.bias != nullptr) AddBias(t, (r + i) % group_, position, keys, s);
+      const Range visible = Visible(step_, tile_.b, t);
+      const int64_t first = std::clamp<int64_t>(visible.first - position, 0, keys);
+      const int64_t end = std::clamp<int64_t>(visible.end - position, first, keys);
+      std::fill(s, s + first, kMinusInfinity);
+      std::fill(s + end, s + padded, kMinusInfinity);
+    }
+  }
+
+  void AddBias(int64_t t, int64_t head_of_group, int64_t position, int64_t keys, float* s) {
+    const int64_t head = tile_.kv_head * group_ + head_of_group;
+    const void* row = Advance(step_.bias, step_.type,
+                              tile_.b * step_.bias_batch_stride + head * step_.bias_head_stride +
+                                  t * step_.bias_row_stride + position);
+    float bias[kChunk];
+    ToFloat(kernels_, step_.type, row, keys, bias);
+    for (int64_t j = 0; j < keys; ++j) s[j] += bias[j];
+  }
+
+  const AttentionStep& step_;
+  const Kernels& kernels_;
+  const QueryTile& tile_;
+  const SweepState& state_;
+  const CacheType cache_;
+  const int64_t dim_, group_, rows_;
+  const bool many_;
+  const Bf16Attention* const bf16_;                 // null: float32
+  const void *keys_ = nullptr, *values_ = nullptr;  // of the chunk, as the kernels want them
+  const uint16_t* queries_ = nullptr;               // rounded to bfloat16
+  float *scores_, *correction_;                     // of a block of rows
+  uint16_t* numerators_ = nullptr;
+};
+
+}  // namespace
+
+Range Visible(const AttentionStep& step, int64_t b, int64_t t) {
+  const auto i = static_cast<size_t>(b);
+  const int64_t position = step.past_length[i] + t, total = step.total_length[i];
+  const int64_t end = step.causal ? std::min(position + 1, total) : total;
+  const int64_t first = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
+  return {std::min(first, end), end};
+}
+
+void SweepKeys(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,
+               std::span<const KeySegment> segments, Range range, const SweepState& state) {
+  KeySweep sweep(step, kernels, tile, state);
+  for (const KeySegment& segment : segments) {
+    const int64_t begin = std::max(range.first, segment.first);
+    const int64_t end = std::min(range.end, segment.first + segment.count);
+    for (int64_t position = begin; position < end; position += kChunk) {
+      const int64_t offset =
+          tile.kv_head * segment.head_stride + (position - segment.first) * step.dim;
+      sweep.Chunk(Advance(segment.keys, step.cache_type, offset),
+                  Advance(segment.values, step.cache_type, offset), position,
+                  std::min(kChunk, end - position));
+    }
+  }
+}
+
+}  // namespace ort_aie::host

@@ -1,0 +1,48 @@
+// The inner half of attention: some query rows of one KV head against a range of keys.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "targets/host/host_target.h"
+
+namespace ort_aie::host {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Positions [first, end).
+struct Range {
+  int64_t first, end;
+};
+
+// What query t of batch row b sees. Neither end ever falls as t grows.
+Range Visible(const AttentionStep& step, int64_t b, int64_t t);
+
+// Rows of keys and values in the cache's type, one KV head after the other.
+struct KeySegment {
+  const void *keys, *values;
+  int64_t head_stride;  // elements between KV heads
+  int64_t first;        // position of row 0
+  int64_t count;
+};
+
+// Query positions [t0, t0 + positions) of all heads of a KV head: keys and values are read once for
+// the whole group.
+struct QueryTile {
+  int64_t b, kv_head, t0, positions;
+  const float* queries;  // (positions, group, dim)
+};
+
+// What is carried along a sweep; rows = positions x group.
+struct SweepState {
+  float* max;     // (rows)
+  float* sum;     // (rows)
+  float* output;  // (rows, dim), not yet divided by sum
+};
+
+// Sweeps the tile's keys within `range`, chunk by chunk, into a state that it initialises.
+void SweepKeys(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,
+               std::span<const KeySegment> segments, Range range, const SweepState& state);
+
+}  // namespace ort_aie::host
