@@ -25,9 +25,10 @@ inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(even, high, odd));
 }
 
-// Blocks are read once and in order; one block ahead keeps the memory busy.
+// Blocks are read once and in order: one block ahead keeps the memory busy, and none has to stay in
+// the caches.
 inline void Prefetch(const uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_NTA);
 }
 
 // One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
