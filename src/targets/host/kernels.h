@@ -77,7 +77,7 @@ struct Kernels {
   void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                     int64_t k_pairs, float* y, int64_t ldy);
   // One block -> codes less 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8)
-  // + min; offsets [8][32] = -128 * the sum of a group's codes less 8.
+  // + min; offsets [8][32] = -128 * the sum of a group's codes less 8. mins null: not wanted.
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
   // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null

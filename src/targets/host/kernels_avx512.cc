@@ -156,14 +156,11 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
                        int32_t* offsets) {
   UnpackScales(block, scales, mins);
   alignas(64) uint8_t order_bytes[64];
-  alignas(64) uint8_t shifts[64];
   for (int i = 0; i < 64; ++i) {  // output byte: out-feature i / 4, k i % 4
     order_bytes[i] = (uint8_t)((i % 4) * 8 + i / 8);
-    shifts[i] = (uint8_t)((i / 4) % 2);
   }
   const __m512i order = _mm512_load_si512(order_bytes);
   const __m512i next = _mm512_add_epi8(order, _mm512_set1_epi8(32));
-  const __mmask64 odd = _mm512_test_epi8_mask(_mm512_load_si512(shifts), _mm512_set1_epi8(1));
   const __m512i nibble = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
   const __m512i factor = _mm512_set1_epi8(-128);  // 128, unsigned
   for (int half = 0; half < 2; ++half) {
@@ -172,14 +169,12 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
       __m512i sum = _mm512_setzero_si512();
       for (int k = g * 32; k < g * 32 + 32; k += 8) {
         const __m512i x = _mm512_loadu_si512(source + 8 * k);
-        const __m512i low = _mm512_sub_epi8(_mm512_and_si512(x, nibble), eight);
-        const __m512i high =
-            _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(x, 4), nibble), eight);
         int8_t* out = codes + (k / 4) * 128 + half * 64;
         for (int i = 0; i < 2; ++i) {
-          const __m512i from = i == 0 ? order : next;
-          const __m512i panel =
-              _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(from, low), odd, from, high);
+          __m512i panel = _mm512_permutexvar_epi8(i == 0 ? order : next, x);
+          // Four bytes of an even out-feature, four of an odd one: high nibbles.
+          panel = _mm512_mask_srli_epi32(panel, 0xaaaa, panel, 4);
+          panel = _mm512_sub_epi8(_mm512_and_si512(panel, nibble), eight);
           _mm512_storeu_si512(out + i * 128, panel);
           sum = _mm512_dpbusd_epi32(sum, factor, panel);
         }

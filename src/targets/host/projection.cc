@@ -23,9 +23,9 @@ using q4nx::RowBlocks;
 // A task of FusedDQP reads about this much, so that a thread is neither starved by the cost of
 // handing out tasks (about 1 µs) nor left without work at the end.
 constexpr int64_t kTaskBytes = 128 * 1024;
-// Rows of activations per pass over a dequantised panel: their float results (1024 * 32) stay in
-// L2.
-constexpr int64_t kRowTile = 1024;
+// Rows of activations that all panels of a task are multiplied with in turn: they stay in L2
+// meanwhile, and their float results (96 * 32) in L1. A multiple of the kernels' 6 and 12 rows.
+constexpr int64_t kRowTile = 96;
 
 bool IsGated(const MatMulStep& step) { return step.up_weights != nullptr; }
 
@@ -187,7 +187,7 @@ class Int8Gemm {
     auto* offsets = reinterpret_cast<int32_t*>(mins + count);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
       kernels_.unpack_block(weights + b * kBlockBytes, codes + b * kBlockCols * kBlockRows,
-                            scales + b * kBlockCols, mins + b * kBlockCols,
+                            scales + b * kBlockCols, symmetric_ ? nullptr : mins + b * kBlockCols,
                             offsets + b * kBlockCols);
     }
     return {codes, scales, symmetric_ ? nullptr : mins, offsets};
