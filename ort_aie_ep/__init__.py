@@ -54,10 +54,13 @@ def compile(
     *,
     kv: str | None = None,
     last_logits: bool = False,
+    fuse: bool = True,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles a model folder: see `ort_aie_ep.compiler.compile_model`."""
     # Importing the package must stay light for applications that only want library_path().
     from ort_aie_ep.compiler import compile_model
 
-    return compile_model(source, destination, kv=kv, last_logits=last_logits, progress=progress)
+    return compile_model(
+        source, destination, kv=kv, last_logits=last_logits, fuse=fuse, progress=progress
+    )

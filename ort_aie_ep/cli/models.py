@@ -40,6 +40,10 @@ def compile_command(
         bool,
         typer.Option("--last-logits", help="Logits of the last position only: faster prompts."),
     ] = False,
+    no_fuse: Annotated[
+        bool,
+        typer.Option("--no-fuse", help="Replace node by node, as the execution provider does."),
+    ] = False,
 ) -> None:
     """Compile an int4 model for the aie.* operators.
 
@@ -62,6 +66,7 @@ def compile_command(
             destination,
             kv=kv.value if kv else None,
             last_logits=last_logits,
+            fuse=not no_fuse,
             progress=progress,
         )
     from ort_aie_ep.cli.tables import outcomes_table

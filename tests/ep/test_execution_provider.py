@@ -1,0 +1,178 @@
+"""AieExecutionProvider on models as they come from the builder."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pytest
+from op_models import ORT_VERSION, one_op_model, open_session, run
+from projection_calls import activations, make_weights, q4nx_model
+
+import ort_aie_ep
+from ort_aie_ep.explain import explain
+from ort_aie_ep.generate import Decoder
+from ort_aie_ep.model_folder import find_model
+
+Array = npt.NDArray[Any]
+NAME = "AieExecutionProvider"
+DATA = Path(__file__).parent.parent / "data"
+MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
+
+pytestmark = pytest.mark.skipif(
+    ORT_VERSION < (1, 24), reason="the plugin interface lacks custom-op domains before 1.24"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
+    yield
+    onnxruntime.unregister_execution_provider_library(NAME)
+
+
+def session(
+    model: bytes | str, provider: dict[str, str] | None = None, **config: str
+) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for key, value in config.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    options.add_provider_for_devices(devices()[:1], provider or {})
+    return onnxruntime.InferenceSession(model, options, enable_fallback=False)
+
+
+def devices() -> list[Any]:
+    return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+
+
+def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:
+    """Operators that the provider got."""
+    return Counter(
+        node.op_type
+        for part in open_session_.get_provider_graph_assignment_info()
+        if part.ep_name == NAME
+        for node in part.get_nodes()
+    )
+
+
+def test_a_device_for_the_host_says_what_runs_on_it() -> None:
+    (device,) = devices()
+    assert device.device.type == onnxruntime.OrtHardwareDeviceType.CPU
+    assert device.ep_vendor == "ort_aie_ep"
+    assert device.ep_metadata["target"] == "host"
+    assert device.ep_metadata["kernels"]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_projection_equals_the_custom_op(
+    rows: int, level: int, zero_points: bool, with_bias: bool
+) -> None:
+    w = make_weights(40, 320, zero_points=zero_points)
+    a = activations(rows, 320)
+    bias = activations(40) if with_bias else None
+    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
+              "bias": bias}  # fmt: skip
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32, "accuracy_level": level}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales", "zero_points", "bias"))  # fmt: skip
+    ours = session(model)
+    assert assigned(ours) == {"MatMulNBits": 1}
+    custom = open_session(q4nx_model(w, a, bias=bias, accuracy_level=level,
+                                     change={"symmetric": int(not zero_points)}))  # fmt: skip
+    np.testing.assert_array_equal(run(ours, {"A": a})["Y"], run(custom, {"A": a})["Y"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
+    ort_aie_ep.compile(DATA / name, tmp_path / "compiled", fuse=False)
+    source, compiled = find_model(DATA / name), find_model(tmp_path / "compiled")
+    ours = Decoder(session(str(source.model)), source, 64)
+    theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
+    tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 40)
+    for part in np.split(tokens, [20, 21, 22, 39]):
+        np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_doors_claim_the_same_nodes(name: str) -> None:
+    passes = {"aie.Q4NXMatMul", "aie.FlowAttention", "aie.Q4NXGather", "aie.Q4NXGatedMLP"}
+    ops = ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
+    claimed = Counter(
+        node.op.removeprefix("com.microsoft.")
+        for node in explain(DATA / name).nodes
+        if node.becomes in passes and node.op.removeprefix("com.microsoft.") in ops
+    )
+    assert assigned(session(str(DATA / name / "model.onnx"))) == claimed
+
+
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        ({"speed": "fast"}, "provider option 'speed' is unknown; expected target or numerics"),
+        ({"target": "xrt"}, "target=xrt: this build has no such target; use auto or host"),
+        ({"numerics": "fp8"}, "numerics=fp8 is unknown; expected auto, bf16 or int8"),
+    ],
+)
+def test_wrong_provider_options_are_named(provider: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        session(str(DATA / "llama" / "model.onnx"), provider)
+
+
+def test_numerics_are_a_provider_option() -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    inputs = {"A": a, "B": w.b, "scales": w.scales}
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales"))  # fmt: skip
+    plain, int8 = (run(session(model, p), {"A": a})["Y"] for p in ({}, {"numerics": "int8"}))
+    assert not np.array_equal(plain, int8)
+
+
+def test_one_broken_node_does_not_drop_the_others(tmp_path: Path) -> None:
+    """A MatMulNBits of 8 bits stays behind, everything else is claimed."""
+    import onnx
+
+    shutil.copytree(DATA / "llama", tmp_path / "model")
+    path = tmp_path / "model" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    node = next(n for n in model.graph.node if n.op_type == "MatMulNBits")
+    node.attribute.extend([])
+    for attribute in node.attribute:
+        if attribute.name == "block_size":
+            attribute.i = 16
+    onnx.save(model, path)
+    before = assigned(session(str(DATA / "llama" / "model.onnx")))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_provider_for_devices(devices()[:1], {})
+    try:
+        after = assigned(onnxruntime.InferenceSession(str(path), options, enable_fallback=False))
+    except Exception as error:  # the CPU EP may refuse the node, in its own words
+        assert "MatMulNBits" in str(error) or "block_size" in str(error)
+        return
+    assert after["MatMulNBits"] == before["MatMulNBits"] - 1
+    assert after["GroupQueryAttention"] == before["GroupQueryAttention"]
+
+
+def test_sessions_come_and_go() -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    inputs = {"A": a, "B": w.b, "scales": w.scales}
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales"))  # fmt: skip
+    first = run(session(model), {"A": a})["Y"]
+    for _ in range(50):
+        np.testing.assert_array_equal(run(session(model), {"A": a})["Y"], first)
