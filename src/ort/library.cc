@@ -57,8 +57,8 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* opti
   });
 }
 
-// Before ONNX Runtime 1.24 the plugin interface lacks what the provider needs: the library offers no
-// device then. Registering it still lets onnxruntime-genai find it by its bare name in
+// Before ONNX Runtime 1.24 the plugin interface lacks what the provider needs: the library offers
+// no device then. Registering it still lets onnxruntime-genai find it by its bare name in
 // `custom_ops_library`.
 ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtApiBase* base,
                                                          const OrtLogger*, OrtEpFactory** factories,

@@ -12,41 +12,45 @@
 namespace ort_aie::ep {
 namespace {
 
+std::optional<std::string> Find(const Settings& settings, const char* name) {
+  const auto found = settings.find(name);
+  if (found == settings.end()) return std::nullopt;
+  return found->second;
+}
+
 // What an op of the custom-op door asks of its node, answered by the node that it stands for.
 class ClaimedNode final : public NodeInfo {
  public:
-  ClaimedNode(const Node& node, const Settings& settings, const PackedWeights* weights,
-              size_t weights_index, bool symmetric)
+  // `known` are attributes that the op has and the node has not, or not in this form.
+  ClaimedNode(const Node& node, const Settings& settings, std::map<std::string, int64_t> known,
+              Tensor weights, size_t weights_index)
       : node_(node),
         settings_(settings),
-        weights_(weights),
-        weights_index_(weights_index),
-        symmetric_(symmetric) {}
+        known_(std::move(known)),
+        weights_(std::move(weights)),
+        weights_index_(weights_index) {}
 
   int64_t Int(const char* attribute, int64_t fallback) const override {
-    if (std::strcmp(attribute, "format") == 0) return kFormat;
-    if (std::strcmp(attribute, "symmetric") == 0) return symmetric_ ? 1 : 0;
-    return node_.Int(attribute, fallback);
+    const auto found = known_.find(attribute);
+    return found != known_.end() ? found->second : node_.Int(attribute, fallback);
   }
   float Float(const char* attribute, float fallback) const override {
     return node_.Float(attribute, fallback);
   }
   std::string String(const char* attribute) const override { return node_.String(attribute, ""); }
   Tensor ConstantInput(size_t index) const override {
-    return weights_ != nullptr && index == weights_index_ ? weights_->blocks : Tensor{};
+    return index == weights_index_ ? weights_ : Tensor{};
   }
   std::optional<std::string> ConfigEntry(const char* name) const override {
-    const auto found = settings_.find(name);
-    if (found == settings_.end()) return std::nullopt;
-    return found->second;
+    return Find(settings_, name);
   }
 
  private:
   const Node& node_;
   const Settings& settings_;
-  const PackedWeights* weights_;
+  const std::map<std::string, int64_t> known_;
+  const Tensor weights_;
   const size_t weights_index_;
-  const bool symmetric_;
 };
 
 // A claimed node, ready to run.
@@ -80,11 +84,7 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings)
     Require(name == "target" || name == "numerics", "provider option '", name,
             "' is unknown; expected target or numerics");
   }
-  ReadOptions([this](const char* name) -> std::optional<std::string> {
-    const auto found = settings_.find(name);
-    if (found == settings_.end()) return std::nullopt;
-    return found->second;
-  });
+  ReadOptions([this](const char* name) { return Find(settings_, name); });
 
   ort_version_supported = runtime.version;
   OrtEp::GetName = [](const OrtEp*) noexcept { return kName; };
@@ -137,14 +137,19 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   }
   const std::vector<Claim> claims = ClaimNodes(nodes);
   std::vector<std::shared_ptr<const PackedWeights>> weights(count);
+  std::vector<const Node*> projections(count);  // whose weights a node reads
   // Projections first: tied embeddings read their weights.
   for (size_t i = 0; i < count; ++i) {
-    if (claims[i].kind == Kind::kMatMul) weights[i] = PackMatMul(nodes[i]);
+    if (claims[i].kind != Kind::kMatMul) continue;
+    weights[i] = PackMatMul(nodes[i]);
+    projections[i] = &nodes[i];
   }
   for (size_t i = 0; i < count; ++i) {
     if (claims[i].kind != Kind::kGather) continue;
     for (size_t j = 0; j < count; ++j) {
-      if (claims[j].kind == Kind::kMatMul && IsTied(nodes[i], nodes[j])) weights[i] = weights[j];
+      if (claims[j].kind != Kind::kMatMul || !IsTied(nodes[i], nodes[j])) continue;
+      weights[i] = weights[j];
+      projections[i] = &nodes[j];
     }
   }
   std::vector<std::unique_ptr<Compiled>> compiled;
@@ -158,7 +163,9 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     for (const Value& output : node.outputs()) {
       c->map.outputs.push_back(PositionOf(outputs, output));
     }
-    const auto from = [&](const Value& value) { return IoMap::Input{PositionOf(inputs, value), {}}; };
+    const auto from = [&](const Value& value) {
+      return IoMap::Input{PositionOf(inputs, value), {}};
+    };
     const OpDescription* op = nullptr;
     size_t weights_index = 1;
     switch (claims[i].kind) {
@@ -184,7 +191,16 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
         for (const Value& input : node.inputs()) c->map.inputs.push_back(from(input));
         break;
     }
-    const ClaimedNode info(node, settings_, c->weights.get(), weights_index, !node.input(3));
+    std::map<std::string, int64_t> known = {{"format", kFormat}};
+    if (projections[i] != nullptr) {
+      known["K"] = projections[i]->Int("K", 0);
+      known["N"] = projections[i]->Int("N", 0);
+      // Without zero points each is 8, and -8 * scale is exact.
+      known["symmetric"] = projections[i]->input(3) ? 0 : 1;
+      known["dtype"] = ToOnnxType(node.input(2).initializer.type);
+    }
+    const ClaimedNode info(node, settings_, std::move(known),
+                           c->weights ? c->weights->blocks : Tensor{}, weights_index);
     try {
       c->kernel = op->create(info);
     } catch (const Error& error) {

@@ -93,8 +93,8 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
         raw, api->ReleaseKeyValuePairs);
     api->AddKeyValuePair(raw, "target", "host");
     api->AddKeyValuePair(raw, "kernels", host::SelectedKernels().name);
-    Check(api, api->GetEpApi()->CreateEpDevice(this, devices[i], raw, nullptr,
-                                               &ep_devices[(*found)++]));
+    Check(api,
+          api->GetEpApi()->CreateEpDevice(this, devices[i], raw, nullptr, &ep_devices[(*found)++]));
   }
 }
 

@@ -66,9 +66,9 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
   const int64_t packed_points = CeilDiv(source_blocks, 2);
   const bool points_are_packed =
-      zero_points && ElementCount(zero_points.shape) * static_cast<int64_t>(SizeOf(
-                                                           zero_points.type)) ==
-                         n * packed_points;
+      zero_points &&
+      ElementCount(zero_points.shape) * static_cast<int64_t>(SizeOf(zero_points.type)) ==
+          n * packed_points;
   const auto at = [](const Tensor& tensor, int64_t offset) {
     return tensor.as<uint8_t>() + offset;
   };
@@ -84,8 +84,8 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
     if (zero_points) {
       rows.zero_point_kind =
           points_are_packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kScaleType;
-      rows.zero_points = at(zero_points, first * (points_are_packed ? packed_points
-                                                                    : source_blocks * scale_bytes));
+      rows.zero_points = at(
+          zero_points, first * (points_are_packed ? packed_points : source_blocks * scale_bytes));
     }
     auto* blocks = static_cast<uint8_t*>(packed->memory.get());
     q4nx::PackMatMulNBits(
