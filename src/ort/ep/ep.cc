@@ -1,90 +1,205 @@
 #include "ort/ep/ep.h"
 
-#include <cstring>
-#include <vector>
-
+#include "ops/error.h"
 #include "ops/format.h"
 #include "ops/options.h"
 #include "ort/custom_op.h"
 #include "ort/ep/claims.h"
-#include "ort/ep/packed_weights.h"
+#include "q4nx/layout.h"
 
 namespace ort_aie::ep {
 namespace {
-
-std::optional<std::string> Find(const Settings& settings, const char* name) {
-  const auto found = settings.find(name);
-  if (found == settings.end()) return std::nullopt;
-  return found->second;
-}
-
-// What an op of the custom-op door asks of its node, answered by the node that it stands for.
-class ClaimedNode final : public NodeInfo {
- public:
-  // `known` are attributes that the op has and the node has not, or not in this form.
-  ClaimedNode(const Node& node, const Settings& settings, std::map<std::string, int64_t> known,
-              Tensor weights, size_t weights_index)
-      : node_(node),
-        settings_(settings),
-        known_(std::move(known)),
-        weights_(std::move(weights)),
-        weights_index_(weights_index) {}
-
-  int64_t Int(const char* attribute, int64_t fallback) const override {
-    const auto found = known_.find(attribute);
-    return found != known_.end() ? found->second : node_.Int(attribute, fallback);
-  }
-  float Float(const char* attribute, float fallback) const override {
-    return node_.Float(attribute, fallback);
-  }
-  std::string String(const char* attribute) const override { return node_.String(attribute, ""); }
-  Tensor ConstantInput(size_t index) const override {
-    return index == weights_index_ ? weights_ : Tensor{};
-  }
-  std::optional<std::string> ConfigEntry(const char* name) const override {
-    return Find(settings_, name);
-  }
-
- private:
-  const Node& node_;
-  const Settings& settings_;
-  const std::map<std::string, int64_t> known_;
-  const Tensor weights_;
-  const size_t weights_index_;
-};
 
 // A claimed node, ready to run.
 struct Compiled : OrtNodeComputeInfo {
   const OrtApi* api = nullptr;
   std::unique_ptr<Kernel> kernel;
   IoMap map;
-  std::shared_ptr<const PackedWeights> weights;
-  std::vector<uint8_t> bias;  // a constant that ONNX Runtime no longer keeps
+  // What the kernel reads.
+  std::shared_ptr<const PackedWeights> packed;
+  std::shared_ptr<const ContextFile> file;
+  std::vector<uint8_t> bias;
 };
 
-// Positions of the fused node's values by name.
-std::map<std::string, int> Positions(const std::vector<Value>& values) {
-  std::map<std::string, int> positions;
-  for (const Value& value : values) {
-    if (value) positions.emplace(value.name, static_cast<int>(positions.size()));
+const OpDescription& DescriptionOf(Kind kind) {
+  switch (kind) {
+    case Kind::kMatMul:
+      return Q4NXMatMulDescription();
+    case Kind::kGather:
+      return Q4NXGatherDescription();
+    default:
+      return FlowAttentionDescription();
   }
-  return positions;
 }
 
-int PositionOf(const std::map<std::string, int>& positions, const Value& value) {
-  const auto found = positions.find(value.name);
-  return value && found != positions.end() ? found->second : IoMap::kAbsent;
+// A node to compile, of either origin.
+struct Item {
+  Recipe recipe;
+  Tensor weights, bias;  // what the op reads and the fused node does not have
+  std::shared_ptr<const PackedWeights> packed;
+  std::shared_ptr<const ContextFile> file;
+};
+
+bool IsContext(const Node& node) {
+  return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
+}
+
+std::string ModelPath(const OrtApi* api, const OrtGraph* graph) {
+  const char* path = nullptr;
+  Check(api, api->Graph_GetModelPath(graph, &path));
+  return path != nullptr ? path : "";
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
+                                       const Item& item, const std::string& name) {
+  auto compiled = std::make_unique<Compiled>();
+  compiled->api = runtime.api;
+  compiled->packed = item.packed;
+  compiled->file = item.file;
+  for (int position : item.recipe.inputs) compiled->map.inputs.push_back({position, {}});
+  compiled->map.outputs = item.recipe.outputs;
+  if (item.bias) {
+    const auto size = static_cast<size_t>(ElementCount(item.bias.shape)) * SizeOf(item.bias.type);
+    compiled->bias.assign(item.bias.as<uint8_t>(), item.bias.as<uint8_t>() + size);
+    IoMap::Input& input = compiled->map.inputs.at(2);
+    input.constant = item.bias;
+    input.constant.data = compiled->bias.data();
+  }
+  try {
+    compiled->kernel =
+        DescriptionOf(item.recipe.kind).create(RecipeInfo(item.recipe, settings, item.weights));
+  } catch (const Error& error) {
+    throw Error(error.code(), Concat("node '", name, "': ", error.what()));
+  }
+  compiled->ort_version_supported = runtime.version;
+  compiled->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
+                             void** state) noexcept -> OrtStatus* {
+    *state = self;
+    return nullptr;
+  };
+  compiled->Compute = [](OrtNodeComputeInfo* self, void*,
+                         OrtKernelContext* context) noexcept -> OrtStatus* {
+    const auto& node = *static_cast<const Compiled*>(self);
+    return Guard(node.api,
+                 [&] { node.kernel->Compute(KernelContext(node.api, context, &node.map)); });
+  };
+  compiled->ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
+  return compiled;
+}
+
+// Of EPContext nodes, whose attributes name the file and hold the recipe.
+class ContextReader {
+ public:
+  explicit ContextReader(std::string folder) : folder_(std::move(folder)) {}
+
+  Item Read(const Node& node, const Node& fused) {
+    Item item;
+    item.recipe = RecipeFrom(node.String("notes", ""));
+    // Positions in the EPContext node become those in the node that ONNX Runtime made of it.
+    const auto translate = [](std::vector<int>& positions, const std::vector<Value>& from,
+                              const std::vector<Value>& to) {
+      for (int& position : positions) {
+        if (position == Recipe::kAbsent) continue;
+        Require(position < static_cast<int>(from.size()), "EPContext: it has ", from.size(),
+                " values, expected one at ", position);
+        int found = Recipe::kAbsent;
+        for (size_t i = 0; i < to.size(); ++i) {
+          if (to[i].name == from[static_cast<size_t>(position)].name) found = static_cast<int>(i);
+        }
+        position = found;
+      }
+    };
+    translate(item.recipe.inputs, node.inputs(), fused.inputs());
+    translate(item.recipe.outputs, node.outputs(), fused.outputs());
+    if (item.recipe.weights.size == 0) return item;
+    if (file_ == nullptr) {
+      const std::string name = node.String("ep_cache_context", "");
+      Require(!name.empty() && name.find('/') == std::string::npos,
+              "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
+              "got '",
+              name, "'");
+      file_ = std::make_shared<ContextFile>(folder_ + name, node.String("partition_name", ""));
+    }
+    item.file = file_;
+    const int64_t n = item.recipe.ints["N"], k = item.recipe.ints["K"];
+    Require(n > 0 && k > 0, "EPContext: K=", k, " N=", n, " are not positive");
+    item.weights = {DataType::kUint8,
+                    {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes},
+                    file_->At(item.recipe.weights),
+                    true};
+    Require(item.recipe.weights.size == ElementCount(item.weights.shape), "EPContext: weights of ",
+            item.recipe.weights.size, " bytes, expected ", ElementCount(item.weights.shape));
+    if (item.recipe.bias.size > 0) {
+      const auto type = static_cast<DataType>(item.recipe.ints["bias_type"]);
+      Require(IsFloat(type) && item.recipe.bias.size == n * static_cast<int64_t>(SizeOf(type)),
+              "EPContext: a bias of ", item.recipe.bias.size, " bytes for N=", n);
+      item.bias = {type, {n}, file_->At(item.recipe.bias), true};
+    }
+    return item;
+  }
+
+ private:
+  const std::string folder_;
+  std::shared_ptr<const ContextFile> file_;
+};
+
+OrtNode* MakeContextNode(const OrtApi* api, const Node& fused, const Recipe& recipe,
+                         const std::string& file, const std::string& id) {
+  std::vector<OrtOpAttr*> attributes;
+  const auto add = [&](const char* name, const void* data, size_t size, OrtOpAttrType type) {
+    OrtOpAttr* attribute = nullptr;
+    Check(api, api->CreateOpAttr(name, data, static_cast<int>(size), type, &attribute));
+    attributes.push_back(attribute);
+  };
+  const auto text = [&](const char* name, const std::string& value) {
+    add(name, value.data(), value.size(), ORT_OP_ATTR_STRING);
+  };
+  const int64_t zero = 0, one = 1;
+  add("embed_mode", &zero, 1, ORT_OP_ATTR_INT);
+  add("main_context", &one, 1, ORT_OP_ATTR_INT);
+  text("source", kName);
+  text("ep_cache_context", file);
+  text("partition_name", id);
+  text("ep_sdk_version", ORT_AIE_VERSION);
+  text("notes", ToText(recipe));
+  const auto names = [](const std::vector<Value>& values) {
+    std::vector<const char*> pointers;
+    for (const Value& value : values) pointers.push_back(value.name.c_str());
+    return pointers;
+  };
+  const auto inputs = names(fused.inputs()), outputs = names(fused.outputs());
+  OrtNode* node = nullptr;
+  OrtStatus* status = api->GetModelEditorApi()->CreateNode(
+      "EPContext", "com.microsoft", fused.name().c_str(), inputs.data(), inputs.size(),
+      outputs.data(), outputs.size(), attributes.data(), attributes.size(), &node);
+  for (OrtOpAttr* attribute : attributes) api->ReleaseOpAttr(attribute);
+  Check(api, status);
+  return node;
 }
 
 }  // namespace
 
-Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings)
-    : OrtEp{}, runtime_(runtime), logger_(logger), settings_(std::move(settings)) {
+std::string CompatibilityInfo() { return Concat("format=", kFormat); }
+
+Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
+       ContextOptions context)
+    : OrtEp{},
+      runtime_(runtime),
+      logger_(logger),
+      settings_(std::move(settings)),
+      context_(std::move(context)) {
   for (const auto& [name, value] : settings_) {
     Require(name == "target" || name == "numerics", "provider option '", name,
             "' is unknown; expected target or numerics");
   }
-  ReadOptions([this](const char* name) { return Find(settings_, name); });
+  ReadOptions([this](const char* name) { return RecipeInfo({}, settings_, {}).ConfigEntry(name); });
+  Require(!context_.enable || !context_.embed,
+          "ep.context_embed_mode=1: weights are written to a file beside the model; use 0");
 
   ort_version_supported = runtime.version;
   OrtEp::GetName = [](const OrtEp*) noexcept { return kName; };
@@ -94,12 +209,15 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings)
     return Guard(ep->runtime_.api, [&] { ep->ClaimAll(graph, info); });
   };
   OrtEp::Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode** fused, size_t count,
-                      OrtNodeComputeInfo** infos, OrtNode**) noexcept -> OrtStatus* {
-    const auto* ep = static_cast<const Ep*>(self);
-    return Guard(ep->runtime_.api, [&] { ep->CompileAll(graphs, fused, count, infos); });
+                      OrtNodeComputeInfo** infos, OrtNode** nodes) noexcept -> OrtStatus* {
+    auto* ep = static_cast<Ep*>(self);
+    return Guard(ep->runtime_.api, [&] { ep->CompileAll(graphs, fused, count, infos, nodes); });
   };
   OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, size_t count) noexcept {
     for (size_t i = 0; i < count; ++i) delete static_cast<Compiled*>(infos[i]);
+  };
+  OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
+    return static_cast<const Ep*>(self)->compatibility_.c_str();
   };
 }
 
@@ -111,114 +229,106 @@ void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
 void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const {
   const OrtApi* api = runtime_.api;
   const std::vector<Node> nodes = NodesOf(api, graph);
-  for (const Claim& claim : ClaimNodes(nodes)) {
-    if (!claim.why_not.empty()) {
-      Log(ORT_LOGGING_LEVEL_INFO, Concat("node '", claim.node->name(), "' stays on another ",
-                                         "execution provider: ", claim.why_not));
-      continue;
-    }
+  const auto claim = [&](const Node& node, bool drop_constants) {
     OrtNodeFusionOptions options{};
     options.ort_version_supported = runtime_.version;
-    // Packed weights are ours; cos and sin of attention are inputs like any other.
-    options.drop_constant_initializers = claim.kind != Kind::kAttention;
-    const OrtNode* node = claim.node->get();
-    Check(api, api->GetEpApi()->EpGraphSupportInfo_AddNodesToFuse(info, &node, 1, &options));
+    options.drop_constant_initializers = drop_constants;
+    const OrtNode* raw = node.get();
+    Check(api, api->GetEpApi()->EpGraphSupportInfo_AddNodesToFuse(info, &raw, 1, &options));
+  };
+  for (const Claim& verdict : ClaimNodes(nodes)) {
+    if (verdict.why_not.empty()) {
+      // Packed weights are ours; cos and sin of attention are inputs like any other.
+      claim(*verdict.node, verdict.kind != Kind::kAttention);
+    } else {
+      Log(ORT_LOGGING_LEVEL_INFO, Concat("node '", verdict.node->name(), "' stays on another ",
+                                         "execution provider: ", verdict.why_not));
+    }
+  }
+  for (const Node& node : nodes) {
+    if (IsContext(node)) claim(node, false);
   }
 }
 
 void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
-                    OrtNodeComputeInfo** infos) const {
+                    OrtNodeComputeInfo** infos, OrtNode** context_nodes) {
+  if (count == 0) return;
   const OrtApi* api = runtime_.api;
-  std::vector<Node> nodes;
+  std::vector<Node> nodes, shells;
   for (size_t i = 0; i < count; ++i) {
     std::vector<Node> group = NodesOf(api, graphs[i]);
     Require(group.size() == 1, "expected one node in a fused graph, got ", group.size());
     nodes.push_back(std::move(group[0]));
+    shells.emplace_back(api, fused[i]);
   }
+  std::vector<Item> items(count);
+
+  // Nodes that carry their recipe.
+  const std::string model = ModelPath(api, graphs[0]);
+  ContextReader reader(FolderOf(model));
+  for (size_t i = 0; i < count; ++i) {
+    if (IsContext(nodes[i])) items[i] = reader.Read(nodes[i], shells[i]);
+  }
+
+  // Nodes of the model; projections first, because tied embeddings read their weights.
   const std::vector<Claim> claims = ClaimNodes(nodes);
-  std::vector<std::shared_ptr<const PackedWeights>> weights(count);
-  std::vector<const Node*> projections(count);  // whose weights a node reads
-  // Projections first: tied embeddings read their weights.
-  for (size_t i = 0; i < count; ++i) {
-    if (claims[i].kind != Kind::kMatMul) continue;
-    weights[i] = PackMatMul(nodes[i]);
-    projections[i] = &nodes[i];
+  const auto index_of = [&](const Claim& claim) {
+    return static_cast<size_t>(claim.node - nodes.data());
+  };
+  size_t packed = 0;
+  for (const Claim& claim : claims) {
+    if (claim.kind != Kind::kMatMul) continue;
+    Item& item = items[index_of(claim)];
+    item.packed = PackMatMul(*claim.node);
+    item.weights = item.packed->blocks;
+    item.bias = claim.node->input(5).initializer;
+    item.recipe = MakeRecipe(claim, claim.node, shells[index_of(claim)]);
+    Log(ORT_LOGGING_LEVEL_INFO, Concat("packed '", claim.node->name(), "' (", ++packed, ")"));
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (claims[i].kind != Kind::kGather) continue;
-    for (size_t j = 0; j < count; ++j) {
-      if (claims[j].kind != Kind::kMatMul || !IsTied(nodes[i], nodes[j])) continue;
-      weights[i] = weights[j];
-      projections[i] = &nodes[j];
+  for (const Claim& claim : claims) {
+    if (claim.kind == Kind::kMatMul) continue;
+    Item& item = items[index_of(claim)];
+    const Node* projection = nullptr;
+    for (const Claim& other : claims) {
+      if (claim.kind != Kind::kGather || other.kind != Kind::kMatMul) continue;
+      if (!IsTied(*claim.node, *other.node)) continue;
+      projection = other.node;
+      item.packed = items[index_of(other)].packed;
+      item.weights = item.packed->blocks;
+    }
+    item.recipe = MakeRecipe(claim, projection, shells[index_of(claim)]);
+  }
+
+  if (context_.enable && !claims.empty()) {
+    std::string path = context_.path;
+    if (path.empty()) {
+      Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
+      path = model.substr(0, model.rfind('.')) + "_ctx.onnx";
+    }
+    const std::string data = path + ".aie";
+    ContextWriter writer(data);
+    std::map<const void*, Recipe::Span> written;  // a tensor that two nodes share, once
+    for (Item& item : items) {
+      if (!item.weights) continue;
+      const auto [span, is_new] = written.try_emplace(item.weights.data);
+      if (is_new) span->second = writer.Add(item.weights.data, ElementCount(item.weights.shape));
+      item.recipe.weights = span->second;
+      if (!item.bias) continue;
+      item.recipe.ints["bias_type"] = static_cast<int64_t>(item.bias.type);
+      item.recipe.bias =
+          writer.Add(item.bias.data,
+                     ElementCount(item.bias.shape) * static_cast<int64_t>(SizeOf(item.bias.type)));
+    }
+    writer.Finish();
+    for (size_t i = 0; i < count; ++i) {
+      context_nodes[i] = MakeContextNode(api, shells[i], items[i].recipe,
+                                         data.substr(FolderOf(data).size()), writer.id());
     }
   }
+
   std::vector<std::unique_ptr<Compiled>> compiled;
   for (size_t i = 0; i < count; ++i) {
-    const Node& node = nodes[i];
-    const Node shell(api, fused[i]);
-    const auto inputs = Positions(shell.inputs()), outputs = Positions(shell.outputs());
-    auto& c = compiled.emplace_back(std::make_unique<Compiled>());
-    c->api = api;
-    c->weights = weights[i];
-    for (const Value& output : node.outputs()) {
-      c->map.outputs.push_back(PositionOf(outputs, output));
-    }
-    const auto from = [&](const Value& value) {
-      return IoMap::Input{PositionOf(inputs, value), {}};
-    };
-    const OpDescription* op = nullptr;
-    size_t weights_index = 1;
-    switch (claims[i].kind) {
-      case Kind::kMatMul: {
-        op = &Q4NXMatMulDescription();
-        c->map.inputs = {from(node.input(0)), {}, from(node.input(5))};
-        const Tensor& bias = node.input(5).initializer;
-        if (bias) {
-          const auto size = static_cast<size_t>(ElementCount(bias.shape)) * SizeOf(bias.type);
-          c->bias.assign(bias.as<uint8_t>(), bias.as<uint8_t>() + size);
-          c->map.inputs[2] = {IoMap::kAbsent, bias};
-          c->map.inputs[2].constant.data = c->bias.data();
-        }
-        break;
-      }
-      case Kind::kGather:
-        op = &Q4NXGatherDescription();
-        weights_index = 0;
-        c->map.inputs = {{}, from(node.input(1))};
-        break;
-      case Kind::kAttention:
-        op = &FlowAttentionDescription();
-        for (const Value& input : node.inputs()) c->map.inputs.push_back(from(input));
-        break;
-    }
-    std::map<std::string, int64_t> known = {{"format", kFormat}};
-    if (projections[i] != nullptr) {
-      known["K"] = projections[i]->Int("K", 0);
-      known["N"] = projections[i]->Int("N", 0);
-      // Without zero points each is 8, and -8 * scale is exact.
-      known["symmetric"] = projections[i]->input(3) ? 0 : 1;
-      known["dtype"] = ToOnnxType(node.input(2).initializer.type);
-    }
-    const ClaimedNode info(node, settings_, std::move(known),
-                           c->weights ? c->weights->blocks : Tensor{}, weights_index);
-    try {
-      c->kernel = op->create(info);
-    } catch (const Error& error) {
-      throw Error(error.code(), Concat("node '", node.name(), "': ", error.what()));
-    }
-    c->ort_version_supported = runtime_.version;
-    c->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
-                        void** state) noexcept -> OrtStatus* {
-      *state = self;
-      return nullptr;
-    };
-    c->Compute = [](OrtNodeComputeInfo* self, void*,
-                    OrtKernelContext* context) noexcept -> OrtStatus* {
-      const auto& node = *static_cast<const Compiled*>(self);
-      return Guard(node.api,
-                   [&] { node.kernel->Compute(KernelContext(node.api, context, &node.map)); });
-    };
-    c->ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
+    compiled.push_back(MakeCompiled(runtime_, settings_, items[i], nodes[i].name()));
   }
   for (size_t i = 0; i < count; ++i) infos[i] = compiled[i].release();
 }

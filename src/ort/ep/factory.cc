@@ -1,5 +1,6 @@
 #include "ort/ep/factory.h"
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -14,7 +15,25 @@ constexpr char kVendor[] = "ort_aie_ep";
 // Options of the provider arrive as session config entries, named in lower case.
 constexpr char kPrefix[] = "ep.aieexecutionprovider.";
 
-Settings ReadSettings(const OrtApi* api, const OrtSessionOptions* options) {
+// The name of an AMD NPU that there will be a target for, or null. PCI ids of the amdxdna driver.
+const char* NpuName(const OrtApi* api, const OrtHardwareDevice* device) {
+  if (api->HardwareDevice_Type(device) != OrtHardwareDeviceType_NPU ||
+      api->HardwareDevice_VendorId(device) != 0x1022) {
+    return nullptr;
+  }
+  switch (api->HardwareDevice_DeviceId(device)) {
+    case 0x1502:
+      return "npu1";
+    case 0x17f0:
+      return "npu2";
+    default:
+      return nullptr;
+  }
+}
+
+// The session's config entries.
+std::map<std::string, std::string> ReadEntries(const OrtApi* api,
+                                               const OrtSessionOptions* options) {
   OrtKeyValuePairs* raw = nullptr;
   Check(api, api->GetSessionOptionsConfigEntries(options, &raw));
   const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> pairs(
@@ -22,12 +41,25 @@ Settings ReadSettings(const OrtApi* api, const OrtSessionOptions* options) {
   const char *const *keys = nullptr, *const *values = nullptr;
   size_t count = 0;
   api->GetKeyValuePairs(raw, &keys, &values, &count);
+  std::map<std::string, std::string> entries;
+  for (size_t i = 0; i < count; ++i) entries[keys[i]] = values[i];
+  return entries;
+}
+
+Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const OrtLogger* logger) {
+  const auto entries = ReadEntries(runtime.api, options);
+  const auto entry = [&](const char* key) {
+    const auto found = entries.find(key);
+    return found != entries.end() ? found->second : "";
+  };
   Settings settings;
-  for (size_t i = 0; i < count; ++i) {
-    const std::string key = keys[i];
-    if (key.starts_with(kPrefix)) settings[key.substr(sizeof(kPrefix) - 1)] = values[i];
+  for (const auto& [key, value] : entries) {
+    if (key.starts_with(kPrefix)) settings[key.substr(sizeof(kPrefix) - 1)] = value;
   }
-  return settings;
+  const ContextOptions context = {entry("ep.context_enable") == "1",
+                                  entry("ep.context_embed_mode") == "1",
+                                  entry("ep.context_file_path")};
+  return new Ep(runtime, logger, std::move(settings), context);
 }
 
 }  // namespace
@@ -51,11 +83,18 @@ Factory::Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain)
                               const OrtSessionOptions* options, const OrtLogger* logger,
                               OrtEp** ep) noexcept -> OrtStatus* {
     const auto* factory = static_cast<const Factory*>(self);
-    return Guard(factory->runtime_.api, [&] {
-      *ep = new Ep(factory->runtime_, logger, ReadSettings(factory->runtime_.api, options));
-    });
+    return Guard(factory->runtime_.api, [&] { *ep = MakeEp(factory->runtime_, options, logger); });
   };
   OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
+  OrtEpFactory::ValidateCompiledModelCompatibilityInfo =
+      [](OrtEpFactory*, const OrtHardwareDevice* const*, size_t, const char* info,
+         OrtCompiledModelCompatibility* compatibility) noexcept -> OrtStatus* {
+    // Q4NX is the same on every machine: the format alone counts.
+    const bool known = info != nullptr && CompatibilityInfo() == info;
+    *compatibility = known ? OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL
+                           : OrtCompiledModelCompatibility_EP_UNSUPPORTED;
+    return nullptr;
+  };
   // Tensors are ordinary host memory: no allocators, no transfers, no streams.
   OrtEpFactory::CreateAllocator = [](OrtEpFactory*, const OrtMemoryInfo*, const OrtKeyValuePairs*,
                                      OrtAllocator** allocator) noexcept -> OrtStatus* {
@@ -85,14 +124,19 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
   const OrtApi* api = runtime_.api;
   *found = 0;
   for (size_t i = 0; i < count && *found < most; ++i) {
-    // The NPU joins when there is a target that runs on it.
-    if (api->HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
+    const char* npu = NpuName(api, devices[i]);
+    const bool cpu = api->HardwareDevice_Type(devices[i]) == OrtHardwareDeviceType_CPU;
+    if (!cpu && npu == nullptr) continue;
     OrtKeyValuePairs* raw = nullptr;
     api->CreateKeyValuePairs(&raw);
     const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> metadata(
         raw, api->ReleaseKeyValuePairs);
     api->AddKeyValuePair(raw, "target", "host");
     api->AddKeyValuePair(raw, "kernels", host::SelectedKernels().name);
+    if (npu != nullptr) {
+      api->AddKeyValuePair(raw, "npu", npu);
+      api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");
+    }
     Check(api,
           api->GetEpApi()->CreateEpDevice(this, devices[i], raw, nullptr, &ep_devices[(*found)++]));
   }

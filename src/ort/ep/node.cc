@@ -109,9 +109,13 @@ std::string Node::String(const char* attribute, const char* fallback) const {
   if (attr == nullptr) return fallback;
   std::string value(256, '\0');
   size_t size = 0;
-  if (Failed(api_, api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, value.data(), value.size(), &size))) {
-    return fallback;
+  OrtStatus* status = api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, value.data(), value.size(), &size);
+  if (status != nullptr && size > value.size()) {  // size is now what it takes
+    api_->ReleaseStatus(status);
+    value.resize(size);
+    status = api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, value.data(), value.size(), &size);
   }
+  if (Failed(api_, status)) return fallback;
   value.resize(size);
   while (!value.empty() && value.back() == '\0') value.pop_back();
   return value;

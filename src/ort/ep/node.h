@@ -32,6 +32,7 @@ class Node {
   const std::vector<Value>& inputs() const { return inputs_; }
   const std::vector<Value>& outputs() const { return outputs_; }
 
+  bool Has(const char* attribute) const { return Attribute(attribute) != nullptr; }
   int64_t Int(const char* attribute, int64_t fallback) const;
   float Float(const char* attribute, float fallback) const;
   std::string String(const char* attribute, const char* fallback) const;

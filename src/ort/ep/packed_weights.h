@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 
