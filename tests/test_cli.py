@@ -26,7 +26,7 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.session import Options, open_edited, open_session
+from ort_aie_ep.sessions import Options, open_edited, open_session
 from ort_aie_ep.text import TextStream, load_tokenizer
 
 DATA = Path(__file__).parent / "data"

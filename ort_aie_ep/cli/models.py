@@ -106,7 +106,7 @@ def run_command(
     ```
     """
     from ort_aie_ep.run import run_in_genai, run_in_session
-    from ort_aie_ep.session import inspect
+    from ort_aie_ep.sessions import inspect
 
     model = inspect(folder)
     if not model.compiled:
