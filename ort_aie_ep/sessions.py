@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Exceptions carry the same text as ONNX Runtime's log lines; only what would end the process logs.
 LOG_FATAL = 4
+# An entry of session options that have our library: they cannot be asked, and refuse it twice.
+REGISTERED = "ort_aie.library_registered"
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,43 @@ def open_edited(model: bytes, folder: Path, options: Options) -> onnxruntime.Inf
 def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSession:
     """A session, with our library, on a model that has all its weights in itself."""
     return _open(model, Path("the operator's graph"), options, True, {})
+
+
+def open_compiled(
+    model: Path, session_options: onnxruntime.SessionOptions | None
+) -> onnxruntime.InferenceSession:
+    """A session on a compiled model with a user's options, which get our library.
+
+    Providers that were added to the options are kept; else there is the CPU EP alone.
+
+    Raises:
+        AieError: ONNX Runtime refuses the model or an option.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions() if session_options is None else session_options
+    try:
+        with _errors(f"{model} cannot be opened"):
+            if not _has_entry(options, REGISTERED):
+                options.register_custom_ops_library(ort_aie_ep.library_path())
+                options.add_session_config_entry(REGISTERED, "1")
+            providers = None if options.has_providers() else ["CPUExecutionProvider"]
+            return onnxruntime.InferenceSession(model, options, providers=providers)
+    except AieError as error:
+        if "Domain already set" in str(error):
+            raise AieError(
+                f"{error}: a library was registered twice on session_options; leave "
+                "ort_aie_ep.library_path() to ort_aie_ep.session"
+            ) from error
+        raise
+
+
+def _has_entry(options: onnxruntime.SessionOptions, name: str) -> bool:
+    try:
+        options.get_session_config_entry(name)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _open(
