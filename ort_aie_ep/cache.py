@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ SETTLED_NS = 3_000_000_000
 LEFTOVER_SECONDS = 24 * 3600
 _WORK = ".work-"
 _ROUNDS = 10
+_blake2b = partial(hashlib.blake2b, digest_size=20)
 
 # File, as the model names it → (bytes, modified ns, changed ns, inode).
 _Stats = dict[str, list[int]]
@@ -105,7 +107,7 @@ def compiled_file(
             but choices are made; it changes meanwhile; the cache cannot be written.
     """
     model = find_model(source).model
-    index = cache / "sources" / f"{_hash(os.path.abspath(model).encode())}.json"
+    index = cache / "sources" / f"{_hash(os.fsencode(model.absolute()))}.json"
     found = _indexed(index, model) or _read_source(index, model)
     if found.compiled:
         if choices != Choices():
@@ -218,7 +220,7 @@ def _build(
         _require_unchanged(model, stats)
         with _writing(cache):
             manifest = {
-                "source": os.path.abspath(model),
+                "source": str(model.absolute()),
                 "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
                 "digest": _file_hash(new / model.name),
             }
@@ -287,7 +289,3 @@ def _file_hash(path: Path) -> str:
 
 def _hash(content: bytes) -> str:
     return _blake2b(content).hexdigest()
-
-
-def _blake2b(content: bytes = b"") -> Any:
-    return hashlib.blake2b(content, digest_size=20)

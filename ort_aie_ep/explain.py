@@ -96,9 +96,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
 def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, ...]:
     placements = place(model)
     return tuple(
-        replace(
-            node, provider=CLAIMS if placed.claimed else LEAVES, provider_reason=placed.reason
-        )
+        replace(node, provider=CLAIMS if placed.claimed else LEAVES, provider_reason=placed.reason)
         if (placed := placements.get(node.node)) is not None
         else node
         for node in nodes
