@@ -313,7 +313,7 @@ def test_a_library_that_is_registered_already_is_named(folder: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(ort_aie_ep.library_path())
-    with pytest.raises(AieError, match="leave ort_aie_ep.library_path"):
+    with pytest.raises(AieError, match=r"leave ort_aie_ep\.library_path"):
         ort_aie_ep.session(LLAMA, session_options=options)
 
 

@@ -108,7 +108,7 @@ def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None
         np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
 
 
-# What the provider replaces, node by node; other operators join these in fusions of the passes only.
+# What the provider replaces; other operators take part in fusions of the passes alone.
 OPS = {
     f"com.microsoft.{op}" for op in ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
 }
