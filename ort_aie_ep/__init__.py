@@ -91,9 +91,9 @@ def session(
 
     Args:
         model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
-        session_options: the custom-op library is registered on it, so that has not to be done
-            before; it may be given again. A new one by default. Providers that were added to it
-            are kept; else there is the CPU EP alone.
+        session_options: the custom-op library is registered on it unless it is there already; a
+            new one by default. Providers that were added to it are kept; else there is the CPU EP
+            alone.
         kv: as for `compile`, "f16" or "bf16" gives past and present that type.
         last_logits: as for `compile`, give the last position's logits alone.
         fuse: as for `compile`, let norms, residuals and gates join the projections.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Exceptions carry the same text as ONNX Runtime's log lines; only what would end the process logs.
 LOG_FATAL = 4
-# An entry of session options that have our library: they cannot be asked, and refuse it twice.
-REGISTERED = "ort_aie.library_registered"
+# What ONNX Runtime says of a node that no library that it knows has registered.
+UNKNOWN_OPERATOR = "is not a registered function/op"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSessio
 def open_compiled(
     model: Path, session_options: onnxruntime.SessionOptions | None
 ) -> onnxruntime.InferenceSession:
-    """A session on a compiled model with a user's options, which get our library.
+    """A session on a compiled model with a user's options, which get our library if they lack it.
 
     Providers that were added to the options are kept; else there is the CPU EP alone.
 
@@ -123,28 +123,22 @@ def open_compiled(
     import onnxruntime
 
     options = onnxruntime.SessionOptions() if session_options is None else session_options
-    try:
-        with _errors(f"{model} cannot be opened"):
-            if not _has_entry(options, REGISTERED):
-                options.register_custom_ops_library(ort_aie_ep.library_path())
-                options.add_session_config_entry(REGISTERED, "1")
-            providers = None if options.has_providers() else ["CPUExecutionProvider"]
-            return onnxruntime.InferenceSession(model, options, providers=providers)
-    except AieError as error:
-        if "Domain already set" in str(error):
-            raise AieError(
-                f"{error}: a library was registered twice on session_options; leave "
-                "ort_aie_ep.library_path() to ort_aie_ep.session"
-            ) from error
-        raise
 
+    def session() -> onnxruntime.InferenceSession:
+        providers = None if options.has_providers() else ["CPUExecutionProvider"]
+        return onnxruntime.InferenceSession(model, options, providers=providers)
 
-def _has_entry(options: onnxruntime.SessionOptions, name: str) -> bool:
-    try:
-        options.get_session_config_entry(name)
-    except RuntimeError:
-        return False
-    return True
+    with _errors(f"{model} cannot be opened"):
+        if session_options is not None:
+            # They cannot be asked whether they have our operators, by the library or by the
+            # provider's devices, and refuse them twice. Without, ONNX Runtime stops at the graph.
+            try:
+                return session()
+            except Exception as error:  # ONNX Runtime's share no base class
+                if UNKNOWN_OPERATOR not in str(error):
+                    raise
+        options.register_custom_ops_library(ort_aie_ep.library_path())
+        return session()
 
 
 def _open(

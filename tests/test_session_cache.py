@@ -309,11 +309,42 @@ def test_given_options_count_and_may_be_given_again(folder: Path) -> None:
     np.testing.assert_array_equal(logits(first), logits(second))
 
 
-def test_a_library_that_is_registered_already_is_named(folder: Path) -> None:
+def test_the_library_may_be_registered_already(folder: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    expected = logits(ort_aie_ep.session(LLAMA))
+    np.testing.assert_array_equal(
+        logits(ort_aie_ep.session(LLAMA, session_options=options)), expected
+    )
+
+
+@pytest.mark.skipif(
+    not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"),
+    reason="the plugin interface lacks custom-op domains before 1.24",
+)
+def test_providers_of_given_options_stay(folder: Path) -> None:
+    """In another process: registering a provider concerns all of it."""
+    code = f"""
+import onnxruntime, ort_aie_ep
+name = "AieExecutionProvider"
+onnxruntime.register_execution_provider_library(name, ort_aie_ep.library_path())
+options = onnxruntime.SessionOptions()
+devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+options.add_provider_for_devices(devices, {{}})
+for _ in range(2):
+    session = ort_aie_ep.session({str(LLAMA)!r}, session_options=options)
+    print(*session.get_providers())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["AieExecutionProvider", "CPUExecutionProvider"] * 2
+
+
+def test_a_refused_option_is_told(folder: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(ort_aie_ep.library_path())
-    with pytest.raises(AieError, match=r"leave ort_aie_ep\.library_path"):
+    options.add_session_config_entry("session.intra_op_thread_affinities", "nonsense")
+    options.intra_op_num_threads = 2
+    with pytest.raises(AieError, match="cannot be opened"):
         ort_aie_ep.session(LLAMA, session_options=options)
 
 
