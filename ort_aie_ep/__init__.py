@@ -97,8 +97,8 @@ def session(
         kv: as for `compile`, "f16" or "bf16" gives past and present that type.
         last_logits: as for `compile`, give the last position's logits alone.
         fuse: as for `compile`, let norms, residuals and gates join the projections.
-        cache_dir: the cache; by default $ORT_AIE_CACHE, else $XDG_CACHE_HOME/ort_aie_ep, else
-            ~/.cache/ort_aie_ep.
+        cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
+            $XDG_CACHE_HOME or ~/.cache.
         progress: called with (bytes done, bytes in all, tensor that comes next) while weights are
             written into the cache.
 

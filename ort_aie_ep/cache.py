@@ -38,6 +38,8 @@ MANIFEST = "manifest.json"
 SETTLED_NS = 3_000_000_000
 # What a killed process leaves of its work goes away when another one works in the cache.
 LEFTOVER_SECONDS = 24 * 3600
+# A folder of its own: the build keeps ONNX Runtime's headers beside it.
+_OWN = "ort_aie_ep/models"
 _WORK = ".work-"
 _ROUNDS = 10
 _blake2b = partial(hashlib.blake2b, digest_size=20)
@@ -71,7 +73,7 @@ class _Source:
 
 
 def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """`given`, or $ORT_AIE_CACHE, or $XDG_CACHE_HOME/ort_aie_ep, or ~/.cache/ort_aie_ep.
+    """`given`, or $ORT_AIE_CACHE, or ort_aie_ep/models in $XDG_CACHE_HOME or in ~/.cache.
 
     Raises:
         AieError: none is set and there is no home.
@@ -82,9 +84,9 @@ def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
         return Path(own)
     shared = os.environ.get("XDG_CACHE_HOME", "")
     if Path(shared).is_absolute():  # others are to be ignored, says the specification
-        return Path(shared, "ort_aie_ep")
+        return Path(shared, _OWN)
     try:
-        return Path.home() / ".cache" / "ort_aie_ep"
+        return Path.home() / ".cache" / _OWN
     except RuntimeError as error:
         raise AieError(f"there is no home folder: {_remedy()}") from error
 

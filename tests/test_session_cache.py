@@ -276,9 +276,9 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.delenv(cache.VARIABLE, raising=False)
-    assert cache.cache_folder() == Path("/home/me/.cache/ort_aie_ep")
+    assert cache.cache_folder() == Path("/home/me/.cache/ort_aie_ep/models")
     monkeypatch.setenv("XDG_CACHE_HOME", "/shared")
-    assert cache.cache_folder() == Path("/shared/ort_aie_ep")
+    assert cache.cache_folder() == Path("/shared/ort_aie_ep/models")
     monkeypatch.setenv(cache.VARIABLE, "/own")
     assert cache.cache_folder() == Path("/own")
     assert cache.cache_folder(tmp_path) == tmp_path
