@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import helper
@@ -17,7 +19,7 @@ from op_models import ORT_VERSION, model_of, one_op_model, onnx_tensor, open_ses
 from projection_calls import Weights, activations, make_weights, q4nx_model
 
 import ort_aie_ep
-from ort_aie_ep.explain import explain
+from ort_aie_ep.explain import CLAIMS, LEAVES, explain
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import find_model
 
@@ -106,16 +108,45 @@ def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None
         np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
 
 
+# What the provider replaces; other operators take part in fusions of the passes alone.
+OPS = {
+    f"com.microsoft.{op}" for op in ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
+}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_both_doors_claim_the_same_nodes(name: str) -> None:
-    passes = {"aie.Q4NXMatMul", "aie.FlowAttention", "aie.Q4NXGather", "aie.Q4NXGatedMLP"}
-    ops = ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
-    claimed = Counter(
-        node.op.removeprefix("com.microsoft.")
-        for node in explain(DATA / name).nodes
-        if node.becomes in passes and node.op.removeprefix("com.microsoft.") in ops
-    )
-    assert assigned(session(str(DATA / name / "model.onnx"))) == claimed
+    nodes = explain(DATA / name, provider=True).nodes
+    doors = {n.node: (n.becomes != "", n.provider) for n in nodes if n.op in OPS}
+    assert set(doors.values()) == {(True, CLAIMS)}
+    assert {n.op for n in nodes if n.provider == CLAIMS} <= OPS
+    # Every other node that ONNX Runtime did not fold was offered and left.
+    others = {n.provider for n in nodes if n.op not in OPS | {"Constant", "Reshape"}}
+    assert others == {LEAVES}
+    claimed = assigned(session(str(DATA / name / "model.onnx")))
+    assert sum(claimed.values()) == len(doors)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_doors_leave_the_same_nodes_for_the_same_reasons(name: str, tmp_path: Path) -> None:
+    """One projection has g_idx."""
+    shutil.copytree(DATA / name, tmp_path / "model")
+    path = tmp_path / "model" / "model.onnx"
+    model = ir.load(path)
+    projection = next(node for node in model.graph if node.op_type == "MatMulNBits")
+    blocks = projection.attributes["K"].as_int() // 32
+    g_idx = ir.tensor(np.repeat(np.arange(blocks, dtype=np.int32), 32), name="g_idx")
+    given = ir.Value(name="g_idx", const_value=g_idx)
+    given.type, given.shape = ir.TensorType(g_idx.dtype), ir.Shape(g_idx.shape)
+    model.graph.register_initializer(given)
+    projection.resize_inputs(5)
+    projection.replace_input_with(4, given)
+    ir.save(model, path)
+    nodes = {n.node: n for n in explain(tmp_path / "model", provider=True).nodes if n.op in OPS}
+    assert {n.node for n in nodes.values() if n.provider == LEAVES} == {projection.name}
+    assert {n.node for n in nodes.values() if not n.becomes} == {projection.name}
+    assert nodes[projection.name or ""].provider_reason == nodes[projection.name or ""].not_npu
+    assert "g_idx" in nodes[projection.name or ""].not_npu
 
 
 @pytest.mark.parametrize(
