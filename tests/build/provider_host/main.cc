@@ -2,8 +2,8 @@
 //
 //   provider_host <libonnxruntime.so> <libort_aie_ep.so> <model.onnx> <head size> <new> <token>...
 //
-// The first line it prints has the new tokens. ONNX Runtime is opened as it runs: a Python wheel
-// has the library, and nothing to link against.
+// It prints the new tokens, and in a second line how many nodes the provider runs. ONNX Runtime is
+// opened as it runs: a Python wheel has the library, and nothing to link against.
 #define ORT_API_MANUAL_INIT
 #include <dlfcn.h>
 #include <onnxruntime_cxx_api.h>
@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr uint32_t kApi = 23;  // of ONNX Runtime 1.23, the oldest headers that build this project
+constexpr uint32_t kApi = 24;  // of ONNX Runtime 1.24, the first with all that the provider needs
 constexpr char kRegistration[] = "ort_aie_ep";
 constexpr char kProvider[] = "AieExecutionProvider";
 constexpr char kPast[] = "past_key_values.", kPresent[] = "present.";
@@ -31,7 +31,7 @@ void OpenRuntime(const char* path) {
   if (library == nullptr) throw std::runtime_error(dlerror());
   const auto base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(library, "OrtGetApiBase"));
   const OrtApi* api = base != nullptr ? base()->GetApi(kApi) : nullptr;
-  if (api == nullptr) throw std::runtime_error(std::string(path) + " is no ONNX Runtime >= 1.23");
+  if (api == nullptr) throw std::runtime_error(std::string(path) + " is no ONNX Runtime >= 1.24");
   Ort::InitApi(api);
 }
 
@@ -43,7 +43,16 @@ Ort::Session OpenSession(Ort::Env& env, const char* model) {
   if (devices.empty()) throw std::runtime_error("the library offers no device");
   Ort::SessionOptions options;
   options.AppendExecutionProvider_V2(env, devices, std::unordered_map<std::string, std::string>{});
+  options.AddConfigEntry("session.record_ep_graph_assignment_info", "1");
   return Ort::Session(env, model, options);
+}
+
+size_t CountProviderNodes(const Ort::Session& session) {
+  size_t count = 0;
+  for (const auto& part : session.GetEpGraphAssignmentInfo()) {
+    if (part.GetEpName() == kProvider) count += part.GetNodes().size();
+  }
+  return count;
 }
 
 // (1, heads, capacity, head size) float; past and present are the same memory, so a step adds its
@@ -118,7 +127,7 @@ void Run(int argc, char** argv) {
       tokens = {Step(session, caches, tokens, length)};
       std::printf("%lld ", static_cast<long long>(tokens[0]));
     }
-    std::printf("\n");
+    std::printf("\n%zu\n", CountProviderNodes(session));
   }
   env.UnregisterExecutionProviderLibrary(kRegistration);  // its sessions are gone
 }
