@@ -14,7 +14,7 @@ SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/
 
 # The model to measure with other engines, made with its vocabulary of 128256 if it is not there;
 # OPTIONS go to ort-aie bench.
-BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b-128k
+BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
 .PHONY: demo test lint check $(CHECK_ORTS) bench kernel-bench clean
@@ -40,7 +40,7 @@ $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
 
 # Beside llama.cpp and OpenVINO, half an hour; the first run builds llama.cpp for this CPU.
 bench: $(VENV)/bench/ready
-	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL)
+	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
 	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
 
 # Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
