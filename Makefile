@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 # Python must not find the source folder before the installed package of the same name.
 export PYTHONSAFEPATH := 1
-# The oldest ONNX Runtime that is supported, in an environment of its own.
+# The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
+# the first that has what the provider needs, and the one of the headers that apt has.
 OLDEST_ORT := 1.23.2
+PROVIDER_ORTS := 1.24.4 1.27.0
+CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 
 SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml
@@ -14,21 +17,26 @@ SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
-.PHONY: demo test lint check bench kernel-bench clean
+.PHONY: demo test lint check $(CHECK_ORTS) bench kernel-bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
 
 # The suite on the newest ONNX Runtime and on the oldest.
-test: $(VENV)/test-ready $(VENV)/oldest/ready
+test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/bin/python -m pytest
-	$(VENV)/oldest/bin/python -m pytest --ignore tests/build
+	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest --ignore tests/build
 
-# What continuous integration runs besides `test`: every instruction set, an old CPU, sanitizers.
-check: $(VENV)/test-ready
+# What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
+# set, an old CPU, sanitizers.
+check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) bash tests/check_sanitizers.sh
+
+# Both doors and whole models on one version of ONNX Runtime.
+$(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
+	$(VENV)/ort-$*/bin/python -m pytest -q tests/ops tests/models
 
 # Beside llama.cpp and OpenVINO, half an hour; the first run builds llama.cpp for this CPU.
 bench: $(VENV)/bench/ready
@@ -49,7 +57,7 @@ lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy ort_aie_ep graph_passes
-	find src -name '*.cc' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	find src tests -name '*.cc' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 
 clean:
 	rm -rf $(VENV) build dist
@@ -57,22 +65,35 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/ready: $(VENV)/bin/python $(SOURCES)
-	$(VENV)/bin/python -m pip install --quiet '.[genai]'
+# One wheel serves every environment: the C++ side does not depend on the ONNX Runtime that is
+# installed.
+$(VENV)/dist/ready: $(VENV)/bin/python $(SOURCES)
+	rm -rf $(VENV)/dist
+	$(VENV)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(VENV)/dist .
+	touch $@
+
+# $(call install,environment,extras,what besides): pip keeps a package whose version did not change,
+# so the wheel comes by force and then what it needs.
+define install
+	$(1)/bin/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/dist/*.whl
+	$(1)/bin/python -m pip install --quiet $(3) "$$(echo $(VENV)/dist/*.whl)[$(2)]"
+endef
+
+$(VENV)/ready: $(VENV)/dist/ready
+	$(call install,$(VENV),genai)
 	touch $@
 
 $(VENV)/test-ready: $(VENV)/ready
-	$(VENV)/bin/python -m pip install --quiet '.[genai,test]'
+	$(call install,$(VENV),test)
 	touch $@
 
 $(VENV)/lint-ready: $(VENV)/test-ready
-	$(VENV)/bin/python -m pip install --quiet '.[lint]'
+	$(call install,$(VENV),lint)
 	touch $@
 
-# The C++ side does not depend on the ONNX Runtime that is installed: one wheel serves both.
-$(VENV)/oldest/ready: $(VENV)/bin/python $(SOURCES)
-	$(PYTHON) -m venv $(VENV)/oldest
-	$(VENV)/oldest/bin/python -m pip install --quiet 'onnxruntime==$(OLDEST_ORT)' '.[test]'
+$(VENV)/ort-%/ready: $(VENV)/dist/ready
+	$(PYTHON) -m venv $(VENV)/ort-$*
+	$(call install,$(VENV)/ort-$*,test,onnxruntime==$*)
 	touch $@
 
 $(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)

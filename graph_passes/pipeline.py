@@ -17,8 +17,10 @@ from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
-def run_passes(model: ir.Model) -> Report:
+def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
+
+    Without `fuse` each node is replaced by one of its own, as the execution provider does it.
 
     Raises:
         AieError: a node that should be replaced is malformed.
@@ -29,7 +31,7 @@ def run_passes(model: ir.Model) -> Report:
         RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
         # A pattern has a fixed number of outputs: without and with output_qk.
         RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
-        RewritePass(gated_mlp_rules(report)),
+        *([RewritePass(gated_mlp_rules(report))] if fuse else []),
         common_passes.RemoveUnusedNodesPass(),
     )
     try:
@@ -41,7 +43,8 @@ def run_passes(model: ir.Model) -> Report:
         if cause is None:
             raise
         raise cause from None
-    fuse_norms(model, report)
+    if fuse:
+        fuse_norms(model, report)
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

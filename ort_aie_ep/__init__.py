@@ -1,6 +1,8 @@
 """int4 LLMs in ONNX Runtime on AMD Ryzen AI NPUs, and on any CPU.
 
     import onnxruntime, ort_aie_ep
+    session = ort_aie_ep.session("model_folder")    # compiled into a cache, once
+
     ort_aie_ep.compile("model_folder", "compiled_folder")
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(ort_aie_ep.library_path())
@@ -19,10 +21,12 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     import os
 
+    import onnxruntime
+
     from ort_aie_ep.compiler import CompileResult, Progress
 
 __version__ = "0.1.0"
-__all__ = ["AieError", "__version__", "compile", "library_path"]
+__all__ = ["AieError", "__version__", "compile", "library_path", "session"]
 
 
 def library_path() -> str:
@@ -54,10 +58,58 @@ def compile(
     *,
     kv: str | None = None,
     last_logits: bool = False,
+    fuse: bool = True,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles a model folder: see `ort_aie_ep.compiler.compile_model`."""
     # Importing the package must stay light for applications that only want library_path().
     from ort_aie_ep.compiler import compile_model
 
-    return compile_model(source, destination, kv=kv, last_logits=last_logits, progress=progress)
+    return compile_model(
+        source, destination, kv=kv, last_logits=last_logits, fuse=fuse, progress=progress
+    )
+
+
+def session(
+    model: str | os.PathLike[str],
+    *,
+    session_options: onnxruntime.SessionOptions | None = None,
+    kv: str | None = None,
+    last_logits: bool = False,
+    fuse: bool = True,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> onnxruntime.InferenceSession:
+    """An ordinary session on a model, which is compiled into a cache first unless it is there.
+
+    A model that is compiled already is opened as it is. The cache knows a model by a hash of its
+    .onnx file and its external data files (about 1 s for 1 GB), which is taken again only when a
+    file's path, size, times or inode change, so that reopening takes as long as a session does.
+    This package's version, its format, `kv`, `last_logits` and `fuse` have entries of their own.
+    An entry takes 5 bits a weight on disk and is never removed: delete the folder to clear it.
+    Processes may share a cache.
+
+    Args:
+        model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
+        session_options: the custom-op library is registered on it unless it is there already; a
+            new one by default. Providers that were added to it are kept; else there is the CPU EP
+            alone.
+        kv: as for `compile`, "f16" or "bf16" gives past and present that type.
+        last_logits: as for `compile`, give the last position's logits alone.
+        fuse: as for `compile`, let norms, residuals and gates join the projections.
+        cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
+            $XDG_CACHE_HOME or ~/.cache.
+        progress: called with (bytes done, bytes in all, tensor that comes next) while weights are
+            written into the cache.
+
+    Raises:
+        AieError: the model is none, is damaged, has nothing to compile, or changes meanwhile;
+            it is compiled already and `kv`, `last_logits` or `fuse` is given; the cache cannot be
+            written; ONNX Runtime refuses the session.
+    """
+    from ort_aie_ep.cache import Choices, cache_folder, compiled_file
+    from ort_aie_ep.sessions import open_compiled
+
+    choices = Choices(kv=kv, last_logits=last_logits, fuse=fuse)
+    file = compiled_file(Path(model), cache_folder(cache_dir), choices, progress)
+    return open_compiled(file, session_options)

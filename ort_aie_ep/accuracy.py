@@ -24,7 +24,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder, Logits, Tokens, context_length
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder
-from ort_aie_ep.session import Options, open_edited, open_session
+from ort_aie_ep.sessions import Options, open_edited, open_session
 from ort_aie_ep.text import held_out_tokens, load_tokenizer, prefix_tokens
 
 RESAMPLES = 2000

@@ -17,7 +17,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder, Tokens, context_length
 from ort_aie_ep.model_folder import ModelFolder
 from ort_aie_ep.pair import Pair, open_pair
-from ort_aie_ep.session import Options
+from ort_aie_ep.sessions import Options
 from ort_aie_ep.text import measuring_tokens
 
 # ONNX Runtime's threads spin for a while after a run, on the cores that the other session wants.

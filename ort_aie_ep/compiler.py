@@ -54,6 +54,7 @@ def compile_model(
     *,
     kv: str | None = None,
     last_logits: bool = False,
+    fuse: bool = True,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles the model in `source` into the new folder `destination`.
@@ -67,6 +68,7 @@ def compile_model(
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
         last_logits: give the last position's logits alone, (batch, 1, vocabulary).
+        fuse: let norms, residuals and gates join the projections; False replaces node by node.
         progress: called as weights are written.
 
     Raises:
@@ -77,7 +79,7 @@ def compile_model(
     target = Path(destination)
     model = load_model(folder.model)
     data_files = external_files(model)
-    report = run_passes(model)
+    report = run_passes(model, fuse=fuse)
     outcomes = tuple(report.outcomes.values())
     if not any(outcome.becomes for outcome in outcomes):
         already = any(node.domain == "aie" for node in model.graph)

@@ -12,7 +12,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import context_length, greedy
 from ort_aie_ep.model_folder import ModelFolder
 from ort_aie_ep.pair import open_pair
-from ort_aie_ep.session import Options
+from ort_aie_ep.sessions import Options
 from ort_aie_ep.text import encode, load_tokenizer, measuring_tokens
 
 MODEL = Path(__file__).with_name("demo_model")

@@ -84,7 +84,7 @@ def _run_operator() -> str:
         AieError: the library does not load, or computes something else.
     """
     from ort_aie_ep import _native
-    from ort_aie_ep.session import Options, open_operator
+    from ort_aie_ep.sessions import Options, open_operator
 
     k, n = 256, 32
     rng = np.random.default_rng(0)

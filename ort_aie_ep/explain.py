@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -16,9 +16,11 @@ from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.machine import find_npu, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
+from ort_aie_ep.provider import place
 
 HOST, CPU_EP, GONE = "host target", "CPU EP", "folded away"
 NO_OPERATOR = "no aie operator"
+CLAIMS, LEAVES = "claims", "leaves"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class NodeFate:
         becomes: the aie operator that a compilation makes of it, or an empty string.
         runs: where it runs in the end: HOST, CPU_EP, or nowhere because it is GONE.
         not_npu: why not on the NPU.
+        provider: what the execution provider does with the node as it stands, CLAIMS or LEAVES;
+            empty where it was not asked, or never saw the node because ONNX Runtime folded it.
+        provider_reason: why the execution provider leaves it, in its words; often empty.
     """
 
     node: str
@@ -38,35 +43,64 @@ class NodeFate:
     becomes: str
     runs: str
     not_npu: str
+    provider: str = ""
+    provider_reason: str = ""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A model's nodes in graph order."""
+    """A model's nodes in graph order.
+
+    Attributes:
+        model: its .onnx file.
+        compiled: whether it is compiled.
+        nodes: the file's nodes.
+        provider: whether the execution provider was asked too.
+    """
 
     model: str
     compiled: bool
     nodes: tuple[NodeFate, ...]
+    provider: bool = False
 
     def rows(self) -> list[tuple[int, NodeFate]]:
         """(count, a node) of nodes that differ in their name alone; aie first, then by count."""
-        alike = Counter((node.op, node.becomes, node.runs, node.not_npu) for node in self.nodes)
-        rows = [(count, NodeFate("", *fate)) for fate, count in alike.items()]
+        alike = Counter(replace(node, node="") for node in self.nodes)
+        rows = [(count, fate) for fate, count in alike.items()]
         return sorted(rows, key=lambda row: (row[1].runs != HOST, -row[0], row[1].op))
 
 
-def explain(path: Path) -> Explanation:
+def explain(path: Path, *, provider: bool = False) -> Explanation:
     """Explains a model folder or an .onnx file, compiled or not.
 
+    With `provider`, AieExecutionProvider is asked too, in a session on the model as it is.
+
     Raises:
-        AieError: there is no model, or it is damaged.
+        AieError: there is no model, or it is damaged; `provider` with a compiled model, with ONNX
+            Runtime before 1.24, or with a model that it cannot open.
     """
     folder = find_model(path)
     model = load_model(folder.model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
     npu = f"no xrt target in this build; {why_no_npu(find_npu()) or 'an NPU is there'}"
     nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
-    return Explanation(str(folder.model), compiled, nodes)
+    if provider:
+        if compiled:
+            raise AieError(
+                f"{folder.model} is compiled: the execution provider is for models that are not"
+            )
+        nodes = _with_provider(nodes, folder.model)
+    return Explanation(str(folder.model), compiled, nodes, provider)
+
+
+def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, ...]:
+    placements = place(model)
+    return tuple(
+        replace(node, provider=CLAIMS if placed.claimed else LEAVES, provider_reason=placed.reason)
+        if (placed := placements.get(node.node)) is not None
+        else node
+        for node in nodes
+    )
 
 
 def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:

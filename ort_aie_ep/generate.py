@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep import session as sessions
+from ort_aie_ep import sessions
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.model_folder import ModelFolder
 

@@ -13,7 +13,7 @@ from ort_aie_ep.compiler import CompileResult, Progress, compile_model
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import ModelFolder, find_model
-from ort_aie_ep.session import Options, inspect, open_session
+from ort_aie_ep.sessions import Options, inspect, open_session
 
 
 @dataclass(frozen=True)

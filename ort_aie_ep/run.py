@@ -13,7 +13,7 @@ import numpy as np
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder, Tokens, context_length, greedy, stop_tokens
 from ort_aie_ep.model_folder import ModelFolder
-from ort_aie_ep.session import LOG_FATAL, Options, open_session, plain_message
+from ort_aie_ep.sessions import LOG_FATAL, Options, open_session, plain_message
 from ort_aie_ep.text import TextStream, encode, load_tokenizer
 
 Write = Callable[[str], None]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
@@ -26,7 +27,7 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.session import Options, open_edited, open_session
+from ort_aie_ep.sessions import Options, open_edited, open_session
 from ort_aie_ep.text import TextStream, load_tokenizer
 
 DATA = Path(__file__).parent / "data"
@@ -326,6 +327,45 @@ def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
         assert "weight_prepacked" in reason
         result = succeeded("explain", tmp_path / folder, "--nodes")
         assert "weight_prepacked" in result.stdout
+
+
+ASSIGNMENTS = hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info")
+
+
+@pytest.mark.skipif(not ASSIGNMENTS, reason="ONNX Runtime tells assignments from 1.24 on")
+def test_explain_ep_prints_both_doors() -> None:
+    nodes = report("explain", LLAMA, "--ep")["nodes"]
+    claimed = [node for node in nodes if node["provider"] == "claims"]
+    assert len(claimed) == 14
+    assert all(node["becomes"] for node in claimed)
+    assert {n["provider"] for n in nodes if n["op"] in ("Sigmoid", "Cast")} == {"leaves"}
+    assert {n["provider"] for n in nodes if n["op"] in ("Constant", "Reshape")} == {""}
+    result = succeeded("explain", LLAMA, "--ep")
+    assert "would run as" in result.stdout
+    assert "execution provider" in result.stdout
+    attention = next(row for row in result.stdout.splitlines() if "GroupQuery" in row)
+    assert "aie.FlowAttention" in attention
+    assert "claims" in attention
+    assert "the execution provider claims 14 nodes" in result.stderr
+    assert "execution provider" not in succeeded("explain", LLAMA).stdout
+
+
+@pytest.mark.skipif(not ASSIGNMENTS, reason="ONNX Runtime tells assignments from 1.24 on")
+def test_explain_ep_tells_why_the_session_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_AIE_NUMERICS", "fp8")
+    assert "numerics=fp8 is unknown" in mistake("explain", LLAMA, "--ep")
+
+
+def test_explain_ep_needs_a_newer_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    if ASSIGNMENTS:
+        name = "get_provider_graph_assignment_info"
+        monkeypatch.delattr(onnxruntime.InferenceSession.__mro__[1], name, raising=False)
+        monkeypatch.delattr(onnxruntime.InferenceSession, name, raising=False)
+    assert "1.24 is the first that can" in mistake("explain", LLAMA, "--ep")
+
+
+def test_explain_ep_is_for_models_that_are_not_compiled(compiled: Path) -> None:
+    assert "is compiled: the execution provider is for" in mistake("explain", compiled, "--ep")
 
 
 # --- doctor ---

@@ -25,7 +25,7 @@ from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
     from ort_aie_ep.model_folder import ModelFolder
-    from ort_aie_ep.session import Options
+    from ort_aie_ep.sessions import Options
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -248,7 +248,7 @@ def demo_command(
     from ort_aie_ep import demo
     from ort_aie_ep.model_folder import find_model
     from ort_aie_ep.pair import compiled_for_now
-    from ort_aie_ep.session import inspect
+    from ort_aie_ep.sessions import inspect
 
     where = model or demo.MODEL
     if model is None and not where.is_dir():

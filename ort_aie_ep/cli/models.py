@@ -40,6 +40,10 @@ def compile_command(
         bool,
         typer.Option("--last-logits", help="Logits of the last position only: faster prompts."),
     ] = False,
+    no_fuse: Annotated[
+        bool,
+        typer.Option("--no-fuse", help="Replace node by node, as the execution provider does."),
+    ] = False,
 ) -> None:
     """Compile an int4 model for the aie.* operators.
 
@@ -62,6 +66,7 @@ def compile_command(
             destination,
             kv=kv.value if kv else None,
             last_logits=last_logits,
+            fuse=not no_fuse,
             progress=progress,
         )
     from ort_aie_ep.cli.tables import outcomes_table
@@ -101,7 +106,7 @@ def run_command(
     ```
     """
     from ort_aie_ep.run import run_in_genai, run_in_session
-    from ort_aie_ep.session import inspect
+    from ort_aie_ep.sessions import inspect
 
     model = inspect(folder)
     if not model.compiled:
@@ -122,6 +127,10 @@ def run_command(
 def explain_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder or .onnx file.")],
     nodes: Annotated[bool, typer.Option("--nodes", help="A row for each node.")] = False,
+    ep: Annotated[
+        bool,
+        typer.Option("--ep", help="Also what the execution provider does, without compiling."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Say where each node of a model runs, and why not on the NPU.
@@ -131,11 +140,12 @@ def explain_command(
     ```
     ort-aie explain MODEL
     ort-aie explain COMPILED --nodes
+    ort-aie explain MODEL --ep
     ```
     """
-    from ort_aie_ep.explain import explain
+    from ort_aie_ep.explain import CLAIMS, explain
 
-    explanation = explain(model)
+    explanation = explain(model, provider=ep)
     if json:
         console.print_json(explanation)
         return
@@ -146,6 +156,9 @@ def explain_command(
         f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
         "loads them"
     )
+    if ep:
+        claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
+        console.note(f"without compiling, the execution provider claims {claimed} nodes")
     if not explanation.compiled:
         console.next_command("ort-aie", "compile", model, "COMPILED")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ort_aie_ep.session import Options
+    from ort_aie_ep.sessions import Options
 
 
 class Target(StrEnum):
@@ -60,6 +60,6 @@ def session_options(
     target: Target | None, numerics: Numerics | None, threads: int | None
 ) -> Options:
     """The options as the rest of the package takes them."""
-    from ort_aie_ep.session import Options
+    from ort_aie_ep.sessions import Options
 
     return Options(target and target.value, numerics and numerics.value, threads)

@@ -42,6 +42,7 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     table = _table(
         *(["node", "op"] if each_node else ["op", "count"]),
         "runs on" if explanation.compiled else "would run as",
+        *(["execution provider"] if explanation.provider else []),
         "why not on the NPU",
         right={"count"},
     )
@@ -49,9 +50,17 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     for count, fate in rows:
         op = fate.op.removeprefix("com.microsoft.")
         first = [fate.node, op] if each_node else [op, str(count)]
-        cells = map(Text, [*first, fate.becomes or fate.runs, fate.not_npu])
+        provider = [_provider_cell(fate)] if explanation.provider else []
+        cells = map(Text, [*first, fate.becomes or fate.runs, *provider, fate.not_npu])
         table.add_row(*cells, style=None if fate.runs == HOST else "dim")
     return table
+
+
+def _provider_cell(fate: NodeFate) -> str:
+    """What the execution provider does, and why where the passes say something else."""
+    if fate.provider_reason in ("", fate.not_npu):
+        return fate.provider
+    return f"{fate.provider}: {fate.provider_reason}"
 
 
 def placement_line(nodes: Iterable[NodeFate]) -> str:

@@ -19,7 +19,7 @@ from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import ModelFolder, find_model
 from ort_aie_ep.peers.engine import Model, Settings, StepEngine
 from ort_aie_ep.q4nx import BLOCK_BYTES, MINIMA_BYTES
-from ort_aie_ep.session import Options, open_session
+from ort_aie_ep.sessions import Options, open_session
 
 if TYPE_CHECKING:
     from ort_aie_ep.peers.weights import LlamaWeights

@@ -23,7 +23,7 @@ from ort_aie_ep.peers.growth import Growth
 from ort_aie_ep.peers.process import FIRST_PROMPT, Progress, Setup, Worker, settle
 from ort_aie_ep.peers.starts import Starts
 from ort_aie_ep.peers.weights import LlamaWeights
-from ort_aie_ep.session import inspect
+from ort_aie_ep.sessions import inspect
 
 # What is measured unless a user chooses otherwise.
 DECODE_LENGTHS = (64, 512, 2048, 4096)

@@ -165,7 +165,14 @@ size_t KernelContext::InputCount() const {
 }
 
 Tensor KernelContext::Input(size_t index) const {
-  if (index >= InputCount()) return {};
+  if (map_ != nullptr) {
+    if (index >= map_->inputs.size()) return {};
+    const IoMap::Input& input = map_->inputs[index];
+    if (input.index == IoMap::kAbsent) return input.constant;
+    index = static_cast<size_t>(input.index);
+  } else if (index >= InputCount()) {
+    return {};
+  }
   const OrtValue* value = nullptr;
   Check(api_, api_->KernelContext_GetInput(context_, index, &value));
   Tensor input = DescribeValue(api_, value);
@@ -174,6 +181,10 @@ Tensor KernelContext::Input(size_t index) const {
 }
 
 void* KernelContext::Output(size_t index, const Shape& shape) const {
+  if (map_ != nullptr) {
+    if (index >= map_->outputs.size() || map_->outputs[index] == IoMap::kAbsent) return nullptr;
+    index = static_cast<size_t>(map_->outputs[index]);
+  }
   OrtValue* value = nullptr;
   Check(api_, api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
   void* data = nullptr;

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ops/error.h"
 #include "ops/tensor.h"
@@ -46,21 +47,33 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
   }
 }
 
-// What a kernel learns of its node when it is created.
-class KernelInfo {
+// What a kernel learns of its node when it is created, whichever door the node came through.
+class NodeInfo {
+ public:
+  virtual ~NodeInfo() = default;
+  virtual int64_t Int(const char* attribute, int64_t fallback) const = 0;
+  virtual float Float(const char* attribute, float fallback) const = 0;
+  // Empty where the node has no such attribute.
+  virtual std::string String(const char* attribute) const = 0;
+  // Absent when input `index` is not an initializer.
+  virtual Tensor ConstantInput(size_t index) const = 0;
+  // The session's option `name`.
+  virtual std::optional<std::string> ConfigEntry(const char* name) const = 0;
+};
+
+// Of a custom op's node.
+class KernelInfo final : public NodeInfo {
  public:
   KernelInfo(const OrtApi* api, uint32_t version, const OrtKernelInfo* info)
       : api_(api), version_(version), info_(info) {}
 
-  int64_t Int(const char* attribute, int64_t fallback) const;
-  float Float(const char* attribute, float fallback) const;
-  // Empty where the node has no such attribute.
-  std::string String(const char* attribute) const;
+  int64_t Int(const char* attribute, int64_t fallback) const override;
+  float Float(const char* attribute, float fallback) const override;
+  std::string String(const char* attribute) const override;
+  Tensor ConstantInput(size_t index) const override;
+  // The config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
+  std::optional<std::string> ConfigEntry(const char* name) const override;
   std::string NodeName() const;
-  // Absent when input `index` is not an initializer.
-  Tensor ConstantInput(size_t index) const;
-  // The session's config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
-  std::optional<std::string> ConfigEntry(const char* name) const;
 
  private:
   const OrtApi* api_;
@@ -68,10 +81,24 @@ class KernelInfo {
   const OrtKernelInfo* info_;
 };
 
+// Where the inputs and outputs of an op stand in a node that ONNX Runtime made for it: a fused node
+// has them in another order, without those that are left empty and without dropped constants.
+struct IoMap {
+  static constexpr int kAbsent = -1;
+  struct Input {
+    int index = kAbsent;
+    Tensor constant;  // where index is kAbsent
+  };
+  std::vector<Input> inputs;
+  std::vector<int> outputs;
+};
+
 // Inputs, outputs and threads of one call.
 class KernelContext {
  public:
-  KernelContext(const OrtApi* api, OrtKernelContext* context) : api_(api), context_(context) {}
+  // Without a map, inputs and outputs stand where the op has them.
+  KernelContext(const OrtApi* api, OrtKernelContext* context, const IoMap* map = nullptr)
+      : api_(api), context_(context), map_(map) {}
 
   size_t InputCount() const;
   // Not present: beyond the last input, left empty, or left out by a stand-in.
@@ -84,6 +111,7 @@ class KernelContext {
  private:
   const OrtApi* api_;
   OrtKernelContext* context_;
+  const IoMap* map_;
 };
 
 // ONNX Runtime's intra-op threads.

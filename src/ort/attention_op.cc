@@ -6,7 +6,7 @@
 namespace ort_aie {
 namespace {
 
-FlowAttentionAttributes ReadAttributes(const KernelInfo& info) {
+FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   FlowAttentionAttributes a;
   a.num_heads = info.Int("num_heads", 0);
   a.kv_num_heads = info.Int("kv_num_heads", 0);
@@ -26,7 +26,7 @@ FlowAttentionAttributes ReadAttributes(const KernelInfo& info) {
 
 class AttentionKernel final : public Kernel {
  public:
-  explicit AttentionKernel(const KernelInfo& info)
+  explicit AttentionKernel(const NodeInfo& info)
       : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
         op_(ReadAttributes(info)) {}
 
@@ -82,7 +82,7 @@ const OpDescription& FlowAttentionDescription() {
       .required_inputs = 1,
       .outputs = 3,
       .required_outputs = 3,
-      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
         return std::make_unique<AttentionKernel>(info);
       },
       .infer = InferAttention};

@@ -41,7 +41,7 @@ class ShapeContext {
 struct OpDescription {
   const char* name;
   size_t inputs, required_inputs, outputs, required_outputs;
-  std::unique_ptr<Kernel> (*create)(const KernelInfo& info);
+  std::unique_ptr<Kernel> (*create)(const NodeInfo& info);
   void (*infer)(const ShapeContext& context);
 };
 

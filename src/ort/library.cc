@@ -6,6 +6,9 @@
 #include <mutex>
 
 #include "ort/custom_op.h"
+#if ORT_API_VERSION >= 24
+#include "ort/ep/factory.h"
+#endif
 
 #define ORT_AIE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -54,13 +57,30 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* opti
   });
 }
 
-// No execution provider yet: registering the library offers no device. It lets onnxruntime-genai
-// find the library by its bare name in `custom_ops_library`.
-ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtApiBase*,
-                                                         const OrtLogger*, OrtEpFactory**, size_t,
-                                                         size_t* num_factories) {
-  *num_factories = 0;
+// Before ONNX Runtime 1.24 the plugin interface lacks what the provider needs: the library offers
+// no device then. Registering it still lets onnxruntime-genai find it by its bare name in
+// `custom_ops_library`.
+ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtApiBase* base,
+                                                         const OrtLogger*, OrtEpFactory** factories,
+                                                         size_t most, size_t* count) {
+  using namespace ort_aie;
+  *count = 0;
+#if ORT_API_VERSION >= 24
+  return Guard(AnyApi(base), [&] {
+    const RuntimeApi runtime = NegotiateApi(base);
+    if (runtime.version < 24 || most == 0) return;
+    factories[0] = new ep::Factory(runtime, DomainOf(runtime));
+    *count = 1;
+  });
+#else
+  (void)base, (void)factories, (void)most;
   return nullptr;
+#endif
 }
 
-ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory(OrtEpFactory*) { return nullptr; }
+ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFactory* factory) {
+#if ORT_API_VERSION >= 24
+  delete static_cast<ort_aie::ep::Factory*>(factory);
+#endif
+  return nullptr;
+}

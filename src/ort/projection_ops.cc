@@ -9,7 +9,7 @@
 namespace ort_aie {
 namespace {
 
-Q4NXMatMulAttributes ReadAttributes(const KernelInfo& info) {
+Q4NXMatMulAttributes ReadAttributes(const NodeInfo& info) {
   return {info.Int("K", 0),         info.Int("N", 0),      info.Int("accuracy_level", 0),
           info.Int("symmetric", 0), info.Int("format", 0), info.Float("norm_epsilon", 0.0f)};
 }
@@ -23,7 +23,7 @@ class MatMulKernel final : public Kernel {
  public:
   enum Input { kA, kWeights, kBias, kNormWeight, kSkip, kInputCount };
 
-  explicit MatMulKernel(const KernelInfo& info)
+  explicit MatMulKernel(const NodeInfo& info)
       : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
         op_("W", ReadAttributes(info), info.ConstantInput(kWeights), options_) {}
 
@@ -44,7 +44,7 @@ class GatedMLPKernel final : public Kernel {
  public:
   enum Input { kA, kGate, kUp, kNormWeight, kSkip, kInputCount };
 
-  explicit GatedMLPKernel(const KernelInfo& info)
+  explicit GatedMLPKernel(const NodeInfo& info)
       : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
         op_(ReadAttributes(info), info.String("activation"), info.ConstantInput(kGate),
             info.ConstantInput(kUp), options_) {}
@@ -64,7 +64,7 @@ class GatedMLPKernel final : public Kernel {
 
 class GatherKernel final : public Kernel {
  public:
-  explicit GatherKernel(const KernelInfo& info)
+  explicit GatherKernel(const NodeInfo& info)
       : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
         op_({info.Int("K", 0), info.Int("N", 0), info.Int("format", 0),
              FromOnnxType(static_cast<ONNXTensorElementDataType>(
@@ -111,7 +111,7 @@ const OpDescription& Q4NXMatMulDescription() {
       .required_inputs = 2,
       .outputs = 2,
       .required_outputs = 1,
-      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
         return std::make_unique<MatMulKernel>(info);
       },
       .infer = [](const ShapeContext& context) { InferProjection(context, MatMulKernel::kSkip); }};
@@ -125,7 +125,7 @@ const OpDescription& Q4NXGatedMLPDescription() {
       .required_inputs = 3,
       .outputs = 2,
       .required_outputs = 1,
-      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
         return std::make_unique<GatedMLPKernel>(info);
       },
       .infer =
@@ -140,7 +140,7 @@ const OpDescription& Q4NXGatherDescription() {
       .required_inputs = 2,
       .outputs = 1,
       .required_outputs = 1,
-      .create = [](const KernelInfo& info) -> std::unique_ptr<Kernel> {
+      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
         return std::make_unique<GatherKernel>(info);
       },
       .infer = InferGather};

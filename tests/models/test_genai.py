@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -168,3 +170,23 @@ print("generated")
 """
     result = run_elsewhere(code)
     assert "generated" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_execution_provider_runs_a_source_as_it_is(name: str, tmp_path: Path) -> None:
+    """Registered with genai, named in its configuration: the texts are those of a compilation."""
+    og.register_execution_provider_library("AieExecutionProvider", ort_aie_ep.library_path())
+    try:
+        shutil.copytree(DATA / name, tmp_path / "source")
+        path = tmp_path / "source" / "genai_config.json"
+        config = json.loads(path.read_text())
+        options = config["model"]["decoder"].setdefault("session_options", {})
+        options["provider_options"] = [{"AieExecutionProvider": {}}]
+        path.write_text(json.dumps(config))
+        ort_aie_ep.compile(DATA / name, tmp_path / "compiled", fuse=False)
+        prompts = [[5, 9, 100, 7], [11, 12, 13]]
+        expected = genai_text(tmp_path / "compiled", prompts, 40)
+        assert genai_text(tmp_path / "source", prompts, 40) == expected
+    finally:
+        gc.collect()  # sessions hold the provider
+        og.unregister_execution_provider_library("AieExecutionProvider")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Exceptions carry the same text as ONNX Runtime's log lines; only what would end the process logs.
 LOG_FATAL = 4
+# What ONNX Runtime says of a node that no library that it knows has registered.
+UNKNOWN_OPERATOR = "is not a registered function/op"
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,37 @@ def open_edited(model: bytes, folder: Path, options: Options) -> onnxruntime.Inf
 def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSession:
     """A session, with our library, on a model that has all its weights in itself."""
     return _open(model, Path("the operator's graph"), options, True, {})
+
+
+def open_compiled(
+    model: Path, session_options: onnxruntime.SessionOptions | None
+) -> onnxruntime.InferenceSession:
+    """A session on a compiled model with a user's options, which get our library if they lack it.
+
+    Providers that were added to the options are kept; else there is the CPU EP alone.
+
+    Raises:
+        AieError: ONNX Runtime refuses the model or an option.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions() if session_options is None else session_options
+
+    def session() -> onnxruntime.InferenceSession:
+        providers = None if options.has_providers() else ["CPUExecutionProvider"]
+        return onnxruntime.InferenceSession(model, options, providers=providers)
+
+    with _errors(f"{model} cannot be opened"):
+        if session_options is not None:
+            # They cannot be asked whether they have our operators, by the library or by the
+            # provider's devices, and refuse them twice. Without, ONNX Runtime stops at the graph.
+            try:
+                return session()
+            except Exception as error:  # ONNX Runtime's share no base class
+                if UNKNOWN_OPERATOR not in str(error):
+                    raise
+        options.register_custom_ops_library(ort_aie_ep.library_path())
+        return session()
 
 
 def _open(

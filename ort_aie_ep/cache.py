@@ -1,0 +1,293 @@
+"""Compiled models that `ort_aie_ep.session` keeps: made once for each content and choice.
+
+    <cache>/sources/<hash of a path>.json   what lies at that path: file stats and content hashes
+    <cache>/<key>/                          model, weights, compilation's report, manifest.json
+
+Nothing here is locked. Each file and each entry is written beside and renamed, so that processes
+see all of it or nothing; of several that compile the same, the first one's entry stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ort_aie_ep
+from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.model_folder import find_model
+
+if TYPE_CHECKING:
+    from ort_aie_ep.compiler import Progress
+
+VARIABLE = "ORT_AIE_CACHE"
+MANIFEST = "manifest.json"
+# A file that was written in the same tick of the file system's clock as it was hashed looks like
+# the hashed one; ticks are 10 ms at most on Linux, 2 s on FAT and some network file systems.
+SETTLED_NS = 3_000_000_000
+# What a killed process leaves of its work goes away when another one works in the cache.
+LEFTOVER_SECONDS = 24 * 3600
+# A folder of its own: the build keeps ONNX Runtime's headers beside it.
+_OWN = "ort_aie_ep/models"
+_WORK = ".work-"
+_ROUNDS = 10
+_blake2b = partial(hashlib.blake2b, digest_size=20)
+
+# File, as the model names it → (bytes, modified ns, changed ns, inode).
+_Stats = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a compilation may do differently: the options of `ort_aie_ep.compile`."""
+
+    kv: str | None = None
+    last_logits: bool = False
+    fuse: bool = True
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What lies at a path.
+
+    Attributes:
+        compiled: whether it is a compiled model; nothing is hashed then.
+        stats: of the .onnx file and its external data files.
+        digests: BLAKE2b of the same files.
+    """
+
+    compiled: bool
+    stats: _Stats
+    digests: dict[str, str]
+
+
+def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """`given`, or $ORT_AIE_CACHE, or ort_aie_ep/models in $XDG_CACHE_HOME or in ~/.cache.
+
+    Raises:
+        AieError: none is set and there is no home.
+    """
+    if given is not None:
+        return Path(given)
+    if own := os.environ.get(VARIABLE):
+        return Path(own)
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(shared).is_absolute():  # others are to be ignored, says the specification
+        return Path(shared, _OWN)
+    try:
+        return Path.home() / ".cache" / _OWN
+    except RuntimeError as error:
+        raise AieError(f"there is no home folder: {_remedy()}") from error
+
+
+def compiled_file(
+    source: Path, cache: Path, choices: Choices, progress: Progress | None = None
+) -> Path:
+    """The .onnx file of `source`'s compilation, made now if the cache has none that is whole.
+
+    The key is a hash of the model's files, this package's version, its format and the choices.
+    Hashing reads all weights, about 1 s for 1 GB. It is done once: afterwards a file with the same
+    path, size, modification and change time, and inode counts as unchanged. Of a cached entry, the
+    .onnx file's hash and the sizes of all others are checked; weights are not read.
+
+    Returns:
+        The file in the cache, or `source`'s own if that is compiled already.
+
+    Raises:
+        AieError: `source` is no model, is damaged or has nothing to compile; it is compiled already
+            but choices are made; it changes meanwhile; the cache cannot be written.
+    """
+    model = find_model(source).model
+    index = cache / "sources" / f"{_hash(os.fsencode(model.absolute()))}.json"
+    found = _indexed(index, model) or _read_source(index, model)
+    if found.compiled:
+        if choices != Choices():
+            raise AieError(
+                f"{model} is compiled already: kv, last_logits and fuse belong to its compilation; "
+                "leave them out, or give the model it was made from"
+            )
+        return model
+    key = {
+        "digests": found.digests,
+        "model": model.name,
+        "version": ort_aie_ep.__version__,
+        "format": _native.FORMAT,
+        "choices": asdict(choices),
+    }
+    entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
+    if not _whole(entry, model.name):
+        _build(model, found.stats, entry, choices, progress)
+    return entry / model.name
+
+
+# --- sources ---
+
+
+def _indexed(index: Path, model: Path) -> _Source | None:
+    """What the index says of a path, unless its files changed since."""
+    try:
+        noted = _Source(**json.loads(index.read_text(encoding="utf-8")))
+        return noted if _stats(model, noted.stats) == noted.stats else None
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _read_source(index: Path, model: Path) -> _Source:
+    """Reads and hashes the model's files, and notes that in the index."""
+    # Imported here: reopening needs none of onnx_ir, which takes longer to import than all of it.
+    from ort_aie_ep.model_file import external_files, load_model
+
+    before = _stats(model, [model.name])
+    loaded = load_model(model)
+    compiled = "ort_aie.format" in loaded.metadata_props
+    try:
+        if compiled:
+            source = _Source(True, before, {})
+        else:
+            data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
+            stats = before | _stats(model, sorted(data))
+            digests = {name: _file_hash(model.parent / name) for name in stats}
+            source = _Source(False, stats, digests)
+    except OSError as error:
+        raise AieError(f"{model}: {error.filename} cannot be read: {error.strerror}") from error
+    _require_unchanged(model, source.stats)
+    newest = max(max(times) for _, *times, _ in source.stats.values())
+    if time.time_ns() - newest > SETTLED_NS:
+        with suppress(OSError):  # a cache that is filled but read-only serves too
+            index.parent.mkdir(parents=True, exist_ok=True)
+            _write_json(index, asdict(source))
+    return source
+
+
+def _stats(model: Path, names: list[str] | _Stats) -> _Stats:
+    stats = {}
+    for name in names:
+        s = (model.parent / name).stat()
+        stats[name] = [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino]
+    return stats
+
+
+def _require_unchanged(model: Path, before: _Stats) -> None:
+    try:
+        same = _stats(model, before) == before
+    except OSError:
+        same = False
+    if not same:
+        raise AieError(f"{model} changed while it was read: try again when it is complete")
+
+
+# --- entries ---
+
+
+def _whole(entry: Path, name: str) -> bool:
+    """Whether an entry is there and as it was written, but for the contents of the weights."""
+    try:
+        manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
+        sizes: dict[str, int] = manifest["bytes"]
+        return (
+            name in sizes
+            and all((entry / file).stat().st_size == size for file, size in sizes.items())
+            and _file_hash(entry / name) == manifest["digest"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _build(
+    model: Path, stats: _Stats, entry: Path, choices: Choices, progress: Progress | None
+) -> None:
+    """Compiles beside the entry and puts it there."""
+    from ort_aie_ep.compiler import compile_model
+
+    cache = entry.parent
+    with _writing(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(cache)
+        scratch = tempfile.TemporaryDirectory(prefix=_WORK, dir=cache, ignore_cleanup_errors=True)
+    with scratch:
+        new = Path(scratch.name, "entry")
+        # The file, not its folder: tokenizers and configurations stay where they are.
+        compile_model(model, new, **asdict(choices), progress=progress)
+        _require_unchanged(model, stats)
+        with _writing(cache):
+            manifest = {
+                "source": str(model.absolute()),
+                "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
+                "digest": _file_hash(new / model.name),
+            }
+            _write_json(new / MANIFEST, manifest)
+            _install(new, entry, model.name)
+
+
+def _install(new: Path, entry: Path, name: str) -> None:
+    """Renames `new` to `entry`, unless a whole one is there by now; a broken one goes."""
+    for attempt in range(_ROUNDS):
+        try:
+            new.rename(entry)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+        if _whole(entry, name):
+            return
+        with suppress(FileNotFoundError):  # another process does the same
+            entry.rename(new.with_name(f"broken-{attempt}"))
+    raise AieError(f"{entry} is replaced again and again by other processes: remove it")
+
+
+def _remove_leftovers(cache: Path) -> None:
+    for path in cache.glob(f"{_WORK}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _writing(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise AieError(f"the cache {cache} cannot be written ({reason}): {_remedy()}") from error
+
+
+def _remedy() -> str:
+    return f"choose a folder with cache_dir=… or the environment variable {VARIABLE}"
+
+
+# --- files ---
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    """Writes a file beside and renames it."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=_WORK, delete=False
+    ) as file:
+        try:
+            json.dump(content, file, indent=1)
+            file.close()
+            Path(file.name).chmod(0o644)
+            Path(file.name).rename(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, _blake2b).hexdigest()
+
+
+def _hash(content: bytes) -> str:
+    return _blake2b(content).hexdigest()

@@ -1,0 +1,336 @@
+#include "ort/ep/ep.h"
+
+#include "ops/error.h"
+#include "ops/format.h"
+#include "ops/options.h"
+#include "ort/custom_op.h"
+#include "ort/ep/claims.h"
+#include "q4nx/layout.h"
+
+namespace ort_aie::ep {
+namespace {
+
+// A claimed node, ready to run.
+struct Compiled : OrtNodeComputeInfo {
+  const OrtApi* api = nullptr;
+  std::unique_ptr<Kernel> kernel;
+  IoMap map;
+  // What the kernel reads.
+  std::shared_ptr<const PackedWeights> packed;
+  std::shared_ptr<const ContextFile> file;
+  std::vector<uint8_t> bias;
+};
+
+const OpDescription& DescriptionOf(Kind kind) {
+  switch (kind) {
+    case Kind::kMatMul:
+      return Q4NXMatMulDescription();
+    case Kind::kGather:
+      return Q4NXGatherDescription();
+    default:
+      return FlowAttentionDescription();
+  }
+}
+
+// A node to compile, of either origin.
+struct Item {
+  Recipe recipe;
+  Tensor weights, bias;  // what the op reads and the fused node does not have
+  std::shared_ptr<const PackedWeights> packed;
+  std::shared_ptr<const ContextFile> file;
+};
+
+bool IsContext(const Node& node) {
+  return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
+}
+
+std::string ModelPath(const OrtApi* api, const OrtGraph* graph) {
+  const char* path = nullptr;
+  Check(api, api->Graph_GetModelPath(graph, &path));
+  return path != nullptr ? path : "";
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
+                                       const Item& item, const std::string& name) {
+  auto compiled = std::make_unique<Compiled>();
+  compiled->api = runtime.api;
+  compiled->packed = item.packed;
+  compiled->file = item.file;
+  for (int position : item.recipe.inputs) compiled->map.inputs.push_back({position, {}});
+  compiled->map.outputs = item.recipe.outputs;
+  if (item.bias) {
+    const auto size = static_cast<size_t>(ElementCount(item.bias.shape)) * SizeOf(item.bias.type);
+    compiled->bias.assign(item.bias.as<uint8_t>(), item.bias.as<uint8_t>() + size);
+    IoMap::Input& input = compiled->map.inputs.at(2);
+    input.constant = item.bias;
+    input.constant.data = compiled->bias.data();
+  }
+  try {
+    compiled->kernel =
+        DescriptionOf(item.recipe.kind).create(RecipeInfo(item.recipe, settings, item.weights));
+  } catch (const Error& error) {
+    throw Error(error.code(), Concat("node '", name, "': ", error.what()));
+  }
+  compiled->ort_version_supported = runtime.version;
+  compiled->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
+                             void** state) noexcept -> OrtStatus* {
+    *state = self;
+    return nullptr;
+  };
+  compiled->Compute = [](OrtNodeComputeInfo* self, void*,
+                         OrtKernelContext* context) noexcept -> OrtStatus* {
+    const auto& node = *static_cast<const Compiled*>(self);
+    return Guard(node.api,
+                 [&] { node.kernel->Compute(KernelContext(node.api, context, &node.map)); });
+  };
+  compiled->ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
+  return compiled;
+}
+
+// Of EPContext nodes, whose attributes name the file and hold the recipe.
+class ContextReader {
+ public:
+  explicit ContextReader(std::string folder) : folder_(std::move(folder)) {}
+
+  Item Read(const Node& node, const Node& fused) {
+    Item item;
+    item.recipe = RecipeFrom(node.String("notes", ""));
+    // Positions in the EPContext node become those in the node that ONNX Runtime made of it.
+    const auto translate = [](std::vector<int>& positions, const std::vector<Value>& from,
+                              const std::vector<Value>& to) {
+      for (int& position : positions) {
+        if (position == Recipe::kAbsent) continue;
+        Require(position < static_cast<int>(from.size()), "EPContext: it has ", from.size(),
+                " values, expected one at ", position);
+        int found = Recipe::kAbsent;
+        for (size_t i = 0; i < to.size(); ++i) {
+          if (to[i].name == from[static_cast<size_t>(position)].name) found = static_cast<int>(i);
+        }
+        position = found;
+      }
+    };
+    translate(item.recipe.inputs, node.inputs(), fused.inputs());
+    translate(item.recipe.outputs, node.outputs(), fused.outputs());
+    if (item.recipe.weights.size == 0) return item;
+    if (file_ == nullptr) {
+      const std::string name = node.String("ep_cache_context", "");
+      Require(!name.empty() && name.find('/') == std::string::npos,
+              "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
+              "got '",
+              name, "'");
+      file_ = std::make_shared<ContextFile>(folder_ + name, node.String("partition_name", ""));
+    }
+    item.file = file_;
+    const int64_t n = item.recipe.ints["N"], k = item.recipe.ints["K"];
+    Require(n > 0 && k > 0, "EPContext: K=", k, " N=", n, " are not positive");
+    item.weights = {DataType::kUint8,
+                    {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes},
+                    file_->At(item.recipe.weights),
+                    true};
+    Require(item.recipe.weights.size == ElementCount(item.weights.shape), "EPContext: weights of ",
+            item.recipe.weights.size, " bytes, expected ", ElementCount(item.weights.shape));
+    if (item.recipe.bias.size > 0) {
+      const auto type = static_cast<DataType>(item.recipe.ints["bias_type"]);
+      Require(IsFloat(type) && item.recipe.bias.size == n * static_cast<int64_t>(SizeOf(type)),
+              "EPContext: a bias of ", item.recipe.bias.size, " bytes for N=", n);
+      item.bias = {type, {n}, file_->At(item.recipe.bias), true};
+    }
+    return item;
+  }
+
+ private:
+  const std::string folder_;
+  std::shared_ptr<const ContextFile> file_;
+};
+
+OrtNode* MakeContextNode(const OrtApi* api, const Node& fused, const Recipe& recipe,
+                         const std::string& file, const std::string& id) {
+  std::vector<OrtOpAttr*> attributes;
+  const auto add = [&](const char* name, const void* data, size_t size, OrtOpAttrType type) {
+    OrtOpAttr* attribute = nullptr;
+    Check(api, api->CreateOpAttr(name, data, static_cast<int>(size), type, &attribute));
+    attributes.push_back(attribute);
+  };
+  const auto text = [&](const char* name, const std::string& value) {
+    add(name, value.data(), value.size(), ORT_OP_ATTR_STRING);
+  };
+  const int64_t zero = 0, one = 1;
+  add("embed_mode", &zero, 1, ORT_OP_ATTR_INT);
+  add("main_context", &one, 1, ORT_OP_ATTR_INT);
+  text("source", kName);
+  text("ep_cache_context", file);
+  text("partition_name", id);
+  text("ep_sdk_version", ORT_AIE_VERSION);
+  text("notes", ToText(recipe));
+  const auto names = [](const std::vector<Value>& values) {
+    std::vector<const char*> pointers;
+    for (const Value& value : values) pointers.push_back(value.name.c_str());
+    return pointers;
+  };
+  const auto inputs = names(fused.inputs()), outputs = names(fused.outputs());
+  OrtNode* node = nullptr;
+  OrtStatus* status = api->GetModelEditorApi()->CreateNode(
+      "EPContext", "com.microsoft", fused.name().c_str(), inputs.data(), inputs.size(),
+      outputs.data(), outputs.size(), attributes.data(), attributes.size(), &node);
+  for (OrtOpAttr* attribute : attributes) api->ReleaseOpAttr(attribute);
+  Check(api, status);
+  return node;
+}
+
+}  // namespace
+
+std::string CompatibilityInfo() { return Concat("format=", kFormat); }
+
+Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
+       ContextOptions context)
+    : OrtEp{},
+      runtime_(runtime),
+      logger_(logger),
+      settings_(std::move(settings)),
+      context_(std::move(context)) {
+  for (const auto& [name, value] : settings_) {
+    Require(name == "target" || name == "numerics", "provider option '", name,
+            "' is unknown; expected target or numerics");
+  }
+  ReadOptions([this](const char* name) { return RecipeInfo({}, settings_, {}).ConfigEntry(name); });
+  Require(!context_.enable || !context_.embed,
+          "ep.context_embed_mode=1: weights are written to a file beside the model; use 0");
+
+  ort_version_supported = runtime.version;
+  OrtEp::GetName = [](const OrtEp*) noexcept { return kName; };
+  OrtEp::GetCapability = [](OrtEp* self, const OrtGraph* graph,
+                            OrtEpGraphSupportInfo* info) noexcept -> OrtStatus* {
+    const auto* ep = static_cast<const Ep*>(self);
+    return Guard(ep->runtime_.api, [&] { ep->ClaimAll(graph, info); });
+  };
+  OrtEp::Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode** fused, size_t count,
+                      OrtNodeComputeInfo** infos, OrtNode** nodes) noexcept -> OrtStatus* {
+    auto* ep = static_cast<Ep*>(self);
+    return Guard(ep->runtime_.api, [&] { ep->CompileAll(graphs, fused, count, infos, nodes); });
+  };
+  OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, size_t count) noexcept {
+    for (size_t i = 0; i < count; ++i) delete static_cast<Compiled*>(infos[i]);
+  };
+  OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
+    return static_cast<const Ep*>(self)->compatibility_.c_str();
+  };
+}
+
+void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
+  Check(runtime_.api, runtime_.api->Logger_LogMessage(logger_, level, message.c_str(), __FILE__,
+                                                      __LINE__, kName));
+}
+
+void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const {
+  const OrtApi* api = runtime_.api;
+  const std::vector<Node> nodes = NodesOf(api, graph);
+  const auto claim = [&](const Node& node, bool drop_constants) {
+    OrtNodeFusionOptions options{};
+    options.ort_version_supported = runtime_.version;
+    options.drop_constant_initializers = drop_constants;
+    const OrtNode* raw = node.get();
+    Check(api, api->GetEpApi()->EpGraphSupportInfo_AddNodesToFuse(info, &raw, 1, &options));
+  };
+  for (const Claim& verdict : ClaimNodes(nodes)) {
+    if (verdict.why_not.empty()) {
+      // Packed weights are ours; cos and sin of attention are inputs like any other.
+      claim(*verdict.node, verdict.kind != Kind::kAttention);
+    } else {
+      Log(ORT_LOGGING_LEVEL_INFO, Concat("node '", verdict.node->name(), "' stays on another ",
+                                         "execution provider: ", verdict.why_not));
+    }
+  }
+  for (const Node& node : nodes) {
+    if (IsContext(node)) claim(node, false);
+  }
+}
+
+void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
+                    OrtNodeComputeInfo** infos, OrtNode** context_nodes) {
+  if (count == 0) return;
+  const OrtApi* api = runtime_.api;
+  std::vector<Node> nodes, shells;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<Node> group = NodesOf(api, graphs[i]);
+    Require(group.size() == 1, "expected one node in a fused graph, got ", group.size());
+    nodes.push_back(std::move(group[0]));
+    shells.emplace_back(api, fused[i]);
+  }
+  std::vector<Item> items(count);
+
+  // Nodes that carry their recipe.
+  const std::string model = ModelPath(api, graphs[0]);
+  ContextReader reader(FolderOf(model));
+  for (size_t i = 0; i < count; ++i) {
+    if (IsContext(nodes[i])) items[i] = reader.Read(nodes[i], shells[i]);
+  }
+
+  // Nodes of the model; projections first, because tied embeddings read their weights.
+  const std::vector<Claim> claims = ClaimNodes(nodes);
+  const auto index_of = [&](const Claim& claim) {
+    return static_cast<size_t>(claim.node - nodes.data());
+  };
+  size_t packed = 0;
+  for (const Claim& claim : claims) {
+    if (claim.kind != Kind::kMatMul) continue;
+    Item& item = items[index_of(claim)];
+    item.packed = PackMatMul(*claim.node);
+    item.weights = item.packed->blocks;
+    item.bias = claim.node->input(5).initializer;
+    item.recipe = MakeRecipe(claim, claim.node, shells[index_of(claim)]);
+    Log(ORT_LOGGING_LEVEL_INFO, Concat("packed '", claim.node->name(), "' (", ++packed, ")"));
+  }
+  for (const Claim& claim : claims) {
+    if (claim.kind == Kind::kMatMul) continue;
+    Item& item = items[index_of(claim)];
+    const Node* projection = nullptr;
+    for (const Claim& other : claims) {
+      if (claim.kind != Kind::kGather || other.kind != Kind::kMatMul) continue;
+      if (!IsTied(*claim.node, *other.node)) continue;
+      projection = other.node;
+      item.packed = items[index_of(other)].packed;
+      item.weights = item.packed->blocks;
+    }
+    item.recipe = MakeRecipe(claim, projection, shells[index_of(claim)]);
+  }
+
+  if (context_.enable && !claims.empty()) {
+    std::string path = context_.path;
+    if (path.empty()) {
+      Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
+      path = model.substr(0, model.rfind('.')) + "_ctx.onnx";
+    }
+    const std::string data = path + ".aie";
+    ContextWriter writer(data);
+    std::map<const void*, Recipe::Span> written;  // a tensor that two nodes share, once
+    for (Item& item : items) {
+      if (!item.weights) continue;
+      const auto [span, is_new] = written.try_emplace(item.weights.data);
+      if (is_new) span->second = writer.Add(item.weights.data, ElementCount(item.weights.shape));
+      item.recipe.weights = span->second;
+      if (!item.bias) continue;
+      item.recipe.ints["bias_type"] = static_cast<int64_t>(item.bias.type);
+      item.recipe.bias =
+          writer.Add(item.bias.data,
+                     ElementCount(item.bias.shape) * static_cast<int64_t>(SizeOf(item.bias.type)));
+    }
+    writer.Finish();
+    for (size_t i = 0; i < count; ++i) {
+      context_nodes[i] = MakeContextNode(api, shells[i], items[i].recipe,
+                                         data.substr(FolderOf(data).size()), writer.id());
+    }
+  }
+
+  std::vector<std::unique_ptr<Compiled>> compiled;
+  for (size_t i = 0; i < count; ++i) {
+    compiled.push_back(MakeCompiled(runtime_, settings_, items[i], nodes[i].name()));
+  }
+  for (size_t i = 0; i < count; ++i) infos[i] = compiled[i].release();
+}
+
+}  // namespace ort_aie::ep

@@ -1,0 +1,47 @@
+// The execution provider of one session: claims nodes of an unmodified model and compiles them to
+// the ops of the custom-op door, or opens the EPContext nodes that an earlier session left.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ort/ep/context_file.h"
+#include "ort/ep/packed_weights.h"
+#include "ort/ep/recipe.h"
+
+namespace ort_aie::ep {
+
+inline constexpr char kName[] = "AieExecutionProvider";
+
+// Session config entries about EPContext models (ONNX Runtime's `ep.context_*`).
+struct ContextOptions {
+  bool enable = false, embed = false;
+  std::string path;  // of the context model; empty: <model>_ctx.onnx
+};
+
+// What a compiled model is good for, as ONNX Runtime stores it and asks again.
+std::string CompatibilityInfo();
+
+class Ep : public OrtEp {
+ public:
+  // Throws Error for a setting that is unknown or has an unknown value.
+  Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings, ContextOptions context);
+
+ private:
+  void ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const;
+  void CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
+                  OrtNodeComputeInfo** infos, OrtNode** context_nodes);
+  void Log(OrtLoggingLevel level, const std::string& message) const;
+
+  const RuntimeApi runtime_;
+  const OrtLogger* logger_;
+  const Settings settings_;
+  const ContextOptions context_;
+  const std::string compatibility_ = CompatibilityInfo();
+};
+
+}  // namespace ort_aie::ep

@@ -1,0 +1,145 @@
+#include "ort/ep/factory.h"
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "ort/ep/ep.h"
+#include "targets/host/kernels.h"
+
+namespace ort_aie::ep {
+namespace {
+
+constexpr char kVendor[] = "ort_aie_ep";
+
+// Options of the provider arrive as session config entries, named in lower case.
+constexpr char kPrefix[] = "ep.aieexecutionprovider.";
+
+// The name of an AMD NPU that there will be a target for, or null. PCI ids of the amdxdna driver.
+const char* NpuName(const OrtApi* api, const OrtHardwareDevice* device) {
+  if (api->HardwareDevice_Type(device) != OrtHardwareDeviceType_NPU ||
+      api->HardwareDevice_VendorId(device) != 0x1022) {
+    return nullptr;
+  }
+  switch (api->HardwareDevice_DeviceId(device)) {
+    case 0x1502:
+      return "npu1";
+    case 0x17f0:
+      return "npu2";
+    default:
+      return nullptr;
+  }
+}
+
+// The session's config entries.
+std::map<std::string, std::string> ReadEntries(const OrtApi* api,
+                                               const OrtSessionOptions* options) {
+  OrtKeyValuePairs* raw = nullptr;
+  Check(api, api->GetSessionOptionsConfigEntries(options, &raw));
+  const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> pairs(
+      raw, api->ReleaseKeyValuePairs);
+  const char *const *keys = nullptr, *const *values = nullptr;
+  size_t count = 0;
+  api->GetKeyValuePairs(raw, &keys, &values, &count);
+  std::map<std::string, std::string> entries;
+  for (size_t i = 0; i < count; ++i) entries[keys[i]] = values[i];
+  return entries;
+}
+
+Ep* MakeEp(const RuntimeApi& runtime, const OrtSessionOptions* options, const OrtLogger* logger) {
+  const auto entries = ReadEntries(runtime.api, options);
+  const auto entry = [&](const char* key) {
+    const auto found = entries.find(key);
+    return found != entries.end() ? found->second : "";
+  };
+  Settings settings;
+  for (const auto& [key, value] : entries) {
+    if (key.starts_with(kPrefix)) settings[key.substr(sizeof(kPrefix) - 1)] = value;
+  }
+  const ContextOptions context = {entry("ep.context_enable") == "1",
+                                  entry("ep.context_embed_mode") == "1",
+                                  entry("ep.context_file_path")};
+  return new Ep(runtime, logger, std::move(settings), context);
+}
+
+}  // namespace
+
+Factory::Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain)
+    : OrtEpFactory{}, runtime_(runtime), domain_(domain) {
+  ort_version_supported = runtime.version;
+  OrtEpFactory::GetName = [](const OrtEpFactory*) noexcept { return kName; };
+  OrtEpFactory::GetVendor = [](const OrtEpFactory*) noexcept { return kVendor; };
+  OrtEpFactory::GetVendorId = [](const OrtEpFactory*) noexcept -> uint32_t { return 0; };
+  OrtEpFactory::GetVersion = [](const OrtEpFactory*) noexcept { return ORT_AIE_VERSION; };
+  OrtEpFactory::GetSupportedDevices =
+      [](OrtEpFactory* self, const OrtHardwareDevice* const* devices, size_t count,
+         OrtEpDevice** ep_devices, size_t most, size_t* found) noexcept -> OrtStatus* {
+    auto* factory = static_cast<Factory*>(self);
+    return Guard(factory->runtime_.api,
+                 [&] { factory->FindDevices(devices, count, ep_devices, most, found); });
+  };
+  OrtEpFactory::CreateEp = [](OrtEpFactory* self, const OrtHardwareDevice* const*,
+                              const OrtKeyValuePairs* const*, size_t,
+                              const OrtSessionOptions* options, const OrtLogger* logger,
+                              OrtEp** ep) noexcept -> OrtStatus* {
+    const auto* factory = static_cast<const Factory*>(self);
+    return Guard(factory->runtime_.api, [&] { *ep = MakeEp(factory->runtime_, options, logger); });
+  };
+  OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
+  OrtEpFactory::ValidateCompiledModelCompatibilityInfo =
+      [](OrtEpFactory*, const OrtHardwareDevice* const*, size_t, const char* info,
+         OrtCompiledModelCompatibility* compatibility) noexcept -> OrtStatus* {
+    // Q4NX is the same on every machine: the format alone counts.
+    const bool known = info != nullptr && CompatibilityInfo() == info;
+    *compatibility = known ? OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL
+                           : OrtCompiledModelCompatibility_EP_UNSUPPORTED;
+    return nullptr;
+  };
+  // Tensors are ordinary host memory: no allocators, no transfers, no streams.
+  OrtEpFactory::CreateAllocator = [](OrtEpFactory*, const OrtMemoryInfo*, const OrtKeyValuePairs*,
+                                     OrtAllocator** allocator) noexcept -> OrtStatus* {
+    *allocator = nullptr;
+    return nullptr;
+  };
+  OrtEpFactory::ReleaseAllocator = [](OrtEpFactory*, OrtAllocator*) noexcept {};
+  OrtEpFactory::CreateDataTransfer = [](OrtEpFactory*,
+                                        OrtDataTransferImpl** transfer) noexcept -> OrtStatus* {
+    *transfer = nullptr;
+    return nullptr;
+  };
+  OrtEpFactory::IsStreamAware = [](const OrtEpFactory*) noexcept { return false; };
+  OrtEpFactory::GetNumCustomOpDomains = [](OrtEpFactory*, size_t* count) noexcept -> OrtStatus* {
+    *count = 1;
+    return nullptr;
+  };
+  OrtEpFactory::GetCustomOpDomains = [](OrtEpFactory* self, OrtCustomOpDomain** domains,
+                                        size_t count) noexcept -> OrtStatus* {
+    if (count > 0) domains[0] = static_cast<Factory*>(self)->domain_;
+    return nullptr;
+  };
+}
+
+void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
+                          OrtEpDevice** ep_devices, size_t most, size_t* found) {
+  const OrtApi* api = runtime_.api;
+  *found = 0;
+  for (size_t i = 0; i < count && *found < most; ++i) {
+    const char* npu = NpuName(api, devices[i]);
+    const bool cpu = api->HardwareDevice_Type(devices[i]) == OrtHardwareDeviceType_CPU;
+    if (!cpu && npu == nullptr) continue;
+    OrtKeyValuePairs* raw = nullptr;
+    api->CreateKeyValuePairs(&raw);
+    const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> metadata(
+        raw, api->ReleaseKeyValuePairs);
+    api->AddKeyValuePair(raw, "target", "host");
+    api->AddKeyValuePair(raw, "kernels", host::SelectedKernels().name);
+    if (npu != nullptr) {
+      api->AddKeyValuePair(raw, "npu", npu);
+      api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");
+    }
+    Check(api,
+          api->GetEpApi()->CreateEpDevice(this, devices[i], raw, nullptr, &ep_devices[(*found)++]));
+  }
+}
+
+}  // namespace ort_aie::ep

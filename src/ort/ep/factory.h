@@ -1,0 +1,23 @@
+// The plugin door: what ONNX Runtime asks of the library before there is a session.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include "ort/api.h"
+
+namespace ort_aie::ep {
+
+class Factory : public OrtEpFactory {
+ public:
+  // `domain` holds the aie ops, for models that are compiled already; it outlives the factory.
+  Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain);
+
+ private:
+  void FindDevices(const OrtHardwareDevice* const* devices, size_t count, OrtEpDevice** ep_devices,
+                   size_t most, size_t* found);
+
+  const RuntimeApi runtime_;
+  OrtCustomOpDomain* domain_;
+};
+
+}  // namespace ort_aie::ep

@@ -1,0 +1,107 @@
+#include "ort/ep/packed_weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "ops/error.h"
+#include "q4nx/pack.h"
+
+namespace ort_aie::ep {
+namespace {
+
+using q4nx::CeilDiv;
+
+constexpr int64_t kRowsPerTask = 256;  // a multiple of a block's 32 out-features
+
+int64_t Bytes(const Tensor& tensor) {
+  return ElementCount(tensor.shape) * static_cast<int64_t>(SizeOf(tensor.type));
+}
+
+q4nx::ScaleType ScaleTypeOf(DataType type) {
+  if (type == DataType::kFloat16) return q4nx::ScaleType::kFloat16;
+  if (type == DataType::kBfloat16) return q4nx::ScaleType::kBfloat16;
+  return q4nx::ScaleType::kFloat32;
+}
+
+}  // namespace
+
+std::string WhyMalformed(const Node& matmul) {
+  const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
+  const int64_t block_size = matmul.Int("block_size", 0), blocks = CeilDiv(k, block_size);
+  const Tensor &b = matmul.input(1).initializer, &scales = matmul.input(2).initializer,
+               &zero_points = matmul.input(3).initializer;
+  if (!IsFloat(scales.type)) {
+    return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
+  }
+  if (Bytes(b) != n * blocks * (block_size / 2)) {
+    return Concat("B has ", Bytes(b), " bytes, expected ", n * blocks * (block_size / 2));
+  }
+  if (ElementCount(scales.shape) != n * blocks) {
+    return Concat("scales have ", ElementCount(scales.shape), " values, expected ", n * blocks);
+  }
+  const int64_t packed = n * CeilDiv(blocks, 2);
+  if (zero_points && Bytes(zero_points) != packed && Bytes(zero_points) != Bytes(scales)) {
+    return Concat("zero_points have ", Bytes(zero_points), " bytes, expected ", packed, " packed");
+  }
+  return "";
+}
+
+std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
+  const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
+  const int64_t block_size = matmul.Int("block_size", 0), source_blocks = CeilDiv(k, block_size);
+  const Tensor &b = matmul.input(1).initializer, &scales = matmul.input(2).initializer,
+               &zero_points = matmul.input(3).initializer;
+  auto packed = std::make_shared<PackedWeights>();
+  packed->blocks.type = DataType::kUint8;
+  packed->blocks.shape = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes};
+  packed->blocks.present = true;
+  const auto size = static_cast<size_t>(CeilDiv(ElementCount(packed->blocks.shape), 4096) * 4096);
+  packed->memory.reset(std::aligned_alloc(4096, size));
+  if (packed->memory == nullptr) throw std::bad_alloc();
+  packed->blocks.data = packed->memory.get();
+
+  const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
+  const int64_t packed_points = CeilDiv(source_blocks, 2);
+  const bool points_are_packed =
+      zero_points &&
+      ElementCount(zero_points.shape) * static_cast<int64_t>(SizeOf(zero_points.type)) ==
+          n * packed_points;
+  const auto at = [](const Tensor& tensor, int64_t offset) {
+    return tensor.as<uint8_t>() + offset;
+  };
+  const auto pack_rows = [&](int64_t first) {
+    q4nx::MatMulNBitsRows rows{};
+    rows.rows = std::min(kRowsPerTask, n - first);
+    rows.k = k;
+    rows.block_size = block_size;
+    rows.scale_type = ScaleTypeOf(scales.type);
+    rows.b = at(b, first * source_blocks * (block_size / 2));
+    rows.scales = at(scales, first * source_blocks * scale_bytes);
+    rows.zero_point_kind = q4nx::ZeroPoints::kNone;
+    if (zero_points) {
+      rows.zero_point_kind =
+          points_are_packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kScaleType;
+      rows.zero_points = at(
+          zero_points, first * (points_are_packed ? packed_points : source_blocks * scale_bytes));
+    }
+    auto* blocks = static_cast<uint8_t*>(packed->memory.get());
+    q4nx::PackMatMulNBits(
+        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::kBlockBytes);
+  };
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    for (int64_t first; (first = next.fetch_add(kRowsPerTask)) < n;) pack_rows(first);
+  };
+  std::vector<std::jthread> threads;
+  const int64_t tasks = CeilDiv(n, kRowsPerTask);
+  const int64_t most = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  for (int64_t i = 1; i < std::min(tasks, most); ++i) threads.emplace_back(work);
+  work();
+  threads.clear();  // joins
+  return packed;
+}
+
+}  // namespace ort_aie::ep

@@ -1,0 +1,150 @@
+#include "ort/ep/recipe.h"
+
+#include <array>
+#include <cstdlib>
+#include <sstream>
+
+#include "ops/error.h"
+#include "ops/flow_attention.h"
+#include "ops/format.h"
+
+namespace ort_aie::ep {
+namespace {
+
+constexpr std::array kKindNames = {"Q4NXMatMul", "FlowAttention", "Q4NXGather"};  // by Kind
+
+constexpr const char* kAttentionInts[] = {
+    "num_heads",         "kv_num_heads",   "do_rotary", "rotary_interleaved",
+    "local_window_size", "smooth_softmax", "causal",    "sliding_window_cache",
+    "qk_output"};
+constexpr const char* kAttentionFloats[] = {"scale", "softcap", "qk_norm_epsilon"};
+
+int PositionOf(const std::vector<Value>& values, const Value& value) {
+  if (!value) return Recipe::kAbsent;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].name == value.name) return static_cast<int>(i);
+  }
+  return Recipe::kAbsent;
+}
+
+}  // namespace
+
+Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused) {
+  const Node& node = *claim.node;
+  Recipe recipe{};
+  recipe.kind = claim.kind;
+  recipe.ints["format"] = kFormat;
+  const auto input = [&](size_t index) { return PositionOf(fused.inputs(), node.input(index)); };
+  switch (claim.kind) {
+    case Kind::kMatMul:
+      recipe.inputs = {input(0), Recipe::kAbsent, input(5)};
+      recipe.ints["accuracy_level"] = node.Int("accuracy_level", 0);
+      // Without zero points each is 8, and -8 * scale is exact.
+      recipe.ints["symmetric"] = node.input(3) ? 0 : 1;
+      break;
+    case Kind::kGather:
+      recipe.inputs = {Recipe::kAbsent, input(1)};
+      recipe.ints["dtype"] = ToOnnxType(node.input(2).initializer.type);
+      break;
+    case Kind::kAttention:
+      for (size_t i = 0; i < FlowAttention::kInputCount; ++i) recipe.inputs.push_back(input(i));
+      for (const char* name : kAttentionInts) {
+        if (node.Has(name)) recipe.ints[name] = node.Int(name, 0);
+      }
+      for (const char* name : kAttentionFloats) {
+        if (node.Has(name)) recipe.floats[name] = node.Float(name, 0.0f);
+      }
+      break;
+  }
+  if (projection != nullptr) {
+    recipe.ints["K"] = projection->Int("K", 0);
+    recipe.ints["N"] = projection->Int("N", 0);
+  }
+  for (const Value& output : node.outputs()) {
+    recipe.outputs.push_back(PositionOf(fused.outputs(), output));
+  }
+  return recipe;
+}
+
+// Lines of a key and values; floats in hexadecimal, so that none is rounded.
+std::string ToText(const Recipe& recipe) {
+  std::ostringstream text;
+  text << std::hexfloat << "op " << kKindNames[static_cast<size_t>(recipe.kind)] << '\n';
+  for (const auto& [name, value] : recipe.ints) text << "int " << name << ' ' << value << '\n';
+  for (const auto& [name, value] : recipe.floats) text << "float " << name << ' ' << value << '\n';
+  const auto list = [&](const char* key, const std::vector<int>& values) {
+    text << key;
+    for (int value : values) text << ' ' << value;
+    text << '\n';
+  };
+  list("inputs", recipe.inputs);
+  list("outputs", recipe.outputs);
+  const auto span = [&](const char* key, const Recipe::Span& s) {
+    if (s.size > 0) text << key << ' ' << s.offset << ' ' << s.size << '\n';
+  };
+  span("weights", recipe.weights);
+  span("bias", recipe.bias);
+  return text.str();
+}
+
+Recipe RecipeFrom(const std::string& text) {
+  Recipe recipe{};
+  bool has_op = false;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key, name, value;
+    words >> key;
+    bool good = true;
+    if (key == "op") {
+      words >> name;
+      for (size_t i = 0; i < kKindNames.size(); ++i) {
+        if (name != kKindNames[i]) continue;
+        recipe.kind = static_cast<Kind>(i);
+        has_op = true;
+      }
+    } else if (key == "int") {
+      int64_t number = 0;
+      good = static_cast<bool>(words >> name >> number);
+      recipe.ints[name] = number;
+    } else if (key == "float") {
+      good = static_cast<bool>(words >> name >> value);
+      recipe.floats[name] = std::strtof(value.c_str(), nullptr);
+    } else if (key == "inputs" || key == "outputs") {
+      auto& list = key == "inputs" ? recipe.inputs : recipe.outputs;
+      for (int position; words >> position;) list.push_back(position);
+    } else if (key == "weights" || key == "bias") {
+      auto& span = key == "weights" ? recipe.weights : recipe.bias;
+      good = static_cast<bool>(words >> span.offset >> span.size);
+    } else {
+      good = false;
+    }
+    Require(good, "EPContext: line '", line,
+            "' is not understood; generate the context model again");
+  }
+  Require(has_op, "EPContext: no operator is named; generate the context model again");
+  return recipe;
+}
+
+int64_t RecipeInfo::Int(const char* attribute, int64_t fallback) const {
+  const auto found = recipe_.ints.find(attribute);
+  return found != recipe_.ints.end() ? found->second : fallback;
+}
+
+float RecipeInfo::Float(const char* attribute, float fallback) const {
+  const auto found = recipe_.floats.find(attribute);
+  return found != recipe_.floats.end() ? found->second : fallback;
+}
+
+Tensor RecipeInfo::ConstantInput(size_t index) const {
+  const size_t weights = recipe_.kind == Kind::kGather ? 0 : 1;
+  return index == weights ? weights_ : Tensor{};
+}
+
+std::optional<std::string> RecipeInfo::ConfigEntry(const char* name) const {
+  const auto found = settings_.find(name);
+  if (found == settings_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace ort_aie::ep

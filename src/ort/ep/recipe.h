@@ -1,0 +1,56 @@
+// What it takes to run a claimed node: which op, its attributes, where its inputs come from, and
+// where its weights lie. Made from a node of the model, or read back from an EPContext node.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ort/ep/claims.h"
+
+namespace ort_aie::ep {
+
+// Provider options by name, as the user gave them.
+using Settings = std::map<std::string, std::string>;
+
+struct Recipe {
+  // Bytes [offset, offset + size) of a context file; size 0: none.
+  struct Span {
+    int64_t offset = 0, size = 0;
+  };
+  static constexpr int kAbsent = -1;
+
+  Kind kind;
+  std::map<std::string, int64_t> ints;
+  std::map<std::string, float> floats;
+  // By position of the op: the position among the fused node's inputs or outputs, or kAbsent.
+  std::vector<int> inputs, outputs;
+  Span weights, bias;
+};
+
+// The recipe of a claimed node. `projection` is the MatMulNBits whose weights it reads, itself or
+// another, or null; positions are those of `fused`.
+Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused);
+
+std::string ToText(const Recipe& recipe);
+// Throws Error for a text that ToText of this format did not write.
+Recipe RecipeFrom(const std::string& text);
+
+// A recipe as an op of the custom-op door asks about its node.
+class RecipeInfo final : public NodeInfo {
+ public:
+  RecipeInfo(const Recipe& recipe, const Settings& settings, Tensor weights)
+      : recipe_(recipe), settings_(settings), weights_(std::move(weights)) {}
+  int64_t Int(const char* attribute, int64_t fallback) const override;
+  float Float(const char* attribute, float fallback) const override;
+  std::string String(const char*) const override { return ""; }
+  Tensor ConstantInput(size_t index) const override;
+  std::optional<std::string> ConfigEntry(const char* name) const override;
+
+ private:
+  const Recipe& recipe_;
+  const Settings& settings_;
+  const Tensor weights_;
+};
+
+}  // namespace ort_aie::ep

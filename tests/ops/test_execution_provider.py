@@ -1,0 +1,253 @@
+"""AieExecutionProvider on models as they come from the builder."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import helper
+from op_models import ORT_VERSION, model_of, one_op_model, onnx_tensor, open_session, run
+from projection_calls import Weights, activations, make_weights, q4nx_model
+
+import ort_aie_ep
+from ort_aie_ep.explain import CLAIMS, LEAVES, explain
+from ort_aie_ep.generate import Decoder
+from ort_aie_ep.model_folder import find_model
+
+Array = npt.NDArray[Any]
+NAME = "AieExecutionProvider"
+DATA = Path(__file__).parent.parent / "data"
+MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
+
+pytestmark = pytest.mark.skipif(
+    ORT_VERSION < (1, 24), reason="the plugin interface lacks custom-op domains before 1.24"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
+    yield
+    onnxruntime.unregister_execution_provider_library(NAME)
+
+
+def session(
+    model: bytes | str, provider: dict[str, str] | None = None, **config: str
+) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for key, value in config.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    options.add_provider_for_devices(devices()[:1], provider or {})
+    return onnxruntime.InferenceSession(model, options, enable_fallback=False)
+
+
+def devices() -> list[Any]:
+    return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+
+
+def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:
+    """Operators that the provider got."""
+    return Counter(
+        node.op_type
+        for part in open_session_.get_provider_graph_assignment_info()
+        if part.ep_name == NAME
+        for node in part.get_nodes()
+    )
+
+
+def test_a_device_for_the_host_says_what_runs_on_it() -> None:
+    (device,) = devices()
+    assert device.device.type == onnxruntime.OrtHardwareDeviceType.CPU
+    assert device.ep_vendor == "ort_aie_ep"
+    assert device.ep_metadata["target"] == "host"
+    assert device.ep_metadata["kernels"]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_projection_equals_the_custom_op(
+    rows: int, level: int, zero_points: bool, with_bias: bool
+) -> None:
+    w = make_weights(40, 320, zero_points=zero_points)
+    a = activations(rows, 320)
+    bias = activations(40) if with_bias else None
+    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
+              "bias": bias}  # fmt: skip
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32, "accuracy_level": level}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales", "zero_points", "bias"))  # fmt: skip
+    ours = session(model)
+    assert assigned(ours) == {"MatMulNBits": 1}
+    custom = open_session(q4nx_model(w, a, bias=bias, accuracy_level=level,
+                                     change={"symmetric": int(not zero_points)}))  # fmt: skip
+    np.testing.assert_array_equal(run(ours, {"A": a})["Y"], run(custom, {"A": a})["Y"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
+    ort_aie_ep.compile(DATA / name, tmp_path / "compiled", fuse=False)
+    source, compiled = find_model(DATA / name), find_model(tmp_path / "compiled")
+    ours = Decoder(session(str(source.model)), source, 64)
+    theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
+    tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 40)
+    for part in np.split(tokens, [20, 21, 22, 39]):
+        np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
+
+
+# What the provider replaces; other operators take part in fusions of the passes alone.
+OPS = {
+    f"com.microsoft.{op}" for op in ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_doors_claim_the_same_nodes(name: str) -> None:
+    nodes = explain(DATA / name, provider=True).nodes
+    doors = {n.node: (n.becomes != "", n.provider) for n in nodes if n.op in OPS}
+    assert set(doors.values()) == {(True, CLAIMS)}
+    assert {n.op for n in nodes if n.provider == CLAIMS} <= OPS
+    # Every other node that ONNX Runtime did not fold was offered and left.
+    others = {n.provider for n in nodes if n.op not in OPS | {"Constant", "Reshape"}}
+    assert others == {LEAVES}
+    claimed = assigned(session(str(DATA / name / "model.onnx")))
+    assert sum(claimed.values()) == len(doors)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_both_doors_leave_the_same_nodes_for_the_same_reasons(name: str, tmp_path: Path) -> None:
+    """One projection has g_idx."""
+    shutil.copytree(DATA / name, tmp_path / "model")
+    path = tmp_path / "model" / "model.onnx"
+    model = ir.load(path)
+    projection = next(node for node in model.graph if node.op_type == "MatMulNBits")
+    blocks = projection.attributes["K"].as_int() // 32
+    g_idx = ir.tensor(np.repeat(np.arange(blocks, dtype=np.int32), 32), name="g_idx")
+    given = ir.Value(name="g_idx", const_value=g_idx)
+    given.type, given.shape = ir.TensorType(g_idx.dtype), ir.Shape(g_idx.shape)
+    model.graph.register_initializer(given)
+    projection.resize_inputs(5)
+    projection.replace_input_with(4, given)
+    ir.save(model, path)
+    nodes = {n.node: n for n in explain(tmp_path / "model", provider=True).nodes if n.op in OPS}
+    assert {n.node for n in nodes.values() if n.provider == LEAVES} == {projection.name}
+    assert {n.node for n in nodes.values() if not n.becomes} == {projection.name}
+    assert nodes[projection.name or ""].provider_reason == nodes[projection.name or ""].not_npu
+    assert "g_idx" in nodes[projection.name or ""].not_npu
+
+
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        ({"speed": "fast"}, "provider option 'speed' is unknown; expected target or numerics"),
+        ({"target": "xrt"}, "target=xrt: this build has no such target; use auto or host"),
+        ({"numerics": "fp8"}, "numerics=fp8 is unknown; expected auto, bf16 or int8"),
+    ],
+)
+def test_wrong_provider_options_are_named(provider: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        session(str(DATA / "llama" / "model.onnx"), provider)
+
+
+def test_numerics_are_a_provider_option() -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    model = projection(w, a)
+    plain, int8 = (run(session(model, p), {"A": a})["Y"] for p in ({}, {"numerics": "int8"}))
+    assert not np.array_equal(plain, int8)
+
+
+def two_projections(w: Weights, a: Array) -> bytes:
+    """Y by 4 bits, Z by 8, of the same input."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (w.n, w.k // 32, 32), np.uint8)
+    nodes = [
+        helper.make_node("MatMulNBits", ["A", f"{y}.B", f"{y}.scales"], [y], name=f"/{y}",
+                         domain="com.microsoft", K=w.k, N=w.n, bits=bits, block_size=32)
+        for y, bits in (("Y", 4), ("Z", 8))
+    ]  # fmt: skip
+    initializers = [onnx_tensor("Y.B", w.b), onnx_tensor("Y.scales", w.scales),
+                    onnx_tensor("Z.B", codes), onnx_tensor("Z.scales", w.scales)]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("A", 1, ["rows", w.k])],
+        [helper.make_tensor_value_info(y, 1, None) for y in "YZ"],
+        initializers,
+    )
+    serialised: bytes = model_of(graph).SerializeToString()
+    return serialised
+
+
+def test_a_node_that_stays_is_logged_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 1
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.add_provider_for_devices(devices()[:1], {})
+    ours = onnxruntime.InferenceSession(two_projections(w, a), options, enable_fallback=False)
+    assert assigned(ours) == {"MatMulNBits": 1}
+    reason = "node '/Z' stays on another execution provider: weights have 8 bits; Q4NX holds 4"
+    assert reason in capfd.readouterr().err
+    custom = run(open_session(q4nx_model(w, a, change={"symmetric": 1})), {"A": a})
+    np.testing.assert_array_equal(run(ours, {"A": a})["Y"], custom["Y"])
+
+
+def projection(w: Weights, a: Array) -> bytes:
+    inputs = {"A": a, "B": w.b, "scales": w.scales}
+    given = {"K": w.k, "N": w.n, "bits": 4, "block_size": 32}
+    return one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                        constants=("B", "scales"))  # fmt: skip
+
+
+def test_sizes_may_change_from_run_to_run() -> None:
+    w = make_weights(40, 320)
+    ours = session(projection(w, activations(1, 320)))
+    for rows in (3, 1, 0, 70, 1):
+        a = np.ones((rows, 320), np.float32)
+        y = run(ours, {"A": a})["Y"]
+        assert y.shape == (rows, 40)
+        assert np.isfinite(y).all()
+
+
+def test_threads_share_a_session() -> None:
+    w = make_weights(96, 512)
+    inputs = [activations(rows, 512) for rows in (1, 7, 1, 64)]
+    ours = session(projection(w, inputs[0]))
+    expected = [run(ours, {"A": a})["Y"] for a in inputs]
+
+    def work(index: int) -> bool:
+        return all(
+            np.array_equal(run(ours, {"A": inputs[index]})["Y"], expected[index]) for _ in range(30)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_both_doors_in_one_session() -> None:
+    """A compiled model needs no registered custom ops where the provider is there."""
+    w, a = make_weights(40, 320), activations(3, 320)
+    model = q4nx_model(w, a)
+    expected = run(open_session(model), {"A": a})["Y"]
+    np.testing.assert_array_equal(run(session(model), {"A": a})["Y"], expected)
+
+
+def test_sessions_come_and_go() -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    model = projection(w, a)
+    first = run(session(model), {"A": a})["Y"]
+    for _ in range(50):
+        np.testing.assert_array_equal(run(session(model), {"A": a})["Y"], first)

@@ -1,0 +1,167 @@
+"""EPContext models of AieExecutionProvider: packed once, opened many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+from op_models import ORT_VERSION, one_op_model, run
+from projection_calls import activations, make_weights
+
+import ort_aie_ep
+from ort_aie_ep.generate import Decoder
+from ort_aie_ep.model_folder import find_model
+
+Array = npt.NDArray[Any]
+NAME = "AieExecutionProvider"
+DATA = Path(__file__).parent.parent / "data"
+MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
+
+pytestmark = pytest.mark.skipif(
+    ORT_VERSION < (1, 24), reason="the provider needs ONNX Runtime 1.24"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
+    yield
+    onnxruntime.unregister_execution_provider_library(NAME)
+
+
+def devices() -> list[Any]:
+    return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+
+
+def session(
+    model: Path | bytes, context: Path | None = None, **config: str
+) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if context is not None:
+        options.add_session_config_entry("ep.context_enable", "1")
+        options.add_session_config_entry("ep.context_file_path", str(context))
+    for key, value in config.items():
+        options.add_session_config_entry(f"ep.{key}", value)
+    options.add_provider_for_devices(devices()[:1], {})
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, enable_fallback=False)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A context model of the test Llama."""
+    session(DATA / "llama" / "model.onnx", tmp_path / "ctx.onnx")
+    return tmp_path / "ctx.onnx"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_context_model_gives_the_same_logits(name: str, tmp_path: Path) -> None:
+    source = find_model(DATA / name)
+    first = Decoder(session(source.model, tmp_path / "ctx.onnx"), source, 64)
+    again = Decoder(session(tmp_path / "ctx.onnx"), source, 64)
+    tokens = np.random.default_rng(0).integers(3, first.vocabulary, 40)
+    for part in np.split(tokens, [20, 21, 39]):
+        np.testing.assert_array_equal(again.forward(part), first.forward(part))
+    graph = onnx.load(tmp_path / "ctx.onnx", load_external_data=False).graph
+    left = {node.op_type for node in graph.node}
+    assert "EPContext" in left
+    assert not left & {"MatMulNBits", "GroupQueryAttention"}
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16)])
+def test_bias_and_zero_points_are_kept(
+    zero_points: bool, dtype: np.dtype[Any], tmp_path: Path
+) -> None:
+    w = make_weights(40, 320, zero_points=zero_points, dtype=dtype)
+    a, bias = activations(3, 320, dtype=dtype), activations(40, dtype=dtype)
+    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
+              "bias": bias}  # fmt: skip
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales", "zero_points", "bias"))  # fmt: skip
+    expected = run(session(model, tmp_path / "ctx.onnx"), {"A": a})["Y"]
+    np.testing.assert_array_equal(run(session(tmp_path / "ctx.onnx"), {"A": a})["Y"], expected)
+
+
+def test_weights_lie_beside_once_and_nothing_else_is_left(written: Path) -> None:
+    assert sorted(path.name for path in written.parent.iterdir()) == ["ctx.onnx", "ctx.onnx.aie"]
+    # Q4NX of the model is 10 tensors; the tied embedding shares one.
+    graph = onnx.load(written, load_external_data=False).graph
+    offsets = [
+        line.split()[1]
+        for node in graph.node
+        for attribute in node.attribute
+        if attribute.name == "notes"
+        for line in attribute.s.decode().splitlines()
+        if line.startswith("weights")
+    ]
+    assert len(offsets) == len(set(offsets)) + 1
+
+
+def damage(path: Path, change: str) -> None:
+    data = bytearray(path.read_bytes())
+    if change == "missing":
+        path.unlink()
+        return
+    if change == "short":
+        data = data[:-4096]
+    elif change == "tiny":
+        data = data[:100]
+    elif change == "format":
+        data = bytearray(bytes(data).replace(b"format 1\n", b"format 9\n", 1))
+    elif change == "foreign":
+        data[:18] = b"something different"[:18]
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("missing", "ctx.onnx.aie, the weights of the EPContext model, cannot be opened: No such"),
+        ("short", "bytes, expected .*; generate the context model again"),
+        ("tiny", "100 bytes are no context file"),
+        ("format", "has format 9 of version .*, this library reads format 1; generate"),
+        ("foreign", "is no context file; generate the context model again"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(written: Path, change: str, message: str) -> None:
+    damage(written.with_name("ctx.onnx.aie"), change)
+    with pytest.raises(Exception, match=message):
+        session(written)
+
+
+def test_a_file_of_another_generation_is_refused(written: Path, tmp_path: Path) -> None:
+    session(DATA / "llama" / "model.onnx", tmp_path / "other.onnx")
+    other = tmp_path / "other.onnx.aie"
+    other.rename(written.with_name("ctx.onnx.aie"))
+    with pytest.raises(Exception, match="belongs to another generation of the model"):
+        session(written)
+
+
+def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
+    before = {path.name: path.read_bytes() for path in written.parent.iterdir()}
+    with pytest.raises(Exception, match="exists already"):
+        session(DATA / "llama" / "model.onnx", written)
+    assert {path.name: path.read_bytes() for path in written.parent.iterdir()} == before
+
+
+def test_embedding_and_unwritable_places_are_refused(tmp_path: Path) -> None:
+    source = DATA / "llama" / "model.onnx"
+    with pytest.raises(Exception, match=r"ep\.context_embed_mode=1: weights are written to a"):
+        session(source, tmp_path / "ctx.onnx", context_embed_mode="1")
+    with pytest.raises(Exception, match=r"ctx\.onnx"):
+        session(source, tmp_path / "nowhere" / "ctx.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_compatibility_is_that_of_the_format(written: Path) -> None:
+    metadata = {p.key: p.value for p in onnx.load(written, load_external_data=False).metadata_props}
+    assert metadata[f"ep_compatibility_info.{NAME}"] == "format=1"
