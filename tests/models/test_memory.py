@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from op_models import ORT_VERSION
+
 import ort_aie_ep
 from ort_aie_ep.synth import synth
 
@@ -80,3 +83,53 @@ def test_weights_and_tied_embedding_are_resident_once(tmp_path: Path) -> None:
     # Anonymous memory is activations, scratch and ONNX Runtime's own; the rest is the mapped file.
     assert held["Anonymous"] < compiled.weight_bytes / 3
     assert held["Rss"] < compiled.weight_bytes * 4 / 3
+
+
+# Opens a session with the execution provider; reports the peak and what stays, beyond what was.
+PROVIDE = """
+import json, sys
+import onnxruntime, ort_aie_ep
+
+def status(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+
+name = "AieExecutionProvider"
+onnxruntime.register_execution_provider_library(name, ort_aie_ep.library_path())
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+for key, value in zip(sys.argv[2::2], sys.argv[3::2]):
+    options.add_session_config_entry(key, value)
+devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+options.add_provider_for_devices(devices[:1], {})
+before = status("VmRSS")
+session = onnxruntime.InferenceSession(sys.argv[1], options, enable_fallback=False)
+print(json.dumps({"peak": status("VmHWM") - before, "stays": status("VmRSS") - before}))
+"""
+
+
+def provide(model: Path, **config: str) -> dict[str, int]:
+    entries = [part for key, value in config.items() for part in (f"ep.{key}", value)]
+    result = subprocess.run(
+        [sys.executable, "-c", PROVIDE, str(model), *entries],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    measured: dict[str, int] = json.loads(result.stdout)
+    return measured
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 24), reason="the provider needs ONNX Runtime 1.24")
+def test_the_provider_holds_weights_once_and_a_context_model_none(tmp_path: Path) -> None:
+    synth("llama-3.2-1b", tmp_path / "source", vocab=4096)
+    source = tmp_path / "source" / "model.onnx"
+    weights = (tmp_path / "source" / "model.onnx.data").stat().st_size
+    packed = provide(source, context_enable="1", context_file_path=str(tmp_path / "ctx.onnx"))
+    # The source's pages and the packed weights at the peak, the packed weights afterwards.
+    assert packed["peak"] <= 2 * weights + 200_000_000
+    assert packed["stays"] <= 1.1 * weights
+    # The file is mapped and not touched before the first run; the model itself holds the norms and
+    # the tables of rotary embeddings.
+    assert provide(tmp_path / "ctx.onnx")["peak"] <= 0.2 * weights

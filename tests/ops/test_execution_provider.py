@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -210,6 +211,31 @@ def projection(w: Weights, a: Array) -> bytes:
     given = {"K": w.k, "N": w.n, "bits": 4, "block_size": 32}
     return one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
                         constants=("B", "scales"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "reason"),
+    [
+        ("B", np.zeros((40, 9, 16), np.uint8), "B has 5760 bytes, expected 6400"),
+        ("scales", np.ones((39, 10), np.float32), "scales have 390 values, expected 400"),
+        ("zero_points", np.zeros((40, 3), np.uint8), "zero_points have 120 bytes, expected 200"),
+    ],
+)
+def test_a_malformed_node_is_left_with_its_reason(
+    name: str, wrong: Array, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    w, a = make_weights(40, 320), activations(3, 320)
+    inputs = {"A": a, "B": w.b, "scales": w.scales, "zero_points": None} | {name: wrong}
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
+    model = one_op_model("MatMulNBits", inputs, {"Y": a.dtype}, given, domain="com.microsoft",
+                         constants=("B", "scales", "zero_points"))  # fmt: skip
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 1
+    options.add_provider_for_devices(devices()[:1], {})
+    # The CPU EP, which gets it then, refuses it or not, by ONNX Runtime's version.
+    with contextlib.suppress(Exception):
+        onnxruntime.InferenceSession(model, options, enable_fallback=False)
+    assert f"'the_node' stays on another execution provider: {reason}" in capfd.readouterr().err
 
 
 def test_sizes_may_change_from_run_to_run() -> None:
