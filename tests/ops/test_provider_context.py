@@ -106,6 +106,21 @@ def test_weights_lie_beside_once_and_nothing_else_is_left(written: Path) -> None
     assert len(offsets) == len(set(offsets)) + 1
 
 
+def test_constants_of_attention_lie_beside_once_too(written: Path) -> None:
+    graph = onnx.load(written, load_external_data=False).graph
+    assert not {"cos_cache", "sin_cache"} & {tensor.name for tensor in graph.initializer}
+    notes = [
+        attribute.s.decode()
+        for node in graph.node
+        for attribute in node.attribute
+        if attribute.name == "notes" and "op FlowAttention" in attribute.s.decode()
+    ]
+    assert len(notes) == 2
+    places = [[line for line in note.splitlines() if line.startswith("constant")] for note in notes]
+    assert places[0] == places[1]
+    assert [line.split()[1] for line in places[0]] == ["7", "8"]
+
+
 def damage(path: Path, change: str) -> None:
     data = bytearray(path.read_bytes())
     if change == "missing":

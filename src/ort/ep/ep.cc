@@ -18,7 +18,7 @@ struct Compiled : OrtNodeComputeInfo {
   // What the kernel reads.
   std::shared_ptr<const PackedWeights> packed;
   std::shared_ptr<const ContextFile> file;
-  std::vector<uint8_t> bias;
+  std::vector<std::vector<uint8_t>> copies;
 };
 
 const OpDescription& DescriptionOf(Kind kind) {
@@ -35,13 +35,18 @@ const OpDescription& DescriptionOf(Kind kind) {
 // A node to compile, of either origin.
 struct Item {
   Recipe recipe;
-  Tensor weights, bias;  // what the op reads and the fused node does not have
+  Tensor weights;
+  std::map<int, Tensor> constants;  // inputs of the op that the fused node does not have
   std::shared_ptr<const PackedWeights> packed;
   std::shared_ptr<const ContextFile> file;
 };
 
 bool IsContext(const Node& node) {
   return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
+}
+
+int64_t BytesOf(const Tensor& tensor) {
+  return ElementCount(tensor.shape) * static_cast<int64_t>(SizeOf(tensor.type));
 }
 
 std::string ModelPath(const OrtApi* api, const OrtGraph* graph) {
@@ -63,12 +68,15 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
   compiled->file = item.file;
   for (int position : item.recipe.inputs) compiled->map.inputs.push_back({position, {}});
   compiled->map.outputs = item.recipe.outputs;
-  if (item.bias) {
-    const auto size = static_cast<size_t>(ElementCount(item.bias.shape)) * SizeOf(item.bias.type);
-    compiled->bias.assign(item.bias.as<uint8_t>(), item.bias.as<uint8_t>() + size);
-    IoMap::Input& input = compiled->map.inputs.at(2);
-    input.constant = item.bias;
-    input.constant.data = compiled->bias.data();
+  for (const auto& [position, constant] : item.constants) {
+    Require(position < static_cast<int>(compiled->map.inputs.size()), "node '", name,
+            "' has no input ", position);
+    Tensor& kept = compiled->map.inputs[static_cast<size_t>(position)].constant;
+    kept = constant;
+    if (item.file != nullptr) continue;  // it lives as long as the mapped file
+    const auto* bytes = constant.as<uint8_t>();
+    compiled->copies.emplace_back(bytes, bytes + BytesOf(constant));
+    kept.data = compiled->copies.back().data();
   }
   try {
     compiled->kernel =
@@ -116,7 +124,7 @@ class ContextReader {
     };
     translate(item.recipe.inputs, node.inputs(), fused.inputs());
     translate(item.recipe.outputs, node.outputs(), fused.outputs());
-    if (item.recipe.weights.size == 0) return item;
+    if (item.recipe.weights.size == 0 && item.recipe.constants.empty()) return item;
     if (file_ == nullptr) {
       const std::string name = node.String("ep_cache_context", "");
       Require(!name.empty() && name.find('/') == std::string::npos,
@@ -126,6 +134,10 @@ class ContextReader {
       file_ = std::make_shared<ContextFile>(folder_ + name, node.String("partition_name", ""));
     }
     item.file = file_;
+    for (const auto& [position, constant] : item.recipe.constants) {
+      item.constants[position] = {constant.type, constant.shape, file_->At(constant.span), true};
+    }
+    if (item.recipe.weights.size == 0) return item;
     const int64_t n = item.recipe.ints["N"], k = item.recipe.ints["K"];
     Require(n > 0 && k > 0, "EPContext: K=", k, " N=", n, " are not positive");
     item.weights = {DataType::kUint8,
@@ -134,12 +146,6 @@ class ContextReader {
                     true};
     Require(item.recipe.weights.size == ElementCount(item.weights.shape), "EPContext: weights of ",
             item.recipe.weights.size, " bytes, expected ", ElementCount(item.weights.shape));
-    if (item.recipe.bias.size > 0) {
-      const auto type = static_cast<DataType>(item.recipe.ints["bias_type"]);
-      Require(IsFloat(type) && item.recipe.bias.size == n * static_cast<int64_t>(SizeOf(type)),
-              "EPContext: a bias of ", item.recipe.bias.size, " bytes for N=", n);
-      item.bias = {type, {n}, file_->At(item.recipe.bias), true};
-    }
     return item;
   }
 
@@ -147,6 +153,17 @@ class ContextReader {
   const std::string folder_;
   std::shared_ptr<const ContextFile> file_;
 };
+
+// Inputs of a claimed node that are constants and that the fused node does not have.
+std::map<int, Tensor> DroppedConstants(const Claim& claim, const Recipe& recipe) {
+  std::map<int, Tensor> constants;
+  for (size_t i = 0; i < recipe.inputs.size(); ++i) {
+    const Tensor& constant = InputAt(claim, static_cast<int>(i)).initializer;
+    if (recipe.inputs[i] != Recipe::kAbsent || !constant || BytesOf(constant) == 0) continue;
+    constants[static_cast<int>(i)] = constant;
+  }
+  return constants;
+}
 
 OrtNode* MakeContextNode(const OrtApi* api, const Node& fused, const Recipe& recipe,
                          const std::string& file, const std::string& id) {
@@ -238,8 +255,9 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const {
   };
   for (const Claim& verdict : ClaimNodes(nodes)) {
     if (verdict.why_not.empty()) {
-      // Packed weights are ours; cos and sin of attention are inputs like any other.
-      claim(*verdict.node, verdict.kind != Kind::kAttention);
+      // Packed weights are ours. The tables of rotary embeddings are inputs like any other, but a
+      // context model has them beside it, not inside.
+      claim(*verdict.node, verdict.kind != Kind::kAttention || context_.enable);
     } else {
       Log(ORT_LOGGING_LEVEL_INFO, Concat("node '", verdict.node->name(), "' stays on another ",
                                          "execution provider: ", verdict.why_not));
@@ -281,8 +299,8 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     Item& item = items[index_of(claim)];
     item.packed = PackMatMul(*claim.node);
     item.weights = item.packed->blocks;
-    item.bias = claim.node->input(5).initializer;
     item.recipe = MakeRecipe(claim, claim.node, shells[index_of(claim)]);
+    item.constants = DroppedConstants(claim, item.recipe);
     Log(ORT_LOGGING_LEVEL_INFO, Concat("packed '", claim.node->name(), "' (", ++packed, ")"));
   }
   for (const Claim& claim : claims) {
@@ -297,6 +315,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
       item.weights = item.packed->blocks;
     }
     item.recipe = MakeRecipe(claim, projection, shells[index_of(claim)]);
+    item.constants = DroppedConstants(claim, item.recipe);
   }
 
   if (context_.enable && !claims.empty()) {
@@ -307,19 +326,35 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     }
     const std::string data = path + ".aie";
     ContextWriter writer(data);
-    std::map<const void*, Recipe::Span> written;  // a tensor that two nodes share, once
-    for (Item& item : items) {
-      if (!item.weights) continue;
-      const auto [span, is_new] = written.try_emplace(item.weights.data);
-      if (is_new) span->second = writer.Add(item.weights.data, ElementCount(item.weights.shape));
-      item.recipe.weights = span->second;
-      if (!item.bias) continue;
-      item.recipe.ints["bias_type"] = static_cast<int64_t>(item.bias.type);
-      item.recipe.bias =
-          writer.Add(item.bias.data,
-                     ElementCount(item.bias.shape) * static_cast<int64_t>(SizeOf(item.bias.type)));
+    // What several nodes read is written once: packed weights have one address, other initializers
+    // one name.
+    std::map<std::string, Recipe::Span> written;
+    const auto write = [&](const std::string& key, const Tensor& tensor) {
+      const auto [span, is_new] = written.try_emplace(key);
+      if (is_new) span->second = writer.Add(tensor.data, BytesOf(tensor));
+      return span->second;
+    };
+    for (const Claim& claim : claims) {
+      Item& item = items[index_of(claim)];
+      if (item.weights) {
+        item.recipe.weights = write(Concat("packed at ", item.weights.data), item.weights);
+      }
+      for (const auto& [position, constant] : item.constants) {
+        item.recipe.constants[position] = {constant.type, constant.shape,
+                                           write(InputAt(claim, position).name, constant)};
+      }
     }
     writer.Finish();
+    // This session goes on with the file as well: what all layers share is there once.
+    const auto file = std::make_shared<const ContextFile>(data, writer.id());
+    for (Item& item : items) {
+      item.file = file;
+      item.packed.reset();
+      if (item.weights) item.weights.data = file->At(item.recipe.weights);
+      for (auto& [position, constant] : item.constants) {
+        constant.data = file->At(item.recipe.constants[position].span);
+      }
+    }
     for (size_t i = 0; i < count; ++i) {
       context_nodes[i] = MakeContextNode(api, shells[i], items[i].recipe,
                                          data.substr(FolderOf(data).size()), writer.id());

@@ -29,25 +29,37 @@ int PositionOf(const std::vector<Value>& values, const Value& value) {
 
 }  // namespace
 
+const Value& InputAt(const Claim& claim, int position) {
+  static const Value absent;
+  const Node& node = *claim.node;
+  switch (claim.kind) {
+    case Kind::kMatMul:  // Q4NXMatMul(A, W, bias)
+      return position == 0 ? node.input(0) : position == 2 ? node.input(5) : absent;
+    case Kind::kGather:  // Q4NXGather(W, indices)
+      return position == 1 ? node.input(1) : absent;
+    default:
+      return node.input(static_cast<size_t>(position));
+  }
+}
+
 Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused) {
   const Node& node = *claim.node;
   Recipe recipe{};
   recipe.kind = claim.kind;
   recipe.ints["format"] = kFormat;
-  const auto input = [&](size_t index) { return PositionOf(fused.inputs(), node.input(index)); };
   switch (claim.kind) {
     case Kind::kMatMul:
-      recipe.inputs = {input(0), Recipe::kAbsent, input(5)};
+      recipe.inputs.resize(3);
       recipe.ints["accuracy_level"] = node.Int("accuracy_level", 0);
       // Without zero points each is 8, and -8 * scale is exact.
       recipe.ints["symmetric"] = node.input(3) ? 0 : 1;
       break;
     case Kind::kGather:
-      recipe.inputs = {Recipe::kAbsent, input(1)};
+      recipe.inputs.resize(2);
       recipe.ints["dtype"] = ToOnnxType(node.input(2).initializer.type);
       break;
     case Kind::kAttention:
-      for (size_t i = 0; i < FlowAttention::kInputCount; ++i) recipe.inputs.push_back(input(i));
+      recipe.inputs.resize(FlowAttention::kInputCount);
       for (const char* name : kAttentionInts) {
         if (node.Has(name)) recipe.ints[name] = node.Int(name, 0);
       }
@@ -55,6 +67,9 @@ Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused)
         if (node.Has(name)) recipe.floats[name] = node.Float(name, 0.0f);
       }
       break;
+  }
+  for (size_t i = 0; i < recipe.inputs.size(); ++i) {
+    recipe.inputs[i] = PositionOf(fused.inputs(), InputAt(claim, static_cast<int>(i)));
   }
   if (projection != nullptr) {
     recipe.ints["K"] = projection->Int("K", 0);
@@ -79,11 +94,15 @@ std::string ToText(const Recipe& recipe) {
   };
   list("inputs", recipe.inputs);
   list("outputs", recipe.outputs);
-  const auto span = [&](const char* key, const Recipe::Span& s) {
-    if (s.size > 0) text << key << ' ' << s.offset << ' ' << s.size << '\n';
-  };
-  span("weights", recipe.weights);
-  span("bias", recipe.bias);
+  if (recipe.weights.size > 0) {
+    text << "weights " << recipe.weights.offset << ' ' << recipe.weights.size << '\n';
+  }
+  for (const auto& [position, c] : recipe.constants) {
+    text << "constant " << position << ' ' << static_cast<int>(c.type) << ' ' << c.span.offset
+         << ' ' << c.span.size;
+    for (int64_t dim : c.shape) text << ' ' << dim;
+    text << '\n';
+  }
   return text.str();
 }
 
@@ -113,9 +132,19 @@ Recipe RecipeFrom(const std::string& text) {
     } else if (key == "inputs" || key == "outputs") {
       auto& list = key == "inputs" ? recipe.inputs : recipe.outputs;
       for (int position; words >> position;) list.push_back(position);
-    } else if (key == "weights" || key == "bias") {
-      auto& span = key == "weights" ? recipe.weights : recipe.bias;
-      good = static_cast<bool>(words >> span.offset >> span.size);
+    } else if (key == "weights") {
+      good = static_cast<bool>(words >> recipe.weights.offset >> recipe.weights.size);
+    } else if (key == "constant") {
+      int position = 0, type = 0;
+      Recipe::Constant constant;
+      good = static_cast<bool>(words >> position >> type >> constant.span.offset >>
+                               constant.span.size);
+      constant.type = static_cast<DataType>(type);
+      for (int64_t dim; words >> dim;) constant.shape.push_back(dim);
+      good = good && position >= 0 && type >= 0 && type < static_cast<int>(DataType::kOther) &&
+             constant.span.size ==
+                 ElementCount(constant.shape) * static_cast<int64_t>(SizeOf(constant.type));
+      recipe.constants[position] = constant;
     } else {
       good = false;
     }

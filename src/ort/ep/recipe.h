@@ -18,6 +18,12 @@ struct Recipe {
   struct Span {
     int64_t offset = 0, size = 0;
   };
+  // An input that the fused node does not have, because ONNX Runtime no longer keeps it.
+  struct Constant {
+    DataType type = DataType::kOther;
+    Shape shape;
+    Span span;
+  };
   static constexpr int kAbsent = -1;
 
   Kind kind;
@@ -25,8 +31,12 @@ struct Recipe {
   std::map<std::string, float> floats;
   // By position of the op: the position among the fused node's inputs or outputs, or kAbsent.
   std::vector<int> inputs, outputs;
-  Span weights, bias;
+  Span weights;
+  std::map<int, Constant> constants;  // by position of the op
 };
+
+// The node's input at a position of the op that it is claimed for; absent for the weights.
+const Value& InputAt(const Claim& claim, int position);
 
 // The recipe of a claimed node. `projection` is the MatMulNBits whose weights it reads, itself or
 // another, or null; positions are those of `fused`.
