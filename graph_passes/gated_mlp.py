@@ -16,6 +16,7 @@ from onnxscript.rewriter import MatchResult, RewriteRule, pattern
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, attribute, producer
 
 BECOMES = "Q4NXGatedMLP"
+COMMON = ("K", "N", "accuracy_level")  # attributes that gate and up must share
 
 
 class GatedMLP(pattern.RewriteRuleClassBase):
@@ -39,7 +40,7 @@ class GatedMLP(pattern.RewriteRuleClassBase):
 
     def check(self, context: object, gate: ir.Value, up: ir.Value, **_: ir.Value) -> MatchResult:  # noqa: D102
         result = MatchResult()
-        for name in ("K", "N", "accuracy_level"):
+        for name in COMMON:
             values = [attribute(producer(value), name, 0) for value in (gate, up)]
             if values[0] != values[1]:
                 return result.fail(f"{name} of gate and up differ: {values}")
@@ -51,9 +52,7 @@ class GatedMLP(pattern.RewriteRuleClassBase):
         projections, last = [producer(gate), producer(up)], producer(product)
         for node in (*projections, *gate.consumers(), last):  # the activation reads gate alone
             self.report.fused(node, f"{DOMAIN}.{BECOMES}")
-        attributes = {
-            name: attribute(projections[0], name, 0) for name in ("K", "N", "accuracy_level")
-        }
+        attributes = {name: attribute(projections[0], name, 0) for name in COMMON}
         return getattr(op, BECOMES)(
             a,
             w_gate,

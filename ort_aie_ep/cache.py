@@ -146,11 +146,11 @@ def _indexed(index: Path, model: Path) -> _Source | None:
 def _read_source(index: Path, model: Path) -> _Source:
     """Reads and hashes the model's files, and notes that in the index."""
     # Imported here: reopening needs none of onnx_ir, which takes longer to import than all of it.
-    from ort_aie_ep.model_file import external_files, load_model
+    from ort_aie_ep.model_file import external_files, is_compiled, load_model
 
     before = _stats(model, [model.name])
     loaded = load_model(model)
-    compiled = "ort_aie.format" in loaded.metadata_props
+    compiled = is_compiled(loaded)
     try:
         if compiled:
             source = _Source(True, before, {})

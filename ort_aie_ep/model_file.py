@@ -10,6 +10,11 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.model_folder import inside
 
 
+def is_compiled(model: ir.Model) -> bool:
+    """Whether `ort-aie compile` made it."""
+    return "ort_aie.format" in model.metadata_props
+
+
 def load_model(path: Path) -> ir.Model:
     """Loads an ONNX file, weights left on disk, and checks its external data.
 

@@ -82,10 +82,10 @@ def inspect(path: Path) -> Model:
         AieError: there is no model, or it is damaged.
     """
     # Opening a session needs none of onnx_ir, which takes longer to import than all the rest.
-    from ort_aie_ep.model_file import load_model
+    from ort_aie_ep.model_file import is_compiled, load_model
 
     folder = find_model(path)
-    return Model(folder, "ort_aie.format" in load_model(folder.model).metadata_props)
+    return Model(folder, is_compiled(load_model(folder.model)))
 
 
 def open_session(

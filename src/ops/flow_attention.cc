@@ -28,10 +28,7 @@ constexpr const char* kInputNames[] = {"query",
 
 void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input input, DataType type,
                   const Shape& shape) {
-  const Tensor& tensor = inputs[input];
-  Require(tensor.type == type && tensor.shape == shape, "input ", kInputNames[input], " must be ",
-          NameOf(type), " ", ToString(shape), ", got ", NameOf(tensor.type), " ",
-          ToString(tensor.shape));
+  RequireTensor(kInputNames[input], inputs[input], type, shape);
 }
 
 int64_t TotalSequenceLength(const FlowAttention::Inputs& inputs) {

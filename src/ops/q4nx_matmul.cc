@@ -3,14 +3,6 @@
 #include "ops/error.h"
 
 namespace ort_aie {
-namespace {
-
-void RequireLike(const Tensor& input, const char* name, DataType type, const Shape& shape) {
-  Require(input.type == type && input.shape == shape, "input ", name, " must be ", NameOf(type),
-          " ", ToString(shape), ", got ", NameOf(input.type), " ", ToString(input.shape));
-}
-
-}  // namespace
 
 Q4NXMatMul::Q4NXMatMul(const char* name, const Q4NXMatMulAttributes& attributes, const Tensor& w,
                        const Options& options)
@@ -31,12 +23,12 @@ Shape Q4NXMatMul::OutputShape(const Tensor& a) const {
 Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   const auto& [a, bias, norm_weight, skip] = inputs;
   const int64_t rows = ElementCount(a.shape) / weights_.k;
-  if (bias) RequireLike(bias, "bias", a.type, {weights_.n});
-  if (norm_weight) RequireLike(norm_weight, "norm_weight", a.type, {weights_.k});
+  if (bias) RequireTensor("bias", bias, a.type, {weights_.n});
+  if (norm_weight) RequireTensor("norm_weight", norm_weight, a.type, {weights_.k});
   if (skip) {
     Require(static_cast<bool>(norm_weight), "input skip needs input norm_weight");
     Require(sum != nullptr || rows == 0, "input skip needs output sum");
-    RequireLike(skip, "skip", a.type, a.shape);
+    RequireTensor("skip", skip, a.type, a.shape);
   }
   MatMulStep step{};
   step.weights = weights_.blocks;

@@ -1,5 +1,7 @@
 #include "ops/tensor.h"
 
+#include "ops/error.h"
+
 namespace ort_aie {
 
 const char* NameOf(DataType type) {
@@ -29,6 +31,11 @@ std::string ToString(const Shape& shape) {
     text += std::to_string(shape[i]);
   }
   return text + ")";
+}
+
+void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape) {
+  Require(tensor.type == type && tensor.shape == shape, "input ", input, " must be ", NameOf(type),
+          " ", ToString(shape), ", got ", NameOf(tensor.type), " ", ToString(tensor.shape));
 }
 
 }  // namespace ort_aie

@@ -55,4 +55,11 @@ struct Tensor {
   }
 };
 
+inline int64_t ByteCount(const Tensor& tensor) {
+  return ElementCount(tensor.shape) * static_cast<int64_t>(SizeOf(tensor.type));
+}
+
+// Throws Error naming the input, what was expected and what came.
+void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape);
+
 }  // namespace ort_aie

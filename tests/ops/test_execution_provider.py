@@ -16,29 +16,24 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import helper
-from op_models import ORT_VERSION, model_of, one_op_model, onnx_tensor, open_session, run
+from op_models import model_of, one_op_model, onnx_tensor, open_session, run
 from projection_calls import Weights, activations, make_weights, q4nx_model
+from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
 import ort_aie_ep
 from ort_aie_ep.explain import CLAIMS, LEAVES, explain
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import find_model
+from ort_aie_ep.provider import NAME
 
 Array = npt.NDArray[Any]
-NAME = "AieExecutionProvider"
-DATA = Path(__file__).parent.parent / "data"
-MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
-
-pytestmark = pytest.mark.skipif(
-    ORT_VERSION < (1, 24), reason="the plugin interface lacks custom-op domains before 1.24"
-)
+pytestmark = needs_provider
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
-    yield
-    onnxruntime.unregister_execution_provider_library(NAME)
+def library() -> Iterator[None]:
+    with registered():
+        yield
 
 
 def session(
@@ -52,10 +47,6 @@ def session(
         options.add_session_config_entry(key.replace("__", "."), value)
     options.add_provider_for_devices(devices()[:1], provider or {})
     return onnxruntime.InferenceSession(model, options, enable_fallback=False)
-
-
-def devices() -> list[Any]:
-    return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
 
 
 def assigned(open_session_: onnxruntime.InferenceSession) -> Counter[str]:

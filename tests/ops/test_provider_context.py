@@ -11,32 +11,22 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from op_models import ORT_VERSION, one_op_model, run
+from op_models import one_op_model, run
 from projection_calls import activations, make_weights
+from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
-import ort_aie_ep
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import find_model
+from ort_aie_ep.provider import NAME
 
 Array = npt.NDArray[Any]
-NAME = "AieExecutionProvider"
-DATA = Path(__file__).parent.parent / "data"
-MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
-
-pytestmark = pytest.mark.skipif(
-    ORT_VERSION < (1, 24), reason="the provider needs ONNX Runtime 1.24"
-)
+pytestmark = needs_provider
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> Iterator[None]:
-    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
-    yield
-    onnxruntime.unregister_execution_provider_library(NAME)
-
-
-def devices() -> list[Any]:
-    return [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+def library() -> Iterator[None]:
+    with registered():
+        yield
 
 
 def session(
@@ -166,6 +156,29 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
     with pytest.raises(Exception, match="exists already"):
         session(DATA / "llama" / "model.onnx", written)
     assert {path.name: path.read_bytes() for path in written.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (b"outputs 0", b"outputs 7", "it has 1 values, expected one at 7"),
+        (b"outputs 0", b"outputs -5", "it has 1 values, expected one at -5"),
+        (b"outputs 0", b"outputs -1", "output 0 of Q4NXMatMul is missing"),
+        (b"inputs 0 -1 -1", b"inputs 9 -1 -1", "it has 1 values, expected one at 9"),
+        (b"op Q4NXMatMul", b"op Conv", "no operator is named"),
+    ],
+)
+def test_a_damaged_recipe_is_refused(
+    written: Path, before: bytes, after: bytes, message: str
+) -> None:
+    model = onnx.load(written, load_external_data=False)
+    notes = [a for node in model.graph.node for a in node.attribute if a.name == "notes"]
+    damaged = next(a for a in notes if b"op Q4NXMatMul" in a.s)
+    assert before in damaged.s
+    damaged.s = damaged.s.replace(before, after)
+    onnx.save(model, written)
+    with pytest.raises(Exception, match=message):
+        session(written)
 
 
 def test_embedding_and_unwritable_places_are_refused(tmp_path: Path) -> None:

@@ -45,16 +45,32 @@ std::string WhyNotAttention(const Node& node) {
   return WhyNotFlowAttention(facts);
 }
 
-std::string WhyNotGather(const Node& node, const std::vector<Claim>& claims) {
+// Whether a GatherBlockQuantized reads the weights of a MatMulNBits. ONNX Runtime may have folded a
+// Reshape between them, so that the codes are a copy: they are compared.
+bool IsTied(const Node& gather, const Node& projection) {
+  const Tensor& data = gather.input(0).initializer;
+  const Tensor& b = projection.input(1).initializer;
+  return data && b && gather.input(2).name == projection.input(2).name &&
+         gather.input(3).name == projection.input(3).name &&
+         gather.Int("block_size", 128) == projection.Int("block_size", 0) &&
+         ElementCount(data.shape) == ElementCount(b.shape) &&
+         (data.data == b.data ||
+          std::memcmp(data.data, b.data, static_cast<size_t>(ElementCount(b.shape))) == 0);
+}
+
+const Claim* TiedProjection(const Node& gather, const std::vector<Claim>& claims) {
+  for (const Claim& claim : claims) {
+    if (claim.kind == Kind::kMatMul && IsTied(gather, *claim.node)) return &claim;
+  }
+  return nullptr;
+}
+
+std::string WhyNotGather(const Node& node, const Claim* tied) {
   const Tensor& data = node.input(0).initializer;
   if (!data) return "its data is not constant";
   if (data.type != DataType::kUint8) {
     return Concat("its data is ", node.input(0).type,
                   "; only uint8 with packed 4-bit codes is shared");
-  }
-  const Claim* tied = nullptr;
-  for (const Claim& claim : claims) {
-    if (claim.kind == Kind::kMatMul && IsTied(node, *claim.node)) tied = &claim;
   }
   if (tied == nullptr) {
     return "its weights are not tied to a MatMulNBits; the CPU EP gathers them as they are";
@@ -79,22 +95,11 @@ std::string WhyNotGather(const Node& node, const std::vector<Claim>& claims) {
 
 }  // namespace
 
-bool IsTied(const Node& gather, const Node& projection) {
-  const Tensor& data = gather.input(0).initializer;
-  const Tensor& b = projection.input(1).initializer;
-  return data && b && gather.input(2).name == projection.input(2).name &&
-         gather.input(3).name == projection.input(3).name &&
-         gather.Int("block_size", 128) == projection.Int("block_size", 0) &&
-         ElementCount(data.shape) == ElementCount(b.shape) &&
-         (data.data == b.data ||
-          std::memcmp(data.data, b.data, static_cast<size_t>(ElementCount(b.shape))) == 0);
-}
-
 std::vector<Claim> ClaimNodes(const std::vector<Node>& nodes) {
   std::vector<Claim> claims;
   for (const Node& node : nodes) {
     if (node.Is(kMicrosoft, "MatMulNBits")) {
-      claims.push_back({&node, Kind::kMatMul, WhyNotMatMul(node)});
+      claims.push_back({&node, Kind::kMatMul, WhyNotMatMul(node), &node});
     } else if (node.Is(kMicrosoft, "GroupQueryAttention")) {
       claims.push_back({&node, Kind::kAttention, WhyNotAttention(node)});
     } else if (node.Is(kMicrosoft, "GatherBlockQuantized")) {
@@ -102,7 +107,10 @@ std::vector<Claim> ClaimNodes(const std::vector<Node>& nodes) {
     }
   }
   for (Claim& claim : claims) {
-    if (claim.kind == Kind::kGather) claim.why_not = WhyNotGather(*claim.node, claims);
+    if (claim.kind != Kind::kGather) continue;
+    const Claim* tied = TiedProjection(*claim.node, claims);
+    claim.why_not = WhyNotGather(*claim.node, tied);
+    if (tied != nullptr) claim.projection = tied->node;
   }
   return claims;
 }

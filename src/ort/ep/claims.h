@@ -14,15 +14,12 @@ enum class Kind { kMatMul, kAttention, kGather };
 struct Claim {
   const Node* node;
   Kind kind;
-  std::string why_not;  // empty: claimed
+  std::string why_not;               // empty: claimed
+  const Node* projection = nullptr;  // the MatMulNBits whose weights it reads, itself perhaps
 };
 
 // Of all MatMulNBits, GroupQueryAttention and GatherBlockQuantized among `nodes`, in order. The
 // nodes must outlive the result.
 std::vector<Claim> ClaimNodes(const std::vector<Node>& nodes);
-
-// Whether a GatherBlockQuantized reads the weights of a MatMulNBits. ONNX Runtime may have folded a
-// Reshape between them, so that the codes are a copy: they are compared.
-bool IsTied(const Node& gather, const Node& projection);
 
 }  // namespace ort_aie::ep

@@ -5,6 +5,8 @@
 #include "ops/options.h"
 #include "ort/custom_op.h"
 #include "ort/ep/claims.h"
+#include "ort/ep/context_file.h"
+#include "ort/ep/packed_weights.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie::ep {
@@ -45,10 +47,6 @@ bool IsContext(const Node& node) {
   return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
 }
 
-int64_t BytesOf(const Tensor& tensor) {
-  return ElementCount(tensor.shape) * static_cast<int64_t>(SizeOf(tensor.type));
-}
-
 std::string ModelPath(const OrtApi* api, const OrtGraph* graph) {
   const char* path = nullptr;
   Check(api, api->Graph_GetModelPath(graph, &path));
@@ -75,12 +73,16 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
     kept = constant;
     if (item.file != nullptr) continue;  // it lives as long as the mapped file
     const auto* bytes = constant.as<uint8_t>();
-    compiled->copies.emplace_back(bytes, bytes + BytesOf(constant));
+    compiled->copies.emplace_back(bytes, bytes + ByteCount(constant));
     kept.data = compiled->copies.back().data();
   }
+  const OpDescription& op = DescriptionOf(item.recipe.kind);
+  for (size_t i = 0; i < op.required_outputs; ++i) {
+    Require(i < item.recipe.outputs.size() && item.recipe.outputs[i] != Recipe::kAbsent, "node '",
+            name, "': output ", i, " of ", op.name, " is missing");
+  }
   try {
-    compiled->kernel =
-        DescriptionOf(item.recipe.kind).create(RecipeInfo(item.recipe, settings, item.weights));
+    compiled->kernel = op.create(RecipeInfo(item.recipe, settings, item.weights));
   } catch (const Error& error) {
     throw Error(error.code(), Concat("node '", name, "': ", error.what()));
   }
@@ -113,8 +115,8 @@ class ContextReader {
                               const std::vector<Value>& to) {
       for (int& position : positions) {
         if (position == Recipe::kAbsent) continue;
-        Require(position < static_cast<int>(from.size()), "EPContext: it has ", from.size(),
-                " values, expected one at ", position);
+        Require(position >= 0 && position < static_cast<int>(from.size()), "EPContext: it has ",
+                from.size(), " values, expected one at ", position);
         int found = Recipe::kAbsent;
         for (size_t i = 0; i < to.size(); ++i) {
           if (to[i].name == from[static_cast<size_t>(position)].name) found = static_cast<int>(i);
@@ -159,7 +161,7 @@ std::map<int, Tensor> DroppedConstants(const Claim& claim, const Recipe& recipe)
   std::map<int, Tensor> constants;
   for (size_t i = 0; i < recipe.inputs.size(); ++i) {
     const Tensor& constant = InputAt(claim, static_cast<int>(i)).initializer;
-    if (recipe.inputs[i] != Recipe::kAbsent || !constant || BytesOf(constant) == 0) continue;
+    if (recipe.inputs[i] != Recipe::kAbsent || !constant || ByteCount(constant) == 0) continue;
     constants[static_cast<int>(i)] = constant;
   }
   return constants;
@@ -288,34 +290,23 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     if (IsContext(nodes[i])) items[i] = reader.Read(nodes[i], shells[i]);
   }
 
-  // Nodes of the model; projections first, because tied embeddings read their weights.
+  // Nodes of the model.
   const std::vector<Claim> claims = ClaimNodes(nodes);
-  const auto index_of = [&](const Claim& claim) {
-    return static_cast<size_t>(claim.node - nodes.data());
-  };
-  size_t packed = 0;
+  const auto index_of = [&](const Node* node) { return static_cast<size_t>(node - nodes.data()); };
+  std::map<const Node*, std::shared_ptr<const PackedWeights>> packed;  // by MatMulNBits
   for (const Claim& claim : claims) {
-    if (claim.kind != Kind::kMatMul) continue;
-    Item& item = items[index_of(claim)];
-    item.packed = PackMatMul(*claim.node);
-    item.weights = item.packed->blocks;
-    item.recipe = MakeRecipe(claim, claim.node, shells[index_of(claim)]);
+    Item& item = items[index_of(claim.node)];
+    item.recipe = MakeRecipe(claim, shells[index_of(claim.node)]);
     item.constants = DroppedConstants(claim, item.recipe);
-    Log(ORT_LOGGING_LEVEL_INFO, Concat("packed '", claim.node->name(), "' (", ++packed, ")"));
-  }
-  for (const Claim& claim : claims) {
-    if (claim.kind == Kind::kMatMul) continue;
-    Item& item = items[index_of(claim)];
-    const Node* projection = nullptr;
-    for (const Claim& other : claims) {
-      if (claim.kind != Kind::kGather || other.kind != Kind::kMatMul) continue;
-      if (!IsTied(*claim.node, *other.node)) continue;
-      projection = other.node;
-      item.packed = items[index_of(other)].packed;
-      item.weights = item.packed->blocks;
+    if (claim.projection == nullptr) continue;
+    std::shared_ptr<const PackedWeights>& weights = packed[claim.projection];
+    if (weights == nullptr) {
+      weights = PackMatMul(*claim.projection);
+      Log(ORT_LOGGING_LEVEL_INFO,
+          Concat("packed '", claim.projection->name(), "' (", packed.size(), ")"));
     }
-    item.recipe = MakeRecipe(claim, projection, shells[index_of(claim)]);
-    item.constants = DroppedConstants(claim, item.recipe);
+    item.packed = weights;
+    item.weights = weights->blocks;
   }
 
   if (context_.enable && !claims.empty()) {
@@ -331,11 +322,11 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     std::map<std::string, Recipe::Span> written;
     const auto write = [&](const std::string& key, const Tensor& tensor) {
       const auto [span, is_new] = written.try_emplace(key);
-      if (is_new) span->second = writer.Add(tensor.data, BytesOf(tensor));
+      if (is_new) span->second = writer.Add(tensor.data, ByteCount(tensor));
       return span->second;
     };
     for (const Claim& claim : claims) {
-      Item& item = items[index_of(claim)];
+      Item& item = items[index_of(claim.node)];
       if (item.weights) {
         item.recipe.weights = write(Concat("packed at ", item.weights.data), item.weights);
       }

@@ -4,13 +4,8 @@
 
 #include <onnxruntime_c_api.h>
 
-#include <map>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "ort/ep/context_file.h"
-#include "ort/ep/packed_weights.h"
 #include "ort/ep/recipe.h"
 
 namespace ort_aie::ep {

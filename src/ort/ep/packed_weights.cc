@@ -16,10 +16,6 @@ using q4nx::CeilDiv;
 
 constexpr int64_t kRowsPerTask = 256;  // a multiple of a block's 32 out-features
 
-int64_t Bytes(const Tensor& tensor) {
-  return ElementCount(tensor.shape) * static_cast<int64_t>(SizeOf(tensor.type));
-}
-
 q4nx::ScaleType ScaleTypeOf(DataType type) {
   if (type == DataType::kFloat16) return q4nx::ScaleType::kFloat16;
   if (type == DataType::kBfloat16) return q4nx::ScaleType::kBfloat16;
@@ -36,15 +32,17 @@ std::string WhyMalformed(const Node& matmul) {
   if (!IsFloat(scales.type)) {
     return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
   }
-  if (Bytes(b) != n * blocks * (block_size / 2)) {
-    return Concat("B has ", Bytes(b), " bytes, expected ", n * blocks * (block_size / 2));
+  if (ByteCount(b) != n * blocks * (block_size / 2)) {
+    return Concat("B has ", ByteCount(b), " bytes, expected ", n * blocks * (block_size / 2));
   }
   if (ElementCount(scales.shape) != n * blocks) {
     return Concat("scales have ", ElementCount(scales.shape), " values, expected ", n * blocks);
   }
   const int64_t packed = n * CeilDiv(blocks, 2);
-  if (zero_points && Bytes(zero_points) != packed && Bytes(zero_points) != Bytes(scales)) {
-    return Concat("zero_points have ", Bytes(zero_points), " bytes, expected ", packed, " packed");
+  if (zero_points && ByteCount(zero_points) != packed &&
+      ByteCount(zero_points) != ByteCount(scales)) {
+    return Concat("zero_points have ", ByteCount(zero_points), " bytes, expected ", packed,
+                  " packed");
   }
   return "";
 }
@@ -65,10 +63,7 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
 
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
   const int64_t packed_points = CeilDiv(source_blocks, 2);
-  const bool points_are_packed =
-      zero_points &&
-      ElementCount(zero_points.shape) * static_cast<int64_t>(SizeOf(zero_points.type)) ==
-          n * packed_points;
+  const bool points_are_packed = zero_points && ByteCount(zero_points) == n * packed_points;
   const auto at = [](const Tensor& tensor, int64_t offset) {
     return tensor.as<uint8_t>() + offset;
   };

@@ -42,7 +42,7 @@ const Value& InputAt(const Claim& claim, int position) {
   }
 }
 
-Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused) {
+Recipe MakeRecipe(const Claim& claim, const Node& fused) {
   const Node& node = *claim.node;
   Recipe recipe{};
   recipe.kind = claim.kind;
@@ -71,9 +71,9 @@ Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused)
   for (size_t i = 0; i < recipe.inputs.size(); ++i) {
     recipe.inputs[i] = PositionOf(fused.inputs(), InputAt(claim, static_cast<int>(i)));
   }
-  if (projection != nullptr) {
-    recipe.ints["K"] = projection->Int("K", 0);
-    recipe.ints["N"] = projection->Int("N", 0);
+  if (claim.projection != nullptr) {
+    recipe.ints["K"] = claim.projection->Int("K", 0);
+    recipe.ints["N"] = claim.projection->Int("N", 0);
   }
   for (const Value& output : node.outputs()) {
     recipe.outputs.push_back(PositionOf(fused.outputs(), output));

@@ -38,9 +38,8 @@ struct Recipe {
 // The node's input at a position of the op that it is claimed for; absent for the weights.
 const Value& InputAt(const Claim& claim, int position);
 
-// The recipe of a claimed node. `projection` is the MatMulNBits whose weights it reads, itself or
-// another, or null; positions are those of `fused`.
-Recipe MakeRecipe(const Claim& claim, const Node* projection, const Node& fused);
+// The recipe of a claimed node; positions are those of `fused`.
+Recipe MakeRecipe(const Claim& claim, const Node& fused);
 
 std::string ToText(const Recipe& recipe);
 // Throws Error for a text that ToText of this format did not write.

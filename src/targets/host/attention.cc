@@ -55,13 +55,9 @@ class Attention {
   void Transform(float* x, const void* norm, int64_t token) const {
     const int64_t dim = step_.dim;
     if (norm != nullptr) {
-      float squares = 0;
-      for (int64_t i = 0; i < dim; ++i) squares += x[i] * x[i];
-      const float inverse =
-          1.0f / std::sqrt(squares / static_cast<float>(dim) + step_.norm_epsilon);
       float* weight = Scratch<float>(Purpose::kRow, dim);
       ToFloat(kernels_, step_.type, norm, dim, weight);
-      for (int64_t i = 0; i < dim; ++i) x[i] *= inverse * weight[i];
+      kernels_.rms_norm(weight, dim, step_.norm_epsilon, x);
     }
     if (step_.cos == nullptr) return;
     const int64_t half = step_.rotary_dim / 2;
