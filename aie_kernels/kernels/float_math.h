@@ -1,7 +1,7 @@
 // fp32 arithmetic and elementary functions on the bfloat16 multiplier of AIE2P.
 //
-// The core multiplies bfloat16 and adds fp32; it has no fp32 multiplier, and its own exponential and
-// tangent are coarse: aie::exp2 is a straight line between powers of two (up to 6.2 % high) and
+// The core multiplies bfloat16 and adds fp32; it has no fp32 multiplier, and its own exponential
+// and tangent are coarse: aie::exp2 is a straight line between powers of two (up to 6.2 % high) and
 // aie::tanh is off by up to 0.038 (mlir-aie's documentation of both). Everything here is built of
 // bfloat16 macs into fp32, with fp32 operands split into two bfloat16 limbs where that matters:
 //
@@ -25,6 +25,25 @@ template <unsigned N>
 using Halves = aie::vector<bfloat16, N>;
 template <unsigned N>
 using Sums = aie::accum<accfloat, N>;
+
+template <unsigned N>
+inline Floats<N> load_floats(const float* p) {
+  return aie::load_v<N>(p);
+}
+
+// `count` is a multiple of 16.
+inline void fill(float* buffer, int32_t count, float value) {
+  for (int32_t i = 0; i < count; i += 16) {
+    aie::store_v(buffer + i, aie::broadcast<float, 16>(value));
+  }
+}
+
+// `count` is a multiple of 32.
+inline void copy_bf16(const bfloat16* __restrict from, bfloat16* __restrict to, int32_t count) {
+  for (int32_t i = 0; i < count; i += 32) {
+    aie::store_v(to + i, aie::load_v<32>(from + i));
+  }
+}
 
 inline float float_of_bits(int32_t bits) { return __builtin_bit_cast(float, bits); }
 
@@ -119,8 +138,8 @@ inline float multiply(float x, float y) {
 }
 
 // Adding 1.5 * 2^23 rounds an fp32 number below 2^22 to an integer, to nearest even, and leaves the
-// integer in the low bits. For numbers beyond, which are integers themselves when they are bfloat16,
-// adding and subtracting it returns the number.
+// integer in the low bits. For numbers beyond, which are integers themselves when they are
+// bfloat16, adding and subtracting it returns the number.
 inline constexpr float kRounder = 0x1.8p23f;
 
 template <unsigned N>
@@ -184,23 +203,24 @@ inline Power<N> exp2_coarse(const Floats<N>& x) {
   return exp2<Halves<N>>(x, kCubic);
 }
 
-// 1 / d for 1 <= d <= 2: a quadratic, good to 1 % (1.5 % in bfloat16), then a step of the third order
-// whose residual is taken against both limbs of d.
+// 1 / d for 1 <= d <= 2: a quadratic, good to 1 % (1.5 % in bfloat16), then a step of the third
+// order whose residual is taken against both limbs of d.
 template <unsigned N>
 inline Floats<N> inverse(const Floats<N>& d) {
   const Sums<N> one(constant<N>(1.0f));
   const Limbs<N> limbs(d);
-  const Halves<N> slope =
-      aie::mac(Sums<N>(constant<N>(-1.45454584f)), limbs.high,
-               aie::broadcast<bfloat16, N>(static_cast<bfloat16>(0.32323239f)))
-          .template to_vector<bfloat16>();
-  const Halves<N> guess = aie::mac(Sums<N>(constant<N>(2.12121256f)), limbs.high, slope)
+  const Halves<N> slope = aie::mac(Sums<N>(constant<N>(-1.45454584f)), limbs.high,
+                                   aie::broadcast<bfloat16, N>(static_cast<bfloat16>(0.32323239f)))
                               .template to_vector<bfloat16>();
+  const Halves<N> guess =
+      aie::mac(Sums<N>(constant<N>(2.12121256f)), limbs.high, slope).template to_vector<bfloat16>();
   const Sums<N> residual = aie::msc(aie::msc(one, limbs.high, guess), limbs.low, guess);
   const Halves<N> h = residual.template to_vector<bfloat16>();
   const Halves<N> step = aie::mac(residual, h, h).template to_vector<bfloat16>();
   return to_floats(aie::mac(Sums<N>(guess), guess, step));
 }
+
+inline constexpr float kLog2E = 1.44269504f;
 
 template <unsigned N>
 inline auto is_negative(const Floats<N>& x) {
@@ -223,8 +243,8 @@ inline Floats<N> sigmoid_of_log2(const Floats<N>& u) {
   return product(numerator, Limbs<N>(inverse(aie::add(e, one))));
 }
 
-// tanh(u / (2 log2(e))) = (1 - e) / (1 + e) with e = 2^-|u| = scale + scale * excess, and the sign of u.
-// For small u the scale is 1 and 1 - e is the excess alone: nothing cancels. |u| < 2^22.
+// tanh(u / (2 log2(e))) = (1 - e) / (1 + e) with e = 2^-|u| = scale + scale * excess, and the sign
+// of u. For small u the scale is 1 and 1 - e is the excess alone: nothing cancels. |u| < 2^22.
 template <unsigned N>
 inline Floats<N> tanh_of_log2(const Floats<N>& u) {
   const Sums<N> one(constant<N>(1.0f));
@@ -236,5 +256,3 @@ inline Floats<N> tanh_of_log2(const Floats<N>& u) {
       product(numerator, Limbs<N>(inverse(to_floats(aie::add(aie::add(one, scale), rest)))));
   return aie::select(magnitude, aie::neg(magnitude), is_negative(u));
 }
-
-inline constexpr float kLog2E = 1.44269504f;

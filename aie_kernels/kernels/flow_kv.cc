@@ -1,11 +1,11 @@
-// FlowKV (papers 1 and 2): attention of one token, a chunk of keys and values at a time, on a pair of
-// cores. The score core does steps 1 to 5 of the papers on the key chunk, the value core steps 6 and
-// 7 on the value chunk; F, C and l pass between them through shared memory.
+// FlowKV (papers 1 and 2): attention of one token, a chunk of keys and values at a time, on a pair
+// of cores. The score core does steps 1 to 5 of the papers on the key chunk, the value core steps 6
+// and 7 on the value chunk; F, C and l pass between them through shared memory.
 //
 // A chunk is 4096 bfloat16 of the cache, 8 KiB: 64 keys of head dimension 64, 32 of 128, 16 of 256.
 // Keys and values lie in blocks of 8 keys x 8 dimensions, [keys/8][head_dim/8][8][8]. Both cores
-// multiply a whole block at a time, 64 lanes: the scores with 8 dimensions of q repeated for each key,
-// the values with 8 probabilities, each repeated for 8 dimensions.
+// multiply a whole block at a time, 64 lanes: the scores with 8 dimensions of q repeated for each
+// key, the values with 8 probabilities, each repeated for 8 dimensions.
 //
 // Numerics (AIE2P): products of bfloat16 are exact and summed in fp32, none goes through bfp16. The
 // scale costs 2^-16.4 of the score, the exponential 2^-15, F is rounded once to bfloat16 and l sums
@@ -46,9 +46,8 @@ Floats<32> dot_products(const bfloat16* __restrict q, const bfloat16* __restrict
     sums[2] = aie::mac(sums[2], k0, q1);
     sums[3] = aie::mac(sums[3], k1, q1);
   }
-  return fold_columns<float>({to_floats(sums[0]), to_floats(sums[1]), to_floats(sums[2]),
-                              to_floats(sums[3])},
-                             kAdd);
+  return fold_columns<float>(
+      {to_floats(sums[0]), to_floats(sums[1]), to_floats(sums[2]), to_floats(sums[3])}, kAdd);
 }
 
 template <typename T>
@@ -97,13 +96,16 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
   aie::store_v(sums, constant<32>(0.0f));
 
   for (int32_t head = 0; head < group; head += 2) {
-    Halves<32> largest = halves_of(static_cast<bfloat16>(state[head]),
-                                   static_cast<bfloat16>(state[head + 1]));
     for (int32_t key = 0; key < keys; key += 16) {
-      const Floats<32> t = aie::select(
-          constant<32>(kMaskedScore),
-          to_log2(dot_products(q + head * head_dim, k + key * head_dim, head_dim)),
-          valid_keys(valid - key));
+      aie::store_v(scores + 2 * key,
+                   dot_products(q + head * head_dim, k + key * head_dim, head_dim));
+    }
+    Halves<32> largest =
+        halves_of(static_cast<bfloat16>(state[head]), static_cast<bfloat16>(state[head + 1]));
+    for (int32_t key = 0; key < keys; key += 16) {
+      const Floats<32> t =
+          aie::select(constant<32>(kMaskedScore), to_log2(load_floats<32>(scores + 2 * key)),
+                      valid_keys(valid - key));
       largest = aie::max(largest, to_bf16(t));
       aie::store_v(scores + 2 * key, t);
     }
@@ -114,7 +116,7 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
 
     Sums<32> sum = aie::zeros<accfloat, 32>();
     for (int32_t key = 0; key < keys; key += 16) {
-      const Floats<32> t = aie::load_v<32>(scores + 2 * key);
+      const Floats<32> t = load_floats<32>(scores + 2 * key);
       const Halves<32> probabilities = exp2_fine(aie::sub(t, m)).to_bfloat16();
       sum = aie::add(sum, Sums<32>(probabilities));
       aie::store_v(f + head * keys + key, probabilities.extract<16>(0));

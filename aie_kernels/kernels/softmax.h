@@ -1,12 +1,13 @@
-// What FlowKV and FlowQKV share: scores in the domain of exp2, a running maximum of integers, and the
-// buffers through which a score tile hands its results to its value tile.
+// What FlowKV and FlowQKV share: scores in the domain of exp2, a running maximum of integers, and
+// the buffers through which a score tile hands its results to its value tile.
 //
-// The softmax runs in base 2: t = score * scale * log2(e), F = 2^(t - m). Papers 1 and 2 take m, the
-// running maximum, as it is. Here it is rounded to an integer. Any m near the maximum gives the same
-// attention, and an integer makes the correction C = 2^(m_left - m) a power of two: C is exact in
-// bfloat16, C * Y and C * l are exact, and C is 1 unless the maximum moved by a whole octave, so that
-// most chunks need no rescaling at all. The maximum is taken over scores rounded to bfloat16 (the core
-// compares no fp32), whose integers are bfloat16 as well: F is at most 2^(1/2 + 2^-9 |t|).
+// The softmax runs in base 2: t = score * scale * log2(e), F = 2^(t - m). Papers 1 and 2 take m,
+// the running maximum, as it is. Here it is rounded to an integer. Any m near the maximum gives the
+// same attention, and an integer makes the correction C = 2^(m_left - m) a power of two: C is exact
+// in bfloat16, C * Y and C * l are exact, and C is 1 unless the maximum moved by a whole octave, so
+// that most chunks need no rescaling at all. The maximum is taken over scores rounded to bfloat16
+// (the core compares no fp32), whose integers are bfloat16 as well: F is at most 2^(1/2 + 2^-9
+// |t|).
 #pragma once
 
 #include <array>
@@ -23,9 +24,9 @@ class ScoreMap {
  public:
   ScoreMap(int32_t scale_bits, int32_t softcap_bits)
       : capped_(softcap_bits != 0),
-        scale_(multiply(float_of_bits(scale_bits),
-                        capped_ ? multiply(2 * kLog2E, aie::inv(float_of_bits(softcap_bits)))
-                                : kLog2E)),
+        scale_(multiply(
+            float_of_bits(scale_bits),
+            capped_ ? multiply(2 * kLog2E, aie::inv(float_of_bits(softcap_bits))) : kLog2E)),
         cap_(multiply(float_of_bits(softcap_bits), kLog2E)) {}
 
   template <unsigned N>
@@ -77,23 +78,4 @@ inline Halves<64> repeat_by_8(const Halves<8>& v) {
 template <unsigned N>
 inline Halves<N> two_to(const Floats<N>& k) {
   return power_of_two(aie::add(k, constant<N>(kRounder + 127.0f)));
-}
-
-template <unsigned N>
-inline Floats<N> load_floats(const float* p) {
-  return aie::load_v<N>(p);
-}
-
-template <typename T>
-inline void fill(T* buffer, int32_t count, T value) {
-  const auto v = aie::broadcast<T, 16>(value);
-  for (int32_t i = 0; i < count; i += 16) {
-    aie::store_v(buffer + i, v);
-  }
-}
-
-inline void copy_bf16(const bfloat16* __restrict from, bfloat16* __restrict to, int32_t count) {
-  for (int32_t i = 0; i < count; i += 32) {
-    aie::store_v(to + i, aie::load_v<32>(from + i));
-  }
 }
