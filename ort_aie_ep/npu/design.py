@@ -9,8 +9,8 @@ One description serves the checks (`check`), the simulator and the lowering to I
   driven by the instruction stream;
 * a memory tile can pass objects on: `forward` one to one, `split` an object into segments for
   several fifos, `join` segments of several fifos into one object;
-* `Layout` reorders an object on its way: the order in which a sender reads its buffer, or in which a
-  receiver writes its own.
+* `Layout` reorders an object on its way: the order in which a sender reads its buffer, or in which
+  a receiver writes its own.
 
 A worker's body is a generator of steps (`Acquire`, `Release`, `Call`, `Parameters`, `Read`), which
 the simulator executes and the lowering traces, so it must not depend on data other than through
