@@ -2,8 +2,9 @@
 
 `configure(design)` follows the lowering of object fifos in mlir-aie (docs/ObjectFifoLowering.md):
 every fifo end on a compute or memory tile gets `depth` buffers, a produce lock that starts at
-`depth` and a consume lock that starts at 0, one DMA channel, and a ring of descriptors. On a memory tile
-that splits or joins, every segment has its own pair of locks, and its own descriptor in each ring.
+`depth` and a consume lock that starts at 0, one DMA channel, and a ring of descriptors. On a memory
+tile that splits or joins, every segment has its own pair of locks, and its own descriptor in each
+ring.
 It only assigns; whether everything fits is for `check` to say.
 
 What the shims do is not here: their descriptors come with the instruction stream.
