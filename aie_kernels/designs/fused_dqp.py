@@ -1,0 +1,219 @@
+"""FusedDQP: y = W x with W in Q4NX, for decoding (paper 1, section III-A; paper 2, 3.2.1).
+
+Every core takes its own blocks of W and all of x:
+
+* x is broadcast once per projection and stays in L1 (2 K bytes, with the sums of its groups), so a
+  block is the only thing that moves while the cores compute;
+* a column has two weight channels; each brings the blocks of two neighbouring block rows in turn
+  through the memory tile to two cores, straight from the file's order;
+* a round gives 32 outputs a core; the four cores of a column are joined into 128 outputs.
+
+Rows that do not fill the last round are not padded: its columns are moved back so that they end with
+the last block row, and some rows are computed twice with the same result. So N is a multiple of 32 and
+at least 128, K a multiple of 256 and at most 16,384.
+
+With four columns of eight, x enters through the shim of a fifth. With all columns in use every
+shim channel carries weights, so x shares the first one under a packet id of its own: it takes 2 K
+bytes of that channel, before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of its
+time (2.5 % for N = 2048 on eight columns), and the other channels wait for the last core.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.aie_kernels.catalog_linear import (
+    DQP_BLOCK,
+    DQP_FINISH,
+    DQP_LOAD_BIAS,
+    DQP_LOAD_X,
+    DQP_ZERO,
+)
+from ort_aie_ep.npu.design import (
+    Acquire,
+    Body,
+    Buffer,
+    Core,
+    Design,
+    End,
+    Parameters,
+    Release,
+    call,
+)  # fmt: skip
+from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.sequence import Expr, Sequence, at_most, equal, less, minimum
+
+BLOCK = 5120  # bytes of a Q4NX block
+BLOCK_ROWS = 32
+BLOCK_COLUMNS = 256
+CORES = 4  # of a column
+MAX_K = 16384
+MAX_BIAS_ROUNDS = 80
+
+
+def build(device: Device, columns: int | None = None) -> Design:
+    """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
+
+    One sequence, `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, 5120), bias
+    (N) bf16 if `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
+    """
+    columns = min(4, device.columns) if columns is None else columns
+    if not 1 <= columns <= device.columns:
+        raise DesignError(
+            f"fused_dqp on {columns} columns: {device.name} has 1 to {device.columns} of them"
+        )
+    design = Design("fused_dqp", device)
+    if columns < device.columns:
+        place(design, columns, x=design.shim(columns, 0))
+    else:
+        place(design, columns, x=design.shim(0, 0), shared_channel=True)
+    add_sequence(design, columns)
+    return design
+
+
+def place(
+    design: Design,
+    columns: int,
+    x: End,
+    *,
+    shared_channel: bool = False,
+    x_packet: int | None = None,
+) -> None:
+    """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`.
+
+    `x` is the shim end where the activations enter; `shared_channel` says that it is the first
+    weight channel too, `x_packet` that it shares its channel with fifos of others.
+    """
+    xs = design.fifo(
+        "x", "bf16", BLOCK_COLUMNS, x,
+        [design.core(c, r) for c in range(columns) for r in range(CORES)],
+        packet=1 if shared_channel else x_packet,
+    )  # fmt: skip
+    for c in range(columns):
+        outputs = []
+        for half in range(2):
+            both = design.fifo(
+                f"w{c}_{half}", "u8", 2 * BLOCK, design.shim(c, half), design.mem(c),
+                packet=0 if shared_channel and c == half == 0 else None,
+            )  # fmt: skip
+            own = [
+                design.fifo(
+                    f"w{c}_{half}_{r}", "u8", BLOCK, design.mem(c), design.core(c, 2 * half + r)
+                )
+                for r in range(2)
+            ]
+            design.split(both, own)
+            for r in range(2):
+                row = 2 * half + r
+                y = design.fifo(
+                    f"y{c}_{row}", "bf16", BLOCK_ROWS, design.core(c, row), design.mem(c)
+                )
+                outputs.append(y)
+                design.worker(
+                    f"dqp{c}_{row}", design.core(c, row), _body(CORES * c + row, CORES * columns),
+                    inputs={"x": xs, "w": own[r]}, outputs={"y": y},
+                    buffers=[
+                        Buffer("x", Array("bf16", MAX_K)),
+                        Buffer("sums", Array("bf16", MAX_K // 16)),
+                        Buffer("acc", Array("f32", BLOCK_ROWS)),
+                        Buffer("bias", Array("bf16", MAX_BIAS_ROUNDS * BLOCK_ROWS)),
+                    ],
+                    parameters=["slices", "bias_pieces", "blocks", "rounds", "epilogue"],
+                    kernels=[DQP_LOAD_X, DQP_LOAD_BIAS, DQP_ZERO, DQP_BLOCK, DQP_FINISH],
+                )  # fmt: skip
+        joined = design.fifo(f"y{c}", "bf16", CORES * BLOCK_ROWS, design.mem(c), design.shim(c))
+        design.join(outputs, joined)
+
+
+def _body(tile: int, tiles: int) -> Body:
+    def body(core: Core):  # type: ignore[no-untyped-def]
+        slices, bias_pieces, blocks, rounds, epilogue = yield Parameters()
+        x, sums = core.buffer("x"), core.buffer("sums")
+        acc, bias = core.buffer("acc"), core.buffer("bias")
+        for i in core.loop(slices):
+            piece = yield Acquire("x")
+            yield call(DQP_LOAD_X, piece, x, sums, i)
+            yield Release("x")
+        for i in core.loop(bias_pieces):
+            piece = yield Acquire("x")
+            yield call(DQP_LOAD_BIAS, piece, bias, i, tile, tiles)
+            yield Release("x")
+        for r in core.loop(rounds):
+            yield call(DQP_ZERO, acc)
+            for k in core.loop(blocks):
+                w = yield Acquire("w")
+                yield call(DQP_BLOCK, w, x, sums, acc, k)
+                yield Release("w")
+            y = yield Acquire("y")
+            yield call(DQP_FINISH, acc, bias, y, r, epilogue)
+            yield Release("y")
+
+    return body
+
+
+def add_sequence(design: Design, columns: int) -> Sequence:
+    """The sequence `matvec` for a design on which `place` has put this."""
+    s = design.sequence("matvec", "N", "K", "bias", "activation")
+    N, K, bias, activation = s.symbols()
+    s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
+    s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
+    s.require(
+        equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad W and x with zeros"
+    )
+    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
+    blocks = K // BLOCK_COLUMNS
+    row_bytes = blocks * BLOCK
+    x = s.argument("x", "in", 2 * K)
+    w = s.argument("w", "in", N // BLOCK_ROWS * row_bytes)
+    b = s.argument("bias", "in", 2 * N * bias)
+    y = s.argument("y", "out", 2 * N)
+
+    rows = s.let("rows", N // BLOCK_ROWS)
+    a_round = CORES * columns  # block rows
+    full = s.let("full", rows // a_round)
+    tail = s.let("tail", less(0, rows % a_round))
+    s.require(
+        at_most(bias * (full + tail), MAX_BIAS_ROUNDS),
+        f"N={{N}} with a bias is above {MAX_BIAS_ROUNDS * a_round * BLOCK_ROWS}: divide N",
+    )
+
+    def base(column: int) -> Expr:
+        """First block row of a column in the last, incomplete round."""
+        return minimum(full * a_round + CORES * column, rows - CORES)
+
+    def weights(first: Expr, column: int) -> None:
+        for half in range(2):
+            s.transfer(
+                f"w{column}_{half}", w, offset=(first + 2 * half) * row_bytes, run=BLOCK,
+                outer=[(blocks, BLOCK), (2, row_bytes)],
+            )  # fmt: skip
+
+    # The data first, so that it is on its way while the parameters are written.
+    s.transfer("x", x, offset=0, run=2 * K)
+    with s.when(bias):
+        s.transfer("x", b, offset=0, run=full * (a_round * BLOCK_ROWS * 2))
+        with s.when(tail):
+            for c in range(columns):
+                s.transfer("x", b, offset=base(c) * (BLOCK_ROWS * 2), run=CORES * BLOCK_ROWS * 2)
+    pieces = bias * (full + tail) * (a_round * BLOCK_ROWS // BLOCK_COLUMNS)
+    for name in design.workers:
+        if name.startswith("dqp"):
+            s.start(name, blocks, pieces, blocks, full + tail, bias + 2 * activation)
+    column_bytes = CORES * BLOCK_ROWS * 2
+    for c in range(columns):
+        s.transfer(
+            f"y{c}", y, offset=c * column_bytes, run=column_bytes,
+            outer=[(full, columns * column_bytes)],
+        )  # fmt: skip
+        with s.when(tail):
+            s.transfer(f"y{c}", y, offset=base(c) * (BLOCK_ROWS * 2), run=column_bytes)
+    with s.loop("round", full) as r:
+        for c in range(columns):
+            weights(r * a_round + CORES * c, c)
+    with s.when(tail):
+        for c in range(columns):
+            weights(base(c), c)
+    s.work((full + tail) * blocks * int(DQP_BLOCK.cycles(design.device.architecture, (0,))))
+    s.wait(*(f"y{c}" for c in range(columns)))
+    s.cut()
+    return s

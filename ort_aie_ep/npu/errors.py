@@ -1,0 +1,17 @@
+"""Errors of the NPU side: a device, a design or a stream that cannot be."""
+
+from __future__ import annotations
+
+from ort_aie_ep.errors import AieError
+
+
+class DesignError(AieError):
+    """A design, or a shape given to it, that the device or the vocabulary does not allow."""
+
+
+class StreamError(AieError):
+    """A malformed instruction stream, or one that the design's configuration does not fit."""
+
+
+class SimulationError(AieError):
+    """A simulation that cannot go on: a deadlock, or an access the hardware would refuse."""
