@@ -9,7 +9,8 @@ to 7 for loads and float macs).
 
 A chunk of FlowKV, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both
 cores keep up with it to a group of 4 at head dimension 64, of 6 at 128 and 256; larger groups are
-bound by compute (8: 3,500, 2,550 and 2,450 cycles), and so are groups above 2 under a soft cap.
+bound by compute (8: 3,550, 2,550 and 2,400 cycles). Under a soft cap those are groups above 2 at 64
+and 128, above 4 at 256.
 
 A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
 6.3, 2.1 and 0.8 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0

@@ -21,7 +21,7 @@ from attention_reference import (
     to_cache_blocks,
     weights,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels import catalog_attention as catalog
@@ -344,6 +344,46 @@ def test_output_of_partial_rows(kernels: Kernels) -> None:
     tiles.y[8192:8216] = sums = rng.uniform(0.5, 1000, 24)
     exact = y / sums[:, None]
     assert (np.abs(tiles.output() - exact) <= (U_BF16 + U_LIMBS) * np.abs(exact)).all()
+
+
+@given(
+    head_dim=st.sampled_from([64, 128, 256]),
+    chunk_rows=st.sampled_from([4, 8, 24]),
+    first_query=st.integers(0, 100),
+    after=st.integers(1, 60),
+    window=st.one_of(st.just(0), st.integers(1, 60)),
+    causal=st.booleans(),
+    first_chunk=st.integers(0, 8),
+)
+# The last query alone is past the window, of the first key alone.
+@example(head_dim=256, chunk_rows=8, first_query=8, after=20, window=15, causal=True, first_chunk=0)
+def test_masks_keep_the_keys_attended_to(
+    head_dim: int,
+    chunk_rows: int,
+    first_query: int,
+    after: int,
+    window: int,
+    causal: bool,
+    first_chunk: int,
+) -> None:
+    heads = 2 if chunk_rows < 24 else 1
+    case = Case(head_dim, heads, chunk_rows, first_query, after, window, causal)
+    tiles = Tiles(Kernels("aie2p"), case, 0, 0)
+    tiles.plan[1] = first_key = first_chunk * case.keys
+    tiles.begin(np.ones((case.rows, head_dim)))
+    tiles.score(np.ones((case.keys, head_dim)), 0, 1.0)
+    query = first_query + np.arange(case.rows)[:, None] % chunk_rows
+    key = first_key + np.arange(case.keys)[None, :]
+    attended = key < case.total
+    if causal:
+        attended = attended & (key <= query)
+    if window:
+        attended = attended & (key > query - window)
+    # Queries past the prompt may see whatever there is: nobody reads them.
+    real = query[:, 0] < case.total
+    np.testing.assert_array_equal(
+        (tiles.f() > 0)[real], np.broadcast_to(attended, tiles.f().shape)[real]
+    )
 
 
 @given(
