@@ -159,7 +159,7 @@ def test_fp32_products_are_nine_products_of_limbs(even: ctypes.CDLL) -> None:
             for i, j in order:
                 total = flush(f64(total) + f64(limbs(a)[i]) * f64(limbs(b)[j]))
             np.testing.assert_array_equal(bits32(got), bits32(total))
-        # Nine roundings, of which only the last few see a full-size sum: two units in the last place.
+        # Nine roundings, most of them of nothing: two units in the last place.
         np.testing.assert_allclose(run(even.float_mul, a, b), a * b, rtol=2 * 2.0**-23)
 
 
