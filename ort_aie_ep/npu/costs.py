@@ -42,13 +42,13 @@ DDR_READ = Cost(
     "fitted", (28.1e9, 57.7e9),
 )  # fmt: skip
 DISPATCH = Cost(
-    238e-6, "s", "Krackan",
+    224e-6, "s", "Krackan",
     "one run: 22.2 µs in a run list of 64 to 88.7 µs alone (dispatch_micro report, Strix, XRT "
     "2.23), 107 µs (IRON, NPU2), 197 to 200 µs (bitnet-xdna2-strix-halo, XRT 2.25)",
     "fitted", (22.2e-6, 200e-6),
 )  # fmt: skip
 OVERLAY_SWITCH = Cost(
-    2.23e-3, "s", "Krackan",
+    2.31e-3, "s", "Krackan",
     "60.5 to 132.4 µs within one context (dispatch_micro report, Strix); 40 ms for registering "
     "another xclbin with a context of its own (same report, cold)",
     "fitted", (60.5e-6, 40e-3),

@@ -31,7 +31,7 @@ class Timing:
     """Seconds of a token or a prompt: by part, and by what bounds them.
 
     `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
-    `write` are DDR bytes.
+    `write` are DDR bytes, which alone would take `ddr_seconds`.
     """
 
     seconds: float
@@ -41,6 +41,7 @@ class Timing:
     switches: int
     read: float
     write: float
+    ddr_seconds: float
 
 
 class _Tally:
@@ -69,6 +70,7 @@ class _Tally:
         return Timing(
             sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
             self.read, self.write,
+            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
         )  # fmt: skip
 
 
@@ -77,7 +79,8 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
 
     All operators of a layer are in one overlay and one run; the last norm and the projection to the
     vocabulary are another: layers + 1 runs. The host's own work (embedding, sampling) is not
-    counted. `switches_per_layer` is for placements whose operators do not fit into one overlay.
+    counted. `switches_per_layer` is for placements whose operators do not fit into one overlay:
+    then every stretch between two switches is a run.
     """
     tally = _Tally(machine)
     layers = shape.layers
@@ -93,7 +96,7 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
     _vectors(tally, shape, 1)
     head = lm_head(shape)
     tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns))
-    return tally.timing(layers + 1, layers * switches_per_layer)
+    return tally.timing(layers * max(1, switches_per_layer) + 1, layers * switches_per_layer)
 
 
 def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
