@@ -48,7 +48,7 @@ DISPATCH = Cost(
     "fitted", (22.2e-6, 200e-6),
 )  # fmt: skip
 OVERLAY_SWITCH = Cost(
-    2.31e-3, "s", "Krackan",
+    2.29e-3, "s", "Krackan",
     "60.5 to 132.4 µs within one context (dispatch_micro report, Strix); 40 ms for registering "
     "another xclbin with a context of its own (same report, cold)",
     "fitted", (60.5e-6, 40e-3),
@@ -107,7 +107,7 @@ DDR_PATCH = Cost(
 )  # fmt: skip
 TCT_FIRST = Cost(8000, "cycles", "NPU1", "xdna-emu: the first wait of a run", "measured")
 TCT_WAIT = Cost(
-    100.5, "cycles", "NPU1", "no measurement: taken as a WRITE32 once the token is there", "inferred"
+    100.5, "cycles", "NPU1", "no measurement: a WRITE32's, once the token is there", "inferred"
 )
 WATCHDOG_BUDGET = Cost(
     0.5, "s", "NPU1, NPU2",

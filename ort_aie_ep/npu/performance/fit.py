@@ -20,7 +20,6 @@ from ort_aie_ep.npu.performance.operators import Machine
 from ort_aie_ep.npu.performance.papers import Cell, cells
 from ort_aie_ep.npu.performance.phases import decode, prefill
 
-
 #: Where each field of `Fit` is committed.
 COSTS: dict[str, Cost] = {
     "ddr_read": costs.DDR_READ,
@@ -111,16 +110,12 @@ def _least(function: Callable[[float], float], low: float, high: float) -> float
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A calibration cell predicted by constants that were fitted without it."""
+    """A calibration cell predicted by constants fitted without it; `error` is relative."""
 
     cell: Cell
     constants: Fit
     predicted: float
-
-    @property
-    def error(self) -> float:
-        """Relative, predicted against measured."""
-        return self.predicted / self.cell.value - 1
+    error: float
 
 
 def leave_one_out() -> tuple[LeftOut, ...]:
@@ -129,5 +124,6 @@ def leave_one_out() -> tuple[LeftOut, ...]:
     results = []
     for cell in chosen:
         constants = fit([c for c in chosen if c is not cell])
-        results.append(LeftOut(cell, constants, predicted(cell, constants.machine())))
+        value = predicted(cell, constants.machine())
+        results.append(LeftOut(cell, constants, value, value / cell.value - 1))
     return tuple(results)

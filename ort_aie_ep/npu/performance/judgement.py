@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -35,11 +36,7 @@ class Goal:
     name: str
     limit: float
     value: float
-
-    @property
-    def met(self) -> bool:
-        """Whether the value keeps the limit."""
-        return self.value <= self.limit
+    met: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,8 @@ class KvBandwidth:
     """What a decode row says of the cache: bytes a token more, by time a token more.
 
     Between two columns, bytes a second; `paper_low` and `paper_high` are what the rounding of the
-    printed figures leaves open.
+    printed figures leaves open. `chunk_cycles` is what each of our four pairs would need for a
+    chunk of 8 KB to give the paper's figure; its channels alone need 2,048.
     """
 
     model_name: str
@@ -75,6 +73,7 @@ class KvBandwidth:
     paper: float
     paper_low: float
     paper_high: float
+    chunk_cycles: float
     model: float
 
 
@@ -97,7 +96,6 @@ class Judgement:
     outside: tuple[str, ...]
     cells: tuple[CellError, ...]
     left_out: tuple[LeftOut, ...]
-    left_out_errors: tuple[float, ...]
     goals: tuple[Goal, ...]
     slopes: tuple[Slope, ...]
     kv_bandwidths: tuple[KvBandwidth, ...]
@@ -128,18 +126,18 @@ def judge(device: str = "npu2") -> Judgement:
     decoding = [abs(e.error) for e in errors if e.cell.phase == "decode" and not e.cell.calibrates]
     slopes = tuple(_slope(name, errors) for name in _names(errors, "prefill"))
     constants = fitted_constants()
-    left_out = leave_one_out()
     return Judgement(
         constants=constants,
         refitted=fit(),
         outside=tuple(n for n, c in constants.items() if not _inside(c)),
         cells=tuple(errors),
-        left_out=left_out,
-        left_out_errors=tuple(result.error for result in left_out),
+        left_out=leave_one_out(),
         goals=(
-            Goal("decode, median error of cells not calibrated on", DECODE_MEDIAN, median(decoding)),
-            Goal("decode, worst error of them", DECODE_WORST, max(decoding)),
-            Goal(
+            _goal(
+                "decode, median error of cells not calibrated on", DECODE_MEDIAN, median(decoding)
+            ),
+            _goal("decode, worst error of them", DECODE_WORST, max(decoding)),
+            _goal(
                 "prefill, worst error of a table's slope",
                 PREFILL_SLOPE,
                 max(abs(s.error) for s in slopes),
@@ -152,6 +150,10 @@ def judge(device: str = "npu2") -> Judgement:
         end_to_end=tuple(_end_to_end(e) for e in errors if e.cell.phase == "prefill"),
         bare_gemm={**BARE_GEMM, "this model": _bare_gemm(on, 2048)},
     )
+
+
+def _goal(name: str, limit: float, value: float) -> Goal:
+    return Goal(name, limit, value, value <= limit)
 
 
 def _inside(cost: Cost) -> bool:
@@ -173,7 +175,7 @@ def _slope(name: str, errors: list[CellError]) -> Slope:
     measured = [e.cell.value for e in row]
     modelled = [e.predicted for e in row]
     slope, of_model = (float(np.polyfit(lengths, y, 1)[0]) for y in (measured, modelled))
-    between = list(zip(lengths, lengths[1:], strict=False))
+    between = list(pairwise(lengths))
     intervals = [
         (modelled[i + 1] - modelled[i]) / (measured[i + 1] - measured[i]) - 1
         for i in range(len(between))
@@ -214,11 +216,14 @@ def _kv_bandwidths(name: str, errors: list[CellError]) -> list[KvBandwidth]:
             return more / (1 / slow - 1 / fast)
 
         half = 0.05  # the tables give one decimal
+        paper = rate(first.cell.value, last.cell.value)
+        in_flight = 2 * min(shape.kv_heads, op.PAIRS) * op.FLOW_KV_CHUNK
         results.append(
             KvBandwidth(
-                name, begin, end, rate(first.cell.value, last.cell.value),
+                name, begin, end, paper,
                 rate(first.cell.value + half, last.cell.value - half),
                 rate(first.cell.value - half, last.cell.value + half),
+                in_flight * costs.CLOCK.value / paper,
                 rate(first.predicted, last.predicted),
             )
         )  # fmt: skip

@@ -10,6 +10,8 @@ from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.performance.papers import Cell, cells
 from ort_aie_ep.npu.performance.simulation import Simulation
 
+_YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)}
+
 
 def check_plot() -> None:
     """Before anything is computed. Raises DesignError if matplotlib is not installed."""
@@ -23,6 +25,7 @@ def plot(simulations: Sequence[Simulation], path: Path) -> None:
     Filled dots are those that the constants were fitted to.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
 
     figure = Figure(figsize=(12, 5), layout="constrained")
     decoding, prompts = figure.subplots(1, 2)
@@ -49,10 +52,11 @@ def plot(simulations: Sequence[Simulation], path: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(ticks, [f"{t // 1024}k" if t % 1024 == 0 else str(t) for t in ticks])
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_yticks(_YTICKS[phase])
         axes.set(title=phase, xlabel="context, tokens", ylabel=label)
         axes.grid(alpha=0.3)
     figure.legend(*decoding.get_legend_handles_labels(), loc="outside right center")
-    figure.suptitle(
-        "Model (lines), papers 1 and 2 (dots; filled: calibrated on)", fontsize="small"
-    )
+    figure.suptitle("Model (lines), papers 1 and 2 (dots; filled: calibrated on)", fontsize="small")
     figure.savefig(path, dpi=120)

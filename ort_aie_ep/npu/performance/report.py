@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.performance.judgement import Judgement
 from ort_aie_ep.npu.performance.phases import Part
 from ort_aie_ep.npu.performance.simulation import Point, Simulation
@@ -23,29 +24,32 @@ _SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 def simulation_tables(simulation: Simulation) -> RenderableType:
     """Decode, prefill and what-if of one model."""
     title = f"{simulation.model} on {simulation.device}"
-    parts: list[RenderableType] = [
-        _points(f"{title}: decode, tokens per second; parts in ms", simulation, "decode"),
-        *(_bound_line(p) for p in _ends(simulation.of("decode"))),
-        _points(f"{title}: prefill, seconds to the first token; parts in s", simulation, "prefill"),
-        *(_bound_line(p) for p in _ends(simulation.of("prefill"))),
-        *_what_if(simulation),
-    ]
+    shown: list[RenderableType] = []
+    for phase, unit in (("decode", "tokens per second; parts in ms"),
+                        ("prefill", "seconds to the first token; parts in s")):  # fmt: skip
+        points = [p for p in simulation.points if p.phase == phase]
+        shown.append(_parts(f"{title}: {phase}, {unit}", points))
+        if any(p.paper is not None for p in points):
+            shown.append(_beside(points))
+        shown += [_bound_line(p) for p in _ends(points)]
+        shown.append(Text())
+    shown += _what_if(simulation)
     if simulation.speedups:
         contexts = list(next(iter(simulation.speedups.values())))
         table = _table("Paper 1, Table I: its NPU's speed over", *map(_context, contexts))
         for name, values in simulation.speedups.items():
             table.add_row(name, *(f"{v:.1f}x" for v in values.values()))
-        parts.append(Text("\nThe papers give this model's speed as ratios only."))
-        parts.append(table)
-    return Group(*parts)
+        shown.append(Text("The papers give this model's speed as ratios only."))
+        shown.append(table)
+    return Group(*shown)
 
 
 def judgement_tables(judgement: Judgement) -> RenderableType:
     """Constants, every cell of the papers, goals."""
     return Group(
         _constants(judgement),
-        _cells(judgement, "decode", "Decode: tokens per second, model / paper, error"),
-        _cells(judgement, "prefill", "Prefill: seconds, model / paper, error"),
+        _cells(judgement, "decode", "Decode, tokens per second"),
+        _cells(judgement, "prefill", "Prefill, seconds to the first token"),
         _left_out(judgement),
         _slopes(judgement),
         _end_to_end(judgement),
@@ -54,36 +58,38 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
     )
 
 
-def _points(title: str, simulation: Simulation, phase: str) -> Table:
-    points = [p for p in simulation.points if p.phase == phase]
-    decoding = phase == "decode"
+def _parts(title: str, points: Sequence[Point]) -> Table:
+    decoding = points[0].phase == "decode"
     names = _DECODE_PARTS if decoding else _PREFILL_PARTS
-    measured = any(p.paper is not None for p in points)
-    residuals = ["paper", "error", "residual"] if measured else []
-    if measured and not decoding:
-        residuals.append("at 60.5 µs a switch")
-    hardware = list(points[0].others) if points else []
-    unit = 1e-3 if decoding else 1
-    table = _table(
-        "context", "model", *names, "DDR alone", *residuals, *hardware, title=title,
-    )  # fmt: skip
+    table = _table("context", "model", *names, "DDR alone", title=title)
     for p in points:
-        row = [_context(p.context), f"{p.value:.2f}"]
-        row += [f"{p.timing.parts.get(name, 0) / unit:.2f}" for name in names]
-        row.append(f"{p.timing.ddr_seconds / unit:.2f}")
-        if measured:
-            row += _beside(p, unit, decoding)
-        row += [f"{p.others[h]:g}" if h in p.others else "" for h in hardware]
-        table.add_row(*row)
+        seconds = [*(p.timing.parts.get(name, 0) for name in names), p.timing.ddr_seconds]
+        parts = (f"{s * (1e3 if decoding else 1):.2f}" for s in seconds)
+        table.add_row(_context(p.context), f"{p.value:.2f}", *parts)
     return table
 
 
-def _beside(p: Point, unit: float, decoding: bool) -> list[str]:
-    if p.paper is None or p.error is None or p.residual is None or p.residual_unfitted is None:
-        return [""] * (3 if decoding else 4)
-    row = [f"{p.paper:g}{'*' if p.calibrates else ''}", f"{p.error:+.1%}"]
-    row.append(f"{p.residual / unit:+.2f}")
-    return row if decoding else [*row, f"{p.residual_unfitted / unit:+.2f}"]
+def _beside(points: Sequence[Point]) -> Table:
+    """The same points beside the papers' cells."""
+    decoding = points[0].phase == "decode"
+    unit, scale = ("ms", 1e3) if decoding else ("s", 1)
+    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    unfitted = [] if decoding else [f"at {least * 1e6:.1f} µs a switch"]
+    hardware = list(points[0].others)
+    table = _table(
+        "context", "model", "paper", "error", f"residual, {unit}", *unfitted,
+        *(f"paper's {h}" for h in hardware),
+    )  # fmt: skip
+    for p in points:
+        if p.paper is None or p.error is None or p.residual is None or p.residual_unfitted is None:
+            continue
+        residuals = [p.residual] if decoding else [p.residual, p.residual_unfitted]
+        table.add_row(
+            _context(p.context), f"{p.value:.2f}", f"{p.paper:g}{'*' if p.calibrates else ''}",
+            f"{p.error:+.1%}", *(f"{s * scale:+.2f}" for s in residuals),
+            *(f"{p.others[h]:g}" if h in p.others else "" for h in hardware),
+        )  # fmt: skip
+    return table
 
 
 def _ends(points: Sequence[Point]) -> Sequence[Point]:
@@ -148,15 +154,17 @@ def _constants(judgement: Judgement) -> Table:
 def _cells(judgement: Judgement, phase: str, title: str) -> Table:
     rows = [c for c in judgement.cells if c.cell.phase == phase]
     contexts = sorted({c.cell.context for c in rows})
-    table = _table("model", *map(_context, contexts), title=f"{title} (*: calibrated on)")
+    table = _table("model", "", *map(_context, contexts), title=f"{title} (*: calibrated on)")
     for name in dict.fromkeys(c.cell.model for c in rows):
-        by_context = {c.cell.context: c for c in rows if c.cell.model == name}
-        row = []
-        for context in contexts:
-            c = by_context.get(context)
-            star = "*" if c and c.cell.calibrates else ""
-            row.append(f"{c.predicted:.3g} / {c.cell.value:g}{star} {c.error:+.1%}" if c else "")
-        table.add_row(name, *row)
+        own = {c.cell.context: c for c in rows if c.cell.model == name}
+        found = [own.get(context) for context in contexts]
+        first = next(c.cell for c in own.values())
+        table.add_row(
+            name, f"paper {first.paper}, Table {first.table}",
+            *(f"{c.cell.value:g}{'*' if c.cell.calibrates else ''}" if c else "" for c in found),
+        )  # fmt: skip
+        table.add_row("", "model", *(f"{c.predicted:.3g}" if c else "" for c in found))
+        table.add_row("", "error", *(f"{c.error:+.1%}" if c else "" for c in found))
     return table
 
 
@@ -164,11 +172,11 @@ def _left_out(judgement: Judgement) -> Table:
     table = _table(
         "cell left out", "paper", "predicted", "error", title="Leave one out: refitted without it"
     )
-    for result, error in zip(judgement.left_out, judgement.left_out_errors, strict=True):
+    for result in judgement.left_out:
         cell = result.cell
         table.add_row(
             f"{cell.model}, {cell.phase} at {_context(cell.context)}", f"{cell.value:g}",
-            f"{result.predicted:.3g}", f"{error:+.1%}",
+            f"{result.predicted:.3g}", f"{result.error:+.1%}",
         )  # fmt: skip
     return table
 
@@ -191,10 +199,10 @@ def _slopes(judgement: Judgement) -> Table:
 
 
 def _end_to_end(judgement: Judgement) -> Table:
-    gemms = ", ".join(f"{name} {rate / 1e12:.1f}" for name, rate in judgement.bare_gemm.items())
+    gemms = "\n".join(f"{name} {rate / 1e12:.1f}" for name, rate in judgement.bare_gemm.items())
     table = _table(
         "model", "prompt", "paper", "model",
-        title=f"Projections' TFLOP/s end to end. Bare GEMM of 2048³: {gemms}",
+        title=f"Projections' TFLOP/s end to end\nBare GEMM of 2048³:\n{gemms}",
     )  # fmt: skip
     for e in judgement.end_to_end:
         table.add_row(
@@ -205,13 +213,14 @@ def _end_to_end(judgement: Judgement) -> Table:
 
 def _kv(judgement: Judgement) -> Table:
     table = _table(
-        "model", "between", "paper", "its rounding allows", "model",
+        "model", "between", "paper", "its rounding allows", "cycles a chunk", "model",
         title="KV cache: bytes a token more by time a token more, GB/s",
     )  # fmt: skip
     for k in judgement.kv_bandwidths:
         table.add_row(
             k.model_name, f"{_context(k.begin)} to {_context(k.end)}", f"{k.paper / 1e9:.1f}",
-            f"{k.paper_low / 1e9:.1f} to {k.paper_high / 1e9:.1f}", f"{k.model / 1e9:.1f}",
+            f"{k.paper_low / 1e9:.1f} to {k.paper_high / 1e9:.1f}", f"{k.chunk_cycles:.0f}",
+            f"{k.model / 1e9:.1f}",
         )  # fmt: skip
     return table
 
