@@ -31,7 +31,7 @@ _MAX_STEPS = 100_000  # of one pass through a body; those of real designs take h
 
 
 class Unknown:
-    """An integer that only the device knows. Arithmetic gives another; a branch on it is refused."""
+    """An integer that the device knows. Arithmetic gives another; branches on it are refused."""
 
     def _also(self, *_: Any) -> Unknown:
         return self
@@ -262,8 +262,8 @@ def _argument(given: Any, wanted: Array | type[int]) -> str | None:
             return None
         if isinstance(given, bool) or not isinstance(given, int | np.integer):
             return f"expected an integer, got {_kind(given)}"
-        if not -(2**31) <= int(given) < 2**32:
-            return f"{given} does not fit 32 bits"
+        if not -(2**31) <= int(given) < 2**31:
+            return f"{given} does not fit an int32"
         return None
     if not isinstance(given, Memory):
         return f"expected {wanted.count} {wanted.element}, got {_kind(given)}"
