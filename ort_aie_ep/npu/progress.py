@@ -94,7 +94,7 @@ def small_shapes(sequence: Sequence) -> list[dict[str, int]]:
     """
     switches = {
         s["if"]
-        for s in _statements(sequence.body)
+        for s in statements(sequence.body)
         if isinstance(s.get("if"), str) and s["if"] in sequence.parameters
     }
     least = _shape(sequence, {p: [*_VALUES, 0] for p in sequence.parameters})
@@ -116,10 +116,11 @@ def small_shapes(sequence: Sequence) -> list[dict[str, int]]:
     return shapes
 
 
-def _statements(body: Iterable[dict[str, Json]]) -> Iterator[dict[str, Json]]:
+def statements(body: Iterable[dict[str, Json]]) -> Iterator[dict[str, Json]]:
+    """All statements of a body, those inside of loops and conditions too."""
     for statement in body:
         yield statement
-        yield from _statements(statement.get("do", ()))
+        yield from statements(statement.get("do", ()))
 
 
 def _shape(sequence: Sequence, values: Mapping[str, list[int]]) -> dict[str, int] | None:
