@@ -27,10 +27,11 @@ from ort_aie_ep.npu.device import (
 from ort_aie_ep.npu.dry_run import Trace, dry_run
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import Kernel
-from ort_aie_ep.npu.progress import TokenRun, Unpredictable, loops, small_shapes, statements
+from ort_aie_ep.npu.progress import loops, small_shapes, statements
 from ort_aie_ep.npu.report import Estimate, Report, Use, Violation, tile_list
 from ort_aie_ep.npu.route import ARBITERS, RULE_SLOTS, route
 from ort_aie_ep.npu.structure import notes, structure
+from ort_aie_ep.npu.tokens import TokenRun, Unpredictable
 
 Shapes = Mapping[str, Iterable[Mapping[str, int]]]
 
@@ -44,7 +45,7 @@ _STACK_BASIS = (
     "stack is what the design reserves; only the compiler knows what the kernels need, and the "
     "buffers begin right behind it"
 )
-# The memory tile's DMA sees its own memory behind its western neighbour's (mlir-aie's target model).
+# A memory tile's DMA sees its own memory behind its western neighbour's (mlir-aie's target model).
 _DMA_BASE = {"core": 0, "mem": 0x80000}
 _ADDRESS_BITS = {"core": 14, "mem": 19}  # of words, in a descriptor
 
@@ -222,7 +223,8 @@ class _Examination:
             if address > last:
                 self._refuse(
                     channel.tile, "descriptor address",
-                    f"fifo {channel.fifo} has a buffer at word {address:#x}, the limit is {last:#x}",
+                    f"fifo {channel.fifo} has a buffer at word {address:#x}, the limit is "
+                    f"{last:#x}",
                 )  # fmt: skip
         words = {descriptor.words for descriptor in channel.ring}
         layout = channel.ring[0].layout
@@ -318,7 +320,8 @@ class _Examination:
         for loop in dead:
             self._refuse(
                 "design", "loop of fifos",
-                f"{loop}: every worker in it waits for an object before it sends one, so none moves",
+                f"{loop}: every worker in it waits for an object before it sends one, so "
+                "none moves",
             )  # fmt: skip
         for loop in primed:
             self._notes.append(
@@ -346,8 +349,8 @@ class _Examination:
             shapes = [*small_shapes(sequence), *given]
             if not shapes:
                 self._notes.append(
-                    f"sequence {sequence.name}: no small shape meets its conditions, so progress is "
-                    "not shown; pass one to check"
+                    f"sequence {sequence.name}: no small shape meets its conditions, so progress "
+                    "is not shown; pass one to check"
                 )
             for shape in shapes:
                 at = ", ".join(f"{name}={value}" for name, value in shape.items())
@@ -359,10 +362,11 @@ class _Examination:
                     continue
                 except (DesignError, ArithmeticError, KeyError) as error:
                     problems = [f"{error}"]
-                for problem in problems:
-                    self._refuse(where, "progress", problem)
-                if not problems:
-                    self._proved.append(f"{where}: every transfer completes, nothing is left over")
+                if problems:
+                    for problem in problems:
+                        self._refuse(where, "progress", problem)
+                    break  # larger shapes show the same again
+                self._proved.append(f"{where}: every transfer completes, nothing is left over")
 
     def _estimates(self) -> Iterator[Estimate]:
         for worker in self._design.workers.values():

@@ -103,7 +103,7 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         yield from _other_object(fifo, end, at(end, "object", ""))
     if fifo.producer.tile.kind == "shim" and any(e.tile.kind == "shim" for e in fifo.consumers):
         yield at(fifo.producer, "ends", "both ends are shims; nothing in the array takes part")
-    if not fifo.producer.tile.kind == "shim" and len(fifo.consumers) > 1 and _at_shim(fifo):
+    if fifo.producer.tile.kind != "shim" and len(fifo.consumers) > 1 and _at_shim(fifo):
         yield at(
             fifo.producer, "ends",
             "a broadcast to a shim and others: the sequence would hold back the others",
