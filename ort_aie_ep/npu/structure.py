@@ -166,6 +166,14 @@ def _link(link: Link) -> Iterator[Violation]:
             yield Violation(where, "link", f"{what}: fifo {fifo.name} does not start here")
     if min(len(link.sources), len(link.destinations)) != 1:
         yield Violation(where, "link", f"{what}: one side must have exactly one fifo")
+    sizes = [fifo.object.bytes for fifo in link.parts]
+    exact = tuple(sum(sizes[:i]) for i in range(len(sizes)))
+    if link.offsets != exact or sum(sizes) != link.whole.object.bytes:
+        yield Violation(
+            where, "segments",
+            f"{what}: segments of {sizes} bytes at {list(link.offsets)} must fill the "
+            f"{link.whole.object.bytes} bytes of fifo {link.whole.name} exactly, in order",
+        )  # fmt: skip
     repeats = sorted({fifo.repeat for fifo in link.destinations})
     if len(repeats) > 1:
         yield Violation(
