@@ -159,6 +159,12 @@ def add_sequence(design: Design, columns: int) -> Sequence:
     s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
     s.require(equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros")
     s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
+    if columns % 2:
+        s.require(
+            equal(bias, 0),
+            "bias={bias}: a bias comes in pieces for eight cores, so it needs an even number of "
+            "columns",
+        )
     blocks = K // BLOCK_COLUMNS
     row_bytes = blocks * BLOCK
     x = s.argument("x", "in", 2 * K)
