@@ -45,7 +45,7 @@ bench: $(VENV)/bench/ready
 
 # Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
 kernel-bench: $(VENV)/bin/python
-	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11
+	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11 nlohmann_json
 	$(VENV)/bin/cmake -S . -B build/kernel-bench -G Ninja \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
 	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
