@@ -19,15 +19,15 @@ outermost, because then the A of a band is one task of the shim that repeats for
 A of a column goes to its four cores. B of a row of cores goes to all columns; it enters through the
 second shim channel and the memory tile of column r (on two columns: of two rows each; on one: of
 four rows, 128 k at a time), and reaches a core k-step by k-step, and within it part by part. C of
-four cores is joined, and leaves while the next megatile is computed. The memory tiles and the cores'
-DMAs do the reordering; towards memory all runs have at least 256 bytes.
+four cores is joined, and leaves while the next megatile is computed. The DMAs of memory tiles and
+cores do the reordering; towards memory all runs have at least 256 bytes.
 
 Rules: K is a multiple of 256 (pad A and B with zeros), N a multiple of 32 and at least `width` (on
 two columns twice, on one column four times that). M is free. Nothing is padded: bands that would
-pass the end of C are moved back and compute some elements twice, with the same result. They move one
-by one, so that a short prompt needs rows for one band and not for all columns (paper 2 decouples
-e_y m from 8 e_y m to this end). Below 64 rows, the buffers of A and C have 64; what A holds there
-is read, and C has its products.
+pass the end of C are moved back and compute some elements twice, with the same result. They move
+one by one, so that a short prompt needs rows for one band and not for all columns (paper 2
+decouples e_y m from 8 e_y m to this end); it takes the time of a whole pass all the same. Below 64
+rows, the buffers of A and C have 64; what A holds there is read, and C has its products.
 
 Shapes are run-time parameters: a worker takes the number of k-steps and the number of its blocks,
 which are paper 5's two; everything else of a shape is in the shims' descriptors.
@@ -35,14 +35,15 @@ which are paper 5's two; everything else of a shape is in the shims' descriptors
 Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
 aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
 
-L1: 64,776 bytes of 65,536 with bf16 output: the sums take half of it, and C has one buffer only, so
-that a core waits until its parts have left, 4,096 cycles a block. With float32 output the sums take a
-quarter and everything has two buffers (60,680 bytes). L2: 448 KB at most.
+L1: 64,776 bytes of 65,536 with bf16 output: the sums take half of it, and C has one buffer only,
+so that a core waits until its parts have left, 4,096 cycles a block. With float32 output the sums
+take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at most.
 
-What bounds it, per k-step with bf16 output: B takes 4,096 cycles of its channel and A 2,048; a core
-has 2^19 multiplications, 2,048 cycles at 256 a cycle; and memory must give 8 KB for each column and
-16 KB for each row, 128 KB on eight columns, 5,240 cycles at 45 GB/s and 1.8 GHz. So memory does, and
-wherever it gives more than 57.6 GB/s, the channel of B: 14.7 TFLOP/s.
+What bounds it, per k-step with bf16 output: a core multiplies 2^19 times, 5,464 cycles by the
+catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256);
+B takes 4,096 cycles of its channel and A 2,048; and memory must give 8 KB for each column and 16 KB
+for each row, 128 KB on eight columns: 5,240 cycles at 45 GB/s and 1.8 GHz. So the kernel and the
+memory of an eight-column device are in balance; a faster kernel alone would gain little.
 """
 
 from __future__ import annotations
