@@ -1,8 +1,9 @@
 """GEMM, simulated, against numpy.
 
-Errors are judged against the mass of a sum, S = sum over k of |a||b|: each of the K/8 additions of
-eight products to the sum aligns nine terms to the largest of them, of which each is rounded to 23
-bits below it, and rounds the result: at most 10 * 2^-24 * S, as no partial sum or product exceeds S.
+Errors are judged against the mass of a sum, S = sum over k of |a||b|. The matrix units add eight
+products to the sum at a time, K/8 times. Each time, nine terms are aligned to the largest of them
+and rounded 23 bits below it, and so is the result: ten errors of at most 2^-24 S, as no product and
+no partial sum is above S.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ort_aie_ep.npu.device import DEVICES, TILES, Device, device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import DTYPES
 from ort_aie_ep.npu.simulator import Result, Session
+from ort_aie_ep.npu.txn import Write, core_memory_of, decode
 
 
 def bfp16(values: np.ndarray) -> np.ndarray:
@@ -34,7 +36,7 @@ def bfp16(values: np.ndarray) -> np.ndarray:
 def check_product(
     c: np.ndarray, a: np.ndarray, weights: np.ndarray, architecture: str, output: Output
 ) -> None:
-    """C against A (M, K) and weights (N, K), of which the multiplications see exact or bfp16 values."""
+    """C against A (M, K) and weights (N, K); aie2p multiplies what bfp16 leaves of them."""
     x, w = a.astype(np.float64), weights.astype(np.float64)
     if architecture == "aie2p":
         x, w = bfp16(x), bfp16(w)
@@ -101,6 +103,13 @@ def test_more_megatiles_than_a_descriptor_iterates_over() -> None:
     check_product(c, a, weights, "aie2", "f32")
 
 
+def test_more_bands_of_rows_than_the_queues_of_the_shim_hold() -> None:
+    m = 9 * 64 + 5
+    a, weights = random_operands(m, 256, 288)  # a whole megatile and a part of one for each band
+    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), m, a, pack_b(weights), 288)
+    check_product(c, a, weights, "aie2", "f32")
+
+
 def test_more_slabs_of_k_than_a_descriptor_iterates_over() -> None:
     k = 65 * 128 + 128  # 66 of 128 rows of B
     a, weights = random_operands(64, k, 256)
@@ -140,10 +149,19 @@ def test_memory_is_read_as_often_as_equation_5_of_paper_2_says() -> None:
 
 
 def test_long_products_are_divided_into_runs_that_add_up() -> None:
-    session = Session(gemm.build(device("npu2")))
-    # Two rounds of 512 rows have N * K = 2^30 and more: one round a run.
-    runs = session.build("gemm", {"M": 1500, "K": 16384, "N": 131072}, ["a", "b", "c"])
-    assert len(runs) == 3
+    design = gemm.build(device("npu2"))
+    # Three bands of 512 rows, of which each has N * K = 2^31 and takes about 0.2 s.
+    runs = Session(design).build("gemm", {"M": 1500, "K": 16384, "N": 131072}, ["a", "b", "c"])
+    assert len(runs) == 2
+    plan = configure(design).workers["gemm3_2"]
+    blocks = [
+        operation.value
+        for words in runs
+        for operation in decode(words).operations
+        if isinstance(operation, Write)
+        and core_memory_of(operation.address) == (3, 4, plan.parameters + 4)
+    ]
+    assert blocks == [131072 // 512] * 3
 
 
 @pytest.mark.parametrize(
