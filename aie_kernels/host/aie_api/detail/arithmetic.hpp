@@ -1,0 +1,261 @@
+// Addition, comparison, extremes, bits.
+#pragma once
+
+#include "accum.hpp"
+#include "moves.hpp"
+
+namespace aie {
+
+namespace detail {
+
+template <typename A, typename B>
+using vector_element = std::conditional_t<operand<A>::is_vector, element_of<A>, element_of<B>>;
+
+// f of both lanes; a scalar operand takes the vector's element type.
+template <typename A, typename B, typename F>
+auto lanewise(const A& a, const B& b, F f) {
+  check_operands<A, B>();
+  static_assert(!operand<A>::is_vector || !operand<B>::is_vector ||
+                    std::is_same_v<element_of<A>, element_of<B>>,
+                "AIE: operands have different element types");
+  using T = vector_element<A, B>;
+  static_assert(!is_four_bit<T>, "AIE: unpack four-bit lanes first");
+  const auto x = reader<T>(a);
+  const auto y = reader<T>(b);
+  return generate<vector<T, common_lanes<A, B>>>(
+      [&](unsigned lane) -> T { return f(x(lane), y(lane)); });
+}
+
+template <typename A, typename B, typename F>
+auto compare(const A& a, const B& b, F f) {
+  check_operands<A, B>();
+  using T = vector_element<A, B>;
+  const auto x = reader<T>(a);
+  const auto y = reader<T>(b);
+  return generate_mask<common_lanes<A, B>>([&](unsigned lane) { return f(x(lane), y(lane)); });
+}
+
+// False with a NaN. The chip compares bfloat16 by sign and magnitude, so that -0 < +0 (xdna-emu,
+// checked on Phoenix).
+template <typename T>
+bool less(T a, T b) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    const auto key = [](bfloat16 x) {
+      const int bits = static_cast<int16_t>(x.bits());
+      return bits < 0 ? -1 - (bits & 0x7FFF) : bits;
+    };
+    const bool nan = (a.bits() & 0x7FFF) > 0x7F80 || (b.bits() & 0x7FFF) > 0x7F80;
+    return !nan && key(a) < key(b);
+  } else {
+    return a < b;
+  }
+}
+template <typename T>
+bool equal(T a, T b) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    return a.bits() == b.bits() && (a.bits() & 0x7FFF) <= 0x7F80;
+  } else {
+    return a == b;
+  }
+}
+
+// Integers wrap.
+template <typename T>
+T add_lanes(T a, T b) {
+  if constexpr (is_floating<T>) {
+    return flush(a + b);
+  } else {
+    return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+}
+
+template <typename T>
+T negate(T value) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    return bfloat16::from_bits(value.bits() ^ 0x8000);
+  } else if constexpr (std::is_same_v<T, float>) {
+    return -value;
+  } else {
+    return static_cast<T>(0u - static_cast<uint32_t>(value));
+  }
+}
+
+// bfloat16 is added in fp32 and rounded once per operation, in the current mode.
+template <typename A, typename B>
+auto sum(const A& a, const B& b, bool subtract) {
+  using T = vector_element<A, B>;
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    const rounder<16> rounding(core.rounding);
+    return lanewise(a, b, [&](bfloat16 x, bfloat16 y) {
+      const float exact = flush(subtract ? static_cast<float>(x) - static_cast<float>(y)
+                                         : static_cast<float>(x) + static_cast<float>(y));
+      return bfloat16::from_bits(round_to_bf16(std::bit_cast<uint32_t>(exact), rounding));
+    });
+  } else {
+    return lanewise(a, b, [subtract](T x, T y) { return add_lanes(x, subtract ? negate(y) : y); });
+  }
+}
+
+template <typename Tag, unsigned N, typename Lanes>
+accum<Tag, N> sum_accum(const accum<Tag, N>& acc, const Lanes& other, bool subtract) {
+  const auto& x = host::lanes(acc);
+  const auto& y = host::lanes(other);
+  using storage = typename accum<Tag, N>::value_type;
+  return generate<accum<Tag, N>>([&](unsigned lane) -> storage {
+    const auto right = static_cast<storage>(y[lane]);
+    if constexpr (std::is_same_v<Tag, accfloat>) {
+      return flush(subtract ? x[lane] - right : x[lane] + right);
+    } else {
+      using modular = std::make_unsigned_t<storage>;
+      const auto left = static_cast<modular>(x[lane]);
+      return static_cast<storage>(subtract ? left - static_cast<modular>(right)
+                                           : left + static_cast<modular>(right));
+    }
+  });
+}
+
+}  // namespace detail
+
+template <typename A, typename B>
+  requires(!detail::is_accum<A> && !detail::is_accum<B>)
+auto add(const A& a, const B& b) {
+  return detail::sum(a, b, false);
+}
+template <typename A, typename B>
+  requires(!detail::is_accum<A> && !detail::is_accum<B>)
+auto sub(const A& a, const B& b) {
+  return detail::sum(a, b, true);
+}
+template <typename Tag, unsigned N>
+accum<Tag, N> add(const accum<Tag, N>& acc, const accum<Tag, N>& other) {
+  return detail::sum_accum(acc, other, false);
+}
+template <typename Tag, unsigned N>
+accum<Tag, N> sub(const accum<Tag, N>& acc, const accum<Tag, N>& other) {
+  return detail::sum_accum(acc, other, true);
+}
+template <typename Tag, unsigned N, typename T>
+accum<Tag, N> add(const accum<Tag, N>& acc, const vector<T, N>& v) {
+  static_assert(std::is_same_v<Tag, accfloat> == detail::is_floating<T>,
+                "AIE: floats go to accfloat, integers to integer accumulators");
+  return detail::sum_accum(acc, v, false);
+}
+template <typename Tag, unsigned N, typename T>
+accum<Tag, N> sub(const accum<Tag, N>& acc, const vector<T, N>& v) {
+  static_assert(std::is_same_v<Tag, accfloat> == detail::is_floating<T>,
+                "AIE: floats go to accfloat, integers to integer accumulators");
+  return detail::sum_accum(acc, v, true);
+}
+
+// With a NaN the comparison is false, and max and min keep their first operand.
+template <typename A, typename B>
+auto max(const A& a, const B& b) {
+  return detail::lanewise(a, b, [](auto x, auto y) { return detail::less(x, y) ? y : x; });
+}
+template <typename A, typename B>
+auto min(const A& a, const B& b) {
+  return detail::lanewise(a, b, [](auto x, auto y) { return detail::less(y, x) ? y : x; });
+}
+template <typename V, typename Low, typename High>
+auto clamp(const V& v, const Low& low, const High& high) {
+  return min(max(v, low), high);
+}
+template <typename T, unsigned N>
+vector<T, N> neg(const vector<T, N>& v) {
+  return detail::lanewise(v, v, [](T x, T) { return detail::negate(x); });
+}
+template <typename T, unsigned N>
+vector<T, N> abs(const vector<T, N>& v) {
+  return detail::lanewise(v, v, [](T x, T) -> T {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      return bfloat16::from_bits(x.bits() & 0x7FFF);
+    } else if constexpr (std::is_same_v<T, float>) {
+      return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7FFFFFFF);
+    } else {
+      return x < 0 ? detail::negate(x) : x;
+    }
+  });
+}
+
+template <typename A, typename B>
+auto lt(const A& a, const B& b) {
+  return detail::compare(a, b, [](auto x, auto y) { return detail::less(x, y); });
+}
+template <typename A, typename B>
+auto gt(const A& a, const B& b) {
+  return lt(b, a);
+}
+template <typename A, typename B>
+auto le(const A& a, const B& b) {
+  return detail::compare(a, b,
+                         [](auto x, auto y) { return detail::less(x, y) || detail::equal(x, y); });
+}
+template <typename A, typename B>
+auto ge(const A& a, const B& b) {
+  return le(b, a);
+}
+template <typename A, typename B>
+auto eq(const A& a, const B& b) {
+  return detail::compare(a, b, [](auto x, auto y) { return detail::equal(x, y); });
+}
+template <typename A, typename B>
+auto neq(const A& a, const B& b) {
+  return ~eq(a, b);
+}
+
+// a > b ? a - b : 0
+template <typename T, unsigned N>
+vector<T, N> maxdiff(const vector<T, N>& a, const vector<T, N>& b) {
+  return select(T(0), sub(a, b), gt(a, b));
+}
+
+namespace detail {
+
+template <typename A, typename B, typename F>
+auto bitwise(const A& a, const B& b, F f) {
+  using T = vector_element<A, B>;
+  static_assert(!is_floating<T>, "AIE: bit operations take integers; use cast_to");
+  return lanewise(a, b, [f](T x, T y) { return static_cast<T>(f(x, y)); });
+}
+
+template <typename T, unsigned N, typename F>
+vector<T, N> shift(const vector<T, N>& v, unsigned by, F f) {
+  static_assert(!is_floating<T>, "AIE: shifts take integers; use cast_to");
+  check(by < bits_of<T>, "shift of as many bits as a lane has, or more");
+  return lanewise(v, v, [f](T x, T) { return static_cast<T>(f(x)); });
+}
+
+}  // namespace detail
+
+template <typename A, typename B>
+auto bit_and(const A& a, const B& b) {
+  return detail::bitwise(a, b, [](auto x, auto y) { return x & y; });
+}
+template <typename A, typename B>
+auto bit_or(const A& a, const B& b) {
+  return detail::bitwise(a, b, [](auto x, auto y) { return x | y; });
+}
+template <typename A, typename B>
+auto bit_xor(const A& a, const B& b) {
+  return detail::bitwise(a, b, [](auto x, auto y) { return x ^ y; });
+}
+template <typename T, unsigned N>
+vector<T, N> bit_not(const vector<T, N>& v) {
+  return detail::bitwise(v, v, [](auto x, auto) { return ~x; });
+}
+
+template <typename T, unsigned N>
+vector<T, N> upshift(const vector<T, N>& v, unsigned by) {
+  return detail::shift(v, by, [by](T x) { return static_cast<std::make_unsigned_t<T>>(x) << by; });
+}
+// Arithmetic for signed lanes.
+template <typename T, unsigned N>
+vector<T, N> downshift(const vector<T, N>& v, unsigned by) {
+  return detail::shift(v, by, [by](T x) { return x >> by; });
+}
+template <typename T, unsigned N>
+vector<T, N> logical_downshift(const vector<T, N>& v, unsigned by) {
+  return detail::shift(v, by, [by](T x) { return static_cast<std::make_unsigned_t<T>>(x) >> by; });
+}
+
+}  // namespace aie

@@ -1,0 +1,151 @@
+"""What things cost on the NPU: every constant with its unit, device, source and standing.
+
+The discrete-event simulator and the performance model take their numbers from here and from
+nowhere else. Nobody has published the control path of NPU2; those figures were measured on NPU1
+silicon and are marked so. Sources by name: mlir-aie, IRON and aie-rt are AMD's repositories, AM020
+AMD's AIE-ML manual, xdna-emu the repository FIM43-Redeye/xdna-emu, "paper 1" *Efficient LLM
+Decoding on Ryzen AI NPUs*, "paper 2" *Mapping Gemma3 onto an Edge Dataflow Architecture*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["measured", "documented", "inferred", "fitted"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A constant and where it comes from.
+
+    `device` is where the figure holds: of a measured one, the device it was measured on. `status`:
+    "measured" by the source on silicon, "documented" by a manual or a public source text,
+    "inferred" by the reasoning in `source`, "fitted" by scripts/fit_npu_model.py to the papers'
+    tables. Of a fitted one, `interval` is what its sources allow, in the same unit.
+    """
+
+    value: float
+    unit: str
+    device: str
+    source: str
+    status: Status
+    interval: tuple[float, float] | None = None
+
+
+# --- Fitted: three, none of them per model. -------------------------------------------------------
+
+DDR_READ = Cost(
+    43.8e9, "B/s", "Krackan",
+    "paper 2 section 5: the NPU's reads are capped below 40 GB/s on its Krackan; IRON's GEMM "
+    "sustains 41 to 47 GB/s on Strix; mlir-air's element-wise add 57.7 GB/s with writes",
+    "fitted", (28.1e9, 57.7e9),
+)  # fmt: skip
+DISPATCH = Cost(
+    224e-6, "s", "Krackan",
+    "one run: 22.2 µs in a run list of 64 to 88.7 µs alone (dispatch_micro report, Strix, XRT "
+    "2.23), 107 µs (IRON, NPU2), 197 to 200 µs (bitnet-xdna2-strix-halo, XRT 2.25)",
+    "fitted", (22.2e-6, 200e-6),
+)  # fmt: skip
+OVERLAY_SWITCH = Cost(
+    2.29e-3, "s", "Krackan",
+    "60.5 to 132.4 µs within one context (dispatch_micro report, Strix); 40 ms for registering "
+    "another xclbin with a context of its own (same report, cold)",
+    "fitted", (60.5e-6, 40e-3),
+)  # fmt: skip
+
+# --- Clock, streams, DDR --------------------------------------------------------------------------
+
+CLOCK = Cost(1.8e9, "Hz", "NPU2", "amdxdna's table of the NPU4 family, highest level", "documented")
+STREAM = Cost(
+    4, "B/cycle", "NPU1, NPU2",
+    "AM020: 32-bit streams; paper 1 counts 4 B x 1.8 GHz a channel on NPU2", "documented",
+)  # fmt: skip
+CONFIGURATION_BUS = Cost(1.5e9, "B/s", "NPU1", "AM020: memory-mapped AXI at most", "documented")
+DDR_WRITE = Cost(
+    DDR_READ.value, "B/s", "Krackan",
+    "taken to be the fitted read figure: AXI reads and writes have channels of their own, and "
+    "mlir-air's element-wise add moves 38.5 GB/s in and 19.2 GB/s out at once", "inferred",
+)  # fmt: skip
+DDR_LATENCY = Cost(
+    747, "cycles", "NPU1",
+    "xdna-emu: a cold MM2S task of N words takes 747 + 1.05 N cycles", "measured",
+)  # fmt: skip
+HOP = Cost(2, "cycles", "NPU1", "xdna-emu: extra per inter-tile hop of a stream", "measured")
+SWITCH_LATENCY = Cost(
+    4, "cycles", "NPU1", "AM020: stream switch, external port to external port", "documented"
+)
+
+# --- Tasks of the DMAs ----------------------------------------------------------------------------
+
+BD_SETUP = Cost(4, "cycles", "NPU1", "xdna-emu: from a buffer descriptor to the next", "measured")
+LOCK_ACQUIRE = Cost(1, "cycles", "NPU1", "xdna-emu: uncontended, from a core", "measured")
+MM2S_FIRST = Cost(1330, "cycles", "NPU1", "xdna-emu: first task of a shim channel", "measured")
+MM2S_NEXT = Cost(325, "cycles", "NPU1", "xdna-emu: further tasks of a shim channel", "measured")
+S2MM_FIRST = Cost(341, "cycles", "NPU1", "xdna-emu: first task of a shim channel", "measured")
+S2MM_NEXT = Cost(179, "cycles", "NPU1", "xdna-emu: further tasks of a shim channel", "measured")
+GATE_IDLE = Cost(
+    3050, "cycles", "NPU1",
+    "xdna-emu: from a push to an idle shim channel to its first data", "measured",
+)  # fmt: skip
+GATE_PIPELINED = Cost(
+    520, "cycles", "NPU1", "xdna-emu: the same with pushes waiting in the queue", "measured"
+)
+
+# --- The command processor ------------------------------------------------------------------------
+
+WRITE32 = Cost(100.5, "cycles", "NPU1", "xdna-emu: 87 to 114", "measured")
+RTP_WORD = Cost(100.5, "cycles", "NPU1", "xdna-emu: a WRITE32 to a core's memory", "measured")
+MASKWRITE = Cost(210, "cycles", "NPU1", "xdna-emu", "measured")
+BLOCKWRITE_WORD = Cost(13, "cycles/word", "NPU1", "xdna-emu: each further word", "measured")
+BLOCKWRITE = Cost(
+    99, "cycles", "NPU1", "xdna-emu: 203 cycles with 8 words, less 8 x 13", "inferred"
+)
+DDR_PATCH = Cost(
+    210, "cycles", "NPU1",
+    "no measurement: taken as a MASKWRITE, since it reads, adds and writes back", "inferred",
+)  # fmt: skip
+TCT_FIRST = Cost(8000, "cycles", "NPU1", "xdna-emu: the first wait of a run", "measured")
+TCT_WAIT = Cost(
+    100.5, "cycles", "NPU1", "no measurement: a WRITE32's, once the token is there", "inferred"
+)
+WATCHDOG_BUDGET = Cost(
+    0.5, "s", "NPU1, NPU2",
+    "a quarter of amdxdna's watchdog of 2 s: longer work is divided into runs", "inferred",
+)  # fmt: skip
+
+# --- Kernels on AIE2P -----------------------------------------------------------------------------
+
+FUSED_DQP_BLOCK = Cost(
+    1024, "cycles/block", "NPU2",
+    "64 sub-blocks of 16 x 8, 2 cycles a column of 16 codes: unpack and convert beside one bf16 "
+    "multiply-accumulate. Above 2,560 it would bind: two cores share a channel", "inferred",
+)  # fmt: skip
+DEQUANT_BLOCK = Cost(
+    2115, "cycles/block", "NPU2", "mlir-aie's kernel table: q4nx dequant of 5,120 B", "measured"
+)
+GEMM_RATE = Cost(
+    128, "MAC/cycle", "NPU2",
+    "bf16 through bfp16 as seen in practice (amd/IRON issue 55); the best published 14.71 TFLOP/s "
+    "of 32 cores (arXiv 2512.13282) is the same figure", "measured",
+)  # fmt: skip
+FLOW_KV_RATE = Cost(
+    20, "MAC/cycle", "NPU2",
+    "mlir-aie's kernel table: matvec bf16 4 x 2048 in 408 cycles", "measured",
+)  # fmt: skip
+FLOW_QKV_RATE = Cost(
+    23, "MAC/cycle", "NPU2",
+    "mlir-aie's kernel table: prefill_fv at head dimension 256, 16 x 16 x 256 in 2,707 to 2,963 "
+    "cycles", "measured",
+)  # fmt: skip
+RMS_NORM = Cost(438 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+ADD = Cost(150 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+MUL = Cost(142 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+ROPE = Cost(298 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+SILU = Cost(211 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+GELU = Cost(318 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+
+
+def all_costs() -> dict[str, Cost]:
+    """Every constant of this module by name."""
+    return {name: value for name, value in globals().items() if isinstance(value, Cost)}

@@ -1,0 +1,585 @@
+"""Simulate a design: words in, real bytes through the array, time from documented costs.
+
+A `Machine` is one configured overlay. `Machine.run` decodes the words of a stream with the decoder
+of `txn`, which shares nothing with the encoder, and does what they say: descriptors of the shims
+exist only as the words that were written, patched and pushed. Kernels are the ones for the chip,
+compiled for this CPU (`kernels`). Time comes from `costs`, of which those of the control path were
+measured on NPU1.
+
+A run that cannot go on ends in a SimulationError that says who waits for what; so does one that
+leaves something behind (a transfer half done, an object that nobody took), because on the device
+the next run would start from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import numpy as np
+import simpy
+
+from ort_aie_ep.npu import costs
+from ort_aie_ep.npu.configuration import (
+    Configuration,
+    Direction,
+    Lock,
+    Pool,
+    Port,
+    WorkerPlan,
+    configure,
+)  # fmt: skip
+from ort_aie_ep.npu.design import Acquire, Call, Core, Design, Parameters, Read, Release, Worker
+from ort_aie_ep.npu.device import TILES, WORD, Tile
+from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
+from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.kernel import DTYPES, Array
+from ort_aie_ep.npu.kernels import Kernels
+from ort_aie_ep.npu.machine import (
+    Clock,
+    Ddr,
+    HostMemory,
+    LockCell,
+    Process,
+    aligned_bytes,
+)  # fmt: skip
+from ort_aie_ep.npu.registers import (
+    SHIM_CHANNELS,
+    QueuePush,
+    shim_control_of,
+    shim_descriptor_of,
+    shim_queue_of,
+)  # fmt: skip
+from ort_aie_ep.npu.trace import Trace
+from ort_aie_ep.npu.txn import (
+    AddressPatch,
+    BlockWrite,
+    MaskWrite,
+    Operation,
+    ShimDescriptor,
+    Wait,
+    Write,
+    decode,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run took. Times are seconds of the modelled device.
+
+    `seconds` is the time from the first instruction to the last wait, without the host's dispatch
+    (`costs.DISPATCH`). `workers` gives each worker's time in kernels and waiting, by name;
+    `channels` each channel's time moving data; `read` and `written` are bytes of DDR.
+    """
+
+    seconds: float
+    workers: dict[str, dict[str, float]]
+    channels: dict[str, float]
+    read: int
+    written: int
+    operations: int
+
+
+class Machine:
+    """The array with one design on it; it keeps its state from run to run, as the device does.
+
+    Raises DesignError for a design that `configure` refuses. `trace` records every span.
+    """
+
+    def __init__(self, design: Design, *, trace: bool = False) -> None:
+        self.design = design
+        self.configuration: Configuration = configure(design)
+        self.env = simpy.Environment()
+        self.clock = Clock(design.device)
+        self.trace = Trace(trace)
+        self.kernels = Kernels(design.device.architecture)
+        self.host = HostMemory([])
+        self.ddr_read = Ddr(self.env, costs.DDR_READ.value)
+        self.ddr_write = Ddr(self.env, costs.DDR_WRITE.value)
+        self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
+        self.failed: list[BaseException] = []
+        self._memory: dict[Tile, np.ndarray] = {}
+        self._locks = {(k.tile, k.id): LockCell(self.env, k) for k in self.configuration.locks}
+        self._shim_words: dict[tuple[Tile, int], np.ndarray] = {}
+        self._iterations: dict[tuple[Tile, int], int] = {}
+        self._streams: list[StreamState] = []
+        self._cores: list[CoreProcess] = []
+        self._build()
+
+    # --- what the processes ask for ---
+    def memory(self, tile: Tile) -> np.ndarray:
+        """Data memory of a tile, uint8."""
+        if tile not in self._memory:
+            self._memory[tile] = aligned_bytes(TILES[tile.kind].memory)
+        return self._memory[tile]
+
+    def lock(self, lock: Lock) -> LockCell:
+        """The cell of a lock of the configuration."""
+        return self._locks[lock.tile, lock.id]
+
+    def lock_by_id(self, tile: Tile, number: int) -> LockCell:
+        """A lock by its number; those that the design does not use start at 0."""
+        key = (tile, number)
+        if key not in self._locks:
+            self._locks[key] = LockCell(self.env, Lock(tile, number, 0, "unused by the design"))
+        return self._locks[key]
+
+    def shim_descriptor(self, tile: Tile, number: int) -> ShimDescriptor:
+        """Descriptor `number` of a shim as the stream has written it."""
+        words = self._shim_words.get((tile, number))
+        if words is None:
+            raise SimulationError(f"descriptor {number} of {tile} was pushed but never written")
+        return ShimDescriptor.from_words(words)
+
+    def advance_iteration(self, tile: Tile, number: int, descriptor: ShimDescriptor) -> int:
+        """The iteration counter of a descriptor, which then goes on and wraps."""
+        current = self._iterations.get((tile, number), descriptor.iteration_current)
+        self._iterations[tile, number] = (current + 1) % descriptor.iteration_count
+        return current
+
+    # --- building ---
+    def _build(self) -> None:
+        for channel in self.configuration.channels:
+            endpoint = RingEndpoint(self, channel)
+            self.endpoints[endpoint.port] = endpoint
+        for column in range(self.design.device.columns):
+            for port in _shim_ports(Tile(column, 0)):
+                self.endpoints[port] = ShimEndpoint(self, port)
+        states: dict[Port, StreamState] = {}
+        for stream in self.configuration.streams:
+            if stream.source not in states:
+                states[stream.source] = StreamState(self.endpoints[stream.source])
+            states[stream.source].routes[stream.packet] = stream
+        self._streams = list(states.values())
+        for state in self._streams:
+            self._guard(pump(self, state))
+        for plan in self.configuration.workers.values():
+            core = CoreProcess(self, plan)
+            self._cores.append(core)
+            self._guard(core.run())
+
+    def _guard(self, process: Process) -> simpy.Process:
+        """Start a process whose failure ends the run instead of vanishing."""
+
+        def guarded() -> Process:
+            try:
+                result = yield from process
+            except (SimulationError, StreamError) as error:
+                self.failed.append(error)
+                return None
+            return result
+
+        return self.env.process(guarded())
+
+    # --- running ---
+    def run(self, words: np.ndarray, buffers: Iterable[tuple[str, np.ndarray]]) -> Result:
+        """Execute a stream of 32-bit `words` on host `buffers`, (n,) uint8 each, written in place.
+
+        Raises StreamError for a malformed stream or one for another device, SimulationError for a
+        deadlock, an access outside of the buffers, or work that is left behind.
+        """
+        stream = decode(words)
+        device = self.design.device
+        if stream.header.generation != device.generation:
+            raise StreamError(
+                f"the stream is for device generation {stream.header.generation}; "
+                f"{device.name} is {device.generation}"
+            )
+        if stream.header.columns > device.columns:
+            raise StreamError(
+                f"the stream wants {stream.header.columns} columns; {device.name} has "
+                f"{device.columns}"
+            )
+        self.host = HostMemory(list(buffers))
+        start = self.env.now
+        before = self.ddr_read.bytes, self.ddr_write.bytes
+        for core in self._cores:
+            core.kernel_seconds = core.wait_seconds = 0.0
+        for state in self._streams:
+            state.busy = 0.0
+        self.failed.clear()
+        ends: list[float] = []
+
+        def commands() -> Process:
+            for operation in stream.operations:
+                yield from self._execute(operation)
+            ends.append(self.env.now)
+
+        process = self._guard(commands())
+        while not self.failed and self.env.peek() != float("inf"):
+            self.env.step()
+        if self.failed:
+            raise self.failed[0]
+        if process.is_alive or not ends:
+            raise SimulationError("deadlock:\n" + self.who_waits())
+        left = self.left_behind()
+        if left:
+            raise SimulationError("the run left work behind:\n" + "\n".join(left))
+        return Result(
+            seconds=ends[0] - start,
+            workers={
+                c.plan.worker.name: {"kernel": c.kernel_seconds, "wait": c.wait_seconds}
+                for c in self._cores
+            },
+            channels={str(s.source.port): s.busy for s in self._streams},
+            read=self.ddr_read.bytes - before[0],
+            written=self.ddr_write.bytes - before[1],
+            operations=len(stream.operations),
+        )
+
+    def who_waits(self) -> str:
+        """Every process that cannot go on, and for what."""
+        lines = []
+        if self._command_waits:
+            lines.append(f"the instruction stream waits for {self._command_waits}")
+        for core in self._cores:
+            if core.waits_for and not core.idle:
+                lines.append(f"worker {core.plan.worker.name} waits for {core.waits_for}")
+        for state in self._streams:
+            if state.sending is not None and state.sending.remaining:
+                target = "its destination"
+                for port in state.routes[state.sending.packet].destinations:
+                    if port not in state.receiving and self.endpoints[port].waiting:
+                        target = f"{port}, which waits for {self.endpoints[port].waiting}"
+                lines.append(
+                    f"{state.source.port} has {state.sending.remaining * WORD} bytes to send and "
+                    f"waits for {target}"
+                )
+        return "\n".join("  " + line for line in lines) or "  (nobody waits)"
+
+    def left_behind(self) -> list[str]:
+        """What a completed run should not leave: queued tasks, half-filled buffers, objects."""
+        lines = []
+        for endpoint in self.endpoints.values():
+            if isinstance(endpoint, ShimEndpoint):
+                for task in endpoint.busy:
+                    lines.append(f"  {endpoint.port}: the task of {task.source} is not complete")
+                if endpoint.tokens.level:
+                    lines.append(f"  {endpoint.port}: {endpoint.tokens.level} tokens not taken")
+        for state in self._streams:
+            for port, transfer in state.receiving.items():
+                if transfer.position > 0:
+                    lines.append(f"  {port}: {transfer.position} of {transfer.words} words came")
+        for cell in self._locks.values():
+            if cell.value != cell.lock.initial:
+                lines.append(
+                    f"  lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}) is "
+                    f"{cell.value}, and was {cell.lock.initial} at the start"
+                )
+        for core in self._cores:
+            if not core.idle:
+                lines.append(
+                    f"  worker {core.plan.worker.name} has not come back to its start; it waits "
+                    f"for {core.waits_for or 'nothing'}"
+                )
+        return lines
+
+    # --- the command processor ---
+    _command_waits = ""
+
+    def _execute(self, operation: Operation) -> Process:
+        env, clock = self.env, self.clock
+        start = env.now
+        match operation:
+            case Write():
+                yield env.timeout(clock.cost(costs.WRITE32))
+                self._write(operation.address, [operation.value], operation)
+            case BlockWrite():
+                cycles = costs.BLOCKWRITE.value + costs.BLOCKWRITE_WORD.value * len(operation.words)
+                yield env.timeout(clock.seconds(cycles))
+                self._write(operation.address, list(operation.words), operation)
+            case MaskWrite():
+                yield env.timeout(clock.cost(costs.MASKWRITE))
+                self._mask_write(operation)
+            case AddressPatch():
+                yield env.timeout(clock.cost(costs.DDR_PATCH))
+                self._patch(operation)
+            case Wait():
+                yield from self._wait(operation)
+                yield env.timeout(clock.cost(costs.TCT_WAIT))
+            case _:
+                raise StreamError(
+                    f"operation {operation.index}, {type(operation).__name__}: the simulator has "
+                    "no model of it"
+                )
+        self.trace.span("instruction stream", type(operation).__name__, start, env.now)
+
+    def _tile(self, address: int, operation: Operation) -> tuple[Tile, int]:
+        column, row, offset = address >> 25, (address >> 20) & 0x1F, address & 0xFFFFF
+        device = self.design.device
+        if column >= device.columns or row >= device.rows:
+            raise StreamError(
+                f"operation {operation.index} writes to tile ({column}, {row}), outside of "
+                f"{device.name}"
+            )
+        return Tile(column, row), offset
+
+    def _write(self, address: int, values: list[int], operation: Operation) -> None:
+        tile, offset = self._tile(address, operation)
+        what = f"operation {operation.index}"
+        if tile.kind == "shim":
+            if shim_descriptor_of(address + WORD * (len(values) - 1)) is not None:
+                self._write_descriptors(address, values, what)
+                return
+            queue = shim_queue_of(address)
+            if queue is not None and len(values) == 1:
+                push = QueuePush.from_word(values[0])
+                task = Task(push.descriptor, push.runs, push.token, what)
+                self._shim(Port(tile, queue.direction, queue.channel)).push(task)
+                return
+            if shim_control_of(address) is not None and len(values) == 1:
+                return
+        locks = {"shim": 0x14000, "mem": 0xC0000, "core": 0x1F000}[tile.kind]
+        number, rest = divmod(offset - locks, 16)
+        if rest == 0 and 0 <= number < TILES[tile.kind].locks and len(values) == 1:
+            self.lock_by_id(tile, number).set(values[0])
+            return
+        if tile.kind != "shim" and offset + 4 * len(values) <= TILES[tile.kind].memory:
+            data = np.array(values, dtype=np.uint32).view(np.uint8)
+            self.memory(tile)[offset : offset + data.size] = data
+            return
+        raise StreamError(
+            f"{what} writes {len(values)} words to offset {offset:#x} of {tile}: the simulator "
+            "knows descriptors, task queues and channel controls of shims, locks and data memory"
+        )
+
+    def _shim(self, port: Port) -> ShimEndpoint:
+        endpoint = self.endpoints[port]
+        assert isinstance(endpoint, ShimEndpoint)
+        return endpoint
+
+    def _write_descriptors(self, address: int, values: list[int], what: str) -> None:
+        for i, value in enumerate(values):
+            place = shim_descriptor_of(address + WORD * i)
+            if place is None:
+                raise StreamError(f"{what} starts in front of the descriptors of a shim")
+            column, number, word = place
+            tile = Tile(column, 0)
+            self._require_unused(tile, number, what)
+            words = self._shim_words.setdefault((tile, number), np.zeros(8, dtype=np.uint32))
+            words[word] = value
+            self._iterations.pop((tile, number), None)
+
+    def _require_unused(self, tile: Tile, number: int, what: str) -> None:
+        for port in _shim_ports(tile):
+            for task in self._shim(port).busy:
+                if task.descriptor == number:
+                    raise SimulationError(
+                        f"{what} rewrites descriptor {number} of {tile}, which the task of "
+                        f"{task.source} still uses"
+                    )
+
+    def _mask_write(self, operation: MaskWrite) -> None:
+        tile, offset = self._tile(operation.address, operation)
+        if shim_control_of(operation.address) is not None:
+            return  # the controller id that goes into tokens
+        raise StreamError(
+            f"operation {operation.index}: mask write to offset {offset:#x} of {tile}; the "
+            "simulator knows channel controls of shims"
+        )
+
+    def _patch(self, operation: AddressPatch) -> None:
+        tile, offset = self._tile(operation.address, operation)
+        what = f"operation {operation.index}"
+        place = shim_descriptor_of(operation.address)
+        if place is None or place[2] != 1:
+            raise StreamError(
+                f"{what} patches offset {offset:#x} of {tile}; it must be word 1 of a descriptor "
+                "of a shim"
+            )
+        number = place[1]
+        self._require_unused(tile, number, what)
+        words = self._shim_words.get((tile, number))
+        if words is None:
+            raise StreamError(f"{what} patches descriptor {number} of {tile} before it is written")
+        base = (int(words[2]) & 0xFFFF) << 32 | int(words[1])
+        total = base + self.host.argument_address(operation.argument, what) + operation.plus
+        words[1] = total & 0xFFFF_FFFC
+        words[2] = (int(words[2]) & 0xFFFF_0000) | ((total >> 32) & 0xFFFF)
+
+    def _wait(self, operation: Wait) -> Process:
+        for column in range(operation.column, operation.column + operation.columns):
+            for row in range(operation.row, operation.row + operation.rows):
+                port = Port(Tile(column, row), operation.direction, operation.channel)
+                endpoint = self.endpoints.get(port)
+                if not isinstance(endpoint, ShimEndpoint):
+                    raise StreamError(
+                        f"operation {operation.index} waits for a token of {port}, which the "
+                        "simulator's command processor does not get"
+                    )
+                self._command_waits = f"a token of {port} (operation {operation.index})"
+                yield endpoint.tokens.get(1)
+        self._command_waits = ""
+
+
+def _shim_ports(tile: Tile) -> list[Port]:
+    return [
+        Port(tile, direction, index)
+        for direction in get_args(Direction)
+        for index in range(SHIM_CHANNELS)
+    ]
+
+
+class CoreProcess(Core):
+    """A worker at work: drives the generator of its body."""
+
+    def __init__(self, machine: Machine, plan: WorkerPlan) -> None:
+        self.plan = plan
+        self.kernel_seconds = 0.0
+        self.wait_seconds = 0.0
+        self.waits_for = ""
+        self.idle = True
+        self._machine = machine
+        self._held: dict[str, deque[np.ndarray]] = {p: deque() for p in plan.pools}
+        self._turn: dict[str, int] = dict.fromkeys(plan.pools, 0)
+        self._buffers = {
+            b.name: _view(machine.memory(plan.worker.tile), plan.buffers[b.name], b.array)
+            for b in plan.worker.buffers
+        }
+
+    def loop(self, count: Any) -> Iterable[int]:
+        """Python's range."""
+        return range(count)
+
+    def buffer(self, name: str) -> np.ndarray:
+        """A view of the buffer in the tile's memory."""
+        return self._buffers[name]
+
+    def run(self) -> Process:
+        """Repeat the body for ever."""
+        while True:
+            steps = self.plan.worker.body(self)
+            value: Any = None
+            self.idle = True
+            while True:
+                try:
+                    step = steps.send(value)
+                except StopIteration:
+                    break
+                value = yield from self._step(step)
+                self.idle = False
+
+    def _step(self, step: Any) -> Process:
+        match step:
+            case Acquire():
+                return (yield from self._acquire(step))
+            case Release():
+                self._release(step)
+                return None
+            case Call():
+                return (yield from self._call(step))
+            case Parameters():
+                return (yield from self._parameters())
+            case Read():
+                return int(self._buffers[step.buffer].view(np.int32)[step.index])
+        raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, which is no step")
+
+    def _pool(self, port: str) -> tuple[Pool, LockCell, LockCell]:
+        """Pool of a port, the lock to take from and the lock to give to."""
+        pool = self.plan.pools[port]
+        free, filled = self._machine.lock(pool.produce), self._machine.lock(pool.consume)
+        return (pool, filled, free) if port in self.plan.worker.inputs else (pool, free, filled)
+
+    def _acquire(self, step: Acquire) -> Process:
+        pool, take, _ = self._pool(step.port)
+        held = self._held[step.port]
+        if step.count > len(held):
+            need = step.count - len(held)
+            lock = take.lock
+            self.waits_for = f"lock {lock.id} of {lock.tile} ({lock.name}), now {take.value}"
+            start = self._machine.env.now
+            yield take.acquire(need, f"worker {self.plan.worker.name}")
+            self.wait_seconds += self._machine.env.now - start
+            self.waits_for = ""
+            yield self._machine.env.timeout(self._machine.clock.cost(costs.LOCK_ACQUIRE))
+            array = _object(self.plan.worker, step.port)
+            memory = self._machine.memory(pool.tile)
+            for _ in range(need):
+                held.append(_view(memory, pool.addresses[self._turn[step.port]], array))
+                self._turn[step.port] = (self._turn[step.port] + 1) % len(pool.addresses)
+        views = [held[i] for i in range(step.count)]
+        return views[0] if step.count == 1 else views
+
+    def _release(self, step: Release) -> None:
+        _, _, give = self._pool(step.port)
+        for _ in range(step.count):
+            self._held[step.port].popleft()
+        give.release(step.count)
+
+    def _call(self, step: Call) -> Process:
+        machine, kernel = self._machine, step.kernel
+        scalars = tuple(int(a) for a in step.arguments if not isinstance(a, np.ndarray))
+        seconds = machine.clock.seconds(kernel.cycles(machine.design.device.architecture, scalars))
+        start = machine.env.now
+        yield machine.env.timeout(seconds)
+        machine.kernels.call(kernel, *step.arguments)
+        self.kernel_seconds += seconds
+        machine.trace.span(str(self.plan.worker.tile), kernel.name, start, machine.env.now)
+
+    def _parameters(self) -> Process:
+        yield self._machine.lock(self.plan.go).acquire(1, f"worker {self.plan.worker.name}")
+        memory = self._machine.memory(self.plan.worker.tile)
+        count = len(self.plan.worker.parameters)
+        start = self.plan.parameters
+        words = memory[start : start + WORD * count].view(np.int32)
+        return tuple(int(word) for word in words)
+
+
+def _object(worker: Worker, port: str) -> Array:
+    fifo = worker.port(port)
+    if port in worker.inputs:
+        for end in fifo.consumers:
+            if end.tile == worker.tile and end.object is not None:
+                return end.object
+    return fifo.object
+
+
+def _view(memory: np.ndarray, address: int, array: Array) -> np.ndarray:
+    return memory[address : address + array.bytes].view(DTYPES[array.element])
+
+
+@dataclass
+class Session:
+    """A design ready to run its sequences: builds streams with the native interpreter, runs them.
+
+    For tests and for people; the `sim` target drives a `Machine` itself.
+    """
+
+    design: Design
+    trace: bool = False
+    machine: Machine = field(init=False)
+    _manifest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        from ort_aie_ep.npu.package import manifest
+
+        self.machine = Machine(self.design, trace=self.trace)
+        self._manifest = json.dumps(manifest(self.design))
+
+    def build(
+        self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
+    ) -> list[np.ndarray]:
+        """The instruction words of each run of `sequence` for a shape."""
+        from ort_aie_ep import _native
+
+        order = list(buffers)
+        names = [a.name for a in self.design.sequences[sequence].arguments]
+        step = {
+            "sequence": sequence,
+            "parameters": dict(parameters),
+            "arguments": {name: (order.index(name), 0) for name in names},
+        }
+        return [np.asarray(run["words"]) for run in _native.npu_build(self._manifest, [step])]
+
+    def run(
+        self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
+    ) -> list[Result]:
+        """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
+        place."""
+        bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
+        return [
+            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
+        ]
