@@ -24,9 +24,6 @@ constexpr int32_t kBlock = 64;
 constexpr int32_t kCorrectionByte = 4096;
 constexpr int32_t kSumByte = 4224;
 
-// head_dim is a power of two: shifts, for the core divides by a library call.
-int32_t log2_of(int32_t power_of_two) { return __builtin_ctz(static_cast<unsigned>(power_of_two)); }
-
 Halves<64> repeat_dims(const bfloat16* q) { return aie::load_v<8>(q).grow_replicate<64>(); }
 
 // Products of two query heads with 16 keys: [head][key].
