@@ -265,9 +265,9 @@ class Machine:
                 yield env.timeout(clock.cost(costs.WRITE32))
                 self._write(operation.address, [operation.value], operation)
             case BlockWrite():
-                cycles = costs.BLOCKWRITE.value + costs.BLOCKWRITE_WORD.value * len(operation.data)
+                cycles = costs.BLOCKWRITE.value + costs.BLOCKWRITE_WORD.value * len(operation.words)
                 yield env.timeout(clock.seconds(cycles))
-                self._write(operation.address, list(operation.data), operation)
+                self._write(operation.address, list(operation.words), operation)
             case MaskWrite():
                 yield env.timeout(clock.cost(costs.MASKWRITE))
                 self._mask_write(operation)
@@ -366,7 +366,7 @@ class Machine:
         if words is None:
             raise StreamError(f"{what} patches descriptor {number} of {tile} before it is written")
         base = (int(words[2]) & 0xFFFF) << 32 | int(words[1])
-        total = base + self.host.argument_address(operation.argument, what) + operation.offset
+        total = base + self.host.argument_address(operation.argument, what) + operation.plus
         words[1] = total & 0xFFFF_FFFC
         words[2] = (int(words[2]) & 0xFFFF_0000) | ((total >> 32) & 0xFFFF)
 

@@ -42,6 +42,9 @@ struct int4 {
 inline void event0() {}
 inline void event1() {}
 
+// Kernels that must know, do by this.
+#define AIE_API_HOST_STAND_IN 1
+
 namespace aie {
 
 inline constexpr bool is_aie2p = __AIE_ARCH__ == 21;

@@ -1,0 +1,61 @@
+// The dequantisation engine of prefill (paper 2, 3.1.1): a Q4NX block to bfloat16 weights in the
+// order in which `gemm_tile` takes its B.
+
+#include "loop_hints.h"
+#include "q4nx_block.h"
+
+namespace {
+
+constexpr unsigned tile_rows = 8;  // out-features per tile of 8 k x 8 n
+constexpr unsigned tile_size = 64;
+constexpr unsigned tiles_across = q4nx::rows / tile_rows;
+
+// The scales, or minima, of 8 out-features for the 8 in-features of a tile.
+inline aie::vector<bfloat16, tile_size> spread(const bfloat16* values) {
+  return aie::load_v<tile_rows>(values).grow_replicate<tile_size>();
+}
+
+}  // namespace
+
+extern "C" {
+
+// tile[k / 8][n / 8][k % 8][n % 8] = bf16(f32(min + scale * code)), to nearest even both times; the
+// first rounding has no effect unless the two terms are 2^12 apart.
+//
+// Codes come biased by 128 (q4nx_block.h): scale * (128 + code) - scale * 128 is exact, since both
+// products have 16 bits of one scale.
+void q4nx_dequant(const uint8_t* __restrict block, bfloat16* __restrict tile) {
+  event0();
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const bfloat16 bias(q4nx::code_bias);
+  LOOP_TRIPS(q4nx::groups, 8, 8)
+  for (unsigned g = 0; g < q4nx::groups; ++g) {
+    LOOP_UNROLL_FULL
+    for (unsigned half = 0; half < 2; ++half) {
+      const unsigned n = half * q4nx::sub_rows;
+      const bfloat16* scales = q4nx::scales(block) + g * q4nx::rows + n;
+      const bfloat16* minima = q4nx::minima(block) + g * q4nx::rows + n;
+      const aie::vector<bfloat16, tile_size> scale0 = spread(scales);
+      const aie::vector<bfloat16, tile_size> scale1 = spread(scales + tile_rows);
+      const aie::accum<accfloat, tile_size> min0(spread(minima));
+      const aie::accum<accfloat, tile_size> min1(spread(minima + tile_rows));
+      const aie::accum<accfloat, tile_size> unbias0 = aie::negmul(scale0, bias);
+      const aie::accum<accfloat, tile_size> unbias1 = aie::negmul(scale1, bias);
+      LOOP_TRIPS(q4nx::group / q4nx::sub_columns, 4, 4)
+      for (unsigned i = 0; i < q4nx::group / q4nx::sub_columns; ++i) {
+        const unsigned k = g * q4nx::group + i * q4nx::sub_columns;
+        const aie::vector<bfloat16, q4nx::sub_codes> codes = q4nx::load_codes(block, half, k);
+        bfloat16* out = tile + (k / q4nx::sub_columns * tiles_across + 2 * half) * tile_size;
+        const aie::accum<accfloat, tile_size> w0 =
+            aie::add(aie::mac(unbias0, aie::filter_even(codes, tile_rows), scale0), min0);
+        const aie::accum<accfloat, tile_size> w1 =
+            aie::add(aie::mac(unbias1, aie::filter_odd(codes, tile_rows), scale1), min1);
+        aie::store_v(out, w0.to_vector<bfloat16>());
+        aie::store_v(out + tile_size, w1.to_vector<bfloat16>());
+      }
+    }
+  }
+  event1();
+}
+
+}  // extern "C"

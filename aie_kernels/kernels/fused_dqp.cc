@@ -1,0 +1,204 @@
+// FusedDQP: dequantisation fused with a matrix-vector product (paper 1, III-A; paper 2, 3.2.1).
+//
+// A core keeps the activations x and holds the sums of a tile of 32 out-features while the tile's
+// Q4NX blocks stream by. Of a block it never writes weights: sub-blocks of 16 x 8 go from one load
+// to the macs, and the sums stay in registers for the block.
+//
+// Numerics, per out-feature and group of 32: with c = code, S = sum of x,
+//
+//   dot  = sum (128 + c) x - 128 S     fp32; codes come biased by 128 (q4nx_block.h)
+//   sum += scale * dot + min * S
+//
+// Products are exact, sums fp32. dot enters the product with scale, and S both products, as two
+// bfloat16 limbs (hi = bf16(v), lo = bf16(v - hi)), which leave 2^-18 of the value. Errors per
+// group stay below scale * (33 * 143 * 2^-24 * sum |x| + 2^-11 |S|), a fiftieth of what rounding
+// weights to bfloat16 would cost.
+
+#include "elementary.h"
+#include "loop_hints.h"
+#include "q4nx_block.h"
+
+namespace {
+
+constexpr unsigned slice = q4nx::columns;
+constexpr unsigned limbs = 2 * q4nx::groups;  // per slice: [8 groups][hi, lo]
+
+using activations = aie::vector<bfloat16, q4nx::group>;
+using row_sums = aie::accum<accfloat, q4nx::sub_rows>;
+
+// x[k] for 16 out-features.
+inline aie::vector<bfloat16, q4nx::sub_rows> copies(const activations& x, unsigned k) {
+  return aie::broadcast<bfloat16, q4nx::sub_rows>(bfloat16(x[k]));
+}
+
+// A mac takes `mac_columns` in-features of 16 out-features; `chains` independent accumulators per
+// half of the rows, so that it need not wait for the one before.
+#if __AIE_ARCH__ == 21
+
+constexpr unsigned mac_columns = 4;
+constexpr unsigned chains = 2;
+
+inline aie::vector<bfloat16, 64> spread(const activations& x, unsigned k) {
+  return aie::concat(copies(x, k), copies(x, k + 1), copies(x, k + 2), copies(x, k + 3));
+}
+
+inline row_sums fold(const aie::accum<accfloat, 64> (&sums)[chains]) {
+  constexpr unsigned n = q4nx::sub_rows;
+  const aie::accum<accfloat, 64> both = aie::add(sums[0], sums[1]);
+  return aie::add(aie::add(both.extract<n>(0), both.extract<n>(1)),
+                  aie::add(both.extract<n>(2), both.extract<n>(3)));
+}
+
+#else
+
+constexpr unsigned mac_columns = 1;
+constexpr unsigned chains = 4;
+
+inline aie::vector<bfloat16, 16> spread(const activations& x, unsigned k) { return copies(x, k); }
+
+inline row_sums fold(const row_sums (&sums)[chains]) {
+  return aie::add(aie::add(sums[0], sums[1]), aie::add(sums[2], sums[3]));
+}
+
+#endif
+
+constexpr unsigned mac_lanes = mac_columns * q4nx::sub_rows;
+
+// sum (128 + code) * x of one group, for all 32 out-features.
+inline aie::accum<accfloat, q4nx::rows> biased_dot(const uint8_t* block, unsigned first,
+                                                   const activations& x) {
+  aie::accum<accfloat, mac_lanes> low[chains];
+  aie::accum<accfloat, mac_lanes> high[chains];
+  for (unsigned i = 0; i < chains; ++i) {
+    low[i] = aie::zeros<accfloat, mac_lanes>();
+    high[i] = aie::zeros<accfloat, mac_lanes>();
+  }
+  LOOP_UNROLL_FULL
+  for (unsigned k = 0; k < q4nx::group; k += q4nx::sub_columns) {
+    const aie::vector<bfloat16, q4nx::sub_codes> codes0 = q4nx::load_codes(block, 0, first + k);
+    const aie::vector<bfloat16, q4nx::sub_codes> codes1 = q4nx::load_codes(block, 1, first + k);
+    LOOP_UNROLL_FULL
+    for (unsigned i = 0; i < q4nx::sub_columns / mac_columns; ++i) {
+      const aie::vector<bfloat16, mac_lanes> xs = spread(x, k + i * mac_columns);
+      low[i % chains] = aie::mac(low[i % chains], codes0.extract<mac_lanes>(i), xs);
+      high[i % chains] = aie::mac(high[i % chains], codes1.extract<mac_lanes>(i), xs);
+    }
+  }
+  return aie::concat(fold(low), fold(high));
+}
+
+}  // namespace
+
+extern "C" {
+
+// Keeps a slice of activations, and of each group its sum as two limbs.
+void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat16* __restrict sums,
+                int32_t index) {
+  event0();
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  bfloat16* resident = x + index * slice;
+  aie::vector<float, q4nx::groups> totals;
+  LOOP_TRIPS(q4nx::groups, 8, 8)
+  for (unsigned g = 0; g < q4nx::groups; ++g) {
+    const aie::vector<bfloat16, q4nx::group> values =
+        aie::load_v<q4nx::group>(piece + g * q4nx::group);
+    aie::store_v(resident + g * q4nx::group, values);
+    const aie::accum<accfloat, q4nx::group> exact(values);
+    totals.set(aie::reduce_add(exact.to_vector<float>()), g);
+  }
+  const aie::accum<accfloat, q4nx::groups> total(totals);
+  const aie::vector<bfloat16, q4nx::groups> hi = total.to_vector<bfloat16>();
+  const aie::accum<accfloat, q4nx::groups> coarse(hi);
+  const aie::vector<bfloat16, q4nx::groups> lo = aie::sub(total, coarse).to_vector<bfloat16>();
+  const auto [first, second] = aie::interleave_zip(hi, lo, 1);
+  aie::store_v(sums + index * limbs, aie::concat(first, second));
+  event1();
+}
+
+// A bias stream serves all tiles: 32 values per tile and round, in pieces of 8 tiles. A tile keeps
+// its own, round by round.
+void dqp_load_bias(const bfloat16* __restrict piece, bfloat16* __restrict bias, int32_t index,
+                   int32_t tile, int32_t tiles) {
+  event0();
+  const int32_t pieces_per_round = tiles >> 3;
+  int32_t round = 0;
+  int32_t place = index;
+  while (place >= pieces_per_round) {  // a division would be a library call
+    place -= pieces_per_round;
+    ++round;
+  }
+  if (place == tile >> 3) {
+    aie::store_v(bias + round * q4nx::rows,
+                 aie::load_v<q4nx::rows>(piece + (tile & 7) * q4nx::rows));
+  }
+  event1();
+}
+
+void dqp_zero(float* __restrict acc) {
+  event0();
+  aie::store_v(acc, aie::zeros<float, q4nx::rows>());
+  event1();
+}
+
+// acc[n] += sum over k of weight(n, k) * x[k_block * 256 + k].
+void dqp_block(const uint8_t* __restrict block, const bfloat16* __restrict x,
+               const bfloat16* __restrict sums, float* __restrict acc, int32_t k_block) {
+  event0();
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  constexpr unsigned n = q4nx::rows;
+  const bfloat16 bias(q4nx::code_bias);
+  const bfloat16* x_block = x + k_block * slice;
+  const aie::vector<bfloat16, limbs> group_sums = aie::load_v<limbs>(sums + k_block * limbs);
+  aie::accum<accfloat, n> total(aie::load_v<n>(acc));
+  LOOP_TRIPS(q4nx::groups, 8, 8)
+  LOOP_NO_UNROLL
+  for (unsigned g = 0; g < q4nx::groups; ++g) {
+    const unsigned first = g * q4nx::group;
+    const activations xs = aie::load_v<q4nx::group>(x_block + first);
+    const aie::vector<bfloat16, n> sum_hi =
+        aie::broadcast<bfloat16, n>(bfloat16(group_sums[2 * g]));
+    const aie::vector<bfloat16, n> sum_lo =
+        aie::broadcast<bfloat16, n>(bfloat16(group_sums[2 * g + 1]));
+
+    aie::accum<accfloat, n> dot = biased_dot(block, first, xs);
+    dot = aie::msc(dot, sum_hi, bias);
+    dot = aie::msc(dot, sum_lo, bias);
+    const aie::vector<bfloat16, n> dot_hi = dot.to_vector<bfloat16>();
+    const aie::accum<accfloat, n> coarse(dot_hi);
+    const aie::vector<bfloat16, n> dot_lo = aie::sub(dot, coarse).to_vector<bfloat16>();
+
+    const aie::vector<bfloat16, n> scale = aie::load_v<n>(q4nx::scales(block) + first);
+    const aie::vector<bfloat16, n> minimum = aie::load_v<n>(q4nx::minima(block) + first);
+    total = aie::mac(total, scale, dot_hi);
+    total = aie::mac(total, scale, dot_lo);
+    total = aie::mac(total, minimum, sum_hi);
+    total = aie::mac(total, minimum, sum_lo);
+  }
+  aie::store_v(acc, total.to_vector<float>());
+  event1();
+}
+
+// y = bf16(activation(acc + bias)). `epilogue`: bit 0 adds the bias of `round`; bits 2:1 are 0 for
+// no activation, 1 for SiLU, 2 for GELU in its tanh form. fp32 up to the one rounding.
+void dqp_finish(const float* __restrict acc, const bfloat16* __restrict bias,
+                bfloat16* __restrict y, int32_t round, int32_t epilogue) {
+  event0();
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  constexpr unsigned n = q4nx::rows;
+  aie::vector<float, n> values = aie::load_v<n>(acc);
+  if (epilogue & 1) {
+    const aie::accum<accfloat, n> offset(aie::load_v<n>(bias + round * n));
+    values = aie::add(values, offset.to_vector<float>());
+  }
+  const int32_t activation = epilogue >> 1;
+  if (activation == 1) {
+    values = elementary::silu(values);
+  } else if (activation == 2) {
+    values = elementary::gelu(values);
+  }
+  const aie::accum<accfloat, n> result(values);
+  aie::store_v(y, result.to_vector<bfloat16>());
+  event1();
+}
+
+}  // extern "C"
