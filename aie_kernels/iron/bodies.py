@@ -1,9 +1,9 @@
 """The code of a worker: its body is driven once, and every step becomes IRON's.
 
-IRON traces Python: a call made while a core's function runs emits an operation where MLIR's insertion
-point stands, and `range_` moves that point into a loop for as long as its iteration lasts (mlir-aie
-python/helpers/dialects/scf.py). The generator of a body is driven inside of that, so its loops nest
-as written.
+IRON traces Python: a call made while a core's function runs emits an operation where MLIR's
+insertion point stands, and `range_` moves that point into a loop for as long as its iteration lasts
+(mlir-aie python/helpers/dialects/scf.py). The generator of a body is driven inside of that, so its
+loops nest as written.
 """
 
 from __future__ import annotations

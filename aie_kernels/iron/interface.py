@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from ort_aie_ep.aie_kernels.iron.toolchain import INSTALL, ToolchainError
 
 MINIMUM = (1, 4, 4)
@@ -74,6 +76,12 @@ class Iron:
         return self._index_cast(index, to=self._types.i32())
 
 
+def array_of(count: int, dtype: np.dtype[Any]) -> Any:
+    """IRON's type of an array: `np.ndarray[(count,), np.dtype[T]]`."""
+    array: Any = np.ndarray
+    return array[(count,), np.dtype[dtype.type]]
+
+
 def installed_version() -> str:
     """The version of mlir_aie. Raises ToolchainError when it is missing or too old."""
     try:
@@ -90,7 +98,7 @@ def installed_version() -> str:
 
 
 def load() -> Iron:
-    """Import mlir-aie. Raises ToolchainError when it is missing, too old or of another interface."""
+    """Import mlir-aie. Raises ToolchainError when it is missing, too old or has another interface."""
     version = installed_version()
     try:
         iron = importlib.import_module("aie.iron")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.aie_kernels.iron.bodies import Resources, Tracer
-from ort_aie_ep.aie_kernels.iron.interface import Iron
+from ort_aie_ep.aie_kernels.iron.interface import Iron, array_of
 from ort_aie_ep.aie_kernels.iron.sequences import Bound, Run, runtime
 from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.design import Design, End, Fifo, Layout, Link, Worker
@@ -26,8 +26,8 @@ from ort_aie_ep.npu.kernel import DTYPES, Array, Kernel
 
 
 def array_type(array: Array) -> Any:
-    """IRON's type of a buffer: `np.ndarray[(count,), np.dtype[T]]`."""
-    return np.ndarray[(array.count,), np.dtype[DTYPES[array.element].type]]
+    """IRON's type of a buffer."""
+    return array_of(array.count, DTYPES[array.element])
 
 
 def object_file(kernel: Kernel) -> str:
@@ -49,7 +49,7 @@ class _Lowering:
         self._design = design
         self._plan = configure(design)
         self._tiles: dict[Tile, Any] = {}
-        self._kernels: dict[str, Any] = {}
+        self._kernels: dict[str, tuple[tuple[Any, ...], Any]] = {}
         self._handles: dict[tuple[str, Tile, bool], Any] = {}  # bool: the producer's
         self._words: dict[str, Any] = {}
         self._locks: dict[str, Any] = {}
@@ -78,21 +78,7 @@ class _Lowering:
 
     # --- fifos ---
     def _fifo(self, fifo: Fifo) -> None:
-        received = {end.object or fifo.object for end in fifo.consumers}
-        if len(received) > 1:
-            raise DesignError(
-                f"fifo {fifo.name}: its receivers take objects of different sizes, "
-                f"{sorted(a.bytes for a in received)} bytes; IRON has one for all"
-            )
-        (taken,) = received
-        if taken != fifo.object and (
-            taken.element != fifo.object.element or fifo.object.count % taken.count
-        ):
-            raise DesignError(
-                f"fifo {fifo.name}: objects of {taken.count} {taken.element} are received from "
-                f"objects of {fifo.object.count} {fifo.object.element}; IRON divides an object, "
-                "with the same type of element"
-            )
+        sent, taken = self._objects(fifo)
         cores = fifo.producer.tile.kind == "core" and any(
             end.tile.kind == "core" for end in fifo.consumers
         )
@@ -101,27 +87,50 @@ class _Lowering:
             options["delegate_tile"] = self._tile(fifo.producer.tile)
         elif cores:  # or neighbours would share memory
             options["via_DMA"] = True
-        if taken != fifo.object:
+        if taken != sent:
             options["consumer_obj_type"] = array_type(taken)
         if fifo.packet is not None:
             options.update(packet=True, packet_id=fifo.packet)
         if fifo.repeat > 1:
             options["repeat_count"] = fifo.repeat
         if fifo.producer.layout is not None:
-            options["to_stream"] = self._walk(fifo, fifo.producer, fifo.object)
+            options["to_stream"] = self._walk(fifo, fifo.producer, sent)
         # Nothing is stored at a shim: its end has the depth of the other side.
         depth = (fifo.consumers[0] if fifo.producer.tile.kind == "shim" else fifo.producer).depth
-        made = self._iron.ObjectFifo(
-            array_type(fifo.object), depth=depth, name=fifo.name, **options
-        )
+        made = self._iron.ObjectFifo(array_type(sent), depth=depth, name=fifo.name, **options)
         self._handles[fifo.name, fifo.producer.tile, True] = made.prod(
             **self._end(fifo, fifo.producer, depth)
         )
         for end in fifo.consumers:
             given = self._end(fifo, end, depth if end.tile.kind == "shim" else end.depth)
             if end.layout is not None:
-                given["from_stream"] = self._walk(fifo, end, taken)
+                given["from_stream"] = self._walk(fifo, end, end.object or sent)
             self._handles[fifo.name, end.tile, False] = made.cons(**given)
+
+    def _objects(self, fifo: Fifo) -> tuple[Array, Array]:
+        """What is sent and what cores receive: IRON has one type for each.
+
+        What a memory tile receives follows from its link: a segment there is as large as the
+        offsets say, and may gather several objects of a sender.
+        """
+        sent = fifo.producer.object or fifo.object
+        if fifo.producer.tile.kind == "shim" and fifo.consumers[0].tile.kind == "mem":
+            sent = fifo.consumers[0].object or sent
+        cores = [end for end in fifo.consumers if end.tile.kind == "core"]
+        received = {end.object or fifo.object for end in cores} or {sent}
+        if len(received) > 1:
+            raise DesignError(
+                f"fifo {fifo.name}: its receivers take objects of different sizes, "
+                f"{sorted(a.bytes for a in received)} bytes; IRON has one for all"
+            )
+        (taken,) = received
+        if taken.element != sent.element or sent.count % taken.count:
+            raise DesignError(
+                f"fifo {fifo.name}: objects of {taken.count} {taken.element} are received from "
+                f"objects of {sent.count} {sent.element}; IRON can only divide an object, with the "
+                "same type of element"
+            )
+        return sent, taken
 
     def _end(self, fifo: Fifo, end: End, depth: int) -> dict[str, Any]:
         if end.tile.kind != "shim":
@@ -177,12 +186,20 @@ class _Lowering:
 
     # --- workers ---
     def _kernel(self, kernel: Kernel) -> Any:
+        """One declaration of a symbol serves all workers, so its types must be the same in all."""
+        types: list[Any] = [
+            array_type(a) if isinstance(a, Array) else np.int32 for a in kernel.arguments
+        ]
         if kernel.name not in self._kernels:
-            types = [np.int32 if a is int else array_type(a) for a in kernel.arguments]  # type: ignore[arg-type]
-            self._kernels[kernel.name] = self._iron.Kernel(
-                kernel.name, object_file(kernel), types
+            made = self._iron.Kernel(kernel.name, object_file(kernel), types)
+            self._kernels[kernel.name] = (kernel.arguments, made)
+        arguments, made = self._kernels[kernel.name]
+        if arguments != kernel.arguments:
+            raise DesignError(
+                f"design {self._design.name}: kernel {kernel.name} is used with the arguments "
+                f"{arguments} and {kernel.arguments}; a symbol has one signature in an overlay"
             )
-        return self._kernels[kernel.name]
+        return made
 
     def _worker(self, worker: Worker) -> Any:
         iron, plan, tile = self._iron, self._plan.workers[worker.name], self._tile(worker.tile)
@@ -192,9 +209,7 @@ class _Lowering:
         }
         kernels = {kernel.name: self._kernel(kernel) for kernel in worker.kernels}
         buffers = {
-            b.name: iron.Buffer(
-                type=array_type(b.array), name=f"{worker.name}_{b.name}", tile=tile
-            )
+            b.name: iron.Buffer(type=array_type(b.array), name=f"{worker.name}_{b.name}", tile=tile)
             for b in worker.buffers
         }
         words = []

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep.aie_kernels.iron.interface import Iron
+from ort_aie_ep.aie_kernels.iron.interface import Iron, array_of
 from ort_aie_ep.npu.configuration import Configuration
 from ort_aie_ep.npu.device import MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.errors import DesignError
@@ -93,9 +93,7 @@ def _walk(body: list[dict[str, Json]], values: dict[str, int]) -> Iterator[Opera
                 if evaluate(condition, values):
                     yield from _walk(do, dict(values))
             case {"transfer": fifo, "argument": argument, "offset": offset, "run": run}:
-                outer = [
-                    (evaluate(n, values), evaluate(s, values)) for n, s in statement["outer"]
-                ]
+                outer = [(evaluate(n, values), evaluate(s, values)) for n, s in statement["outer"]]
                 words = evaluate(run, values) // WORD
                 dimensions = (*outer, (words, WORD))
                 if all(count > 0 for count, _ in dimensions):
@@ -151,7 +149,7 @@ def runtime(iron: Iron, bound: Bound, plan: Configuration, run: Run | None) -> A
     """
     sizes = run.argument_bytes() if run else {}
     # A buffer that this shape does not use is still an argument; none is empty.
-    types = [np.ndarray[(max(1, n // WORD),), np.dtype[np.int32]] for n in sizes.values()]
+    types = [array_of(max(1, n // WORD), np.dtype(np.int32)) for n in sizes.values()]
     names = [list(d) for d in (bound.handles, bound.words, bound.locks)]
 
     def sequence(*given: Any) -> None:
@@ -171,9 +169,7 @@ def runtime(iron: Iron, bound: Bound, plan: Configuration, run: Run | None) -> A
     return iron.Runtime(sequence, fn_args)
 
 
-def _emit(
-    iron: Iron, run: Run, arrays: dict[str, Any], bound: Bound, plan: Configuration
-) -> None:
+def _emit(iron: Iron, run: Run, arrays: dict[str, Any], bound: Bound, plan: Configuration) -> None:
     operations = run.operations()
     sizes = run.argument_bytes()
     awaited = _awaited(operations)
@@ -207,7 +203,7 @@ def _emit(
 def _awaited(operations: list[Operation]) -> set[int]:
     """Which transfers give a token: the last on each fifo that a wait names."""
     last: dict[str, int] = {}
-    awaited = set()
+    awaited: set[int] = set()
     for number, operation in enumerate(operations):
         if isinstance(operation, Transfer):
             last[operation.fifo] = number
