@@ -79,7 +79,8 @@ class Iron:
 def array_of(count: int, dtype: np.dtype[Any]) -> Any:
     """IRON's type of an array: `np.ndarray[(count,), np.dtype[T]]`."""
     array: Any = np.ndarray
-    return array[(count,), np.dtype[dtype.type]]
+    element: Any = np.dtype
+    return array[(count,), element[dtype.type]]
 
 
 def installed_version() -> str:
@@ -98,7 +99,7 @@ def installed_version() -> str:
 
 
 def load() -> Iron:
-    """Import mlir-aie. Raises ToolchainError when it is missing, too old or has another interface."""
+    """Import mlir-aie. Raises ToolchainError when it is missing or has another interface."""
     version = installed_version()
     try:
         iron = importlib.import_module("aie.iron")
