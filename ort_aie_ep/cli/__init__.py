@@ -8,6 +8,7 @@ from __future__ import annotations
 # Importing them registers their commands.
 from ort_aie_ep.cli import measure as _measure  # noqa: F401
 from ort_aie_ep.cli import models as _models  # noqa: F401
+from ort_aie_ep.cli import simulate as _simulate  # noqa: F401
 from ort_aie_ep.cli.application import app
 
 __all__ = ["app", "main"]

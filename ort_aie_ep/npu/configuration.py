@@ -270,7 +270,7 @@ class _Allocator:
             )
             for _, f in parts
         ]
-        incoming = (link.whole in link.sources and len(parts) > 1) or len(link.sources) == 1
+        incoming = link.whole in link.sources
         # The whole object: a descriptor for every segment of every buffer, in order.
         entries: list[tuple[int, int, Lock | None, Lock | None]] = []
         for base in bases:

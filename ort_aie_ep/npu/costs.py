@@ -42,13 +42,13 @@ DDR_READ = Cost(
     "fitted", (28.1e9, 57.7e9),
 )  # fmt: skip
 DISPATCH = Cost(
-    238e-6, "s", "Krackan",
+    224e-6, "s", "Krackan",
     "one run: 22.2 µs in a run list of 64 to 88.7 µs alone (dispatch_micro report, Strix, XRT "
     "2.23), 107 µs (IRON, NPU2), 197 to 200 µs (bitnet-xdna2-strix-halo, XRT 2.25)",
     "fitted", (22.2e-6, 200e-6),
 )  # fmt: skip
 OVERLAY_SWITCH = Cost(
-    2.23e-3, "s", "Krackan",
+    2.29e-3, "s", "Krackan",
     "60.5 to 132.4 µs within one context (dispatch_micro report, Strix); 40 ms for registering "
     "another xclbin with a context of its own (same report, cold)",
     "fitted", (60.5e-6, 40e-3),
@@ -107,7 +107,7 @@ DDR_PATCH = Cost(
 )  # fmt: skip
 TCT_FIRST = Cost(8000, "cycles", "NPU1", "xdna-emu: the first wait of a run", "measured")
 TCT_WAIT = Cost(
-    100.5, "cycles", "NPU1", "no measurement: taken as a WRITE32 once the token is there", "inferred"
+    100.5, "cycles", "NPU1", "no measurement: a WRITE32's, once the token is there", "inferred"
 )
 WATCHDOG_BUDGET = Cost(
     0.5, "s", "NPU1, NPU2",

@@ -1,4 +1,4 @@
-"""Simulate a design: instruction words in, real bytes through the array, time from documented costs.
+"""Simulate a design: words in, real bytes through the array, time from documented costs.
 
 A `Machine` is one configured overlay. `Machine.run` decodes the words of a stream with the decoder
 of `txn`, which shares nothing with the encoder, and does what they say: descriptors of the shims
@@ -17,14 +17,20 @@ import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import simpy
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.configuration import (
-    Configuration, Lock, Pool, Port, WorkerPlan, configure,
+    Configuration,
+    Direction,
+    Lock,
+    Pool,
+    Port,
+    WorkerPlan,
+    configure,
 )  # fmt: skip
 from ort_aie_ep.npu.design import Acquire, Call, Core, Design, Parameters, Read, Release, Worker
 from ort_aie_ep.npu.device import TILES, WORD, Tile
@@ -33,11 +39,30 @@ from ort_aie_ep.npu.errors import SimulationError, StreamError
 from ort_aie_ep.npu.kernel import DTYPES, Array
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
-    Clock, Ddr, HostMemory, LockCell, Process, aligned_bytes,
+    Clock,
+    Ddr,
+    HostMemory,
+    LockCell,
+    Process,
+    aligned_bytes,
+)  # fmt: skip
+from ort_aie_ep.npu.registers import (
+    SHIM_CHANNELS,
+    QueuePush,
+    shim_control_of,
+    shim_descriptor_of,
+    shim_queue_of,
 )  # fmt: skip
 from ort_aie_ep.npu.trace import Trace
 from ort_aie_ep.npu.txn import (
-    AddressPatch, BlockWrite, MaskWrite, Operation, ShimDescriptor, Wait, Write, decode,
+    AddressPatch,
+    BlockWrite,
+    MaskWrite,
+    Operation,
+    ShimDescriptor,
+    Wait,
+    Write,
+    decode,
 )  # fmt: skip
 
 
@@ -121,10 +146,8 @@ class Machine:
             endpoint = RingEndpoint(self, channel)
             self.endpoints[endpoint.port] = endpoint
         for column in range(self.design.device.columns):
-            for direction in ("MM2S", "S2MM"):
-                for index in range(2):
-                    port = Port(Tile(column, 0), direction, index)  # type: ignore[arg-type]
-                    self.endpoints[port] = ShimEndpoint(self, port)
+            for port in _shim_ports(Tile(column, 0)):
+                self.endpoints[port] = ShimEndpoint(self, port)
         states: dict[Port, StreamState] = {}
         for stream in self.configuration.streams:
             if stream.source not in states:
@@ -238,13 +261,13 @@ class Machine:
                     lines.append(f"  {endpoint.port}: {endpoint.tokens.level} tokens not taken")
         for state in self._streams:
             for port, transfer in state.receiving.items():
-                if 0 < transfer.position:
+                if transfer.position > 0:
                     lines.append(f"  {port}: {transfer.position} of {transfer.words} words came")
         for cell in self._locks.values():
             if cell.value != cell.lock.initial:
                 lines.append(
-                    f"  lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}) is {cell.value}, "
-                    f"and was {cell.lock.initial} at the start"
+                    f"  lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}) is "
+                    f"{cell.value}, and was {cell.lock.initial} at the start"
                 )
         for core in self._cores:
             if not core.idle:
@@ -298,19 +321,16 @@ class Machine:
         tile, offset = self._tile(address, operation)
         what = f"operation {operation.index}"
         if tile.kind == "shim":
-            if 0x1D000 <= offset and offset + 4 * len(values) <= 0x1D200:
-                self._write_descriptors(tile, offset - 0x1D000, values, what)
+            if shim_descriptor_of(address + WORD * (len(values) - 1)) is not None:
+                self._write_descriptors(address, values, what)
                 return
-            if offset in _SHIM_QUEUES and len(values) == 1:
-                direction, index = _SHIM_QUEUES[offset]
-                task = Task(
-                    values[0] & 0xF, ((values[0] >> 16) & 0xFF) + 1, bool(values[0] >> 31), what
-                )
-                endpoint = self.endpoints[Port(tile, direction, index)]  # type: ignore[arg-type]
-                assert isinstance(endpoint, ShimEndpoint)
-                endpoint.push(task)
+            queue = shim_queue_of(address)
+            if queue is not None and len(values) == 1:
+                push = QueuePush.from_word(values[0])
+                task = Task(push.descriptor, push.runs, push.token, what)
+                self._shim(Port(tile, queue.direction, queue.channel)).push(task)
                 return
-            if offset in _SHIM_CONTROLS and len(values) == 1:
+            if shim_control_of(address) is not None and len(values) == 1:
                 return
         locks = {"shim": 0x14000, "mem": 0xC0000, "core": 0x1F000}[tile.kind]
         number, rest = divmod(offset - locks, 16)
@@ -326,26 +346,35 @@ class Machine:
             "knows descriptors, task queues and channel controls of shims, locks and data memory"
         )
 
-    def _write_descriptors(self, tile: Tile, offset: int, values: list[int], what: str) -> None:
+    def _shim(self, port: Port) -> ShimEndpoint:
+        endpoint = self.endpoints[port]
+        assert isinstance(endpoint, ShimEndpoint)
+        return endpoint
+
+    def _write_descriptors(self, address: int, values: list[int], what: str) -> None:
         for i, value in enumerate(values):
-            number, byte = divmod(offset + 4 * i, 0x20)
-            for direction in ("MM2S", "S2MM"):
-                for index in range(2):
-                    endpoint = self.endpoints[Port(tile, direction, index)]  # type: ignore[arg-type]
-                    assert isinstance(endpoint, ShimEndpoint)
-                    for task in endpoint.busy:
-                        if task.descriptor == number:
-                            raise SimulationError(
-                                f"{what} rewrites descriptor {number} of {tile}, which the task "
-                                f"of {task.source} still uses"
-                            )
+            place = shim_descriptor_of(address + WORD * i)
+            if place is None:
+                raise StreamError(f"{what} starts in front of the descriptors of a shim")
+            column, number, word = place
+            tile = Tile(column, 0)
+            self._require_unused(tile, number, what)
             words = self._shim_words.setdefault((tile, number), np.zeros(8, dtype=np.uint32))
-            words[byte // 4] = value
+            words[word] = value
             self._iterations.pop((tile, number), None)
+
+    def _require_unused(self, tile: Tile, number: int, what: str) -> None:
+        for port in _shim_ports(tile):
+            for task in self._shim(port).busy:
+                if task.descriptor == number:
+                    raise SimulationError(
+                        f"{what} rewrites descriptor {number} of {tile}, which the task of "
+                        f"{task.source} still uses"
+                    )
 
     def _mask_write(self, operation: MaskWrite) -> None:
         tile, offset = self._tile(operation.address, operation)
-        if tile.kind == "shim" and offset in _SHIM_CONTROLS:
+        if shim_control_of(operation.address) is not None:
             return  # the controller id that goes into tokens
         raise StreamError(
             f"operation {operation.index}: mask write to offset {offset:#x} of {tile}; the "
@@ -354,14 +383,15 @@ class Machine:
 
     def _patch(self, operation: AddressPatch) -> None:
         tile, offset = self._tile(operation.address, operation)
-        number, byte = divmod(offset - 0x1D000, 0x20)
-        if tile.kind != "shim" or byte != 4 or not 0 <= number < 16:
-            raise StreamError(
-                f"operation {operation.index} patches offset {offset:#x} of {tile}; it must be "
-                "word 1 of a shim descriptor"
-            )
         what = f"operation {operation.index}"
-        self._write_descriptors(tile, offset - 0x1D000, [], what)
+        place = shim_descriptor_of(operation.address)
+        if place is None or place[2] != 1:
+            raise StreamError(
+                f"{what} patches offset {offset:#x} of {tile}; it must be word 1 of a descriptor "
+                "of a shim"
+            )
+        number = place[1]
+        self._require_unused(tile, number, what)
         words = self._shim_words.get((tile, number))
         if words is None:
             raise StreamError(f"{what} patches descriptor {number} of {tile} before it is written")
@@ -385,10 +415,12 @@ class Machine:
         self._command_waits = ""
 
 
-_SHIM_QUEUES = {
-    0x1D204: ("S2MM", 0), 0x1D20C: ("S2MM", 1), 0x1D214: ("MM2S", 0), 0x1D21C: ("MM2S", 1),
-}  # fmt: skip
-_SHIM_CONTROLS = (0x1D200, 0x1D208, 0x1D210, 0x1D218)
+def _shim_ports(tile: Tile) -> list[Port]:
+    return [
+        Port(tile, direction, index)
+        for direction in get_args(Direction)
+        for index in range(SHIM_CHANNELS)
+    ]
 
 
 class CoreProcess(Core):
@@ -549,6 +581,5 @@ class Session:
         place."""
         bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
         return [
-            self.machine.run(words, bytes_of)
-            for words in self.build(sequence, parameters, buffers)
+            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
         ]

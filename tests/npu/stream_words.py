@@ -47,7 +47,13 @@ class Words:
         self.operations.append([0x81, 0x30, 0, 0, 0, 0, address, 0, argument, 0, plus, 0])
 
     def push(
-        self, column: int, channel: tuple[str, int], number: int, *, runs: int = 1, token: bool = False
+        self,
+        column: int,
+        channel: tuple[str, int],
+        number: int,
+        *,
+        runs: int = 1,
+        token: bool = False,
     ) -> None:
         self.write(column, 0, QUEUES[channel], number | (runs - 1) << 16 | int(token) << 31)
 

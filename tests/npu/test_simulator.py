@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-import json
 import numpy as np
 import numpy.typing as npt
 import pytest
+from stream_words import Words
 
 from ort_aie_ep.npu.design import Acquire, Core, Design, Layout, Parameters, Release
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import SimulationError, StreamError
 from ort_aie_ep.npu.simulator import Machine
-from stream_words import Words
 
 IN, OUT = ("MM2S", 0), ("S2MM", 0)
 
@@ -177,11 +177,11 @@ def test_a_full_buffer_that_nobody_drains_is_shown_with_its_lock() -> None:
 
 
 def test_a_fifth_waiting_task_is_dropped() -> None:
-    source, target = numbers(96), np.zeros(384, np.uint8)
+    source, target = numbers(384), np.zeros(1536, np.uint8)
     w = Words()
     for i in range(6):  # one at work, four waiting, one dropped
-        w.move(0, IN, i, 16, 0, 64 * i)
-    w.move(0, OUT, 8, 96, 1, token=True)
+        w.move(0, IN, i, 64, 0, 256 * i)
+    w.move(0, OUT, 8, 384, 1, token=True)
     w.wait(0, OUT)
     assert "waits for a token" in deadlock(w, source, target)
 
@@ -210,10 +210,9 @@ def test_bytes_outside_of_the_buffers_are_refused() -> None:
         run(through_memory_tile(), w, numbers(64))
 
 
-@pytest.mark.parametrize("generation", [3, 7])
-def test_a_stream_for_another_device_is_refused(generation: int) -> None:
-    with pytest.raises(StreamError, match=f"generation {generation}"):
-        run(through_memory_tile(), Words(generation=generation))
+def test_a_stream_for_another_device_is_refused() -> None:
+    with pytest.raises(StreamError, match="generation 3; npu2_1col is 4"):
+        run(through_memory_tile(), Words(generation=3))
 
 
 def test_a_descriptor_that_is_not_valid_is_refused() -> None:

@@ -17,6 +17,8 @@ from ort_aie_ep.npu.errors import DesignError
 Bound = Literal["DDR", "streams", "kernels", "control"]
 
 CORE_ROWS = 4
+ALL_COLUMNS = 8
+DQP_WORDS = 6  # to a core: its five parameters and its start
 PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
 Q4NX_BLOCK = 5120  # bytes: 32 outputs x 256 inputs
 Q4NX_OUTPUTS, Q4NX_INPUTS = 32, 256
@@ -33,12 +35,14 @@ GEMM_ROWS, GEMM_COLUMNS, GEMM_DEPTH = 64, 128, 64  # of a core's tile, and of a 
 class Step:
     """A stretch of work in which everything overlaps.
 
-    `streams` and `kernels` are cycles of the busiest DMA channel and core, `read` and `write` bytes
-    of DDR, `control` cycles before or after, that overlap with nothing.
+    `streams` and `kernels` are cycles of the busiest DMA channel and core, `commands` those of the
+    command processor, `read` and `write` bytes of DDR; `control` are cycles before or after, that
+    overlap with nothing.
     """
 
     streams: float = 0
     kernels: float = 0
+    commands: float = 0
     read: float = 0
     write: float = 0
     control: float = 0
@@ -61,16 +65,6 @@ class Machine:
     fused_dqp_columns: int = 4
     flow_kv_pairs: int = PAIRS
 
-    def parts(self, step: Step) -> dict[Bound, float]:
-        """What would each take alone, in seconds."""
-        ddr = max(step.read / self.ddr_read, step.write / self.ddr_write)
-        return {
-            "DDR": ddr,
-            "streams": step.streams / self.clock_hz,
-            "kernels": step.kernels / self.clock_hz,
-            "control": step.control / self.clock_hz,
-        }
-
     def seconds(self, steps: tuple[Step, ...]) -> float:
         """How long steps take, one after the other."""
         return sum(self.by_bound(steps).values())
@@ -79,28 +73,35 @@ class Machine:
         """Seconds of steps by what decides them."""
         total: dict[Bound, float] = {"DDR": 0.0, "streams": 0.0, "kernels": 0.0, "control": 0.0}
         for step in steps:
-            parts = self.parts(step)
-            total["control"] += parts.pop("control")
-            slowest = max(parts, key=lambda bound: parts[bound])
-            total[slowest] += parts[slowest]
+            alone: dict[Bound, float] = {
+                "DDR": max(step.read / self.ddr_read, step.write / self.ddr_write),
+                "streams": step.streams / self.clock_hz,
+                "kernels": step.kernels / self.clock_hz,
+                "control": step.commands / self.clock_hz,
+            }
+            slowest = max(alone, key=lambda bound: alone[bound])
+            total[slowest] += alone[slowest]
+            total["control"] += step.control / self.clock_hz
         return total
 
 
-def control(tasks: int, parameters: int = 0) -> float:
-    """Cycles of the command processor for an operator: shim tasks and run-time parameter words.
+#: Cycles of one shim task: eight descriptor words, an address patch and a push.
+TASK = (
+    costs.BLOCKWRITE.value
+    + 8 * costs.BLOCKWRITE_WORD.value
+    + costs.DDR_PATCH.value
+    + costs.WRITE32.value
+)
 
-    A task is eight descriptor words, an address patch and a push; one of them asks for a token and
-    is waited for. Then the first data takes its time to come.
+
+def control(tasks: int, words: int = 0) -> float:
+    """Cycles before an operator moves: shim tasks, and words of parameters and start locks.
+
+    One of the tasks asks for a token and is waited for; the first data takes its time to come.
     """
-    task = (
-        costs.BLOCKWRITE.value
-        + 8 * costs.BLOCKWRITE_WORD.value
-        + costs.DDR_PATCH.value
-        + costs.WRITE32.value
-    )
     return (
-        tasks * task
-        + parameters * costs.RTP_WORD.value
+        tasks * TASK
+        + words * costs.RTP_WORD.value
         + costs.MASKWRITE.value
         + costs.TCT_WAIT.value
         + costs.GATE_IDLE.value
@@ -115,33 +116,34 @@ def _stream(size: float) -> float:
 def fused_dqp(outputs: int, inputs: int, columns: int = 4) -> tuple[Step, ...]:
     """A projection of one row by int4 weights.
 
-    A column's two shim channels feed two cores each with Q4NX blocks. A round is 32 outputs of
-    every core; the last one takes as long as the others, with the blocks that there are. With
-    four columns the activations come by a channel of their own while the first blocks queue (two
-    a core); with eight every channel carries weights, so the activations go ahead of them.
+    A column's two shim channels feed two cores each with Q4NX blocks, by a task a round. A round is
+    32 outputs of every core; the last one is moved back over rows that are computed already, so it
+    costs as much as the others. With four columns the activations come by a channel of their own
+    while the first blocks queue (two a core); with eight every channel carries weights, so the
+    activations go ahead of them.
     """
     cores = CORE_ROWS * columns
+    channels = 2 * columns
     depth = ceil(inputs / Q4NX_INPUTS)
-    rounds, rest = divmod(ceil(outputs / Q4NX_OUTPUTS), cores)
+    rounds = ceil(ceil(outputs / Q4NX_OUTPUTS) / cores)
     block = _stream(Q4NX_BLOCK)
     activations = _stream(BF16 * depth * Q4NX_INPUTS)
-    early = 0 if 2 * columns == 16 else 4 * block
+    early = 4 * block if columns < ALL_COLUMNS else 0
     kernel = costs.FUSED_DQP_BLOCK.value
-    tasks = 2 * columns + 1 + columns  # weights, activations, a column's outputs
-    start = Step(
-        control=control(tasks, parameters=2 * cores) + max(0, activations - early) + kernel,
-        read=BF16 * inputs,
-        write=BF16 * outputs,
+    tasks = channels + 1 + columns  # weights of the first round, activations, outputs
+    return (
+        Step(
+            control=control(tasks, DQP_WORDS * cores) + max(0, activations - early) + kernel,
+            read=BF16 * inputs,
+            write=BF16 * outputs,
+        ),
+        Step(
+            streams=rounds * (depth * 2 * block + costs.MM2S_NEXT.value),
+            kernels=rounds * depth * kernel,
+            commands=(rounds - 1) * channels * TASK,
+            read=rounds * cores * depth * Q4NX_BLOCK,
+        ),
     )
-
-    def full(count: int, busy: int) -> Step:
-        return Step(
-            streams=count * depth * 2 * block,
-            kernels=count * depth * kernel,
-            read=count * depth * busy * Q4NX_BLOCK,
-        )
-
-    return (start, full(rounds, cores), full(1 if rest else 0, rest))
 
 
 def padded_head(head_dim: int) -> int:
@@ -169,7 +171,7 @@ def flow_kv(
     chunk = _stream(FLOW_KV_CHUNK)
     return (
         # Values trail keys by a chunk.
-        Step(control=control(tasks=4 * kv_heads, parameters=8 * pairs) + max(kernel, chunk)),
+        Step(control=control(tasks=4 * kv_heads, words=8 * pairs) + max(kernel, chunk)),
         Step(
             streams=in_turn * chunks * chunk,
             kernels=in_turn * chunks * kernel,
@@ -186,7 +188,7 @@ def _vector(rows: int, inputs: int, outputs: int, channel: int, cycles: float) -
             kernels=rows * cycles,
             read=rows * BF16 * inputs,
             write=rows * BF16 * outputs,
-            control=control(tasks=4, parameters=2),
+            control=control(tasks=4, words=2),
         ),
     )
 
@@ -221,7 +223,7 @@ def dequant(outputs: int, inputs: int, columns: int = 8) -> tuple[Step, ...]:
             kernels=ceil(blocks / (CORE_ROWS * columns)) * costs.DEQUANT_BLOCK.value,
             read=blocks * Q4NX_BLOCK,
             write=blocks * produced,
-            control=control(tasks=4 * columns, parameters=CORE_ROWS * columns),
+            control=control(tasks=4 * columns, words=CORE_ROWS * columns),
         ),
     )
 
@@ -241,8 +243,9 @@ def _extent(size: int, tile: int) -> tuple[int, int]:
 def gemm(m: int, k: int, n: int) -> tuple[Step, ...]:
     """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with a supertile of 512 x 512.
 
-    A core keeps 64 x 128 of C, takes A and B by a channel each, 64 deep, and sends C away before it
-    begins the next. A is read once for each 512 columns of C, B once for each 512 rows.
+    A core keeps 64 x 128 of C, takes A and B by a channel each, 64 deep, and sends C into its
+    memory tile before it begins the next; from there C goes to DDR beside the next one's reads. A
+    is read once for each 512 columns of C, B once for each 512 rows.
     """
     passes_m, rows = _extent(m, GEMM_ROWS)
     passes_n, columns = _extent(n, GEMM_COLUMNS)
@@ -256,11 +259,11 @@ def gemm(m: int, k: int, n: int) -> tuple[Step, ...]:
             streams=steps * _stream(BF16 * GEMM_DEPTH * GEMM_COLUMNS),
             kernels=steps * macs / costs.GEMM_RATE.value,
             read=BF16 * depth * (rows * passes_n + columns * passes_m),
+            write=BF16 * rows * columns,
         ),
         Step(
             streams=drain,
-            write=BF16 * rows * columns,
-            control=control(tasks=8 * 2 + 8, parameters=32 * 2),
+            control=control(tasks=8 * 2 + 8, words=32 * 2),
         ),
     )
 
@@ -307,6 +310,6 @@ def flow_qkv(
             streams=turns * super_chunks * 2 * exchange,
             read=BF16 * heads * head * queries,
             write=BF16 * heads * head * queries,
-            control=control(tasks=turns * 16, parameters=32 * 4),
+            control=control(tasks=turns * 16, words=32 * 4),
         ),
     )

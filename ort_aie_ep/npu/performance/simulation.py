@@ -32,7 +32,8 @@ class Point:
 
     `value` is tokens per second when decoding, and seconds to the first token of a prompt;
     `paper` the measured one, if there is one, `error` the relative difference of the prediction,
-    `residual` measured less predicted time in seconds. `others` are other hardware's values.
+    `residual` measured less predicted time in seconds, and `residual_unfitted` the same if a change
+    of overlay cost only the least that a source gives. `others` are other hardware's values.
     """
 
     phase: Phase
@@ -42,6 +43,7 @@ class Point:
     paper: float | None
     error: float | None
     residual: float | None
+    residual_unfitted: float | None
     calibrates: bool
     others: dict[str, float]
 
@@ -128,11 +130,13 @@ def _point(
         if context in CONTEXTS[: len(values)]
     }
     if cell is None:
-        return Point(phase, context, value, timing, None, None, None, False, beside)
+        return Point(phase, context, value, timing, None, None, None, None, False, beside)
     taken = 1 / cell.value if phase == "decode" else cell.value
+    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    cheaper = timing.switches * (on.overlay_switch - least)
     return Point(
         phase, context, value, timing, cell.value, value / cell.value - 1, taken - timing.seconds,
-        cell.calibrates, beside,
+        taken - timing.seconds + cheaper, cell.calibrates, beside,
     )  # fmt: skip
 
 

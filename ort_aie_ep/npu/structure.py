@@ -1,0 +1,203 @@
+"""Rules of the vocabulary that need no assignment: what may end where, and who serves it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ort_aie_ep.npu.design import Design, End, Fifo, Link
+from ort_aie_ep.npu.device import MAX_PACKET_ID, WORD
+from ort_aie_ep.npu.report import Violation
+
+
+def structure(design: Design) -> Iterator[Violation]:
+    """What in `design` has no meaning on any device, or none on this one's grid."""
+    for fifo in design.fifos.values():
+        yield from _fifo(design, fifo)
+    for link in design.links:
+        yield from _link(link)
+    yield from _service(design)
+    for worker in design.workers.values():
+        where = f"worker {worker.name} at {worker.tile}"
+        if worker.tile.kind != "core":
+            yield Violation(where, "tile", "workers run on compute tiles only")
+        if worker.stack <= 0 or worker.stack % WORD:
+            yield Violation(
+                where, "stack", f"{worker.stack} bytes; it must be a positive multiple of {WORD}"
+            )
+        for what, names in (
+            ("parameter", worker.parameters),
+            ("buffer", [b.name for b in worker.buffers]),
+            ("port", [*worker.inputs, *worker.outputs]),
+        ):
+            for name, count in Counter(names).items():
+                if count > 1:
+                    yield Violation(where, what, f"{count} {what}s are named {name!r}")
+        for buffer in worker.buffers:
+            if buffer.array.count < 1 or buffer.array.bytes % WORD:
+                yield Violation(
+                    where, f"buffer {buffer.name}",
+                    f"{buffer.array.bytes} bytes; it must be a positive multiple of {WORD}",
+                )  # fmt: skip
+
+
+def notes(design: Design) -> Iterator[str]:
+    """What is written in `design` and has no effect, or depends on more than this."""
+    for link in design.links:
+        ends = [(f, _end(f, link)) for f in (*link.sources, *link.destinations)]
+        whole = next(end for fifo, end in ends if fifo is link.whole)
+        for fifo, end in ends:
+            if end.depth != whole.depth:
+                yield (
+                    f"depth {end.depth} of fifo {fifo.name} at {link.tile} has no effect: the "
+                    f"buffers there are those of fifo {link.whole.name}, depth {whole.depth}"
+                )
+    for fifo in design.fifos.values():
+        if fifo.shared and any(end.depth != fifo.producer.depth for end in fifo.consumers):
+            yield (
+                f"fifo {fifo.name} lies in shared memory: its depth is the producer's, "
+                f"{fifo.producer.depth}"
+            )
+        if fifo.packet is not None and not _at_shim(fifo):
+            yield f"packet id {fifo.packet} of fifo {fifo.name} serves nothing: it has no shim end"
+
+
+def _at_shim(fifo: Fifo) -> bool:
+    return any(end.tile.kind == "shim" for end in (fifo.producer, *fifo.consumers))
+
+
+def _end(fifo: Fifo, link: Link) -> End:
+    ends = fifo.consumers if fifo in link.sources else [fifo.producer]
+    return next(end for end in ends if end.tile == link.tile)
+
+
+def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
+    def at(end: End, resource: str, text: str) -> Violation:
+        return Violation(str(end.tile), resource, f"fifo {fifo.name}: {text}")
+
+    device = design.device
+    ends = [fifo.producer, *fifo.consumers]
+    if not fifo.consumers:
+        yield at(fifo.producer, "consumers", "it has none")
+    for end in ends:
+        if not (0 <= end.tile.column < device.columns and 0 <= end.tile.row < device.rows):
+            yield at(
+                end, "tile",
+                f"{device.name} has columns 0..{device.columns - 1} and rows 0..{device.rows - 1}",
+            )  # fmt: skip
+    for tile, count in Counter(end.tile for end in ends).items():
+        if count > 1:
+            yield Violation(str(tile), "ends", f"fifo {fifo.name} has {count} ends there, not one")
+    for end in ends:
+        if end.depth < 1:
+            yield at(end, "depth", f"{end.depth}; it must be at least 1")
+        if end.tile.kind == "shim" and (end.layout is not None or end.object is not None):
+            yield at(
+                end,
+                "layout",
+                "what moves at a shim, and in which order, is for the sequence to say",
+            )
+    if fifo.producer.object is not None:
+        yield at(fifo.producer, "object", "only a receiver may take another size")
+    for end in fifo.consumers:
+        yield from _other_object(fifo, end, at(end, "object", ""))
+    if fifo.producer.tile.kind == "shim" and any(e.tile.kind == "shim" for e in fifo.consumers):
+        yield at(fifo.producer, "ends", "both ends are shims; nothing in the array takes part")
+    if fifo.producer.tile.kind != "shim" and len(fifo.consumers) > 1 and _at_shim(fifo):
+        yield at(
+            fifo.producer, "ends",
+            "a broadcast to a shim and others: the sequence would hold back the others",
+        )  # fmt: skip
+    if fifo.repeat < 1:
+        yield at(fifo.producer, "repeat", f"{fifo.repeat}; it must be at least 1")
+    if fifo.repeat > 1 and (fifo.producer.tile.kind != "mem" or fifo.shared):
+        yield at(fifo.producer, "repeat", "only a memory tile sends an object more than once")
+    if fifo.packet is not None and not 0 <= fifo.packet <= MAX_PACKET_ID:
+        yield at(fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}")
+    if fifo.shared:
+        yield from _shared(design, fifo)
+
+
+def _other_object(fifo: Fifo, end: End, blank: Violation) -> Iterator[Violation]:
+    if end.object is None:
+        return
+    here, sent = end.object.bytes, fifo.object.bytes
+    if here <= 0 or here % WORD or (here % sent and sent % here):
+        yield Violation(
+            blank.where, blank.resource,
+            f"{blank.text}it takes objects of {here} bytes; they must be whole parts or whole "
+            f"multiples of the {sent} that are sent",
+        )  # fmt: skip
+    elif end.tile.kind == "mem" and here != sent:
+        yield Violation(
+            blank.where, blank.resource,
+            f"{blank.text}a link passes on objects of {sent} bytes, not of {here}",
+        )  # fmt: skip
+
+
+def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
+    where = str(fifo.producer.tile)
+    reach = [design.device.neighbour_memory(end.tile) for end in fifo.consumers]
+    if len(reach) != 1 or fifo.producer.tile not in reach[0]:
+        yield Violation(
+            where, "shared memory",
+            f"fifo {fifo.name}: {', '.join(str(e.tile) for e in fifo.consumers)} cannot reach it; "
+            "a core reaches its own, its south, west and north neighbour's",
+        )  # fmt: skip
+    for end in (fifo.producer, *fifo.consumers):
+        if end.layout is not None or end.object is not None or end.channel is not None:
+            yield Violation(
+                where, "shared memory",
+                f"fifo {fifo.name}: no DMA moves it, so it has no layout, channel or other object",
+            )  # fmt: skip
+    if fifo.packet is not None:
+        yield Violation(where, "packet id", f"fifo {fifo.name} lies in shared memory: no stream")
+
+
+def _link(link: Link) -> Iterator[Violation]:
+    where, what = str(link.tile), f"the link of {', '.join(f.name for f in link.sources)}"
+    if link.tile.kind != "mem":
+        yield Violation(where, "link", f"{what}: only memory tiles pass objects on")
+    for fifo in link.sources:
+        if link.tile not in [end.tile for end in fifo.consumers]:
+            yield Violation(where, "link", f"{what}: fifo {fifo.name} does not end here")
+    for fifo in link.destinations:
+        if fifo.producer.tile != link.tile:
+            yield Violation(where, "link", f"{what}: fifo {fifo.name} does not start here")
+    if min(len(link.sources), len(link.destinations)) != 1:
+        yield Violation(where, "link", f"{what}: one side must have exactly one fifo")
+    repeats = sorted({fifo.repeat for fifo in link.destinations})
+    if len(repeats) > 1:
+        yield Violation(
+            where, "repeat",
+            f"{what}: all fifos of a split repeat alike, here they repeat {repeats} times",
+        )  # fmt: skip
+    if len(link.sources) > 1 and repeats[-1] > 1:
+        yield Violation(where, "repeat", f"{what}: a joined object cannot be sent more than once")
+
+
+def _service(design: Design) -> Iterator[Violation]:
+    """Every end is served by exactly one link, or one port of one worker."""
+    links = Counter((f, link.tile) for link in design.links for f in link.sources)
+    links += Counter((f, link.tile) for link in design.links for f in link.destinations)
+    ports = Counter(
+        (fifo, worker.tile)
+        for worker in design.workers.values()
+        for fifo in (*worker.inputs.values(), *worker.outputs.values())
+    )
+    for fifo in design.fifos.values():
+        for end in (fifo.producer, *fifo.consumers):
+            place = (fifo, end.tile)
+            verb = "feeds" if end is fifo.producer else "empties"
+            if end.tile.kind == "mem" and links[place] != 1:
+                yield Violation(
+                    str(end.tile), "link",
+                    f"fifo {fifo.name}: {links[place]} links have it here; exactly one forward, "
+                    "split or join must",
+                )  # fmt: skip
+            if end.tile.kind == "core" and ports[place] != 1:
+                yield Violation(
+                    str(end.tile), "worker",
+                    f"fifo {fifo.name}: {ports[place]} ports of workers have it here; exactly one "
+                    f"must, or nobody {verb} it",
+                )  # fmt: skip
