@@ -41,7 +41,9 @@ from ort_aie_ep.npu.design import (
 from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.sequence import Expr, Sequence, at_most, equal, less, minimum
+from ort_aie_ep.npu.sequence import (
+    Expr, Sequence, at_most, ceil_div, equal, less, minimum,
+)  # fmt: skip
 
 BLOCK = 5120  # bytes of a Q4NX block
 BLOCK_ROWS = 32
@@ -159,12 +161,6 @@ def add_sequence(design: Design, columns: int) -> Sequence:
     s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
     s.require(equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros")
     s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
-    if columns % 2:
-        s.require(
-            equal(bias, 0),
-            "bias={bias}: a bias comes in pieces for eight cores, so it needs an even number of "
-            "columns",
-        )
     blocks = K // BLOCK_COLUMNS
     row_bytes = blocks * BLOCK
     x = s.argument("x", "in", 2 * K)
@@ -194,15 +190,19 @@ def add_sequence(design: Design, columns: int) -> Sequence:
 
     # The data first, so that it is on its way while the parameters are written.
     s.transfer("x", x, offset=0, run=2 * K)
-    pieces = bias * (full + tail) * (a_round * BLOCK_ROWS // BLOCK_COLUMNS)
+    round_biases = a_round * BLOCK_ROWS
+    biases = (full + tail) * round_biases
+    pieces = bias * ceil_div(biases, BLOCK_COLUMNS)
     for name in design.workers:
         if name.startswith("dqp"):
             s.start(name, blocks, pieces, blocks, full + tail, bias + 2 * activation)
     with s.when(bias):
-        s.transfer("x", b, offset=0, run=full * (a_round * BLOCK_ROWS * 2))
+        s.transfer("x", b, offset=0, run=full * (round_biases * 2))
         with s.when(tail):
             for c in range(columns):
                 s.transfer("x", b, offset=base(c) * (BLOCK_ROWS * 2), run=CORES * BLOCK_ROWS * 2)
+        with s.when(biases % BLOCK_COLUMNS):  # half a piece, to fill the last one up
+            s.transfer("x", b, offset=0, run=BLOCK_COLUMNS)
     column_bytes = CORES * BLOCK_ROWS * 2
     for c in range(columns):
         s.transfer(

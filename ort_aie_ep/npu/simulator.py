@@ -105,6 +105,7 @@ class Machine:
         self._locks = {(k.tile, k.id): LockCell(self.env, k) for k in self.configuration.locks}
         self._shim_words: dict[tuple[Tile, int], np.ndarray] = {}
         self._iterations: dict[tuple[Tile, int], int] = {}
+        self._written: set[tuple[Tile, int]] = set()  # words that streams have stored
         self._streams: list[StreamState] = []
         self._cores: list[CoreProcess] = []
         self._build()
@@ -115,6 +116,10 @@ class Machine:
         if tile not in self._memory:
             self._memory[tile] = aligned_bytes(TILES[tile.kind].memory)
         return self._memory[tile]
+
+    def written(self, tile: Tile, address: int) -> bool:
+        """Whether a stream has stored the word at a byte address of a tile."""
+        return (tile, address) in self._written
 
     def lock(self, lock: Lock) -> LockCell:
         """The cell of a lock of the configuration."""
@@ -340,6 +345,7 @@ class Machine:
         if tile.kind != "shim" and offset + 4 * len(values) <= TILES[tile.kind].memory:
             data = np.array(values, dtype=np.uint32).view(np.uint8)
             self.memory(tile)[offset : offset + data.size] = data
+            self._written.update((tile, offset + WORD * i) for i in range(len(values)))
             return
         raise StreamError(
             f"{what} writes {len(values)} words to offset {offset:#x} of {tile}: the simulator "
@@ -512,7 +518,14 @@ class CoreProcess(Core):
     def _call(self, step: Call) -> Process:
         machine, kernel = self._machine, step.kernel
         scalars = tuple(int(a) for a in step.arguments if not isinstance(a, np.ndarray))
-        seconds = machine.clock.seconds(kernel.cycles(machine.design.device.architecture, scalars))
+        try:
+            cycles = kernel.cycles(machine.design.device.architecture, scalars)
+        except (ArithmeticError, LookupError) as error:
+            raise SimulationError(
+                f"worker {self.plan.worker.name} calls {kernel.name} with {scalars}, for which it "
+                f"has no meaning ({error})"
+            ) from error
+        seconds = machine.clock.seconds(cycles)
         start = machine.env.now
         yield machine.env.timeout(seconds)
         machine.kernels.call(kernel, *step.arguments)
@@ -522,9 +535,15 @@ class CoreProcess(Core):
     def _parameters(self) -> Process:
         yield self._machine.lock(self.plan.go).acquire(1, f"worker {self.plan.worker.name}")
         memory = self._machine.memory(self.plan.worker.tile)
-        count = len(self.plan.worker.parameters)
+        names = self.plan.worker.parameters
         start = self.plan.parameters
-        words = memory[start : start + WORD * count].view(np.int32)
+        for i, name in enumerate(names):
+            if not self._machine.written(self.plan.worker.tile, start + WORD * i):
+                raise SimulationError(
+                    f"worker {self.plan.worker.name} is started before its parameter {name} has "
+                    "been written"
+                )
+        words = memory[start : start + WORD * len(names)].view(np.int32)
         return tuple(int(word) for word in words)
 
 

@@ -163,11 +163,6 @@ def _other_object(fifo: Fifo, end: End, blank: Violation) -> Iterator[Violation]
             f"{blank.text}it takes objects of {here} bytes; they must be whole parts or whole "
             f"multiples of the {sent} that are sent",
         )  # fmt: skip
-    elif end.tile.kind == "mem" and here != sent:
-        yield Violation(
-            blank.where, blank.resource,
-            f"{blank.text}a link passes on objects of {sent} bytes, not of {here}",
-        )  # fmt: skip
 
 
 def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:

@@ -1,0 +1,131 @@
+"""Kernels of projections: FusedDQP (decoding), the dequantisation engine and GEMM (prefill).
+
+Cycles are models, never measured: counts of what the code issues on the busiest unit of a core,
+which starts a multiply-accumulate, a vector operation, two loads and a store each cycle (AM020,
+AM027, mlir-aie's kernel notes). Vectors have 512 bits; loads and stores 256 on AIE2, 512 on
+AIE2P. Beside a model stands the nearest published cycle count (mlir-aie's kernel tables), as a
+check of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ort_aie_ep.npu.kernel import Array, Kernel
+
+# Call, return, the first loads, draining the pipeline (mlir-aie: loads take 5 to 7 cycles, macs 5
+# to 6, a taken branch 5).
+CALL = 30
+# A loop that does not pipeline into its neighbours fills and drains its own pipeline.
+LOOP = 15
+
+_LOAD_BYTES = {"aie2": 32, "aie2p": 64}
+
+
+def _fixed(cycles: float) -> Callable[[str, tuple[int, ...]], float]:
+    return lambda arch, scalars: cycles
+
+
+def _copy_cycles(element_bytes: int, written_bytes: int) -> Callable[[str, tuple[int, ...]], float]:
+    """`count` (the last scalar) elements through a register: two loads, one store a cycle."""
+
+    def cycles(arch: str, scalars: tuple[int, ...]) -> float:
+        width = _LOAD_BYTES[arch]
+        count = scalars[-1]
+        return CALL + max(count * element_bytes / (2 * width), count * written_bytes / width)
+
+    return cycles
+
+
+# Per sub-block of 16 x 8: two unpacks to 8 bits, four to 16, four ors. Both halves of the rows
+# share what spreads the activations: 8 broadcasts, and 6 moves that join them on AIE2P. On AIE2 8
+# moves bring upper halves of registers down. The macs, 4 of 64 lanes or 16 of 16 per pair of
+# sub-blocks, run beside. Per group of 32 in-features 12 to fold and 12 for the limbs. Published on
+# AIE2P: 2,115 to dequantise a block to bfp16, 788 for a bf16 matvec of 32 x 256. A block arrives
+# every 2,560.
+def _dqp_block_cycles(arch: str, _: tuple[int, ...]) -> float:
+    sub_block_pairs, groups = 32, 8
+    pair = 2 * (2 + 4 + 4) + 8 + (6 if arch == "aie2p" else 8)
+    return CALL + sub_block_pairs * pair + groups * (12 + 12 + LOOP)
+
+
+# Per sub-block: ten operations as above, two to part the tiles, two macs and two adds of 64 lanes
+# (four times as many on AIE2), two narrowings and stores. Published: 2,115 to bfp16, AIE2P.
+def _dequant_cycles(arch: str, _: tuple[int, ...]) -> float:
+    sub_blocks, groups_and_halves = 64, 16
+    sub_block = 10 + 2 + (16 if arch == "aie2" else 4) + 4
+    return CALL + sub_blocks * sub_block + groups_and_halves * LOOP
+
+
+# A step multiplies 8 x 8 x 8, on AIE2 by four native macs. On AIE2P each of the four operands of
+# four steps is widened to fp32 (two operations) and converted to bfp16 (two): 4 a step again. The
+# sums of a block of 2 x 2 are loaded and stored. Published, by step: AIE2 7.3 (exact, 64 x 32 x 64
+# in 1,881, where few steps share those); AIE2P 4 in practice (128 MAC/cycle, amd/IRON issue 55),
+# 2.6 with B converted before (64^3 in 1,313).
+def _gemm_cycles(arch: str, scalars: tuple[int, ...]) -> float:
+    m_blocks, k_blocks, n_blocks, _ = scalars
+    stores = 4 * 64 * 4 / _LOAD_BYTES[arch]  # as many loads take half as long
+    blocks = (m_blocks // 2) * (n_blocks // 2)
+    return CALL + blocks * (4 * 4 * k_blocks + 1.5 * stores + LOOP)
+
+
+DQP_LOAD_X = Kernel(
+    "dqp_load_x",
+    "fused_dqp.cc",
+    (Array("bf16", 256), Array("bf16", 16384), Array("bf16", 1024), int),
+    # Per group: two loads and stores, a reduction of six dependent adds.
+    _fixed(CALL + 8 * 40 + 20),
+)
+DQP_LOAD_BIAS = Kernel(
+    "dqp_load_bias",
+    "fused_dqp.cc",
+    (Array("bf16", 256), Array("bf16", 2560), int, int, int),
+    # The quotient is counted up and eight places are looked at, six cycles each.
+    lambda arch, scalars: CALL + 10 + 6 * (8 * scalars[0] // scalars[2] + 8),
+)
+DQP_ZERO = Kernel("dqp_zero", "fused_dqp.cc", (Array("f32", 32),), _fixed(CALL))
+DQP_BLOCK = Kernel(
+    "dqp_block",
+    "fused_dqp.cc",
+    (Array("u8", 5120), Array("bf16", 16384), Array("bf16", 1024), Array("f32", 32), int),
+    _dqp_block_cycles,
+)
+
+
+# An activation is some 17 fp32 products of 32 lanes, one after another: nine macs each (twice as
+# many on AIE2) and about 30 cycles to part the operands into limbs. mlir-aie's silu of 1,024 bf16,
+# by other means: 211 on AIE2P, 1,434 on AIE2.
+def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
+    activation = scalars[1] >> 1
+    product = 30 + 9 * (2 if arch == "aie2" else 1)
+    return CALL + 20 + (0, 17, 21)[activation] * product
+
+
+DQP_FINISH = Kernel(
+    "dqp_finish",
+    "fused_dqp.cc",
+    (Array("f32", 32), Array("bf16", 2560), Array("bf16", 32), int, int),
+    _dqp_finish_cycles,
+)
+Q4NX_DEQUANT = Kernel(
+    "q4nx_dequant", "dequant.cc", (Array("u8", 5120), Array("bf16", 8192)), _dequant_cycles
+)
+GEMM_ZERO = Kernel("gemm_zero", "gemm.cc", (Array("f32", 8192), int), _copy_cycles(0, 4))
+GEMM_TILE = Kernel(
+    "gemm_tile",
+    "gemm.cc",
+    (Array("bf16", 4096), Array("bf16", 2048), Array("f32", 8192), int, int, int, int),
+    _gemm_cycles,
+)
+GEMM_STORE_BF16 = Kernel(
+    "gemm_store_bf16",
+    "gemm.cc",
+    (Array("f32", 8192), Array("bf16", 2048), int, int),
+    _copy_cycles(4, 2),
+)
+GEMM_STORE_F32 = Kernel(
+    "gemm_store_f32",
+    "gemm.cc",
+    (Array("f32", 8192), Array("f32", 2048), int, int),
+    _copy_cycles(4, 4),
+)
