@@ -67,6 +67,13 @@ Floats<64> repeat_queries(const Floats<32>& v, int32_t part) {
   return v.extract<8>(part).grow_replicate<64>();
 }
 
+// Explicitly zero: a default-constructed one would look up in every product whether it is the
+// first.
+std::array<Tile, 4> no_products() {
+  const Tile zero(aie::zeros<accfloat, 64>());
+  return {zero, zero, zero, zero};
+}
+
 // The first column of four 8x8 blocks.
 Floats<32> first_columns(const std::array<Tile, 4>& tiles) {
   const auto low = aie::filter_even(tiles[0].to_vector<float>(), tiles[1].to_vector<float>(), 1);
@@ -79,17 +86,22 @@ Floats<32> first_columns(const std::array<Tile, 4>& tiles) {
 template <int32_t kKeyBlocks>
 void add_values(const bfloat16* __restrict f, int32_t f_stride, const bfloat16* __restrict v,
                 float* __restrict y, int32_t head_dim) {
+  LOOP_TRIPS(head_dim / 32, 2, 8)
   for (int32_t at = 0; at < 8 * head_dim; at += 4 * Tile::size_C) {
     std::array<Tile, 4> tiles;
+    LOOP_UNROLL_FULL
     for (int32_t i = 0; i < 4; ++i) {
       tiles[i] = Tile(Sums<64>(load_floats<64>(y + at + 64 * i)));
     }
+    LOOP_UNROLL_FULL
     for (int32_t key_block = 0; key_block < kKeyBlocks; ++key_block) {
       const Halves<64> weights = aie::load_v<64>(f + key_block * f_stride);
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
         tiles[i].mac(weights, aie::load_v<64>(v + 8 * key_block * head_dim + at + 64 * i));
       }
     }
+    LOOP_UNROLL_FULL
     for (int32_t i = 0; i < 4; ++i) {
       aie::store_v(y + at + 64 * i, tiles[i].to_vector<float>());
     }
@@ -128,8 +140,10 @@ void flow_qkv_begin(bfloat16* __restrict q, bfloat16* __restrict qt, float* __re
   fill(state, kRows, kNoMaximum);
   fill(state + kRows, kRows, 0.0f);
   for (int32_t row = 0; row < rows; row += 8) {
+    LOOP_TRIPS(head_dim / 8, 8, 32)
     for (int32_t dim = 0; dim < head_dim; dim += 8) {
       Halves<64> tile;
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 8; ++i) {
         tile.insert(i, aie::load_v<8>(q + (row + i) * head_dim + dim));
       }
@@ -165,14 +179,18 @@ void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* _
   for (int32_t row = 0; row < rows; row += 32) {
     std::array<Halves<64>, 4> largest;
     largest.fill(aie::broadcast<bfloat16, 64>(static_cast<bfloat16>(kNoMaximum)));
+    LOOP_TRIPS(keys / 8, 1, 4)
     for (int32_t key = 0; key < keys; key += 8) {
-      std::array<Tile, 4> tiles;
+      std::array<Tile, 4> tiles = no_products();
+      LOOP_TRIPS(head_dim / 8, 8, 32)
       for (int32_t dim = 0; dim < head_dim; dim += 8) {
         const Halves<64> k_tile = aie::load_v<64>(k + key * head_dim + 8 * dim);
+        LOOP_UNROLL_FULL
         for (int32_t i = 0; i < 4; ++i) {
           tiles[i].mac(k_tile, aie::load_v<64>(qt + dim * rows + 8 * row + 64 * i));
         }
       }
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
         Floats<64> t = to_log2(tiles[i].to_vector<float>());
         if (masked) {
@@ -189,8 +207,10 @@ void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* _
         nearest_integer(to_floats(aie::max(fold_rows<bfloat16>(largest, kMax), to_bf16(m_left))));
     const Halves<32> c = two_to(aie::sub(m_left, m));
 
-    std::array<Tile, 4> sums;
+    std::array<Tile, 4> sums = no_products();
+    LOOP_TRIPS(keys / 8, 1, 4)
     for (int32_t key = 0; key < keys; key += 8) {
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
         const Floats<64> t = load_floats<64>(scores + 32 * key + 64 * i);
         const Halves<64> weights =
@@ -226,6 +246,7 @@ void flow_qkv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __r
     float* block = y + row * head_dim;
     if (!aie::eq(powers.cast_to<int32>(), __builtin_bit_cast(int32_t, 1.0f)).full()) {
       const Halves<64> power = repeat_by_8(to_bf16(powers));
+      LOOP_TRIPS(head_dim / 8, 8, 32)
       for (int32_t at = 0; at < 8 * head_dim; at += 64) {
         aie::store_v(block + at, scale_exactly(load_floats<64>(block + at), power));
       }
@@ -254,6 +275,7 @@ void flow_qkv_output(float* __restrict y, bfloat16* __restrict o, int32_t index,
     const bool empty = __builtin_bit_cast(int32_t, sum) == 0;
     const ScalarLimbs inverse_sum(empty ? 0.0f : aie::inv(sum));
     const float* block = y + (row & -8) * head_dim + 8 * (row & 7);
+    LOOP_TRIPS(head_dim / 32, 2, 8)
     for (int32_t dim = 0; dim < head_dim; dim += 32) {
       const float* at = block + 8 * dim;
       const Limbs<32> numerator(aie::concat(load_floats<8>(at), load_floats<8>(at + 64),
