@@ -171,6 +171,7 @@ FLOW_QKV_SCORES = Kernel(
     "flow_qkv.cc",
     (
         Array("bf16", 8192),
+        Array("bf16", 8192),
         Array("bf16", 2048),
         Array("u8", 9216),
         Array("f32", 256),
