@@ -18,7 +18,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-
 from iron_signatures import bind, signature
 
 
@@ -105,7 +104,7 @@ class TensorAccessPattern(Bound):
         self.numel = math.prod(tensor_dims)
         self.offset, self.sizes, self.strides = offset, list(sizes), list(strides)
         last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
-        rule(0 <= offset and last < self.numel, f"pattern ends at {last} of {self.numel}")
+        rule(offset >= 0 and last < self.numel, f"pattern ends at {last} of {self.numel}")
 
     @property
     def moved(self) -> int:
@@ -144,9 +143,7 @@ class ObjectFifo(Bound):
         rule(depth >= 1, f"fifo {name}: depth {depth}")
         for key in ("to_stream", "from_stream_per_cons"):
             tap = options[key]
-            rule(
-                tap is None or isinstance(tap, TensorAccessPattern), f"{key} takes a pattern only"
-            )
+            rule(tap is None or isinstance(tap, TensorAccessPattern), f"{key} takes a pattern only")
         self.name, self.obj_type, self.options = name, obj_type, options
         self.taken = options["consumer_obj_type"] or obj_type
         (count, dtype), (part, other) = array(obj_type), array(self.taken)
@@ -155,9 +152,7 @@ class ObjectFifo(Bound):
         packet, number = options["packet"], options["packet_id"]
         rule(number is None or packet, f"fifo {name}: a packet id without packet")
         rule(number is None or 0 <= number <= 31, f"fifo {name}: packet id {number}")
-        rule(
-            name not in [f.name for f in STATE.fifos], f"two fifos are named {name!r}"
-        )
+        rule(name not in [f.name for f in STATE.fifos], f"two fifos are named {name!r}")
         self.producer: ObjectFifoHandle | None = None
         self.consumers: list[ObjectFifoHandle] = []
         STATE.fifos.append(self)
@@ -236,9 +231,7 @@ class ObjectFifoHandle:
 
 
 class ObjectFifoLink(Bound):
-    def setup(
-        self, srcs: Any, dsts: Any, tile: Tile, src_offsets: Any, dst_offsets: Any
-    ) -> None:
+    def setup(self, srcs: Any, dsts: Any, tile: Tile, src_offsets: Any, dst_offsets: Any) -> None:
         self.tile, self.sources, self.destinations = tile, srcs, dsts
         rule(tile.tile_type == AIETileType.MemTile, "a link of ours is on a memory tile")
         rule(min(len(srcs), len(dsts)) == 1, "a link is many to one or one to many")
@@ -674,9 +667,7 @@ class Recording:
         return "\n".join(lines) + "\n"
 
 
-def execute(
-    worker: Worker, read: Callable[[str, int], int]
-) -> list[tuple[Any, ...]]:
+def execute(worker: Worker, read: Callable[[str, int], int]) -> list[tuple[Any, ...]]:
     """Run the recorded code of a worker once; `read` gives words of buffers by name and index."""
     done: list[tuple[Any, ...]] = []
     values: dict[Any, int] = {}
@@ -719,6 +710,11 @@ class State:
 STATE = State()
 
 
+def forget() -> None:
+    """Start over: names, tiles and locks of earlier programs no longer count."""
+    vars(STATE).update(vars(State()))
+
+
 def in_core() -> Worker:
     rule(STATE.core is not None, "only inside of a core's function")
     assert STATE.core is not None
@@ -733,7 +729,7 @@ def in_sequence() -> Runtime:
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str = "1.4.4") -> State:
     """Put the recorder in the place of mlir_aie `version`, with nothing recorded."""
-    STATE.__init__()  # type: ignore[misc]
+    forget()
     for cls in (ObjectFifo, ObjectFifoLink, Worker, Buffer, Lock, Runtime, Program, Tile):
         cls.__signature__ = signature(cls.__name__)  # type: ignore[attr-defined]
     for method in ("prod", "cons"):
