@@ -40,7 +40,7 @@ else:
     pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_text("object")
 """
 
-# It keeps everything that was pinned: the recorder prints its program in the form of aiecc's report.
+# It keeps all that was pinned: the recorder prints its program in the form of aiecc's report.
 AIECC = """
 here = pathlib.Path(options["output-dir"])
 pathlib.Path(options["xclbin-name"]).write_bytes(
@@ -200,7 +200,7 @@ def test_a_development_version_with_the_older_interface_is_refused(
     ) -> None:
         """The interface before the renaming."""
 
-    old_fifo.prod = old_fifo.cons = old_fifo  # type: ignore[attr-defined]
+    old_fifo.prod = old_fifo.cons = old_fifo
     monkeypatch.setattr(sys.modules["aie.iron"], "ObjectFifo", old_fifo)
     with pytest.raises(ToolchainError, match=r"ObjectFifo has no parameter .*to_stream"):
         load()
@@ -209,7 +209,7 @@ def test_a_development_version_with_the_older_interface_is_refused(
 def test_a_package_without_a_needed_class_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     iron_recorder.install(monkeypatch)
     monkeypatch.delattr(sys.modules["aie.iron"], "Lock")
-    with pytest.raises(ToolchainError, match="does not have what is needed of it: .*Lock"):
+    with pytest.raises(ToolchainError, match=r"does not have what is needed of it: .*Lock"):
         load()
 
 
@@ -237,7 +237,7 @@ def test_what_mlir_aie_says_of_a_missing_peano_is_passed_on(
     def raises() -> str:
         raise RuntimeError("Invalid Peano install directory: /nowhere")
 
-    tools.config.peano_install_dir = raises  # type: ignore[attr-defined]
+    tools.config.peano_install_dir = raises
     with pytest.raises(ToolchainError, match="Invalid Peano install directory: /nowhere"):
         driver.build(design, tmp_path / "out")
 
@@ -277,7 +277,7 @@ def test_an_aiecc_that_writes_no_xclbin_is_an_error(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
     tools.make("mlir_aie/bin/aiecc", "")
-    with pytest.raises(ToolchainError, match="did not write overlay.xclbin"):
+    with pytest.raises(ToolchainError, match=r"did not write overlay.xclbin"):
         driver.build(design, tmp_path / "out")
 
 
@@ -305,7 +305,7 @@ def test_an_overlay_that_is_not_what_the_manifest_says_is_refused(
 
 # --- designs by name ------------------------------------------------------------------------------
 def test_an_unknown_design_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(DesignError, match="unknown design 'nope'; known: .*fused_dqp"):
+    with pytest.raises(DesignError, match=r"unknown design 'nope'; known: .*fused_dqp"):
         driver.make_design("nope", device("npu2"))
 
 
@@ -326,5 +326,5 @@ def test_a_shape_that_overruns_a_queue_is_refused(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:
     run = Run(design.sequences["matvec"], {"N": 1024, "K": 256, "bias": 0, "activation": 0})
-    with pytest.raises(DesignError, match="5 tasks on MM2S 0 of shim tile .* there are 4"):
+    with pytest.raises(DesignError, match=r"5 tasks on MM2S 0 of shim tile .* there are 4"):
         driver.build(design, tmp_path / "out", sequence=run)

@@ -33,7 +33,7 @@ def overlay(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def content() -> dict[str, Any]:
-    return json.loads(json.dumps(manifest(fused_dqp.build(device("npu2_1col")))))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(manifest(fused_dqp.build(device("npu2_1col")))))
 
 
 def test_a_manifest_has_what_the_configuration_assigned() -> None:

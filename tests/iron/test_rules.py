@@ -32,16 +32,16 @@ class Program:
 
     def resolve(self) -> Any:
         iron = sys.modules["aie.iron"]
-        tile = sys.modules["aie.iron.device"].Tile  # type: ignore[attr-defined]
+        tile = sys.modules["aie.iron.device"].Tile
         shim = tile(0, 0, tile_type=AIETileType.ShimNOCTile)
         core = tile(0, 2, tile_type=AIETileType.CoreTile)
-        fin = iron.ObjectFifo(WORDS, **{"name": "in", **self.in_options})  # type: ignore[attr-defined]
-        fout = iron.ObjectFifo(WORDS, name="out", **self.out_options)  # type: ignore[attr-defined]
+        fin = iron.ObjectFifo(WORDS, **{"name": "in", **self.in_options})
+        fout = iron.ObjectFifo(WORDS, name="out", **self.out_options)
         taken = [fin.cons() for _ in range(self.consumers)]
-        kernel = iron.Kernel("f", "f.o", [self.kernel_type, WORDS, np.int32])  # type: ignore[attr-defined]
-        words = iron.Buffer(WORDS, name="p", tile=core, use_write_rtp=True)  # type: ignore[attr-defined]
-        lock = iron.Lock(core, lock_id=15, name="go")  # type: ignore[attr-defined]
-        worker = iron.Worker(  # type: ignore[attr-defined]
+        kernel = iron.Kernel("f", "f.o", [self.kernel_type, WORDS, np.int32])
+        words = iron.Buffer(WORDS, name="p", tile=core, use_write_rtp=True)
+        lock = iron.Lock(core, lock_id=15, name="go")
+        worker = iron.Worker(
             self.body or body,
             self.worker_arguments([taken[0], fout.prod(), kernel, words, lock]),
             tile=core,
@@ -49,9 +49,9 @@ class Program:
         bound = self.runtime_arguments(
             [fin.prod(channel=0, tile=shim), fout.cons(channel=0, tile=shim), words, lock]
         )
-        runtime = iron.Runtime(self.sequence or sequence, [WORDS, WORDS, *bound])  # type: ignore[attr-defined]
-        device = sys.modules["aie.iron.device"].NPU2Col1()  # type: ignore[attr-defined]
-        return iron.Program(device, runtime, workers=[worker]).resolve_program()  # type: ignore[attr-defined]
+        runtime = iron.Runtime(self.sequence or sequence, [WORDS, WORDS, *bound])
+        device = sys.modules["aie.iron.device"].NPU2Col1()
+        return iron.Program(device, runtime, workers=[worker]).resolve_program()
 
 
 def body(fin: Any, fout: Any, kernel: Any, words: Any, lock: Any) -> None:
@@ -206,7 +206,7 @@ def test_an_index_is_no_i32() -> None:
     [
         ({"packet_id": 3}, "without packet"),
         ({"packet": True, "packet_id": 32}, "packet id 32"),
-        ({"consumer_obj_type": np.ndarray[(5,), np.dtype[np.int32]]}, "5 of 16"),  # type: ignore[misc]
+        ({"consumer_obj_type": np.ndarray[(5,), np.dtype[np.int32]]}, "5 of 16"),
         ({"depth": 0}, "depth 0"),
         ({"to_stream": [(4, 4), (4, 1)]}, "a pattern only"),
     ],
@@ -229,7 +229,7 @@ def test_a_walk_covers_one_object_in_the_dimensions_of_its_tile(make: Any, match
 
 def test_an_object_is_whole_words() -> None:
     with pytest.raises(Violation, match="not words"):
-        iron_recorder.ObjectFifo(np.ndarray[(6,), np.dtype[np.uint8]], name="f")  # type: ignore[misc]
+        iron_recorder.ObjectFifo(np.ndarray[(6,), np.dtype[np.uint8]], name="f")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_segments_of_a_link_are_exact(offsets: list[int]) -> None:
     tile = iron_recorder.Tile(0, 1, tile_type=AIETileType.MemTile)
     whole = iron_recorder.ObjectFifo(WORDS, name="whole")
     parts = [iron_recorder.ObjectFifo(HALF, name=f"part{i}") for i in range(len(offsets))]
-    with pytest.raises(Violation, match="segment|offsets"):
+    with pytest.raises(Violation, match=r"segment|offsets"):
         iron_recorder.ObjectFifoLink(
             [whole.cons()], [p.prod() for p in parts], tile=tile, dst_offsets=offsets
         )
