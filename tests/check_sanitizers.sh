@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tests of ops and of instruction streams with the C++ side under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The tests of ops and of instruction streams with the C++ side under AddressSanitizer and
+# UndefinedBehaviorSanitizer.
 set -euo pipefail
 python="$(pwd)/$VENV/bin/python"
 build=build/sanitize

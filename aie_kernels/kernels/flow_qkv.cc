@@ -34,9 +34,6 @@ constexpr int32_t kSumByte = 8704;
 
 using Tile = aie::mmul<8, 8, 8, bfloat16, bfloat16>;
 
-// Powers of two: shifts, for the core divides by a library call.
-int32_t log2_of(int32_t power_of_two) { return __builtin_ctz(static_cast<unsigned>(power_of_two)); }
-
 // The row of an 8x8 tile that a lane is in.
 alignas(64) constexpr int32_t kRowOfLane[64] = {
     0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,

@@ -390,6 +390,9 @@ def _layout_mistakes(layout: Layout, tile: Tile, words: int) -> Iterator[str]:
     """What of a layout does not go into the fields of a descriptor, or is no reordering."""
     facts = TILES[tile.kind]
     dimensions = layout.dimensions
+    if not dimensions:
+        yield "has no dimensions"
+        return
     if len(dimensions) > facts.dimensions:
         yield f"has {len(dimensions)} dimensions {dimensions}, the limit is {facts.dimensions}"
     if any(count < 1 for count, _ in dimensions):
@@ -411,6 +414,9 @@ def _layout_mistakes(layout: Layout, tile: Tile, words: int) -> Iterator[str]:
         # The outermost has no field: the length says where it ends.
         if place > 0 and count > facts.max_wrap:
             yield f"counts {count} in dimension {place}, the limit is {facts.max_wrap}"
+    if layout.words != words:
+        yield f"moves {layout.words * WORD} bytes by {dimensions}, of an object of {words * WORD}"
+        return
     offsets = layout.offsets()
     if offsets.min() < 0 or offsets.max() >= words * WORD:
         yield (
