@@ -1,0 +1,61 @@
+// The normalisation of query and key heads (Qwen3, Gemma3) and the rotary embedding, 256 values at
+// a time: 4, 2 or 1 heads.
+//
+// Numerics: the sum of squares as in rms_norm.cc; a rotation is two exact products added in fp32
+// and rounded once.
+
+#include "norm.h"
+
+extern "C" {
+
+// y = x * weight / sqrt(mean(x^2) + eps) for each head; weight[head_dim].
+void qk_norm(bfloat16* __restrict x, bfloat16* __restrict weight, bfloat16* __restrict y,
+             int32_t head_dim, int32_t eps_bits) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  for (int32_t head = 0; head < 256; head += head_dim) {
+    const Floats<16> squares = add_squares(constant<16>(0.0f), x + head, head_dim);
+    normalise(x + head, weight, y + head, head_dim,
+              ScalarLimbs(inverse_root_mean(squares, head_dim, eps_bits)));
+  }
+}
+
+// Rotates the first rotary_dim (a multiple of 32) values of each head and copies the others. Pairs
+// are (i, i + rotary_dim / 2), or (2 i, 2 i + 1) when interleaved; cos_sin holds rotary_dim / 2
+// cosines, then as many sines.
+void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __restrict y,
+          int32_t head_dim, int32_t rotary_dim, int32_t interleaved) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const int32_t half = rotary_dim >> 1;
+  for (int32_t head = 0; head < 256; head += head_dim) {
+    const bfloat16* from = x + head;
+    bfloat16* to = y + head;
+    LOOP_TRIPS(half / 16, 1, 8)
+    for (int32_t i = 0; i < half; i += 16) {
+      const Halves<16> cosine = aie::load_v<16>(cos_sin + i);
+      const Halves<16> sine = aie::load_v<16>(cos_sin + half + i);
+      Halves<16> a, b;
+      if (interleaved) {
+        const Halves<32> pairs = aie::load_v<32>(from + 2 * i);
+        a = aie::filter_even(pairs, 1);
+        b = aie::filter_odd(pairs, 1);
+      } else {
+        a = aie::load_v<16>(from + i);
+        b = aie::load_v<16>(from + half + i);
+      }
+      const Halves<16> c = aie::msc(aie::mul(a, cosine), b, sine).to_vector<bfloat16>();
+      const Halves<16> d = aie::mac(aie::mul(b, cosine), a, sine).to_vector<bfloat16>();
+      if (interleaved) {
+        const auto [low, high] = aie::interleave_zip(c, d, 1);
+        aie::store_v(to + 2 * i, aie::concat(low, high));
+      } else {
+        aie::store_v(to + i, c);
+        aie::store_v(to + half + i, d);
+      }
+    }
+    for (int32_t i = rotary_dim; i < head_dim; i += 32) {
+      aie::store_v(to + i, aie::load_v<32>(from + i));
+    }
+  }
+}
+
+}  // extern "C"
