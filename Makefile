@@ -9,7 +9,7 @@ OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 
-SOURCES := $(shell find src cmake graph_passes ort_aie_ep -type f -not -path '*/__pycache__/*') \
+SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml
 
 # The model to measure with other engines, made with its vocabulary of 128256 if it is not there;
@@ -45,7 +45,7 @@ bench: $(VENV)/bench/ready
 
 # Each kernel beside the limits of this CPU; OPTIONS go to kernels_bench.
 kernel-bench: $(VENV)/bin/python
-	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11
+	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11 nlohmann_json
 	$(VENV)/bin/cmake -S . -B build/kernel-bench -G Ninja \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
 	  -DPython_EXECUTABLE=$(abspath $(VENV)/bin/python) \
@@ -56,8 +56,8 @@ kernel-bench: $(VENV)/bin/python
 lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy ort_aie_ep graph_passes
-	find src tests -name '*.cc' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	$(VENV)/bin/mypy ort_aie_ep graph_passes aie_kernels
+	find src aie_kernels tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 
 clean:
 	rm -rf $(VENV) build dist

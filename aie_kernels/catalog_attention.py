@@ -52,7 +52,7 @@ def _map_scores(vectors: int, softcap: int) -> float:
 
 def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     """Per pair of heads: products per 16 keys, scores, maximum, probabilities."""
-    group, head_dim, _valid, _scale, softcap = scalars
+    group, head_dim, _begin, _end, _scale, softcap = scalars
     pairs = (group + 1) // 2
     steps = KV_CHUNK // head_dim // 16
     # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold 64 lanes of sums.
@@ -123,7 +123,7 @@ FLOW_KV_SCORES = Kernel(
         Array("bf16", 4096),
         Array("u8", 4352),
         Array("f32", 64),
-        *(int,) * 5,
+        *(int,) * 6,
     ),
     _flow_kv_scores,
     ("aie2p",),
@@ -178,6 +178,7 @@ FLOW_QKV_SCORES = Kernel(
     "flow_qkv_scores",
     "flow_qkv.cc",
     (
+        Array("bf16", 8192),
         Array("bf16", 8192),
         Array("bf16", 2048),
         Array("u8", 9216),

@@ -1,6 +1,7 @@
 """The C++ side (src/python/module.cc). Bad arguments raise ValueError."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -65,3 +66,31 @@ def attention_chunk(
     isa: str,
 ) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
 def float16_round_trip(x: npt.NDArray[Any], isa: str) -> _Floats: ...
+
+_Words = npt.NDArray[np.uint32]
+
+class _Run(TypedDict):
+    words: _Words  # complete, header included
+    variable: _Words  # indices of words that hold a length, an address or a parameter
+    predicted_seconds: float
+    sources: list[str]  # of every operation
+
+class _Lookup(TypedDict):
+    runs: list[_Run]
+    id: int  # of the kept stream
+    outcome: Literal["same", "patched", "encoded"]
+    changed: list[tuple[int, int, int]]  # (run, first word, word after the last)
+
+# A plan: {"sequence": name, "parameters": {name: value},
+#          "arguments": {name: (argument of the run, byte offset)}} for every invocation.
+_Plan = Sequence[Mapping[str, Any]]
+
+def npu_build(manifest_json: str, plan: _Plan) -> list[_Run]: ...
+def npu_encode(
+    generation: int, rows: int, columns: int, operations: Sequence[tuple[Any, ...]]
+) -> _Words: ...
+def npu_register(column: int, row: int, offset: int) -> int: ...
+
+class NpuStreamCache:
+    def __init__(self, manifest_json: str, capacity: int = 64) -> None: ...
+    def get(self, plan: _Plan) -> _Lookup: ...

@@ -8,14 +8,14 @@ Every core takes its own blocks of W and all of x:
   through the memory tile to two cores, straight from the file's order;
 * a round gives 32 outputs a core; the four cores of a column are joined into 128 outputs.
 
-Rows that do not fill the last round are not padded: its columns are moved back so that they end with
-the last block row, and some rows are computed twice with the same result. So N is a multiple of 32 and
-at least 128, K a multiple of 256 and at most 16,384.
+Rows that do not fill the last round are not padded: its columns are moved back so that they end
+with the last block row, and some rows are computed twice with the same result. So N is a multiple
+of 32 and at least 128, K a multiple of 256 and at most 16,384.
 
 With four columns of eight, x enters through the shim of a fifth. With all columns in use every
 shim channel carries weights, so x shares the first one under a packet id of its own: it takes 2 K
-bytes of that channel, before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of its
-time (2.5 % for N = 2048 on eight columns), and the other channels wait for the last core.
+bytes of that channel before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of
+its time (2.5 % for N = 2048 on eight columns), and the other channels wait for the last core.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from ort_aie_ep.npu.design import (
 from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.sequence import Expr, Sequence, at_most, equal, less, minimum
+from ort_aie_ep.npu.sequence import (
+    Expr, Sequence, at_most, ceil_div, equal, less, minimum,
+)  # fmt: skip
 
 BLOCK = 5120  # bytes of a Q4NX block
 BLOCK_ROWS = 32
@@ -157,9 +159,7 @@ def add_sequence(design: Design, columns: int) -> Sequence:
     N, K, bias, activation = s.symbols()
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
     s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
-    s.require(
-        equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad W and x with zeros"
-    )
+    s.require(equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros")
     s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
     blocks = K // BLOCK_COLUMNS
     row_bytes = blocks * BLOCK
@@ -190,15 +190,19 @@ def add_sequence(design: Design, columns: int) -> Sequence:
 
     # The data first, so that it is on its way while the parameters are written.
     s.transfer("x", x, offset=0, run=2 * K)
-    with s.when(bias):
-        s.transfer("x", b, offset=0, run=full * (a_round * BLOCK_ROWS * 2))
-        with s.when(tail):
-            for c in range(columns):
-                s.transfer("x", b, offset=base(c) * (BLOCK_ROWS * 2), run=CORES * BLOCK_ROWS * 2)
-    pieces = bias * (full + tail) * (a_round * BLOCK_ROWS // BLOCK_COLUMNS)
+    round_biases = a_round * BLOCK_ROWS
+    biases = (full + tail) * round_biases
+    pieces = bias * ceil_div(biases, BLOCK_COLUMNS)
     for name in design.workers:
         if name.startswith("dqp"):
             s.start(name, blocks, pieces, blocks, full + tail, bias + 2 * activation)
+    with s.when(bias):
+        s.transfer("x", b, offset=0, run=full * (round_biases * 2))
+        with s.when(tail):
+            for c in range(columns):
+                s.transfer("x", b, offset=base(c) * (BLOCK_ROWS * 2), run=CORES * BLOCK_ROWS * 2)
+        with s.when(biases % BLOCK_COLUMNS):  # half a piece, to fill the last one up
+            s.transfer("x", b, offset=0, run=BLOCK_COLUMNS)
     column_bytes = CORES * BLOCK_ROWS * 2
     for c in range(columns):
         s.transfer(

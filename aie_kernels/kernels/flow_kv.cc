@@ -53,9 +53,14 @@ aie::vector<T, 32> halves_of(T first, T second) {
   return aie::concat(aie::broadcast<T, 16>(first), aie::broadcast<T, 16>(second));
 }
 
-// Of 16 keys, the first `valid`, for two heads.
-aie::mask<32> valid_keys(int32_t valid) {
-  const uint32_t bits = valid >= 16 ? 0xFFFFu : valid > 0 ? (1u << valid) - 1 : 0u;
+// The first `count` bits of 16.
+uint32_t first_bits(int32_t count) {
+  return count >= 16 ? 0xFFFFu : count > 0 ? (1u << count) - 1 : 0u;
+}
+
+// Of 16 keys, those from `begin` to before `end`, for two heads.
+aie::mask<32> keys_between(int32_t begin, int32_t end) {
+  const uint32_t bits = first_bits(end) & ~first_bits(begin);
   return aie::mask<32>::from_uint32(bits << 16 | bits);
 }
 
@@ -74,12 +79,12 @@ void flow_kv_begin(float* __restrict state) {
   fill(state + kHeads, kHeads, 0.0f);
 }
 
-// F, C and l of a chunk of keys, for `group` query heads two at a time: 32 lanes are 16 keys of one
-// head and 16 of the next. The heads are at most 32, group * head_dim at most 2048; an odd group
-// computes one head more, of whatever lies there.
+// F, C and l of the keys begin .. end - 1 of a chunk (at least one), for `group` query heads two at
+// a time: 32 lanes are 16 keys of one head and 16 of the next. The heads are at most 32,
+// group * head_dim at most 2048; an odd group computes one head more, of whatever lies there.
 void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __restrict fcl,
-                    float* __restrict state, int32_t group, int32_t head_dim, int32_t valid,
-                    int32_t scale_bits, int32_t softcap_bits) {
+                    float* __restrict state, int32_t group, int32_t head_dim, int32_t begin,
+                    int32_t end, int32_t scale_bits, int32_t softcap_bits) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const ScoreMap to_log2(scale_bits, softcap_bits);
   const int32_t keys = kChunk >> log2_of(head_dim);
@@ -104,8 +109,9 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
         halves_of(static_cast<bfloat16>(state[head]), static_cast<bfloat16>(state[head + 1]));
     LOOP_TRIPS(keys / 16, 1, 4)
     for (int32_t key = 0; key < keys; key += 16) {
-      const Floats<32> t = aie::select(constant<32>(kMaskedScore),
-                                       load_floats<32>(scores + 2 * key), valid_keys(valid - key));
+      const Floats<32> t =
+          aie::select(constant<32>(kMaskedScore), load_floats<32>(scores + 2 * key),
+                      keys_between(begin - key, end - key));
       largest = aie::max(largest, to_bf16(t));
       aie::store_v(scores + 2 * key, t);
     }

@@ -28,6 +28,7 @@ namespace {
 
 constexpr int32_t kChunk = 2048;
 constexpr int32_t kRows = 128;
+constexpr int32_t kScores = 32 * 32;
 constexpr int32_t kOutputs = 8192;  // rows * head_dim, at most
 constexpr int32_t kCorrectionByte = 8192;
 constexpr int32_t kSumByte = 8704;
@@ -41,8 +42,8 @@ alignas(64) constexpr int32_t kRowOfLane[64] = {
 
 // The keys that each query row attends to, first to last.
 struct KeyRanges {
-  alignas(64) int32_t first[kRows];
-  alignas(64) int32_t last[kRows];
+  int32_t* first;  // [kRows]
+  int32_t* last;
 
   void set(int32_t rows, int32_t chunk_rows, int32_t first_query, int32_t total, int32_t window,
            int32_t causal) {
@@ -165,11 +166,13 @@ void flow_qkv_begin(bfloat16* __restrict q, bfloat16* __restrict qt, float* __re
 
 // F, C and l of key chunk `index` of the sweep. Four blocks of 8 queries at a time, whatever the
 // rows: the last four may reach past them, into what lies there, and only F is kept from being
-// written.
-void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* __restrict fcl,
-                     float* __restrict state, int32_t* __restrict plan, int32_t head_dim,
-                     int32_t rows, int32_t chunk_rows, int32_t index, int32_t total, int32_t window,
-                     int32_t causal, int32_t scale_bits, int32_t softcap_bits) {
+// written. `scratch` is q, which nobody reads after flow_qkv_begin: 5 KB of it hold scores and key
+// ranges, for which a stack beside the buffers of a score core has no room.
+void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bfloat16* __restrict k,
+                     uint8_t* __restrict fcl, float* __restrict state, int32_t* __restrict plan,
+                     int32_t head_dim, int32_t rows, int32_t chunk_rows, int32_t index,
+                     int32_t total, int32_t window, int32_t causal, int32_t scale_bits,
+                     int32_t softcap_bits) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const ScoreMap to_log2(scale_bits, softcap_bits);
   const int32_t keys = kChunk >> log2_of(head_dim);
@@ -181,12 +184,13 @@ void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* _
   const int32_t last_key = first_key + keys - 1;
   const bool masked = last_key >= total || (causal && last_key > first_query) ||
                       (window && first_key <= first_query + chunk_rows - 1 - window);
-  KeyRanges ranges;
+  float* scores = reinterpret_cast<float*>(scratch);  // of 32 rows with up to 32 keys
+  int32_t* key_ranges = reinterpret_cast<int32_t*>(scratch) + kScores;
+  KeyRanges ranges{key_ranges, key_ranges + kRows};
   if (masked) {
     ranges.set((rows + 31) & -32, chunk_rows, first_query, total, window, causal);
   }
 
-  alignas(64) float scores[4 * 4 * 64];
   alignas(64) bfloat16 beyond[64];  // F of rows past the last, where no branch breaks the loop
   for (int32_t row = 0; row < rows; row += 32) {
     LOOP_TRIPS(keys / 8, 1, 4)

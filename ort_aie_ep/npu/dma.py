@@ -32,7 +32,7 @@ PIECE = 8192
 
 @dataclass
 class Transfer:
-    """A descriptor at work: `offsets` are the byte offsets of its words in `memory`, in stream order.
+    """A descriptor at work: `offsets` are the byte offsets of its words in `memory`, in order.
 
     `position` counts the words done. `run` is the contiguous run in bytes, for the price in DDR.
     """
@@ -262,7 +262,7 @@ def pump(machine: Machine, state: StreamState) -> Process:
         if sending.packet not in state.routes:
             known = ", ".join(str(p) for p in state.routes)
             raise SimulationError(
-                f"{state.source.port} sends packet id {sending.packet}; its streams have ids: {known}"
+                f"{state.source.port} sends packet id {sending.packet}; its streams have {known}"
             )
         stream = state.routes[sending.packet]
         while sending.remaining:

@@ -1,7 +1,7 @@
 """State of the simulated array: memories, locks, host buffers, time.
 
-Part of the simulator (`simulator`). Memory is bytes, locks are registers with waiters, and the host's
-buffers stand behind device addresses; whatever reaches outside of them is refused with the address.
+Part of the simulator (`simulator`). Memory is bytes, locks are registers with waiters, and the
+host's buffers stand behind device addresses; whatever reaches outside of them is refused.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class HostMemory:
                 return buffer.data, at - buffer.address
         held = ", ".join(f"{b.name} {b.address:#x} + {b.data.size}" for b in self.buffers)
         raise SimulationError(
-            f"{what} touches {at + low:#x} up to {at + high:#x}, outside of the run's buffers ({held})"
+            f"{what} touches {at + low:#x} up to {at + high:#x}, outside of the run's buffers "
+            f"({held})"
         )
 
 

@@ -1,4 +1,4 @@
-"""Simulate a design: instruction words in, real bytes through the array, time from documented costs.
+"""Simulate a design: words in, real bytes through the array, time from documented costs.
 
 A `Machine` is one configured overlay. `Machine.run` decodes the words of a stream with the decoder
 of `txn`, which shares nothing with the encoder, and does what they say: descriptors of the shims
@@ -14,30 +14,52 @@ the next run would start from there.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import get_args
 
 import numpy as np
 import simpy
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.configuration import (
-    Configuration, Lock, Pool, Port, WorkerPlan, configure,
+    Configuration,
+    Direction,
+    Lock,
+    Port,
+    configure,
 )  # fmt: skip
-from ort_aie_ep.npu.design import Acquire, Call, Core, Design, Parameters, Read, Release, Worker
+from ort_aie_ep.npu.core import CoreProcess
+from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import TILES, WORD, Tile
 from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
-from ort_aie_ep.npu.errors import SimulationError, StreamError
-from ort_aie_ep.npu.kernel import DTYPES, Array
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
-    Clock, Ddr, HostMemory, LockCell, Process, aligned_bytes,
+    Clock,
+    Ddr,
+    HostMemory,
+    LockCell,
+    Process,
+    aligned_bytes,
+)  # fmt: skip
+from ort_aie_ep.npu.registers import (
+    SHIM_CHANNELS,
+    QueuePush,
+    shim_control_of,
+    shim_descriptor_of,
+    shim_queue_of,
 )  # fmt: skip
 from ort_aie_ep.npu.trace import Trace
 from ort_aie_ep.npu.txn import (
-    AddressPatch, BlockWrite, MaskWrite, Operation, ShimDescriptor, Wait, Write, decode,
+    AddressPatch,
+    BlockWrite,
+    MaskWrite,
+    Operation,
+    ShimDescriptor,
+    Wait,
+    Write,
+    decode,
 )  # fmt: skip
 
 
@@ -80,6 +102,7 @@ class Machine:
         self._locks = {(k.tile, k.id): LockCell(self.env, k) for k in self.configuration.locks}
         self._shim_words: dict[tuple[Tile, int], np.ndarray] = {}
         self._iterations: dict[tuple[Tile, int], int] = {}
+        self._written: set[tuple[Tile, int]] = set()  # words that streams have stored
         self._streams: list[StreamState] = []
         self._cores: list[CoreProcess] = []
         self._build()
@@ -90,6 +113,10 @@ class Machine:
         if tile not in self._memory:
             self._memory[tile] = aligned_bytes(TILES[tile.kind].memory)
         return self._memory[tile]
+
+    def written(self, tile: Tile, address: int) -> bool:
+        """Whether a stream has stored the word at a byte address of a tile."""
+        return (tile, address) in self._written
 
     def lock(self, lock: Lock) -> LockCell:
         """The cell of a lock of the configuration."""
@@ -121,10 +148,8 @@ class Machine:
             endpoint = RingEndpoint(self, channel)
             self.endpoints[endpoint.port] = endpoint
         for column in range(self.design.device.columns):
-            for direction in ("MM2S", "S2MM"):
-                for index in range(2):
-                    port = Port(Tile(column, 0), direction, index)  # type: ignore[arg-type]
-                    self.endpoints[port] = ShimEndpoint(self, port)
+            for port in _shim_ports(Tile(column, 0)):
+                self.endpoints[port] = ShimEndpoint(self, port)
         states: dict[Port, StreamState] = {}
         for stream in self.configuration.streams:
             if stream.source not in states:
@@ -238,13 +263,13 @@ class Machine:
                     lines.append(f"  {endpoint.port}: {endpoint.tokens.level} tokens not taken")
         for state in self._streams:
             for port, transfer in state.receiving.items():
-                if 0 < transfer.position:
+                if transfer.position > 0:
                     lines.append(f"  {port}: {transfer.position} of {transfer.words} words came")
         for cell in self._locks.values():
             if cell.value != cell.lock.initial:
                 lines.append(
-                    f"  lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}) is {cell.value}, "
-                    f"and was {cell.lock.initial} at the start"
+                    f"  lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}) is "
+                    f"{cell.value}, and was {cell.lock.initial} at the start"
                 )
         for core in self._cores:
             if not core.idle:
@@ -265,9 +290,9 @@ class Machine:
                 yield env.timeout(clock.cost(costs.WRITE32))
                 self._write(operation.address, [operation.value], operation)
             case BlockWrite():
-                cycles = costs.BLOCKWRITE.value + costs.BLOCKWRITE_WORD.value * len(operation.data)
+                cycles = costs.BLOCKWRITE.value + costs.BLOCKWRITE_WORD.value * len(operation.words)
                 yield env.timeout(clock.seconds(cycles))
-                self._write(operation.address, list(operation.data), operation)
+                self._write(operation.address, list(operation.words), operation)
             case MaskWrite():
                 yield env.timeout(clock.cost(costs.MASKWRITE))
                 self._mask_write(operation)
@@ -298,19 +323,16 @@ class Machine:
         tile, offset = self._tile(address, operation)
         what = f"operation {operation.index}"
         if tile.kind == "shim":
-            if 0x1D000 <= offset and offset + 4 * len(values) <= 0x1D200:
-                self._write_descriptors(tile, offset - 0x1D000, values, what)
+            if shim_descriptor_of(address + WORD * (len(values) - 1)) is not None:
+                self._write_descriptors(address, values, what)
                 return
-            if offset in _SHIM_QUEUES and len(values) == 1:
-                direction, index = _SHIM_QUEUES[offset]
-                task = Task(
-                    values[0] & 0xF, ((values[0] >> 16) & 0xFF) + 1, bool(values[0] >> 31), what
-                )
-                endpoint = self.endpoints[Port(tile, direction, index)]  # type: ignore[arg-type]
-                assert isinstance(endpoint, ShimEndpoint)
-                endpoint.push(task)
+            queue = shim_queue_of(address)
+            if queue is not None and len(values) == 1:
+                push = QueuePush.from_word(values[0])
+                task = Task(push.descriptor, push.runs, push.token, what)
+                self._shim(Port(tile, queue.direction, queue.channel)).push(task)
                 return
-            if offset in _SHIM_CONTROLS and len(values) == 1:
+            if shim_control_of(address) is not None and len(values) == 1:
                 return
         locks = {"shim": 0x14000, "mem": 0xC0000, "core": 0x1F000}[tile.kind]
         number, rest = divmod(offset - locks, 16)
@@ -320,32 +342,42 @@ class Machine:
         if tile.kind != "shim" and offset + 4 * len(values) <= TILES[tile.kind].memory:
             data = np.array(values, dtype=np.uint32).view(np.uint8)
             self.memory(tile)[offset : offset + data.size] = data
+            self._written.update((tile, offset + WORD * i) for i in range(len(values)))
             return
         raise StreamError(
             f"{what} writes {len(values)} words to offset {offset:#x} of {tile}: the simulator "
             "knows descriptors, task queues and channel controls of shims, locks and data memory"
         )
 
-    def _write_descriptors(self, tile: Tile, offset: int, values: list[int], what: str) -> None:
+    def _shim(self, port: Port) -> ShimEndpoint:
+        endpoint = self.endpoints[port]
+        assert isinstance(endpoint, ShimEndpoint)
+        return endpoint
+
+    def _write_descriptors(self, address: int, values: list[int], what: str) -> None:
         for i, value in enumerate(values):
-            number, byte = divmod(offset + 4 * i, 0x20)
-            for direction in ("MM2S", "S2MM"):
-                for index in range(2):
-                    endpoint = self.endpoints[Port(tile, direction, index)]  # type: ignore[arg-type]
-                    assert isinstance(endpoint, ShimEndpoint)
-                    for task in endpoint.busy:
-                        if task.descriptor == number:
-                            raise SimulationError(
-                                f"{what} rewrites descriptor {number} of {tile}, which the task "
-                                f"of {task.source} still uses"
-                            )
+            place = shim_descriptor_of(address + WORD * i)
+            if place is None:
+                raise StreamError(f"{what} starts in front of the descriptors of a shim")
+            column, number, word = place
+            tile = Tile(column, 0)
+            self._require_unused(tile, number, what)
             words = self._shim_words.setdefault((tile, number), np.zeros(8, dtype=np.uint32))
-            words[byte // 4] = value
+            words[word] = value
             self._iterations.pop((tile, number), None)
+
+    def _require_unused(self, tile: Tile, number: int, what: str) -> None:
+        for port in _shim_ports(tile):
+            for task in self._shim(port).busy:
+                if task.descriptor == number:
+                    raise SimulationError(
+                        f"{what} rewrites descriptor {number} of {tile}, which the task of "
+                        f"{task.source} still uses"
+                    )
 
     def _mask_write(self, operation: MaskWrite) -> None:
         tile, offset = self._tile(operation.address, operation)
-        if tile.kind == "shim" and offset in _SHIM_CONTROLS:
+        if shim_control_of(operation.address) is not None:
             return  # the controller id that goes into tokens
         raise StreamError(
             f"operation {operation.index}: mask write to offset {offset:#x} of {tile}; the "
@@ -354,19 +386,20 @@ class Machine:
 
     def _patch(self, operation: AddressPatch) -> None:
         tile, offset = self._tile(operation.address, operation)
-        number, byte = divmod(offset - 0x1D000, 0x20)
-        if tile.kind != "shim" or byte != 4 or not 0 <= number < 16:
-            raise StreamError(
-                f"operation {operation.index} patches offset {offset:#x} of {tile}; it must be "
-                "word 1 of a shim descriptor"
-            )
         what = f"operation {operation.index}"
-        self._write_descriptors(tile, offset - 0x1D000, [], what)
+        place = shim_descriptor_of(operation.address)
+        if place is None or place[2] != 1:
+            raise StreamError(
+                f"{what} patches offset {offset:#x} of {tile}; it must be word 1 of a descriptor "
+                "of a shim"
+            )
+        number = place[1]
+        self._require_unused(tile, number, what)
         words = self._shim_words.get((tile, number))
         if words is None:
             raise StreamError(f"{what} patches descriptor {number} of {tile} before it is written")
         base = (int(words[2]) & 0xFFFF) << 32 | int(words[1])
-        total = base + self.host.argument_address(operation.argument, what) + operation.offset
+        total = base + self.host.argument_address(operation.argument, what) + operation.plus
         words[1] = total & 0xFFFF_FFFC
         words[2] = (int(words[2]) & 0xFFFF_0000) | ((total >> 32) & 0xFFFF)
 
@@ -385,128 +418,12 @@ class Machine:
         self._command_waits = ""
 
 
-_SHIM_QUEUES = {
-    0x1D204: ("S2MM", 0), 0x1D20C: ("S2MM", 1), 0x1D214: ("MM2S", 0), 0x1D21C: ("MM2S", 1),
-}  # fmt: skip
-_SHIM_CONTROLS = (0x1D200, 0x1D208, 0x1D210, 0x1D218)
-
-
-class CoreProcess(Core):
-    """A worker at work: drives the generator of its body."""
-
-    def __init__(self, machine: Machine, plan: WorkerPlan) -> None:
-        self.plan = plan
-        self.kernel_seconds = 0.0
-        self.wait_seconds = 0.0
-        self.waits_for = ""
-        self.idle = True
-        self._machine = machine
-        self._held: dict[str, deque[np.ndarray]] = {p: deque() for p in plan.pools}
-        self._turn: dict[str, int] = dict.fromkeys(plan.pools, 0)
-        self._buffers = {
-            b.name: _view(machine.memory(plan.worker.tile), plan.buffers[b.name], b.array)
-            for b in plan.worker.buffers
-        }
-
-    def loop(self, count: Any) -> Iterable[int]:
-        """Python's range."""
-        return range(count)
-
-    def buffer(self, name: str) -> np.ndarray:
-        """A view of the buffer in the tile's memory."""
-        return self._buffers[name]
-
-    def run(self) -> Process:
-        """Repeat the body for ever."""
-        while True:
-            steps = self.plan.worker.body(self)
-            value: Any = None
-            self.idle = True
-            while True:
-                try:
-                    step = steps.send(value)
-                except StopIteration:
-                    break
-                value = yield from self._step(step)
-                self.idle = False
-
-    def _step(self, step: Any) -> Process:
-        match step:
-            case Acquire():
-                return (yield from self._acquire(step))
-            case Release():
-                self._release(step)
-                return None
-            case Call():
-                return (yield from self._call(step))
-            case Parameters():
-                return (yield from self._parameters())
-            case Read():
-                return int(self._buffers[step.buffer].view(np.int32)[step.index])
-        raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, which is no step")
-
-    def _pool(self, port: str) -> tuple[Pool, LockCell, LockCell]:
-        """Pool of a port, the lock to take from and the lock to give to."""
-        pool = self.plan.pools[port]
-        free, filled = self._machine.lock(pool.produce), self._machine.lock(pool.consume)
-        return (pool, filled, free) if port in self.plan.worker.inputs else (pool, free, filled)
-
-    def _acquire(self, step: Acquire) -> Process:
-        pool, take, _ = self._pool(step.port)
-        held = self._held[step.port]
-        if step.count > len(held):
-            need = step.count - len(held)
-            lock = take.lock
-            self.waits_for = f"lock {lock.id} of {lock.tile} ({lock.name}), now {take.value}"
-            start = self._machine.env.now
-            yield take.acquire(need, f"worker {self.plan.worker.name}")
-            self.wait_seconds += self._machine.env.now - start
-            self.waits_for = ""
-            yield self._machine.env.timeout(self._machine.clock.cost(costs.LOCK_ACQUIRE))
-            array = _object(self.plan.worker, step.port)
-            memory = self._machine.memory(pool.tile)
-            for _ in range(need):
-                held.append(_view(memory, pool.addresses[self._turn[step.port]], array))
-                self._turn[step.port] = (self._turn[step.port] + 1) % len(pool.addresses)
-        views = [held[i] for i in range(step.count)]
-        return views[0] if step.count == 1 else views
-
-    def _release(self, step: Release) -> None:
-        _, _, give = self._pool(step.port)
-        for _ in range(step.count):
-            self._held[step.port].popleft()
-        give.release(step.count)
-
-    def _call(self, step: Call) -> Process:
-        machine, kernel = self._machine, step.kernel
-        scalars = tuple(int(a) for a in step.arguments if not isinstance(a, np.ndarray))
-        seconds = machine.clock.seconds(kernel.cycles(machine.design.device.architecture, scalars))
-        start = machine.env.now
-        yield machine.env.timeout(seconds)
-        machine.kernels.call(kernel, *step.arguments)
-        self.kernel_seconds += seconds
-        machine.trace.span(str(self.plan.worker.tile), kernel.name, start, machine.env.now)
-
-    def _parameters(self) -> Process:
-        yield self._machine.lock(self.plan.go).acquire(1, f"worker {self.plan.worker.name}")
-        memory = self._machine.memory(self.plan.worker.tile)
-        count = len(self.plan.worker.parameters)
-        start = self.plan.parameters
-        words = memory[start : start + WORD * count].view(np.int32)
-        return tuple(int(word) for word in words)
-
-
-def _object(worker: Worker, port: str) -> Array:
-    fifo = worker.port(port)
-    if port in worker.inputs:
-        for end in fifo.consumers:
-            if end.tile == worker.tile and end.object is not None:
-                return end.object
-    return fifo.object
-
-
-def _view(memory: np.ndarray, address: int, array: Array) -> np.ndarray:
-    return memory[address : address + array.bytes].view(DTYPES[array.element])
+def _shim_ports(tile: Tile) -> list[Port]:
+    return [
+        Port(tile, direction, index)
+        for direction in get_args(Direction)
+        for index in range(SHIM_CHANNELS)
+    ]
 
 
 @dataclass
@@ -530,7 +447,10 @@ class Session:
     def build(
         self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
     ) -> list[np.ndarray]:
-        """The instruction words of each run of `sequence` for a shape."""
+        """The instruction words of each run of `sequence` for a shape.
+
+        Raises DesignError for a shape that the sequence refuses.
+        """
         from ort_aie_ep import _native
 
         order = list(buffers)
@@ -540,7 +460,11 @@ class Session:
             "parameters": dict(parameters),
             "arguments": {name: (order.index(name), 0) for name in names},
         }
-        return [np.asarray(run["words"]) for run in _native.npu_build(self._manifest, [step])]
+        try:
+            runs = _native.npu_build(self._manifest, [step])
+        except ValueError as error:
+            raise DesignError(str(error)) from error
+        return [np.asarray(run["words"]) for run in runs]
 
     def run(
         self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
@@ -549,6 +473,5 @@ class Session:
         place."""
         bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
         return [
-            self.machine.run(words, bytes_of)
-            for words in self.build(sequence, parameters, buffers)
+            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
         ]

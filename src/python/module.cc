@@ -1,4 +1,5 @@
-// What Python wants from C++: packing, the eligibility rules, and the host kernels for tests.
+// What Python wants from C++: packing, the eligibility rules, the host kernels for tests, and (in
+// npu_module.cc) instruction streams.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -13,6 +14,7 @@
 #include "ops/eligibility.h"
 #include "ops/error.h"
 #include "ops/format.h"
+#include "python/npu_module.h"
 #include "q4nx/pack.h"
 #include "targets/host/host_target.h"
 
@@ -243,7 +245,7 @@ Array<float> Float16RoundTrip(const Array<float>& x, const std::string& isa) {
 
 PYBIND11_MODULE(_native, m) {
   using namespace ort_aie;
-  m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels.";
+  m.doc() = "C++ side of ort_aie_ep: Q4NX packing, eligibility rules, host kernels, NPU streams.";
   py::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
@@ -298,4 +300,5 @@ PYBIND11_MODULE(_native, m) {
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
         py::arg("cache"), py::arg("isa"));
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
+  npu::DefineNpu(m);
 }

@@ -44,12 +44,14 @@ class Score:
         self.fcl = aligned(4352, np.uint8, 0xFF)
         kernels.call(catalog.FLOW_KV_BEGIN, self.state)
 
-    def call(self, chunk: Doubles, valid: int, scale: float, softcap: float = 0.0) -> None:
+    def call(
+        self, chunk: Doubles, valid: int, scale: float, softcap: float = 0.0, begin: int = 0
+    ) -> None:
         k = in_buffer(to_cache_blocks(chunk), CHUNK, BF16)
         self.kernels.call(
             catalog.FLOW_KV_SCORES,
             *(self.q, k, self.fcl, self.state),
-            *(self.group, self.head_dim, valid, bits(scale), bits(softcap)),
+            *(self.group, self.head_dim, begin, valid, bits(scale), bits(softcap)),
         )
 
     @property
@@ -232,6 +234,17 @@ def test_keys_past_the_valid_ones_weigh_nothing(kernels: Kernels, valid: int) ->
     assert (score.f[:, :valid] > 0).all()
 
 
+@pytest.mark.parametrize("begin", [0, 1, 15, 16, 40, 46])
+def test_keys_in_front_of_a_window_weigh_nothing(kernels: Kernels, begin: int) -> None:
+    q, k, _ = random_case(14, 2, 64, 64)
+    k[:begin] = 3.0e30
+    score = Score(kernels, q)
+    score.call(k, 47, 0.125, begin=begin)
+    assert (score.f[:, :begin] == 0).all()
+    assert (score.f[:, begin:47] > 0).all()
+    assert (score.f[:, 47:] == 0).all()
+
+
 def test_rescaling_is_exact(kernels: Kernels) -> None:
     rng = np.random.default_rng(15)
     value = Value(kernels, 4, 64)
@@ -258,6 +271,6 @@ def test_output_divides_by_the_sum(kernels: Kernels) -> None:
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_a_group_of_four_keeps_up_with_its_stream(head_dim: int) -> None:
     stream = 2 * CHUNK / 4
-    score = catalog.FLOW_KV_SCORES.cycles("aie2p", (4, head_dim, 64, 0, 0))
+    score = catalog.FLOW_KV_SCORES.cycles("aie2p", (4, head_dim, 0, 64, 0, 0))
     value = catalog.FLOW_KV_VALUES.cycles("aie2p", (4, head_dim))
     assert max(score, value) < stream

@@ -13,7 +13,7 @@ from ort_aie_ep import _native
 
 SOURCE = Path(__file__).resolve().parents[2]
 
-# The project looks for pybind11 and for ONNX Runtime's headers, which kernels_bench has no use for.
+# The project looks for pybind11, nlohmann_json and ONNX Runtime's headers; kernels_bench uses none.
 PYBIND11 = """\
 function(pybind11_add_module name no_extras)
   add_library(${name} MODULE EXCLUDE_FROM_ALL ${ARGN})
@@ -39,9 +39,12 @@ def kernels_bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("kernels_bench")
     headers = write_headers(build / "headers", 23)
     (build / "pybind11Config.cmake").write_text(PYBIND11)
+    (build / "nlohmann").mkdir()
+    (build / "nlohmann" / "json.hpp").touch()
     configured = run(
         *(cmake, "-S", SOURCE, "-B", build),
         *(f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={headers}", f"-Dpybind11_DIR={build}"),
+        f"-DORT_AIE_NLOHMANN_INCLUDE_DIR={build}",
     )
     assert configured.returncode == 0, configured.stdout
     built = run(cmake, "--build", build, "--target", "kernels_bench", "--parallel")

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from math import sqrt
 
 from ort_aie_ep.npu import costs
+from ort_aie_ep.npu.costs import Cost
 from ort_aie_ep.npu.performance.models import shape_of
 from ort_aie_ep.npu.performance.operators import Machine
 from ort_aie_ep.npu.performance.papers import Cell, cells
 from ort_aie_ep.npu.performance.phases import decode, prefill
+
+#: Where each field of `Fit` is committed.
+COSTS: dict[str, Cost] = {
+    "ddr_read": costs.DDR_READ,
+    "dispatch": costs.DISPATCH,
+    "overlay_switch": costs.OVERLAY_SWITCH,
+}
 
 
 @dataclass(frozen=True)
@@ -102,16 +110,12 @@ def _least(function: Callable[[float], float], low: float, high: float) -> float
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A calibration cell predicted by constants that were fitted without it."""
+    """A calibration cell predicted by constants fitted without it; `error` is relative."""
 
     cell: Cell
     constants: Fit
     predicted: float
-
-    @property
-    def error(self) -> float:
-        """Relative, predicted against measured."""
-        return self.predicted / self.cell.value - 1
+    error: float
 
 
 def leave_one_out() -> tuple[LeftOut, ...]:
@@ -120,22 +124,6 @@ def leave_one_out() -> tuple[LeftOut, ...]:
     results = []
     for cell in chosen:
         constants = fit([c for c in chosen if c is not cell])
-        results.append(LeftOut(cell, constants, predicted(cell, constants.machine())))
+        value = predicted(cell, constants.machine())
+        results.append(LeftOut(cell, constants, value, value / cell.value - 1))
     return tuple(results)
-
-
-def committed() -> Fit:
-    """The constants as costs.py has them."""
-    return Fit(costs.DDR_READ.value, costs.DISPATCH.value, costs.OVERLAY_SWITCH.value)
-
-
-def widened(left_out: Sequence[LeftOut]) -> dict[str, tuple[float, float]]:
-    """How far each constant moves when a cell is left out: (least, most) by name."""
-    every = [result.constants for result in left_out]
-    return {
-        name: (min(getattr(c, name) for c in every), max(getattr(c, name) for c in every))
-        for name in ("ddr_read", "dispatch")
-    }
-
-
-__all__ = ["Fit", "LeftOut", "committed", "fit", "leave_one_out", "predicted", "widened"]

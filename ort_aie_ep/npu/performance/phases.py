@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Literal
 
@@ -31,7 +32,7 @@ class Timing:
     """Seconds of a token or a prompt: by part, and by what bounds them.
 
     `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
-    `write` are DDR bytes.
+    `write` are DDR bytes, which alone would take `ddr_seconds`.
     """
 
     seconds: float
@@ -41,6 +42,7 @@ class Timing:
     switches: int
     read: float
     write: float
+    ddr_seconds: float
 
 
 class _Tally:
@@ -48,8 +50,8 @@ class _Tally:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.parts: Counter[Part] = Counter()
-        self.bounds: Counter[Bound] = Counter()
+        self.parts: dict[Part, float] = defaultdict(float)
+        self.bounds: dict[Bound, float] = defaultdict(float)
         self.read = self.write = 0.0
 
     def add(self, part: Part, steps: tuple[Step, ...], times: int = 1) -> float:
@@ -69,6 +71,7 @@ class _Tally:
         return Timing(
             sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
             self.read, self.write,
+            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
         )  # fmt: skip
 
 
@@ -77,23 +80,30 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
 
     All operators of a layer are in one overlay and one run; the last norm and the projection to the
     vocabulary are another: layers + 1 runs. The host's own work (embedding, sampling) is not
-    counted. `switches_per_layer` is for placements whose operators do not fit into one overlay.
+    counted. `switches_per_layer` is for placements whose operators do not fit into one overlay:
+    then every stretch between two switches is a run.
     """
     tally = _Tally(machine)
     layers = shape.layers
-    columns = machine.fused_dqp_columns
+    columns, kernels = machine.fused_dqp_columns, machine.kernels
     for projection in layer_projections(shape):
-        steps = op.fused_dqp(projection.outputs, projection.inputs, columns)
+        steps = op.fused_dqp(projection.outputs, projection.inputs, columns, kernels)
         tally.add("projections", steps, layers)
     for window, count in windows(shape).items():
         steps = op.flow_kv(
-            context, shape.heads, shape.kv_heads, shape.head_dim, window, machine.flow_kv_pairs
+            context,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            window,
+            machine.flow_kv_pairs,
+            kernels,
         )
         tally.add("attention", steps, count)
     _vectors(tally, shape, 1)
     head = lm_head(shape)
-    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns))
-    return tally.timing(layers + 1, layers * switches_per_layer)
+    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns, kernels))
+    return tally.timing(layers * max(1, switches_per_layer) + 1, layers * switches_per_layer)
 
 
 def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
@@ -113,24 +123,34 @@ def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
         one = tally.add(part, steps, times)
         runs += times * max(1, ceil(one / costs.WATCHDOG_BUDGET.value))
 
-    every = tuple(s for p in projections.values() for s in op.dequant(p.outputs, p.inputs))
+    kernels = machine.kernels
+    every = tuple(
+        step
+        for p in projections.values()
+        for step in op.dequant(p.outputs, p.inputs, machine.columns, kernels)
+    )
     run("dequant", every, layers)
     for p in projections.values():
-        run("gemm", op.gemm(prompt, p.inputs, p.outputs), layers)
+        run("gemm", op.gemm(prompt, p.inputs, p.outputs, kernels), layers)
     for window, count in windows(shape).items():
-        steps = op.flow_qkv(prompt, 0, shape.heads, shape.kv_heads, shape.head_dim, window)
+        steps = op.flow_qkv(
+            prompt, 0, shape.heads, shape.kv_heads, shape.head_dim, window, kernels=kernels
+        )
         run("attention", steps, count)
-    vectors_seconds = _vectors(tally, shape, prompt)
-    # The order of a layer: norms, QKV, rotation, attention, O, norms, gate and up, their product,
-    # down; its vector operators stand in four places, the last beside the next layer's first.
-    runs += 3 * layers * max(1, ceil(vectors_seconds / 3 / costs.WATCHDOG_BUDGET.value))
+    places = layer_overlays().count("decode")
+    each = _vectors(tally, shape, prompt) / places
+    runs += places * layers * max(1, ceil(each / costs.WATCHDOG_BUDGET.value))
     head = lm_head(shape)
-    run("lm_head", op.fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns), 1)
+    run("lm_head", op.fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns, kernels), 1)
     return tally.timing(runs, switches_of(layers))
 
 
 def layer_overlays() -> tuple[Overlay, ...]:
-    """Overlays of a prefill layer in order; it ends where the next one begins, in "decode"."""
+    """Overlays of a prefill layer in order, a run each; "decode" has the vector operators.
+
+    Norms (of the last layer's output and this one's input), all weights, QKV, rotation and norms of
+    heads, attention, O, norms, gate and up, their product, down.
+    """
     return (
         "decode", "dequant", "gemm", "decode", "flow_qkv", "gemm", "decode", "gemm", "decode",
         "gemm",
@@ -140,18 +160,22 @@ def layer_overlays() -> tuple[Overlay, ...]:
 def switches_of(layers: int) -> int:
     """Changes of overlay in a prefill; it begins and ends in the decode overlay."""
     order = (*layer_overlays() * layers, "decode")
-    return sum(a != b for a, b in zip(order, order[1:], strict=False))
+    return sum(a != b for a, b in pairwise(order))
 
 
 def _vectors(tally: _Tally, shape: Shape, rows: int) -> float:
     """The vector operators of all layers; gives the seconds of one layer."""
-    layers = shape.layers
-    normed = shape.family != "llama"
-    norm = op.rms_norm(rows, shape.hidden)
-    one = norms_of_layer(shape) * tally.add("vector", norm, norms_of_layer(shape) * layers)
-    rotate = op.rope(rows, shape.heads, shape.kv_heads, shape.head_dim, norm=normed)
-    one += tally.add("vector", rotate, layers)
-    gate = op.gated(rows, shape.ffn, gelu=shape.family == "gemma3_text")
-    one += tally.add("vector", gate, layers)
-    tally.add("vector", op.rms_norm(1, shape.hidden))
+    kernels = tally.machine.kernels
+    norms = norms_of_layer(shape)
+    normed, gelu = shape.family != "llama", shape.family == "gemma3_text"
+    operators = (
+        *(op.rms_norm(rows, shape.hidden, kernels),) * norms,
+        op.rope(rows, shape.heads, shape.kv_heads, shape.head_dim, normed, kernels),
+        op.gated(rows, shape.ffn, gelu, kernels),
+    )
+    one = sum(
+        tally.add("vector", op.copies(steps, tally.machine.vector_copies), shape.layers)
+        for steps in operators
+    )
+    tally.add("vector", op.rms_norm(1, shape.hidden, kernels))
     return one

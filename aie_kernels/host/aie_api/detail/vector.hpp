@@ -56,7 +56,6 @@ constexpr bool is_power_of_two(unsigned n) { return std::has_single_bit(n); }
 
 struct host;  // the stand-in's own door to lanes
 
-// As large as its lanes.
 template <typename Storage, unsigned N>
 struct alignas(sizeof(Storage) * N < 32 ? sizeof(Storage) * N : 32) lanes_of
     : std::array<Storage, N> {};

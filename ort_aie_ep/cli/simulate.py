@@ -1,0 +1,91 @@
+"""The command that predicts speed on the NPU: simulate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.options import Json
+from ort_aie_ep.errors import AieError
+
+
+@app.command("simulate")
+def simulate_command(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A name such as llama-3.2-1b.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="An NPU with 8 columns of AIE2P.")] = "npu2",
+    contexts: Annotated[
+        str | None, typer.Option(metavar="N,N", help="In tokens. Default: 1k, 2k, 4k and so on.")
+    ] = None,
+    papers: Annotated[
+        bool, typer.Option("--papers", help="Every cell of the papers' tables instead.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG, SVG or PDF.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Predict speed on an NPU from the costs of the designs.
+
+    No NPU and no model is needed: shapes and costs are. Measurements of two papers stand beside
+    the predictions, with the error of each:
+
+    ```
+    ort-aie simulate llama-3.2-1b
+    ort-aie simulate gemma3-4b --device npu2 --contexts 1024,32768
+    ort-aie simulate --papers --plot npu-model.png
+    ```
+    """
+    from ort_aie_ep.npu import performance
+
+    if papers == (model is not None):
+        raise typer.BadParameter("give either MODEL or --papers")
+    if papers and contexts is not None:
+        raise typer.BadParameter("--contexts belongs to MODEL: --papers has the papers' own")
+    if plot is not None:
+        from ort_aie_ep.npu.performance.plot import check_plot
+
+        check_plot()
+    from ort_aie_ep.npu.performance import report as tables
+
+    if model is None:
+        # The device is checked here too.
+        judged = performance.judge(device)
+        simulations = [performance.simulate(name, device) for name in judged.models]
+        if json:
+            console.print_json(judged, device=device)
+        else:
+            console.out.print(tables.judgement_tables(judged))
+    else:
+        simulations = [performance.simulate(model, device, _tokens(contexts))]
+        if json:
+            console.print_json(simulations[0])
+        else:
+            console.out.print(tables.simulation_tables(simulations[0]))
+            console.note(
+                "*: a constant was fitted to it. Predicted, not measured: no part of this has met "
+                "an NPU."
+            )
+            console.next_command("ort-aie", "simulate", "--papers")
+    if plot is not None:
+        from ort_aie_ep.npu.performance.plot import plot as draw
+
+        try:
+            draw(simulations, plot)
+        except (OSError, ValueError) as error:
+            raise AieError(f"{plot} cannot be written: {error}") from None
+        console.note(f"written: {plot}")
+
+
+def _tokens(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no list of token counts such as 1024,2048") from None

@@ -1,0 +1,53 @@
+// Integer expressions of a sequence: constants, symbols (as slots of a frame) and operators.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace ort_aie::npu {
+
+enum class Operator {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kModulo,
+  kCeil,
+  kMin,
+  kMax,
+  kLess,
+  kAtMost,
+  kEqual
+};
+
+// Raises for an unknown name.
+Operator OperatorNamed(std::string_view name);
+
+// 64-bit arithmetic that raises instead of overflowing.
+int64_t CheckedAdd(int64_t a, int64_t b);
+int64_t CheckedMultiply(int64_t a, int64_t b);
+
+// Division and modulo round to minus infinity and want a positive divisor; ceil rounds up;
+// comparisons give 1 or 0.
+class Expression {
+ public:
+  static Expression Constant(int64_t value);
+  static Expression Symbol(int slot);
+  static Expression Binary(Operator op, Expression left, Expression right);
+
+  // `frame` holds a value for every slot that the expression names.
+  int64_t Evaluate(std::span<const int64_t> frame) const;
+
+ private:
+  enum class Kind { kConstant, kSymbol, kBinary };
+  struct Node {
+    Kind kind;
+    Operator op;
+    int64_t value;  // of a constant; the slot of a symbol
+  };
+  std::vector<Node> postfix_;
+};
+
+}  // namespace ort_aie::npu

@@ -1,0 +1,257 @@
+#include "npu/interpreter.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "ops/error.h"
+
+namespace ort_aie::npu {
+namespace {
+
+// No shape of a model comes near these; a manifest that does has a loop without end.
+constexpr int64_t kMaxStatements = int64_t{1} << 24;
+constexpr size_t kMaxOperations = size_t{1} << 22;
+
+constexpr double kStreamBytesPerCycle = 4;  // of a channel; AM020
+
+class Interpreter {
+ public:
+  Interpreter(const Manifest& manifest, const Plan& plan)
+      : manifest_(manifest), plan_(plan), scheduler_(manifest) {}
+
+  std::vector<Segment> Run() {
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      invocation_ = static_cast<int>(i);
+      try {
+        RunInvocation(plan_[i]);
+      } catch (const Error& error) {
+        Fail(error.code(), Describe(plan_[i]), Where(), ": ", error.what());
+      }
+    }
+    return std::move(segments_);
+  }
+
+ private:
+  struct Buffer {
+    BufferView view;
+    int64_t bytes;
+  };
+
+  // --- the invocation
+  // ------------------------------------------------------------------------------
+
+  void RunInvocation(const Invocation& invocation) {
+    sequence_ = nullptr;
+    path_ = -1;
+    loops_.clear();
+    const auto found = std::ranges::find(manifest_.sequences, invocation.sequence, &Sequence::name);
+    Require(found != manifest_.sequences.end(), "the manifest of ", manifest_.name, " has ",
+            Names(manifest_.sequences, &Sequence::name));
+    sequence_ = &*found;
+    frame_.assign(sequence_->symbols.size(), 0);
+    BindParameters(invocation);
+    BindArguments(invocation);
+    RunBody(sequence_->body);
+    Divide("ends");
+  }
+
+  template <typename List, typename Projection>
+  static std::string Names(const List& list, Projection projection) {
+    std::string names;
+    for (const auto& entry : list) {
+      names += (names.empty() ? "" : ", ") + std::string(std::invoke(projection, entry));
+    }
+    return names.empty() ? "none" : names;
+  }
+
+  void BindParameters(const Invocation& invocation) {
+    const auto& expected = sequence_->parameters;
+    for (size_t slot = 0; slot < expected.size(); ++slot) {
+      const auto value = invocation.parameters.find(expected[slot]);
+      Require(value != invocation.parameters.end(), "has no value for the parameter \"",
+              expected[slot], "\", expected ", Names(expected, std::identity()));
+      frame_[slot] = value->second;
+    }
+    for (const auto& [name, value] : invocation.parameters) {
+      Require(std::ranges::find(expected, name) != expected.end(), "has no parameter \"", name,
+              "\", expected ", Names(expected, std::identity()));
+    }
+  }
+
+  void BindArguments(const Invocation& invocation) {
+    const auto& expected = sequence_->arguments;
+    buffers_.clear();
+    for (const Argument& argument : expected) {
+      const auto found = invocation.arguments.find(argument.name);
+      Require(found != invocation.arguments.end(), "has no buffer for the argument \"",
+              argument.name, "\", expected ", Names(expected, &Argument::name));
+      const BufferView view = found->second;
+      Require(view.argument >= 0 && view.argument <= kMaxArgument, "argument \"", argument.name,
+              "\" is run argument ", view.argument, ", expected 0 to ", kMaxArgument);
+      Require(view.offset >= 0 && view.offset % 4 == 0, "argument \"", argument.name,
+              "\" starts at byte ", view.offset,
+              " of its buffer, expected a multiple of 4 that is not negative");
+      buffers_.push_back({view, argument.bytes.Evaluate(frame_)});
+    }
+    for (const auto& [name, view] : invocation.arguments) {
+      Require(std::ranges::find(expected, name, &Argument::name) != expected.end(),
+              "has no argument \"", name, "\", expected ", Names(expected, &Argument::name));
+    }
+  }
+
+  // Where the interpreter stands, for a message.
+  std::string Where() const {
+    if (sequence_ == nullptr || path_ < 0) return "";
+    std::string text = ", " + sequence_->paths[static_cast<size_t>(path_)];
+    for (size_t i = 0; i < loops_.size(); ++i) {
+      const auto slot = static_cast<size_t>(loops_[i]);
+      text += Concat(i == 0 ? " at " : ", ", sequence_->symbols[slot], "=", frame_[slot]);
+    }
+    return text;
+  }
+
+  // --- statements
+  // ----------------------------------------------------------------------------------
+
+  void RunBody(const Body& body) {
+    for (const Statement& statement : body) {
+      path_ = statement.path;
+      Require(++statements_ <= kMaxStatements, "goes through more than ", kMaxStatements,
+              " statements");
+      scheduler_.From({invocation_, path_});
+      std::visit([&](const auto& what) { Do(what); }, statement.what);
+    }
+  }
+
+  int64_t Value(const Expression& expression) const { return expression.Evaluate(frame_); }
+
+  void Do(const LetStatement& let) { frame_[static_cast<size_t>(let.slot)] = Value(let.value); }
+
+  void Do(const RequireStatement& require) {
+    if (Value(require.condition) != 0) return;
+    std::string message;
+    for (const auto& part : require.message) {
+      const int* slot = std::get_if<int>(&part);
+      message += slot == nullptr ? std::get<std::string>(part)
+                                 : std::to_string(frame_[static_cast<size_t>(*slot)]);
+    }
+    Fail(ErrorCode::kInvalidArgument, message);
+  }
+
+  void Do(const ForStatement& loop) {
+    const int64_t count = Value(loop.count);
+    loops_.push_back(loop.slot);
+    for (int64_t i = 0; i < count; ++i) {
+      // An empty body counts as well.
+      Require(++statements_ <= kMaxStatements, "goes through more than ", kMaxStatements,
+              " statements");
+      frame_[static_cast<size_t>(loop.slot)] = i;
+      RunBody(loop.body);
+    }
+    loops_.pop_back();
+  }
+
+  void Do(const IfStatement& branch) {
+    if (Value(branch.condition) != 0) RunBody(branch.body);
+  }
+
+  void Do(const TransferStatement& transfer) {
+    const Buffer& buffer = buffers_[static_cast<size_t>(transfer.argument)];
+    const Fifo& fifo = manifest_.fifos[static_cast<size_t>(transfer.fifo)];
+    Tap tap{Value(transfer.offset), Value(transfer.run), {}};
+    for (const auto& [count, stride] : transfer.outer) {
+      tap.outer.push_back({Value(count), Value(stride)});
+    }
+    std::vector<Task> tasks;
+    try {
+      tasks = PlanTasks(tap, buffer.bytes, static_cast<int64_t>(kMaxOperations));
+    } catch (const Error& error) {
+      Fail(error.code(), "fifo \"", fifo.name, "\", argument \"",
+           sequence_->arguments[static_cast<size_t>(transfer.argument)].name, "\": ", error.what());
+    }
+    for (const Task& task : tasks) {
+      scheduler_.Transfer(transfer.fifo, task, buffer.view.argument, buffer.view.offset);
+      const auto bytes = static_cast<double>(task.bytes());
+      channel_bytes_[ChannelIndex(fifo)] += bytes;
+      if (fifo.direction == Direction::kMm2s) mm2s_bytes_ += bytes;
+      CheckOperations();
+    }
+  }
+
+  void Do(const StartStatement& start) {
+    std::vector<int64_t> values;
+    for (const Expression& value : start.values) values.push_back(Value(value));
+    scheduler_.Start(manifest_.workers[static_cast<size_t>(start.worker)], values);
+    CheckOperations();
+  }
+
+  void Do(const WaitStatement& wait) { scheduler_.Wait(wait.fifos); }
+
+  void Do(const WorkStatement& work) {
+    const int64_t cycles = Value(work.cycles);
+    Require(cycles >= 0, "work of ", cycles, " cycles, expected none that is negative");
+    work_cycles_ += static_cast<double>(cycles);
+  }
+
+  void Do(const CutStatement&) { Divide("is cut"); }
+
+  // --- segments
+  // ------------------------------------------------------------------------------------
+
+  static size_t ChannelIndex(const Fifo& fifo) {
+    return static_cast<size_t>(
+        (fifo.column * 2 + static_cast<int>(fifo.direction)) * kShimChannels + fifo.channel);
+  }
+
+  void CheckOperations() const {
+    Require(scheduler_.operations() <= kMaxOperations, "needs more than ", kMaxOperations,
+            " operations between two cuts");
+  }
+
+  void Divide(const char* what) {
+    Require(scheduler_.outstanding() == 0, what, " while ", scheduler_.outstanding(),
+            " transfers are under way, expected a wait before");
+    const double channel = *std::ranges::max_element(channel_bytes_) / kStreamBytesPerCycle;
+    const double core = std::max(channel, work_cycles_) / manifest_.clock_hz;
+    const double ddr = mm2s_bytes_ / manifest_.ddr_bytes_per_second;
+    std::vector<Operation> operations = scheduler_.Take();
+    if (!operations.empty()) segments_.push_back({std::move(operations), std::max(core, ddr)});
+    channel_bytes_.fill(0);
+    mm2s_bytes_ = work_cycles_ = 0;
+  }
+
+  const Manifest& manifest_;
+  const Plan& plan_;
+  Scheduler scheduler_;
+  std::vector<Segment> segments_;
+
+  int invocation_ = 0;
+  const Sequence* sequence_ = nullptr;
+  std::vector<int64_t> frame_;
+  std::vector<Buffer> buffers_;
+  std::vector<int> loops_;  // slots of the loops that are open
+  int path_ = -1;
+  int64_t statements_ = 0;
+
+  std::array<double, 8 * 2 * kShimChannels> channel_bytes_{};  // since the last cut
+  double mm2s_bytes_ = 0;
+  double work_cycles_ = 0;
+};
+
+}  // namespace
+
+std::string Describe(const Invocation& invocation) {
+  std::string text = "sequence \"" + invocation.sequence + "\" (";
+  for (const auto& [name, value] : invocation.parameters) {
+    text += Concat(text.back() == '(' ? "" : ", ", name, "=", value);
+  }
+  return text + ")";
+}
+
+std::vector<Segment> Interpret(const Manifest& manifest, const Plan& plan) {
+  return Interpreter(manifest, plan).Run();
+}
+
+}  // namespace ort_aie::npu

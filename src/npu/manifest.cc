@@ -1,0 +1,148 @@
+#include "npu/manifest.h"
+
+#include <set>
+#include <utility>
+
+#include "npu/json_reader.h"
+#include "npu/sequence_parser.h"
+#include "ops/error.h"
+
+namespace ort_aie::npu {
+namespace {
+
+constexpr int kFormat = 1;
+constexpr int kMaxColumns = 8;
+constexpr int kMaxRows = 6;
+// Deeper text is a mistake, and no reason to exhaust the stack.
+constexpr int kMaxJsonDepth = 1024;
+
+Fifo ParseFifo(const std::string& name, const Json& value, const std::string& path, int columns) {
+  ObjectReader reader(value, path);
+  Fifo fifo{name, static_cast<int>(reader.Integer("column", 0, columns - 1)),
+            static_cast<int>(reader.Integer("channel", 0, kShimChannels - 1)), Direction::kMm2s,
+            std::nullopt};
+  const std::string direction = reader.String("direction");
+  if (direction == "S2MM") {
+    fifo.direction = Direction::kS2mm;
+  } else if (direction != "MM2S") {
+    FailValue(reader.PathOf("direction"), "\"MM2S\" or \"S2MM\"", Json(direction));
+  }
+  if (reader.Take("packet").is_null()) {
+    reader.Finish();
+    return fifo;
+  }
+  fifo.packet = static_cast<int>(reader.Integer("packet", 0, kMaxPacketId));
+  reader.Finish();
+  return fifo;
+}
+
+// A channel belongs to one fifo, or to several that packets with ids of their own keep apart.
+void CheckChannels(const std::vector<Fifo>& fifos, const std::string& path) {
+  for (size_t i = 0; i < fifos.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Fifo &a = fifos[j], &b = fifos[i];
+      if (a.column != b.column || a.channel != b.channel || a.direction != b.direction) continue;
+      Require(a.packet && b.packet && *a.packet != *b.packet, path, ".", a.name, " and ", path, ".",
+              b.name, " share a channel, expected packet ids that keep them apart");
+    }
+  }
+}
+
+Worker ParseWorker(const std::string& name, const Json& value, const std::string& path,
+                   const Manifest& manifest) {
+  ObjectReader reader(value, path);
+  Worker worker{name,
+                static_cast<int>(reader.Integer("column", 0, manifest.columns - 1)),
+                static_cast<int>(reader.Integer("row", kFirstCoreRow, manifest.rows - 1)),
+                {},
+                reader.Integer("address", 0, kCoreMemoryBytes - 4),
+                static_cast<int>(reader.Integer("lock", 0, kCoreLocks - 1))};
+  for (const Json& parameter : reader.List("parameters")) {
+    worker.parameters.push_back(ReadString(parameter, reader.PathOf("parameters")));
+  }
+  const int64_t end = worker.address + 4 * static_cast<int64_t>(worker.parameters.size());
+  Require(worker.address % 4 == 0 && end <= kCoreMemoryBytes, reader.PathOf("address"),
+          " must be a multiple of 4 with room for ", worker.parameters.size(), " words below ",
+          kCoreMemoryBytes, ", got ", worker.address);
+  reader.Finish();
+  return worker;
+}
+
+std::vector<int> ParseDescriptors(const Json& value, const std::string& path) {
+  std::set<int> ids;
+  for (const Json& id : ReadList(value, path)) {
+    const int number = static_cast<int>(ReadInteger(id, path, 0, kShimDescriptors - 1));
+    Require(ids.insert(number).second, path, " has descriptor ", number, " twice");
+  }
+  return {ids.begin(), ids.end()};
+}
+
+void ParseColumns(const Json& value, const std::string& path, Manifest& manifest) {
+  manifest.descriptors.resize(static_cast<size_t>(manifest.columns));
+  ForEachMember(value, path, [&](const std::string& key, const Json& ids, const std::string& at) {
+    const bool digit = key.size() == 1 && key[0] >= '0' && key[0] - '0' < manifest.columns;
+    Require(digit, at, " is no shim column, expected 0 to ", manifest.columns - 1);
+    manifest.descriptors[static_cast<size_t>(key[0] - '0')] = ParseDescriptors(ids, at);
+  });
+  for (const Fifo& fifo : manifest.fifos) {
+    Require(!manifest.descriptors[static_cast<size_t>(fifo.column)].empty(), path,
+            " has no descriptors for column ", fifo.column, ", which the fifo \"", fifo.name,
+            "\" uses");
+  }
+}
+
+Manifest ReadManifest(const Json& value) {
+  ObjectReader reader(value, "manifest");
+  Manifest manifest{};
+  reader.Integer("format", kFormat, kFormat);
+  manifest.name = reader.String("name");
+  manifest.device = reader.String("device");
+  manifest.kernel = reader.String("kernel");
+  manifest.generation =
+      static_cast<int>(reader.Integer("generation", kGenerationNpu1, kGenerationNpu2));
+  manifest.rows = static_cast<int>(reader.Integer("rows", kFirstCoreRow + 1, kMaxRows));
+  manifest.columns = static_cast<int>(reader.Integer("columns", 1, kMaxColumns));
+  manifest.clock_hz = reader.PositiveNumber("clock_hz");
+  manifest.ddr_bytes_per_second = reader.PositiveNumber("ddr_bytes_per_second");
+  ForEachMember(reader.Take("fifos"), reader.PathOf("fifos"),
+                [&](const std::string& name, const Json& fifo, const std::string& path) {
+                  manifest.fifos.push_back(ParseFifo(name, fifo, path, manifest.columns));
+                });
+  CheckChannels(manifest.fifos, reader.PathOf("fifos"));
+  ForEachMember(reader.Take("workers"), reader.PathOf("workers"),
+                [&](const std::string& name, const Json& worker, const std::string& path) {
+                  manifest.workers.push_back(ParseWorker(name, worker, path, manifest));
+                });
+  ParseColumns(reader.Take("bds"), reader.PathOf("bds"), manifest);
+  ForEachMember(reader.Take("sequences"), reader.PathOf("sequences"),
+                [&](const std::string& name, const Json& sequence, const std::string& path) {
+                  manifest.sequences.push_back(ParseSequence(sequence, name, path, manifest));
+                });
+  // Of the compiler's report; what loads the overlay looks into them.
+  if (!reader.Take("toolchain").is_null()) {
+    ForEachMember(reader.Take("toolchain"), reader.PathOf("toolchain"),
+                  [](const std::string&, const Json& version, const std::string& path) {
+                    ReadString(version, path);
+                  });
+  }
+  if (!reader.Take("uuid").is_null()) reader.String("uuid");
+  reader.Finish();
+  return manifest;
+}
+
+}  // namespace
+
+Manifest ParseManifest(std::string_view json) {
+  Json value;
+  try {
+    value = Json::parse(json, [](int depth, Json::parse_event_t, Json&) {
+      Require(depth < kMaxJsonDepth, "manifest is nested more than ", kMaxJsonDepth, " deep");
+      return true;
+    });
+  } catch (const Json::parse_error& error) {
+    Fail(ErrorCode::kInvalidArgument, "manifest is not JSON: ", error.what());
+  }
+  return ReadManifest(value);
+}
+
+}  // namespace ort_aie::npu

@@ -1,0 +1,119 @@
+// What a design's manifest says: the device, the fifos that end at a shim, the workers that streams
+// start, the descriptors that streams may use, and the sequences. The Python side writes it
+// (ort_aie_ep.npu); only `ParseManifest` reads it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "npu/expression.h"
+#include "npu/registers.h"
+
+namespace ort_aie::npu {
+
+struct Fifo {
+  std::string name;
+  int column;
+  int channel;
+  Direction direction;
+  std::optional<int> packet;  // id of the packets into which the shim wraps this fifo
+};
+
+struct Worker {
+  std::string name;
+  int column;
+  int row;
+  std::vector<std::string> parameters;
+  int64_t address;  // of the parameter words in the tile's data memory, bytes
+  int lock;         // set to 1 to let the worker go
+};
+
+enum class Access { kIn, kOut, kInOut };
+
+struct Argument {
+  std::string name;
+  Access access;
+  Expression bytes;
+};
+
+struct Statement;
+using Body = std::vector<Statement>;
+
+// Indices point into the manifest's fifos and workers and into the sequence's arguments.
+struct LetStatement {
+  int slot;
+  Expression value;
+};
+struct RequireStatement {
+  Expression condition;
+  std::vector<std::variant<std::string, int>> message;  // text, and slots whose value goes there
+};
+struct ForStatement {
+  int slot;
+  Expression count;
+  Body body;
+};
+struct IfStatement {
+  Expression condition;
+  Body body;
+};
+struct TransferStatement {
+  int fifo;
+  int argument;
+  Expression offset;
+  Expression run;
+  std::vector<std::pair<Expression, Expression>> outer;  // (count, stride), outermost first
+};
+struct StartStatement {
+  int worker;
+  std::vector<Expression> values;
+};
+struct WaitStatement {
+  std::vector<int> fifos;
+};
+struct WorkStatement {
+  Expression cycles;
+};
+struct CutStatement {};
+
+struct Statement {
+  int path;  // index into the sequence's paths
+  std::variant<LetStatement, RequireStatement, ForStatement, IfStatement, TransferStatement,
+               StartStatement, WaitStatement, WorkStatement, CutStatement>
+      what;
+};
+
+struct Sequence {
+  std::string name;
+  std::vector<std::string> parameters;  // the first slots
+  std::vector<Argument> arguments;
+  Body body;
+  std::vector<std::string> symbols;  // by slot: parameters, loop indices and lets
+  std::vector<std::string> paths;    // of the statements, such as body[3].do[0] transfer
+};
+
+struct Manifest {
+  std::string name;
+  std::string device;
+  std::string kernel;
+  int generation;
+  int rows;
+  int columns;
+  double clock_hz;
+  double ddr_bytes_per_second;
+  std::vector<Fifo> fifos;
+  std::vector<Worker> workers;
+  std::vector<std::vector<int>> descriptors;  // by shim column
+  std::vector<Sequence> sequences;
+};
+
+// Raises for text that is no manifest, naming the key, what was expected and what came.
+Manifest ParseManifest(std::string_view json);
+
+}  // namespace ort_aie::npu

@@ -1,0 +1,117 @@
+#include "npu/schedule.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "ops/error.h"
+
+namespace ort_aie::npu {
+
+Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest), used_(manifest.fifos.size()) {
+  for (int column = 0; column < manifest.columns; ++column) {
+    for (const Direction direction : {Direction::kS2mm, Direction::kMm2s}) {
+      for (int channel = 0; channel < kShimChannels; ++channel) {
+        channels_.push_back({column, direction, channel, {}});
+      }
+    }
+    const auto& ids = manifest.descriptors[static_cast<size_t>(column)];
+    descriptors_.emplace_back(ids.rbegin(), ids.rend());
+  }
+}
+
+Scheduler::Channel& Scheduler::ChannelOf(const Fifo& fifo) {
+  const int index =
+      (fifo.column * 2 + static_cast<int>(fifo.direction)) * kShimChannels + fifo.channel;
+  return channels_[static_cast<size_t>(index)];
+}
+
+void Scheduler::Start(const Worker& worker, std::span<const int64_t> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    Require(values[i] >= std::numeric_limits<int32_t>::min() &&
+                values[i] <= std::numeric_limits<int32_t>::max(),
+            "the parameter \"", worker.parameters[i], "\" of the worker \"", worker.name,
+            "\" has 32 bits, got ", values[i]);
+    const auto offset = static_cast<uint32_t>(worker.address) + 4 * static_cast<uint32_t>(i);
+    Emit(ParameterWrite{
+        Register(static_cast<uint32_t>(worker.column), static_cast<uint32_t>(worker.row), offset),
+        static_cast<int32_t>(values[i])});
+  }
+  Emit(LockWrite{CoreLock(worker.column, worker.row, worker.lock), 1});
+}
+
+void Scheduler::Transfer(int fifo_index, const Task& task, int argument, int64_t base) {
+  const Fifo& fifo = manifest_.fifos[static_cast<size_t>(fifo_index)];
+  Channel& channel = ChannelOf(fifo);
+  if (channel.tasks.size() == kQueueDepth) WaitUntil(channel, 0);
+  const int descriptor = AcquireDescriptor(fifo.column);
+  channel.tasks.push_back({operations_.size(), fifo_index, descriptor, order_++});
+  used_[static_cast<size_t>(fifo_index)] = true;
+  Emit(Push{fifo.column, fifo.direction, fifo.channel, descriptor,
+            DescriptorWords(task, manifest_.generation, fifo.packet), argument, base + task.offset,
+            task.runs, false});
+}
+
+int Scheduler::AcquireDescriptor(int column) {
+  auto& free = descriptors_[static_cast<size_t>(column)];
+  while (free.empty()) {
+    Channel* oldest = nullptr;
+    for (Channel& channel : channels_) {
+      if (channel.column != column || channel.tasks.empty()) continue;
+      if (oldest == nullptr || channel.tasks.front().order < oldest->tasks.front().order) {
+        oldest = &channel;
+      }
+    }
+    WaitUntil(*oldest, 0);
+  }
+  const int descriptor = free.back();
+  free.pop_back();
+  return descriptor;
+}
+
+// Waits for a task of a channel: it gets a token, and those up to it give back their descriptors.
+void Scheduler::WaitUntil(Channel& channel, size_t task) {
+  std::get<Push>(operations_[channel.tasks[task].operation].what).token = true;
+  Emit(TokenWait{channel.column, channel.direction, channel.channel});
+  auto& free = descriptors_[static_cast<size_t>(channel.column)];
+  for (size_t i = 0; i <= task; ++i) {
+    free.push_back(channel.tasks.front().descriptor);
+    channel.tasks.pop_front();
+  }
+  // The lowest next, so that a sequence gets the same descriptors whenever it is interpreted.
+  std::ranges::sort(free, std::greater<>());
+}
+
+void Scheduler::Wait(std::span<const int> fifos) {
+  const auto named = [&](const Outstanding& task) {
+    return std::ranges::find(fifos, task.fifo) != fifos.end();
+  };
+  const bool any_used =
+      std::ranges::any_of(fifos, [&](int fifo) { return used_[static_cast<size_t>(fifo)]; });
+  Require(any_used || outstanding() == 0, "waits for fifos that have moved nothing, while ",
+          outstanding(), " transfers on others are under way");
+  for (Channel& channel : channels_) {
+    const auto last = std::find_if(channel.tasks.rbegin(), channel.tasks.rend(), named);
+    if (last != channel.tasks.rend()) {
+      WaitUntil(channel, static_cast<size_t>(channel.tasks.rend() - last) - 1);
+    }
+  }
+  for (Channel& channel : channels_) {
+    auto& free = descriptors_[static_cast<size_t>(channel.column)];
+    for (const Outstanding& task : channel.tasks) free.push_back(task.descriptor);
+    channel.tasks.clear();
+  }
+  for (auto& free : descriptors_) std::ranges::sort(free, std::greater<>());
+  used_.assign(used_.size(), false);
+}
+
+size_t Scheduler::outstanding() const {
+  size_t tasks = 0;
+  for (const Channel& channel : channels_) tasks += channel.tasks.size();
+  return tasks;
+}
+
+std::vector<Operation> Scheduler::Take() { return std::exchange(operations_, {}); }
+
+}  // namespace ort_aie::npu

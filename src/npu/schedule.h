@@ -1,0 +1,105 @@
+// The shim's resources over time: which descriptor a task gets, when its channel's queue has room,
+// and which waits that takes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "npu/manifest.h"
+#include "npu/transfer.h"
+
+namespace ort_aie::npu {
+
+// The statement that an operation comes from: an invocation of the plan, and an index into the
+// paths of its sequence.
+struct OpSource {
+  int invocation;
+  int path;
+};
+
+struct ParameterWrite {
+  uint32_t address;
+  int32_t value;
+};
+struct LockWrite {
+  uint32_t address;
+  uint32_t value;
+};
+struct Push {
+  int column;
+  Direction direction;
+  int channel;
+  int descriptor;
+  ShimDescriptorWords words;
+  int argument;  // of the run
+  int64_t plus;  // bytes from the start of that argument's buffer
+  int runs;
+  bool token;  // a wait consumes it
+};
+struct TokenWait {
+  int column;
+  Direction direction;
+  int channel;
+};
+
+struct Operation {
+  std::variant<ParameterWrite, LockWrite, Push, TokenWait> what;
+  OpSource source;
+};
+
+// Tasks of a channel complete in order, so one token says that all tasks up to its own are
+// complete. Tasks get a token when something waits for them, and only then.
+class Scheduler {
+ public:
+  explicit Scheduler(const Manifest& manifest);
+
+  // What follows comes from this statement.
+  void From(OpSource source) { source_ = source; }
+
+  void Start(const Worker& worker, std::span<const int64_t> values);
+  // Queues a task. When its channel has kQueueDepth tasks outstanding, or no descriptor of the
+  // column is free, first waits for the oldest task that stands in the way.
+  void Transfer(int fifo, const Task& task, int argument, int64_t base);
+  // Waits for the last task of every fifo. Afterwards every task is taken as complete, which the
+  // sequence vouches for.
+  void Wait(std::span<const int> fifos);
+
+  // Tasks that nothing has proven complete.
+  size_t outstanding() const;
+  size_t operations() const { return operations_.size(); }
+  // The operations since the last time; nothing may be outstanding.
+  std::vector<Operation> Take();
+
+ private:
+  struct Outstanding {
+    size_t operation;  // its Push
+    int fifo;
+    int descriptor;
+    uint64_t order;
+  };
+  struct Channel {
+    int column;
+    Direction direction;
+    int channel;
+    std::deque<Outstanding> tasks;  // in the order of their pushes
+  };
+
+  Channel& ChannelOf(const Fifo& fifo);
+  int AcquireDescriptor(int column);
+  void WaitUntil(Channel& channel, size_t task);
+  void Emit(decltype(Operation::what) what) { operations_.push_back({std::move(what), source_}); }
+
+  const Manifest& manifest_;
+  std::vector<Operation> operations_;
+  std::vector<Channel> channels_;              // (column, direction, channel)
+  std::vector<std::vector<int>> descriptors_;  // free ones by column, the next one last
+  std::vector<bool> used_;                     // fifos with a task since the last Wait
+  uint64_t order_ = 0;
+  OpSource source_{};
+};
+
+}  // namespace ort_aie::npu

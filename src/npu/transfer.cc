@@ -1,0 +1,161 @@
+#include "npu/transfer.h"
+
+#include <algorithm>
+
+#include "npu/expression.h"
+
+namespace ort_aie::npu {
+namespace {
+
+constexpr int64_t kWord = 4;
+constexpr int64_t kMaxLengthWords = (int64_t{1} << 32) - 1;
+constexpr uint64_t kAxCache = 2;  // what mlir-aie and FastFlowLM write
+
+void RequireWords(int64_t value, const char* what) {
+  Require(value >= 0 && value % kWord == 0, what,
+          " must be a multiple of 4 bytes and not negative, got ", value);
+}
+
+// Refuses a tap that is no tap, or that leaves its buffer; false when it moves nothing.
+bool CheckTap(const Tap& tap, int64_t buffer_bytes) {
+  RequireWords(tap.offset, "the offset");
+  RequireWords(tap.run, "the run");
+  int64_t end = CheckedAdd(tap.offset, tap.run);
+  bool empty = tap.run == 0;
+  for (size_t i = 0; i < tap.outer.size(); ++i) {
+    const auto [count, stride] = tap.outer[i];
+    Require(count >= 0, "the count of outer dimension ", i, " must not be negative, got ", count);
+    Require(stride >= 0 && stride % kWord == 0, "the stride of outer dimension ", i,
+            " must be a multiple of 4 bytes and not negative, got ", stride);
+    if (count == 0) {
+      empty = true;
+    } else {
+      end = CheckedAdd(end, CheckedMultiply(count - 1, stride));
+    }
+  }
+  Require(empty || end <= buffer_bytes, "the transfer touches bytes up to ", end,
+          " of a buffer of ", buffer_bytes);
+  return !empty;
+}
+
+// Dimensions in words, innermost first and the run among them, without those of size 1 and with
+// neighbours that continue each other folded into one. At least one word moves.
+std::vector<Dimension> Normalize(const Tap& tap) {
+  std::vector<Dimension> dims;
+  const auto add = [&](Dimension next) {
+    if (next.count == 1) return;
+    if (!dims.empty() && next.stride == CheckedMultiply(dims.back().count, dims.back().stride)) {
+      dims.back().count = CheckedMultiply(dims.back().count, next.count);
+    } else {
+      dims.push_back(next);
+    }
+  };
+  add({tap.run / kWord, 1});
+  for (auto d = tap.outer.rbegin(); d != tap.outer.rend(); ++d) add({d->count, d->stride / kWord});
+  return dims;
+}
+
+int64_t LargestDivisor(int64_t count, int64_t limit) {
+  int64_t divisor = limit;
+  while (count % divisor != 0) --divisor;
+  return divisor;
+}
+
+// Divides dimensions of D0 and D1 that are larger than a wrap can say into two.
+void Factor(std::vector<Dimension>& dims) {
+  for (size_t d = 0; d < 2 && d < dims.size(); ++d) {
+    if (dims[d].count <= kMaxWrap) continue;
+    const int64_t inner = LargestDivisor(dims[d].count, kMaxWrap);
+    const Dimension rest{dims[d].count / inner, CheckedMultiply(dims[d].stride, inner)};
+    dims[d].count = inner;
+    dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(d) + 1, rest);
+  }
+}
+
+std::string ToString(const std::vector<Dimension>& dims) {
+  std::string text;
+  for (auto d = dims.rbegin(); d != dims.rend(); ++d) {
+    text += Concat(text.empty() ? "" : ", ", d->count, " x ", d->stride);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) {
+  if (!CheckTap(tap, buffer_bytes)) return {};
+  std::vector<Dimension> dims = Normalize(tap);
+
+  Dimension iterated{1, 0};
+  int64_t most_runs = kMaxIterations;
+  if (!dims.empty() && dims.back().stride == 0) {
+    iterated = dims.back();
+    most_runs = kMaxQueueRuns;
+    dims.pop_back();
+  }
+  for (size_t d = 0; d < dims.size(); ++d) {
+    Require(dims[d].stride > 0, "dimension ", d, " from within has a stride of 0 (", ToString(dims),
+            " words); only the outermost may repeat");
+  }
+  const bool linear = dims.empty() || (dims.size() == 1 && dims[0].stride == 1);
+  if (!linear) Factor(dims);
+  if (dims.size() == 4 && most_runs == kMaxIterations) {
+    iterated = dims.back();
+    dims.pop_back();
+  }
+  Require(dims.size() <= 3, "the transfer has ", dims.size() + (iterated.count > 1 ? 1 : 0),
+          " dimensions (", ToString(dims), " words, outermost first",
+          iterated.count > 1 ? Concat("; ", iterated.count, " x ", iterated.stride, " around") : "",
+          "), expected at most 3 and one of iterations or repeats, D0 and D1 of at most ",
+          kMaxWrap);
+  int64_t length = 1;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    length = CheckedMultiply(length, dims[d].count);
+    Require(dims[d].stride <= kMaxStepWords, "D", d, " has a stride of ", dims[d].stride * kWord,
+            " bytes, expected at most ", kMaxStepWords * kWord);
+  }
+  Require(length <= kMaxLengthWords, "the transfer has ", length,
+          " words in one descriptor, expected at most ", kMaxLengthWords);
+  Require(iterated.stride <= kMaxStepWords, "the iteration has a stride of ",
+          iterated.stride * kWord, " bytes, expected at most ", kMaxStepWords * kWord);
+  Require(iterated.count <= CheckedMultiply(most, most_runs), "the transfer repeats ",
+          iterated.count, " times, more than ", most, " tasks can");
+
+  Task task{tap.offset, length, {{{1, 1}, {1, 1}, {1, 1}}}, iterated.stride, 1};
+  if (!linear) std::copy(dims.begin(), dims.end(), task.data.begin());
+  std::vector<Task> tasks;
+  for (int64_t first = 0; first < iterated.count; first += most_runs) {
+    task.offset = tap.offset + first * iterated.stride * kWord;
+    task.runs = static_cast<int>(std::min(most_runs, iterated.count - first));
+    tasks.push_back(task);
+  }
+  return tasks;
+}
+
+ShimDescriptorWords DescriptorWords(const Task& task, int generation, std::optional<int> packet) {
+  namespace bd = shim_descriptor;
+  ShimDescriptorWords words{};
+  const auto set = [&](const Field& field, int64_t value) {
+    SetField(words, field, static_cast<uint64_t>(value));
+  };
+  set(bd::kLength, task.length);
+  if (packet) {
+    set(bd::kPacketId, *packet);
+    set(bd::kEnablePacket, 1);
+  }
+  const bool linear = std::ranges::all_of(task.data, [](Dimension d) { return d.count == 1; });
+  if (!linear) {
+    for (size_t d = 0; d < task.data.size(); ++d) set(bd::kStep[d], task.data[d].stride - 1);
+    for (size_t d = 0; d < 2; ++d) set(bd::kWrap[d], task.data[d].count);
+  }
+  set(bd::kBurst, generation == kGenerationNpu2 ? 3 : 2);  // the longest that there is
+  set(bd::kAxCache, static_cast<int64_t>(kAxCache));
+  if (task.iteration_step > 0 && task.runs > 1) {
+    set(bd::kIterationStep, task.iteration_step - 1);
+    set(bd::kIterationWrap, task.runs - 1);
+  }
+  set(bd::kValid, 1);
+  return words;
+}
+
+}  // namespace ort_aie::npu

@@ -1,0 +1,10 @@
+// The part of _native that speaks of src/npu.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ort_aie::npu {
+
+void DefineNpu(pybind11::module_& m);
+
+}  // namespace ort_aie::npu

@@ -1,0 +1,109 @@
+"""The FusedDQP design in the simulator, from instruction words to outputs."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ort_aie_ep import q4nx
+from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.simulator import Session
+
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def problem(n: int, k: int, seed: int = 0) -> dict[str, npt.NDArray[np.generic]]:
+    """Random buffers of `matvec`, and float64 weights under "weights"."""
+    rng = np.random.default_rng([seed, n, k])
+    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(bfloat16)
+    mins = (-8 * scales.astype(np.float32) * rng.uniform(0.8, 1.2, scales.shape)).astype(bfloat16)
+    weights = codes * np.repeat(scales.astype(np.float64), 32, 1)
+    weights += np.repeat(mins.astype(np.float64), 32, 1)
+    return {
+        "x": rng.standard_normal(k).astype(bfloat16),
+        "w": q4nx.pack(codes, scales, mins),
+        "bias": rng.standard_normal(n).astype(bfloat16),
+        "y": np.full(n, np.nan, dtype=bfloat16),
+        "weights": weights,
+    }
+
+
+def run(
+    session: Session, n: int, k: int, *, bias: int = 0, activation: int = 0, seed: int = 0
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """(simulated, reference, bound of the error), each (n,)."""
+    buffers = problem(n, k, seed)
+    weights = buffers.pop("weights")
+    x = buffers["x"].astype(np.float64)
+    session.run("matvec", {"N": n, "K": k, "bias": bias, "activation": activation}, buffers)
+    exact = weights @ x + bias * buffers["bias"].astype(np.float64)
+    if activation == 1:
+        exact = exact / (1 + np.exp(-exact))
+    # Half a unit of bf16 for the output; the sums are fp32, so K roundings of 2^-24 of the mass,
+    # and what the kernel narrows once per group is split in two limbs (2^-17 of its group).
+    mass = np.abs(weights) @ np.abs(x)
+    bound = np.abs(exact) * 2.0**-8 + mass * (k * 2.0**-24 + 2.0**-16)
+    return buffers["y"].astype(np.float64), exact, bound
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("npu2", 4), ("npu2", 8), ("npu2_1col", 1), ("npu2_4col", 4), ("npu1", 4), ("npu1_2col", 1)],
+)
+def test_result_is_that_of_the_reference(name: str, columns: int) -> None:
+    session = Session(fused_dqp.build(device(name), columns))
+    for n, k in [(128, 256), (1024, 512), (32 * (4 * columns + 5), 768)]:
+        got, exact, bound = run(session, n, k)
+        assert np.all(np.abs(got - exact) <= bound), (n, k)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4])
+@pytest.mark.parametrize("n", [128, 160, 384, 480, 512, 544, 1056])
+def test_rows_and_biases_that_do_not_fill_a_round(n: int, columns: int) -> None:
+    got, exact, bound = run(Session(fused_dqp.build(device("npu2"), columns)), n, 256, bias=1)
+    assert np.all(np.abs(got - exact) <= bound)
+
+
+def test_one_configuration_serves_every_shape_and_epilogue() -> None:
+    session = Session(fused_dqp.build(device("npu2"), 4))
+    for n, k, bias, activation in [(512, 256, 0, 0), (1184, 1024, 1, 1), (128, 2048, 1, 0)]:
+        got, exact, bound = run(session, n, k, bias=bias, activation=activation)
+        # SiLU's slope is at most 1.1, and its own error is a few units of bf16.
+        assert np.all(np.abs(got - exact) <= 2 * bound + 0.02 * activation)
+
+
+def test_time_is_that_of_the_weight_channels() -> None:
+    """Eight channels of 4 bytes a cycle, below the cap of the memory: the streams bind."""
+    session = Session(fused_dqp.build(device("npu2"), 4))
+    buffers = problem(2048, 2048)
+    del buffers["weights"]
+    (result,) = session.run("matvec", {"N": 2048, "K": 2048, "bias": 0, "activation": 0}, buffers)
+    stream = 2048 * 2048 * 5 / 8 / (8 * 4) / 1.8e9
+    assert stream < result.seconds < 3 * stream
+    assert result.read == 2048 * 2048 * 5 // 8 + 2 * 2048
+    assert result.written == 2 * 2048
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"N": 100, "K": 256}, "N=100 must be a multiple of 32"),
+        ({"N": 96, "K": 256}, "at least 128"),
+        ({"N": 128, "K": 200}, "K=200 must be a multiple of 256"),
+        ({"N": 128, "K": 32768}, "above 16384"),
+    ],
+)
+def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: str) -> None:
+    session = Session(fused_dqp.build(device("npu2")))
+    with pytest.raises(DesignError, match=message):
+        session.build("matvec", {**shape, "bias": 0, "activation": 0}, ["x", "w", "bias", "y"])
+
+
+def test_more_columns_than_the_device_has() -> None:
+    with pytest.raises(DesignError, match="5 columns: npu1 has 1 to 4"):
+        fused_dqp.build(device("npu1"), 5)

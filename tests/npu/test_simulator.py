@@ -1,0 +1,258 @@
+"""The simulator on designs without kernels: what descriptors, locks, queues and streams do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from stream_words import Words
+
+from ort_aie_ep.npu.design import Acquire, Core, Design, Layout, Parameters, Release
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.simulator import Machine
+
+IN, OUT = ("MM2S", 0), ("S2MM", 0)
+
+
+def numbers(words: int) -> npt.NDArray[np.uint8]:
+    return np.arange(1, words + 1, dtype=np.uint32).view(np.uint8)
+
+
+def through_memory_tile(objects: int = 16, layout: Layout | None = None) -> Design:
+    """Host -> memory tile -> host, objects of `objects` words."""
+    d = Design("loop", device("npu2_1col"))
+    come = d.fifo("come", "i32", objects, d.shim(0), d.mem(0))
+    go = d.fifo("go", "i32", objects, d.mem(0, layout=layout), d.shim(0))
+    d.forward(come, go)
+    return d
+
+
+def run(
+    design: Design, words: Words, *buffers: npt.NDArray[np.uint8], trace: bool = False
+) -> Machine:
+    machine = Machine(design, trace=trace)
+    machine.run(words.words(), [(f"b{i}", b) for i, b in enumerate(buffers)])
+    return machine
+
+
+def test_bytes_go_through_a_memory_tile() -> None:
+    source, target = numbers(64), np.zeros(256, np.uint8)
+    w = Words()
+    w.move(0, IN, 0, 64, 0)
+    w.move(0, OUT, 1, 64, 1, token=True)
+    w.wait(0, OUT)
+    run(through_memory_tile(), w, source, target)
+    np.testing.assert_array_equal(source, target)
+
+
+def test_a_descriptor_with_dimensions_transposes() -> None:
+    source, target = numbers(32), np.zeros(128, np.uint8)
+    w = Words()
+    # 4 rows of 8 words, read by columns: D0 over rows, D1 over columns.
+    w.move(0, IN, 0, 32, 0, dimensions=[(4, 8), (8, 1)])
+    w.move(0, OUT, 1, 32, 1, token=True)
+    w.wait(0, OUT)
+    run(through_memory_tile(), w, source, target)
+    expected = source.view(np.uint32).reshape(4, 8).T
+    np.testing.assert_array_equal(target.view(np.uint32).reshape(8, 4), expected)
+
+
+def test_a_layout_of_a_memory_tile_reorders_every_object() -> None:
+    source, target = numbers(32), np.zeros(128, np.uint8)
+    w = Words()
+    w.move(0, IN, 0, 32, 0)
+    w.move(0, OUT, 1, 32, 1, token=True)
+    w.wait(0, OUT)
+    run(through_memory_tile(16, Layout(((4, 4), (4, 16)))), w, source, target)
+    expected = source.view(np.uint32).reshape(2, 4, 4).transpose(0, 2, 1)
+    np.testing.assert_array_equal(target.view(np.uint32).reshape(2, 4, 4), expected)
+
+
+def test_repeats_of_a_task_send_the_same_bytes_again() -> None:
+    source, target = numbers(16), np.zeros(192, np.uint8)
+    w = Words()
+    w.descriptor(0, 0, 16)
+    w.patch(0, 0, 0)
+    w.push(0, IN, 0, runs=3)
+    w.move(0, OUT, 1, 48, 1, token=True)
+    w.wait(0, OUT)
+    run(through_memory_tile(), w, source, target)
+    np.testing.assert_array_equal(target, np.tile(source, 3))
+
+
+def test_split_and_join_keep_the_order_of_segments() -> None:
+    d = Design("pair", device("npu2_1col"))
+    whole = d.fifo("whole", "i32", 16, d.shim(0), d.mem(0))
+    parts = [d.fifo(f"p{i}", "i32", 8, d.mem(0), d.core(0, i)) for i in range(2)]
+    d.split(whole, parts)
+    backs = [d.fifo(f"q{i}", "i32", 8, d.core(0, i), d.mem(0)) for i in range(2)]
+
+    def body(core: Core):  # type: ignore[no-untyped-def]
+        (count,) = yield Parameters()
+        for _ in core.loop(count):
+            a = yield Acquire("in")
+            b = yield Acquire("out")
+            b[:] = a + 100
+            yield Release("in")
+            yield Release("out")
+
+    for i in range(2):
+        d.worker(
+            f"w{i}", d.core(0, i), body, inputs={"in": parts[i]}, outputs={"out": backs[i]},
+            parameters=["count"],
+        )  # fmt: skip
+    joined = d.fifo("joined", "i32", 16, d.mem(0), d.shim(0))
+    d.join(backs, joined)
+    machine = Machine(d)
+    source, target = numbers(64), np.zeros(256, np.uint8)
+    w = Words()
+    for plan in machine.configuration.workers.values():
+        tile = plan.worker.tile
+        w.write(tile.column, tile.row, plan.parameters, 4)
+        w.write(tile.column, tile.row, 0x1F000 + 16 * plan.go.id, 1)
+    w.move(0, IN, 0, 64, 0)
+    w.move(0, OUT, 1, 64, 1, token=True)
+    w.wait(0, OUT)
+    machine.run(w.words(), [("in", source), ("out", target)])
+    np.testing.assert_array_equal(target.view(np.uint32), source.view(np.uint32) + 100)
+
+
+def test_packets_share_a_channel() -> None:
+    d = Design("packets", device("npu2_1col"))
+    a = d.fifo("a", "i32", 8, d.shim(0, 0), d.mem(0), packet=3)
+    b = d.fifo("b", "i32", 8, d.shim(0, 0), d.mem(0), packet=5)
+    d.forward(a, d.fifo("oa", "i32", 8, d.mem(0), d.shim(0, 0)))
+    d.forward(b, d.fifo("ob", "i32", 8, d.mem(0), d.shim(0, 1)))
+    source, first, second = numbers(16), np.zeros(32, np.uint8), np.zeros(32, np.uint8)
+    w = Words()
+    w.move(0, IN, 0, 8, 0, packet=5)
+    w.move(0, IN, 1, 8, 0, 32, packet=3)
+    w.move(0, ("S2MM", 0), 2, 8, 1, token=True)
+    w.move(0, ("S2MM", 1), 3, 8, 2, token=True)
+    w.wait(0, ("S2MM", 0))
+    w.wait(0, ("S2MM", 1))
+    run(d, w, source, first, second)
+    np.testing.assert_array_equal(second, source[:32])
+    np.testing.assert_array_equal(first, source[32:])
+
+
+def test_an_argument_above_the_fifth_comes_with_its_base_folded_in() -> None:
+    buffers = [np.zeros(64, np.uint8) for _ in range(7)]
+    buffers[5][:] = numbers(16)
+    w = Words()
+    w.move(0, IN, 0, 16, 5)
+    w.move(0, OUT, 1, 16, 6, token=True)
+    w.wait(0, OUT)
+    run(through_memory_tile(), w, *buffers)
+    np.testing.assert_array_equal(buffers[5], buffers[6])
+
+
+def deadlock(words: Words, *buffers: npt.NDArray[np.uint8]) -> str:
+    with pytest.raises(SimulationError) as caught:
+        run(through_memory_tile(), words, *buffers)
+    return str(caught.value)
+
+
+def test_a_deadlock_says_who_waits_for_what() -> None:
+    w = Words()
+    w.move(0, IN, 0, 64, 0)  # four objects, two buffers, nobody takes them
+    w.move(0, OUT, 1, 80, 1, token=True)  # wants one more than comes
+    w.wait(0, OUT)
+    text = deadlock(w, numbers(64), np.zeros(320, np.uint8))
+    assert "deadlock" in text
+    assert "the instruction stream waits for a token of S2MM 0 of shim tile (0, 0)" in text
+
+
+def test_a_full_buffer_that_nobody_drains_is_shown_with_its_lock() -> None:
+    w = Words()
+    w.move(0, IN, 0, 64, 0, token=True)
+    w.wait(0, IN)
+    text = deadlock(w, numbers(64), np.zeros(4, np.uint8))
+    assert "MM2S 0 of shim tile (0, 0) has 128 bytes to send and waits for" in text
+    assert "(come free), now 0" in text
+
+
+def test_a_fifth_waiting_task_is_dropped() -> None:
+    source, target = numbers(384), np.zeros(1536, np.uint8)
+    w = Words()
+    for i in range(6):  # one at work, four waiting, one dropped
+        w.move(0, IN, i, 64, 0, 256 * i)
+    w.move(0, OUT, 8, 384, 1, token=True)
+    w.wait(0, OUT)
+    assert "waits for a token" in deadlock(w, source, target)
+
+
+def test_what_a_run_leaves_behind_is_an_error() -> None:
+    w = Words()
+    w.move(0, IN, 0, 32, 0)
+    w.move(0, OUT, 1, 16, 1, token=True)
+    w.wait(0, OUT)
+    text = deadlock(w, numbers(32), np.zeros(64, np.uint8))
+    assert "left work behind" in text
+
+
+def test_a_descriptor_in_use_is_not_rewritten() -> None:
+    w = Words()
+    w.move(0, IN, 0, 64, 0)
+    w.move(0, IN, 0, 16, 0)
+    with pytest.raises(SimulationError, match="rewrites descriptor 0 of shim tile"):
+        run(through_memory_tile(), w, numbers(64), np.zeros(4, np.uint8))
+
+
+def test_bytes_outside_of_the_buffers_are_refused() -> None:
+    w = Words()
+    w.move(0, IN, 0, 65, 0)
+    with pytest.raises(SimulationError, match="outside of the run's buffers"):
+        run(through_memory_tile(), w, numbers(64))
+
+
+def test_a_stream_for_another_device_is_refused() -> None:
+    with pytest.raises(StreamError, match="generation 3; npu2_1col is 4"):
+        run(through_memory_tile(), Words(generation=3))
+
+
+def test_a_descriptor_that_is_not_valid_is_refused() -> None:
+    w = Words()
+    w.descriptor(0, 0, 16, valid=False)
+    w.patch(0, 0, 0)
+    w.push(0, IN, 0)
+    w.wait(0, OUT)
+    with pytest.raises(SimulationError, match="not marked valid"):
+        run(through_memory_tile(), w, numbers(16))
+
+
+def test_a_write_that_the_model_does_not_know_is_refused() -> None:
+    w = Words()
+    w.write(0, 2, 0x32000, 1)
+    with pytest.raises(StreamError, match="offset 0x32000 of core tile"):
+        run(through_memory_tile(), w)
+
+
+def test_a_channel_takes_four_bytes_a_cycle() -> None:
+    words = 1 << 16
+    source, target = numbers(words), np.zeros(4 * words, np.uint8)
+    w = Words()
+    w.move(0, IN, 0, words, 0)
+    w.move(0, OUT, 1, words, 1, token=True)
+    w.wait(0, OUT)
+    machine = Machine(through_memory_tile(1024))
+    result = machine.run(w.words(), [("in", source), ("out", target)])
+    cycles = result.seconds * machine.design.device.clock_hz
+    assert words < cycles < 1.15 * words
+
+
+def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
+    w = Words()
+    w.move(0, IN, 0, 64, 0)
+    w.move(0, OUT, 1, 64, 1, token=True)
+    w.wait(0, OUT)
+    machine = run(through_memory_tile(), w, numbers(64), np.zeros(256, np.uint8), trace=True)
+    machine.trace.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tracks = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert "MM2S 0 of shim tile (0, 0)" in tracks
+    assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
