@@ -86,8 +86,9 @@ def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     # Per tile: the mask 4 (16, but for the few chunks at an edge), rounding and maximum 4.
     scores = _map_scores(2 * tiles, softcap) + 2 * LOOP + 8 * tiles
     maximum = 30 + 10 * LATENCY
-    # Per tile: 36 issues, a quarter of them integer operations of 16 lanes.
-    probabilities = LOOP + 20 * LATENCY + 36 * tiles
+    # Per tile: two halves of 20 issues, a quarter of them integer operations of 16 lanes, then the
+    # transposition and the stores.
+    probabilities = LOOP + 20 * LATENCY + 46 * tiles
     return CALL + 20 * LATENCY + quads * (products + scores + maximum + probabilities)
 
 
