@@ -13,7 +13,7 @@
 // matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2^-7 of
 // the largest of its block. Beside that the exponential may be coarse, but not as coarse as
 // aie::exp2: the cubic in bfloat16 is off by at most 0.3 %, less than bfp16 rounds; the interpolant
-// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 36 issues
+// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 46 issues
 // per tile of 64, the interpolant would cost about 16. l sums F as the value core will see it,
 // after its rounding to bfp16, by a product with ones: the weights of a row add up to one. C is a
 // power of two and rescaling exact (softmax.h).
