@@ -15,7 +15,7 @@ from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.performance import operators as op
 from ort_aie_ep.npu.performance.kernels import OURS
 from ort_aie_ep.npu.performance.operators import Machine, Step
-from ort_aie_ep.npu.simulator import Session
+from ort_aie_ep.npu.session import Session
 
 NPU2 = device("npu2")
 MACHINE = replace(Machine(), kernels=OURS)
