@@ -10,9 +10,9 @@
 //   sum += scale * dot + min * S
 //
 // Products are exact, sums fp32. dot enters the product with scale, and S both products, as two
-// bfloat16 limbs (hi = bf16(v), lo = bf16(v - hi)), which leave 2^-17 of the value. Errors per group
-// stay below scale * (33 * 143 * 2^-24 * sum |x| + 2^-10 |S|), a twentieth of what rounding weights
-// to bfloat16 would cost.
+// bfloat16 limbs (hi = bf16(v), lo = bf16(v - hi)), which leave 2^-17 of the value. Errors per
+// group stay below scale * (33 * 143 * 2^-24 * sum |x| + 2^-10 |S|), a twentieth of what rounding
+// weights to bfloat16 would cost.
 
 #include "elementary.h"
 #include "loop_hints.h"

@@ -173,9 +173,7 @@ def test_integers_multiply_exactly(probe: ctypes.CDLL) -> None:
 
 @pytest.mark.parametrize("saturation", [0, 1, 3])
 @pytest.mark.parametrize("mode", MODES)
-def test_integers_shift_round_and_saturate(
-    probe: ctypes.CDLL, mode: str, saturation: int
-) -> None:
+def test_integers_shift_round_and_saturate(probe: ctypes.CDLL, mode: str, saturation: int) -> None:
     values = np.resize(np.arange(-40, 41, dtype=np.int32), (2, LANES))
     values[0, :4] = [-5000, 5000, -(128 << 3), 2**31 - 1]
     probe.set_mode(MODES[mode])
@@ -319,9 +317,7 @@ def test_aie2p_matrix_products_are_macs_in_order(even: ctypes.CDLL, arch: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_bfp16_emulation_rounds_blocks_of_eight_along_k(
-    emulating: ctypes.CDLL, mode: str
-) -> None:
+def test_bfp16_emulation_rounds_blocks_of_eight_along_k(emulating: ctypes.CDLL, mode: str) -> None:
     rng = np.random.default_rng(12)
     emulating.set_mode(MODES[mode])
     for spread in (1, 6, 40):
@@ -405,7 +401,9 @@ def test_conversions_between_integers_and_floats(even: ctypes.CDLL) -> None:
     signed = np.where(low_first > 7, low_first.astype(np.int8) - 16, low_first)
     np.testing.assert_array_equal(run(even.unpack_signed_codes, codes, out=np.int8), signed)
     integers = np.arange(LANES, dtype=np.uint8)
-    np.testing.assert_array_equal(f64(run(even.codes_to_bf16, integers, out=bfloat16)), integers / 2)
+    np.testing.assert_array_equal(
+        f64(run(even.codes_to_bf16, integers, out=bfloat16)), integers / 2
+    )
     quarters = np.linspace(-4, 3.875, LANES).astype(np.float32)
     scaled = f64(quarters) * 4
     toward_zero = np.sign(scaled) * np.ceil(np.abs(scaled) - 0.5)

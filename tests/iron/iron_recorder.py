@@ -1,8 +1,8 @@
 """A stand-in of mlir-aie's Python that records a program and enforces the rules stated of it.
 
-`installed(monkeypatch)` puts it in the place of the package `aie`. It emits no MLIR: a program is kept
-as objects (`Recording`), a core's code as a tree that `execute` can run on numbers. Every rule raises
-`Violation`; its source stands beside it.
+`install(monkeypatch)` puts it in the place of the package `aie`. It emits no MLIR: a program is
+kept as objects (`Recording`), a core's code as a tree that `execute` can run on numbers. Every rule
+raises `Violation`; its source stands beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-
 from iron_signatures import bind, signature
 
 
@@ -105,7 +104,7 @@ class TensorAccessPattern(Bound):
         self.numel = math.prod(tensor_dims)
         self.offset, self.sizes, self.strides = offset, list(sizes), list(strides)
         last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
-        rule(0 <= offset and last < self.numel, f"pattern ends at {last} of {self.numel}")
+        rule(offset >= 0 and last < self.numel, f"pattern ends at {last} of {self.numel}")
 
     @property
     def moved(self) -> int:
@@ -144,9 +143,7 @@ class ObjectFifo(Bound):
         rule(depth >= 1, f"fifo {name}: depth {depth}")
         for key in ("to_stream", "from_stream_per_cons"):
             tap = options[key]
-            rule(
-                tap is None or isinstance(tap, TensorAccessPattern), f"{key} takes a pattern only"
-            )
+            rule(tap is None or isinstance(tap, TensorAccessPattern), f"{key} takes a pattern only")
         self.name, self.obj_type, self.options = name, obj_type, options
         self.taken = options["consumer_obj_type"] or obj_type
         (count, dtype), (part, other) = array(obj_type), array(self.taken)
@@ -155,9 +152,7 @@ class ObjectFifo(Bound):
         packet, number = options["packet"], options["packet_id"]
         rule(number is None or packet, f"fifo {name}: a packet id without packet")
         rule(number is None or 0 <= number <= 31, f"fifo {name}: packet id {number}")
-        rule(
-            name not in [f.name for f in STATE.fifos], f"two fifos are named {name!r}"
-        )
+        rule(name not in [f.name for f in STATE.fifos], f"two fifos are named {name!r}")
         self.producer: ObjectFifoHandle | None = None
         self.consumers: list[ObjectFifoHandle] = []
         STATE.fifos.append(self)
@@ -191,8 +186,8 @@ class ObjectFifoHandle:
     def tile(self) -> Tile:
         if isinstance(self.endpoint, Runtime):
             rule(self.given["tile"] is not None, f"{self}: no shim tile is pinned")
-            return self.given["tile"]  # type: ignore[no-any-return]
-        return self.endpoint.tile  # type: ignore[no-any-return]
+            return self.given["tile"]
+        return self.endpoint.tile
 
     @property
     def tap(self) -> Any:
@@ -236,9 +231,7 @@ class ObjectFifoHandle:
 
 
 class ObjectFifoLink(Bound):
-    def setup(
-        self, srcs: Any, dsts: Any, tile: Tile, src_offsets: Any, dst_offsets: Any
-    ) -> None:
+    def setup(self, srcs: Any, dsts: Any, tile: Tile, src_offsets: Any, dst_offsets: Any) -> None:
         self.tile, self.sources, self.destinations = tile, srcs, dsts
         rule(tile.tile_type == AIETileType.MemTile, "a link of ours is on a memory tile")
         rule(min(len(srcs), len(dsts)) == 1, "a link is many to one or one to many")
@@ -443,7 +436,7 @@ class Worker(Bound):
 def range_(*args: Any, **kwargs: Any) -> Iterator[Value]:
     given = bind("range_", args, kwargs)
     count = given["start"]
-    fits = isinstance(count, int) or isinstance(count, Value)
+    fits = isinstance(count, int | Value)
     rule(given["stop"] is None and fits, f"range_({count})")
     core = in_core()
     index = Value("index", (object(),))
@@ -602,7 +595,7 @@ def _check_fifo(fifo: ObjectFifo) -> None:
             count = handle.endpoint.transfer(fifo)
         rule(tap.numel == tap.moved == count, f"{handle}: {tap.moved} of {tap.numel}, not {count}")
         rule(tap.offset == 0, f"{handle}: a walk starts at 0")
-        check_walk(tap, dtype.itemsize, *_LIMITS[handle.tile.tile_type])  # type: ignore[index]
+        check_walk(tap, dtype.itemsize, *_LIMITS[handle.tile.tile_type])
     delegate = fifo.options["delegate_tile"]
     if delegate is not None:
         tile = fifo.consumers[0].tile
@@ -639,7 +632,7 @@ class Recording:
 
     def __str__(self) -> str:
         """What aiecc would report after it has kept all that was pinned, in its own form."""
-        places = {t for f in self.fifos for h in (f.producer, *f.consumers) for t in [h.tile]}  # type: ignore[union-attr]
+        places = {t for f in self.fifos for h in (f.producer, *f.consumers) for t in [h.tile]}
         lines = [f"%tile_{t.col}_{t.row} = aie.tile({t.col}, {t.row})" for t in places]
 
         def at(tile: Tile) -> str:
@@ -674,9 +667,7 @@ class Recording:
         return "\n".join(lines) + "\n"
 
 
-def execute(
-    worker: Worker, read: Callable[[str, int], int]
-) -> list[tuple[Any, ...]]:
+def execute(worker: Worker, read: Callable[[str, int], int]) -> list[tuple[Any, ...]]:
     """Run the recorded code of a worker once; `read` gives words of buffers by name and index."""
     done: list[tuple[Any, ...]] = []
     values: dict[Any, int] = {}
@@ -719,6 +710,11 @@ class State:
 STATE = State()
 
 
+def forget() -> None:
+    """Start over: names, tiles and locks of earlier programs no longer count."""
+    vars(STATE).update(vars(State()))
+
+
 def in_core() -> Worker:
     rule(STATE.core is not None, "only inside of a core's function")
     assert STATE.core is not None
@@ -733,9 +729,9 @@ def in_sequence() -> Runtime:
 
 def install(monkeypatch: pytest.MonkeyPatch, version: str = "1.4.4") -> State:
     """Put the recorder in the place of mlir_aie `version`, with nothing recorded."""
-    STATE.__init__()  # type: ignore[misc]
+    forget()
     for cls in (ObjectFifo, ObjectFifoLink, Worker, Buffer, Lock, Runtime, Program, Tile):
-        cls.__signature__ = signature(cls.__name__)  # type: ignore[attr-defined]
+        cls.__signature__ = signature(cls.__name__)
     for method in ("prod", "cons"):
         made = signature(f"ObjectFifo.{method}")
         monkeypatch.setattr(getattr(ObjectFifo, method), "__signature__", made, raising=False)

@@ -1,7 +1,7 @@
 """Signatures of mlir-aie's Python interface, generation C, as the recorder enforces them.
 
-Each is a fact about that library in neutral words: parameters, defaults, and which are keyword-only,
-with the file it was read in. Where file versions between 1.4.4.dev and 1.4.6.dev differ, the
+Each is a fact about that library in neutral words: parameters, defaults, which are keyword-only,
+and the file it was read in. Where file versions between 1.4.4.dev and 1.4.6.dev differ, the
 narrower form stands here (keyword-only where any of them has it), so that what passes fits all.
 """
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from iron_recorder import AIETileType, Recording, array, execute, install
+
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.iron import report
 from ort_aie_ep.aie_kernels.iron.interface import load

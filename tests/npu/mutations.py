@@ -1,8 +1,8 @@
 """Single-field changes to instruction streams and to designs, for testing the simulator itself.
 
-A change is made to a field that is in use: a stride of a dimension that the transfer has, a wrap that
-is not the outermost, a descriptor that is pushed. What a field that nothing reads holds changes
-nothing by definition.
+A change is made to a field that is in use: a stride of a dimension that the transfer has, a wrap
+that is not the outermost, a descriptor that is pushed. What a field that nothing reads holds
+changes nothing by definition.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ import numpy.typing as npt
 from ort_aie_ep.npu.design import Array, Design, End, Fifo, Layout
 from ort_aie_ep.npu.device import TILES, Tile
 from ort_aie_ep.npu.txn import (
-    AddressPatch, BlockWrite, ShimDescriptor, Wait, Write, core_lock_of, core_memory_of, decode,
-    shim_descriptor_of, shim_queue_of,
+    AddressPatch,
+    BlockWrite,
+    ShimDescriptor,
+    Wait,
+    Write,
+    core_lock_of,
+    core_memory_of,
+    decode,
+    shim_descriptor_of,
+    shim_queue_of,
 )  # fmt: skip
 
 Words = npt.NDArray[np.uint32]
