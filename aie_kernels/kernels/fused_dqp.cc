@@ -10,8 +10,8 @@
 //   sum += scale * dot + min * S
 //
 // Products are exact, sums fp32. dot enters the product with scale, and S both products, as two
-// bfloat16 limbs (hi = bf16(v), lo = bf16(v - hi)), which leave 2^-18 of the value. Errors per
-// group stay below scale * (33 * 143 * 2^-24 * sum |x| + 2^-11 |S|), a fiftieth of what rounding
+// bfloat16 limbs (hi = bf16(v), lo = bf16(v - hi)), which leave 2^-17 of the value. Errors per
+// group stay below scale * (33 * 143 * 2^-24 * sum |x| + 2^-10 |S|), a twentieth of what rounding
 // weights to bfloat16 would cost.
 
 #include "elementary.h"
@@ -116,20 +116,26 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
 }
 
 // A bias stream serves all tiles: 32 values per tile and round, in pieces of 8 tiles. A tile keeps
-// its own, round by round.
+// its own, round by round; what fills the last piece up belongs to no round.
 void dqp_load_bias(const bfloat16* __restrict piece, bfloat16* __restrict bias, int32_t index,
                    int32_t tile, int32_t tiles) {
+  constexpr int32_t tiles_per_piece = 8;
+  constexpr int32_t max_rounds = 80;
   event0();
-  const int32_t pieces_per_round = tiles >> 3;
   int32_t round = 0;
-  int32_t place = index;
-  while (place >= pieces_per_round) {  // a division would be a library call
-    place -= pieces_per_round;
+  int32_t next = index * tiles_per_piece;
+  while (next >= tiles) {  // a division would be a library call
+    next -= tiles;
     ++round;
   }
-  if (place == tile >> 3) {
-    aie::store_v(bias + round * q4nx::rows,
-                 aie::load_v<q4nx::rows>(piece + (tile & 7) * q4nx::rows));
+  for (int32_t i = 0; i < tiles_per_piece; ++i) {
+    if (next == tile && round < max_rounds) {
+      aie::store_v(bias + round * q4nx::rows, aie::load_v<q4nx::rows>(piece + i * q4nx::rows));
+    }
+    if (++next == tiles) {
+      next = 0;
+      ++round;
+    }
   }
   event1();
 }

@@ -19,6 +19,11 @@
 inline constexpr float kNoMaximum = -0x1p100f;
 inline constexpr float kMaskedScore = -0x1.FEp127f;
 
+// Of head dimensions and chunks: the core shifts, and divides by a library call.
+inline int32_t log2_of(int32_t power_of_two) {
+  return __builtin_ctz(static_cast<unsigned>(power_of_two));
+}
+
 // From products q.k to the domain of exp2; with a cap, score = cap * tanh(q.k * scale / cap).
 class ScoreMap {
  public:

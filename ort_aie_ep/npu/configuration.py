@@ -303,10 +303,15 @@ class _Allocator:
             )
 
     def _worker(self, worker: Worker) -> None:
-        pools = {
-            port: self._pools[fifo.name, worker.tile]
-            for port, fifo in (*worker.inputs.items(), *worker.outputs.items())
-        }
+        pools = {}
+        for port, fifo in (*worker.inputs.items(), *worker.outputs.items()):
+            pool = self._pools.get((fifo.name, worker.tile))
+            if pool is None:
+                raise DesignError(
+                    f"worker {worker.name} on {worker.tile}, port {port}: fifo {fifo.name} has no "
+                    "end there"
+                )
+            pools[port] = pool
         buffers = {
             b.name: self._reserve(worker.tile, f"{worker.name}.{b.name}", b.array.bytes)
             for b in worker.buffers

@@ -170,7 +170,8 @@ class Read:
 
 
 Step = Acquire | Release | Call | Parameters | Read
-Body = Callable[["Core"], Generator[Step, Any, None]]
+Steps = Generator[Step, Any, None]
+Body = Callable[["Core"], Steps]
 
 
 class Core:

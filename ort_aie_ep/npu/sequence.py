@@ -59,8 +59,14 @@ class Expr:
     def __floordiv__(self, other: Value) -> Expr:
         return _binary("//", self, other)
 
+    def __rfloordiv__(self, other: Value) -> Expr:
+        return _binary("//", other, self)
+
     def __mod__(self, other: Value) -> Expr:
         return _binary("%", self, other)
+
+    def __rmod__(self, other: Value) -> Expr:
+        return _binary("%", other, self)
 
     def to_json(self) -> Json:
         """A number, a name, or [operator, left, right]."""

@@ -62,9 +62,10 @@ def test_result_is_that_of_the_reference(name: str, columns: int) -> None:
         assert np.all(np.abs(got - exact) <= bound), (n, k)
 
 
-@pytest.mark.parametrize("n", [128, 160, 480, 512, 544, 1056])
-def test_rows_that_do_not_fill_a_round(n: int) -> None:
-    got, exact, bound = run(Session(fused_dqp.build(device("npu2"))), n, 256, bias=1)
+@pytest.mark.parametrize("columns", [1, 3, 4])
+@pytest.mark.parametrize("n", [128, 160, 384, 480, 512, 544, 1056])
+def test_rows_and_biases_that_do_not_fill_a_round(n: int, columns: int) -> None:
+    got, exact, bound = run(Session(fused_dqp.build(device("npu2"), columns)), n, 256, bias=1)
     assert np.all(np.abs(got - exact) <= bound)
 
 

@@ -1,0 +1,205 @@
+"""FlowKV and FlowQKV as designs and the simulator see them.
+
+Cycles are a model, never measured: what a core issues for the code as written, loop by loop. In a
+loop that pipelines, a trip costs its busiest unit. Each cycle starts two 512-bit loads, a 512-bit
+store, a shuffle, and a vector multiplication, addition or conversion: 64 lanes of bfloat16 macs or
+fp32 sums, 512 bits of anything else. A loop costs `LOOP` cycles more to fill, drain and set up, a
+call `CALL`. Chains that do not overlap count their latency, `LATENCY` cycles an operation (AM020: 5
+to 7 for loads and float macs).
+
+A chunk of FlowKV, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both
+cores keep up with it to a group of 4 at head dimension 64, of 6 at 128 and 256; larger groups are
+bound by compute (8: 3,500, 2,550 and 2,450 cycles), and so are groups above 2 under a soft cap.
+
+A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
+6.3, 2.1 and 0.8 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
+times: prefill is bound by compute but for the largest heads, most by exponentials, of which there
+are rows * keys. mlir-aie publishes 1,696 cycles for a partial softmax of 64 x 64 scores with the
+core's own exponential, 27 per 64; ours cost 56 per 64, 20 of them to scale and mask.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.npu.kernel import Array, Kernel
+
+CALL = 30
+LOOP = 20
+LATENCY = 5
+
+# Issues of the multiplier's pipeline for one 8x8x8 product with both operands converted to bfp16:
+# 512 multiplications at the 280 per cycle that mlir-aie's bfp16 matmul reaches.
+TILE_PRODUCT = 512 / 280
+
+KV_CHUNK = 4096
+QKV_CHUNK = 2048
+
+
+def _copy(count: int) -> float:
+    """Cycles to copy, or fill, `count` bfloat16: a 512-bit store each 32."""
+    return CALL + LOOP + count / 32
+
+
+def _softcap(vectors: float, lanes: int) -> float:
+    """The exponential, the inverse and four products of limbs of a cap, pipelined."""
+    return 90 * (lanes // 32) * vectors + 60 * LATENCY
+
+
+def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
+    """Per pair of heads: products per 16 keys, scores, maximum, probabilities."""
+    group, head_dim, _begin, _end, _scale, softcap = scalars
+    pairs = (group + 1) // 2
+    steps = KV_CHUNK // head_dim // 16
+    # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold 64 lanes of sums.
+    products = steps * (head_dim / 8 * 4 + LOOP + 28 + 4 * LATENCY)
+    # 14 issues per 32 scores and a chain of nine: two limbs, three macs, select, store.
+    scores = 9 * LATENCY + 14 * steps + (_softcap(steps, 32) if softcap else 0)
+    # Four steps of shuffle and maximum for each head, rounding to an integer.
+    maximum = 2 * 4 * 4 + 4 * LATENCY
+    # 45 issues per 32 probabilities, a chain of 25, then two sums of 16 lanes.
+    probabilities = 25 * LATENCY + 45 * (steps - 1) + 2 * 4 * LATENCY
+    return CALL + 20 * LATENCY + pairs * (products + scores + maximum + probabilities)
+
+
+def _flow_kv_values(arch: str, scalars: tuple[int, ...]) -> float:
+    """Per head: rescaling (taken as always needed), then passes of 16 keys over Y."""
+    group, head_dim = scalars
+    rescale = LOOP + 10 * head_dim / 32
+    # Eight macs and ten adds per 32 dimensions; 12 shuffles repeat the probabilities before.
+    passes = KV_CHUNK / head_dim / 16 * (35 + LOOP + 18 * head_dim / 32)
+    return CALL + group * (rescale + passes)
+
+
+def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
+    """Per 32 rows: tiles of products and scores, maxima, probabilities."""
+    head_dim, rows, *_, softcap = scalars
+    quads = (rows + 31) // 32
+    key_blocks = QKV_CHUNK // head_dim // 8
+    products = key_blocks * (head_dim / 8 * 4 * TILE_PRODUCT + LOOP)
+    # Per tile of 64: limbs and products 8, mask 4 (a compare, a select), maximum 4, store 4.
+    scores = key_blocks * (4 * 20 + 9 * LATENCY) + (_softcap(4 * key_blocks, 64) if softcap else 0)
+    maximum = 30 + 10 * LATENCY
+    # Per tile: 36 issues, a quarter of them integer operations of 16 lanes.
+    probabilities = 20 * LATENCY + 4 * key_blocks * 36
+    return CALL + 20 * LATENCY + quads * (products + scores + maximum + probabilities)
+
+
+def _flow_qkv_values(arch: str, scalars: tuple[int, ...]) -> float:
+    """Per 8 rows: tiles of Y in fours; a quarter of the calls rescales, as early chunks do."""
+    head_dim, rows = scalars
+    key_blocks = QKV_CHUNK // head_dim // 8
+    # Sixteen stores of Y, or the products.
+    tiles = LOOP + head_dim / 32 * max(16, 4 * key_blocks * TILE_PRODUCT)
+    rescale = LOOP + head_dim / 8 * 12
+    return CALL + rows / 8 * (tiles + rescale / 4 + 10)
+
+
+FLOW_KV_LOAD_Q = Kernel(
+    "flow_kv_load_q",
+    "flow_kv.cc",
+    (Array("bf16", 64), Array("bf16", 2048), int),
+    lambda arch, scalars: _copy(64),
+    ("aie2p",),
+)
+FLOW_KV_BEGIN = Kernel(
+    "flow_kv_begin",
+    "flow_kv.cc",
+    (Array("f32", 64),),
+    lambda arch, scalars: _copy(128),
+    ("aie2p",),
+)
+FLOW_KV_SCORES = Kernel(
+    "flow_kv_scores",
+    "flow_kv.cc",
+    (
+        Array("bf16", 2048),
+        Array("bf16", 4096),
+        Array("u8", 4352),
+        Array("f32", 64),
+        *(int,) * 6,
+    ),
+    _flow_kv_scores,
+    ("aie2p",),
+)
+FLOW_KV_VALUES_BEGIN = Kernel(
+    "flow_kv_values_begin",
+    "flow_kv.cc",
+    (Array("f32", 2080),),
+    lambda arch, scalars: _copy(4160),
+    ("aie2p",),
+)
+FLOW_KV_VALUES = Kernel(
+    "flow_kv_values",
+    "flow_kv.cc",
+    (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int),
+    _flow_kv_values,
+    ("aie2p",),
+)
+# Two trips of limbs, three macs and a rounding after a scalar inverse.
+FLOW_KV_OUTPUT = Kernel(
+    "flow_kv_output",
+    "flow_kv.cc",
+    (Array("f32", 2080), Array("bf16", 64), int, int),
+    lambda arch, scalars: CALL + 20 * LATENCY,
+    ("aie2p",),
+)
+
+# Integer work on one core's scalar unit.
+FLOW_QKV_SCHEDULE = Kernel(
+    "flow_qkv_schedule",
+    "flow_qkv.cc",
+    (Array("i32", 16), *(int,) * 9),
+    lambda arch, scalars: CALL + 40,
+    ("aie2p",),
+)
+FLOW_QKV_LOAD_Q = Kernel(
+    "flow_qkv_load_q",
+    "flow_qkv.cc",
+    (Array("bf16", 512), Array("bf16", 8192), int),
+    lambda arch, scalars: _copy(512),
+    ("aie2p",),
+)
+# Per tile: eight loads of 128 bits, as many inserts, a transposition, two stores.
+FLOW_QKV_BEGIN = Kernel(
+    "flow_qkv_begin",
+    "flow_qkv.cc",
+    (Array("bf16", 8192), Array("bf16", 8192), Array("f32", 256), int, int),
+    lambda arch, scalars: _copy(512) + scalars[1] / 8 * (LOOP + scalars[0] / 8 * 12),
+    ("aie2p",),
+)
+FLOW_QKV_SCORES = Kernel(
+    "flow_qkv_scores",
+    "flow_qkv.cc",
+    (
+        Array("bf16", 8192),
+        Array("bf16", 8192),
+        Array("bf16", 2048),
+        Array("u8", 9216),
+        Array("f32", 256),
+        Array("i32", 16),
+        *(int,) * 9,
+    ),
+    _flow_qkv_scores,
+    ("aie2p",),
+)
+FLOW_QKV_VALUES_BEGIN = Kernel(
+    "flow_qkv_values_begin",
+    "flow_qkv.cc",
+    (Array("f32", 8320),),
+    lambda arch, scalars: _copy(16640),
+    ("aie2p",),
+)
+FLOW_QKV_VALUES = Kernel(
+    "flow_qkv_values",
+    "flow_qkv.cc",
+    (Array("u8", 9216), Array("bf16", 2048), Array("f32", 8320), int, int),
+    _flow_qkv_values,
+    ("aie2p",),
+)
+# Per row a scalar inverse and a loop, per 32 values nine issues.
+FLOW_QKV_OUTPUT = Kernel(
+    "flow_qkv_output",
+    "flow_qkv.cc",
+    (Array("f32", 8320), Array("bf16", 512), int, int),
+    lambda arch, scalars: CALL + 512 / scalars[1] * (8 * LATENCY + LOOP) + 16 * 9,
+    ("aie2p",),
+)

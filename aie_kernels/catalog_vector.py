@@ -1,0 +1,115 @@
+"""Normalisation, rotary embedding and activations as designs and the simulator see them.
+
+Cycles are a model of what the code issues, as in `catalog_attention`; never measured. mlir-aie
+publishes for 1024 values on AIE2P 438 cycles for an RMS normalisation, 298 for a rotary embedding,
+856 for SwiGLU and 211 to 318 for SiLU and GELU on the core's own tanh. A piece of 256 compares with a
+quarter: a rotation costs 1.6 to 3 times that, for its short loops; a gated activation 4.5 times, for
+a sigmoid that is right to 2^-13 instead of 0.038.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.npu.kernel import Array, Kernel
+
+from .catalog_attention import CALL, LATENCY, LOOP
+
+# Vector issues for 32 values: the fine exponential 40, the inverse 15, sigmoid or tanh around
+# them 20.
+SIGMOID = 75
+
+# A reduction of 16 sums, five emulated products of fp32, three scalar inverses and roots.
+INVERSE_ROOT = 5 * 20 + 12 * LATENCY + 3 * LATENCY
+
+
+def _activation(issues: int, scalars: tuple[int, ...]) -> float:
+    """`issues` per 32 values, and the latency of the chain once."""
+    return CALL + LOOP + 40 * LATENCY + issues * scalars[0] / 32
+
+
+def _qk_norm(arch: str, scalars: tuple[int, ...]) -> float:
+    """Per head: squares, the inverse root, ten issues per 32 values."""
+    heads = 256 // scalars[0]
+    return CALL + heads * (2 * LOOP + INVERSE_ROOT) + 256 / 64 * 2 + 256 / 32 * 10
+
+
+def _rope(arch: str, scalars: tuple[int, ...]) -> float:
+    """Per 16 pairs: four loads, four macs, two conversions, two stores; shuffles if interleaved."""
+    head_dim, rotary_dim, interleaved = scalars
+    heads = 256 // head_dim
+    pairs = heads * rotary_dim / 32 * (10 if interleaved else 6)
+    return CALL + heads * 2 * LOOP + pairs + heads * (head_dim - rotary_dim) / 32
+
+
+RMS_BEGIN = Kernel(
+    "rms_begin",
+    "rms_norm.cc",
+    (Array("f32", 16),),
+    lambda arch, scalars: CALL,
+    ("aie2p",),
+)
+# A copy, the squares of two vectors of 64, three adds.
+RMS_LOAD = Kernel(
+    "rms_load",
+    "rms_norm.cc",
+    (Array("bf16", 128), Array("bf16", 16384), Array("f32", 16), int),
+    lambda arch, scalars: CALL + LOOP + 4 + 8 * LATENCY,
+    ("aie2p",),
+)
+RMS_ADD = Kernel(
+    "rms_add",
+    "rms_norm.cc",
+    (Array("bf16", 128), Array("bf16", 128), Array("bf16", 16384), Array("f32", 16), int),
+    lambda arch, scalars: CALL + 2 * LOOP + 4 * 4 + 8 * LATENCY,
+    ("aie2p",),
+)
+RMS_SUM = Kernel(
+    "rms_sum",
+    "rms_norm.cc",
+    (Array("bf16", 16384), Array("bf16", 128), int),
+    lambda arch, scalars: CALL + LOOP + 4,
+    ("aie2p",),
+)
+RMS_FINISH = Kernel(
+    "rms_finish",
+    "rms_norm.cc",
+    (Array("bf16", 16384), Array("bf16", 128), Array("bf16", 128), Array("f32", 16), *(int,) * 3),
+    lambda arch, scalars: CALL + LOOP + INVERSE_ROOT + 128 / 32 * 10,
+    ("aie2p",),
+)
+
+QK_NORM = Kernel(
+    "qk_norm",
+    "rope.cc",
+    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int),
+    _qk_norm,
+    ("aie2p",),
+)
+ROPE = Kernel(
+    "rope",
+    "rope.cc",
+    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int, int),
+    _rope,
+    ("aie2p",),
+)
+
+SILU_MUL = Kernel(
+    "silu_mul",
+    "activations.cc",
+    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
+    lambda arch, scalars: _activation(SIGMOID + 15, scalars),
+    ("aie2p",),
+)
+GELU_MUL = Kernel(
+    "gelu_mul",
+    "activations.cc",
+    (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
+    lambda arch, scalars: _activation(SIGMOID + 25, scalars),
+    ("aie2p",),
+)
+SOFTCAP = Kernel(
+    "softcap",
+    "activations.cc",
+    (Array("bf16", 256), Array("bf16", 256), int, int),
+    lambda arch, scalars: _activation(SIGMOID + 15, scalars),
+    ("aie2p",),
+)

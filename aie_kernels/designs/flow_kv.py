@@ -1,0 +1,304 @@
+"""FlowKV: attention of one query position, for decoding (paper 1, section III-B; paper 2, 3.2.2).
+
+A pair of cores holds the queries that share a KV head, and K and V stream past them in chunks:
+
+| core | its own stream | keeps | step of the papers |
+|---|---|---|---|
+| score (column c) | K, 8 KB a chunk | q, running max and sum | 1-5: F = exp(q K^T - m), C, l |
+| value (column c + 1) | V, 8 KB a chunk | Y | 6: Y = C Y + F V; 7: O = Y / l |
+
+F, C and l pass through memory of the score core, which its eastern neighbour reaches. A chunk has
+4,096 / head_dim keys: the papers' 16 at a head dimension of 256, 64 at 64.
+
+Four pairs stand in two columns. The two columns' own shim channels would bring 28.8 GB/s at
+1.8 GHz; so K and V of a pair have a channel each, eight of four columns, 57.6 GB/s, and run
+sideways to the cores. The queries share the channel of K under a packet id: 4 KB at most before
+each sweep.
+
+| buffer | layout | |
+|---|---|---|
+| q, o | [heads][head_dim] bf16 | |
+| k, v | [kv_heads][capacity/8][head_dim/8][8 keys][8 dimensions] bf16 | the cache |
+
+* A sweep is one pair's walk through the keys of a KV head for at most 2,048 / head_dim queries
+  (what L1 has room for). A larger group is divided, and its keys are read once for each part; parts
+  are of one size, so the last may begin before the one before it ends, and some rows are computed
+  twice.
+* Sweep n goes to pair n % 4. Fewer sweeps than pairs leave channels idle: a model with one KV head
+  is read at 14.4 GB/s.
+* A window begins at any key: the first chunk masks what lies before.
+* Rows of the cache from `context` on are read up to the end of a chunk and masked; they must be
+  finite.
+* head_dim is 64, 128 or 256; others are padded with zeros by the caller, who gives the true scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ort_aie_ep.aie_kernels.catalog_attention import (
+    FLOW_KV_BEGIN,
+    FLOW_KV_LOAD_Q,
+    FLOW_KV_OUTPUT,
+    FLOW_KV_SCORES,
+    FLOW_KV_VALUES,
+    FLOW_KV_VALUES_BEGIN,
+)
+from ort_aie_ep.npu.design import (
+    Acquire,
+    Buffer,
+    Core,
+    Design,
+    Parameters,
+    Release,
+    Steps,
+    call,
+)  # fmt: skip
+from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.sequence import (
+    Expr,
+    Sequence,
+    at_most,
+    ceil_div,
+    equal,
+    expr,
+    less,
+    maximum,
+    minimum,
+)  # fmt: skip
+
+HEAD_DIMS = (64, 128, 256)
+CHUNK = 4096  # elements of K or V
+MAX_Q = 2048  # elements of the queries of a sweep
+PIECE = 64  # elements of q and o on their way
+FCL_BYTES = 4352  # F, C and l
+STACK = 4096  # bytes; the kernels keep up to 768 of scores there, beside what the compiler spills
+K_PACKET, Q_PACKET = 0, 1
+FIRST_FREE_PACKET = 2  # on the channels of K and V
+
+
+def build(device: Device) -> Design:
+    """FlowKV on the first two columns: four pairs, or two on a device of two columns.
+
+    One sequence, `attention`; see `add_sequence`.
+    """
+    design = Design("flow_kv", device)
+    pairs = place(design)
+    add_sequence(design, pairs)
+    return design
+
+
+def place(design: Design, column: int = 0, shared_v: Collection[int] = ()) -> int:
+    """Put the pairs on columns `column` and `column` + 1, and return their number.
+
+    K and V of pair p take both channels of shim `column` + p. On each channel of K, packet ids from
+    `FIRST_FREE_PACKET` on are free for operators that run at another time; so they are on the
+    channels of V for the pairs in `shared_v`.
+    """
+    device = design.device
+    columns = device.columns - column
+    if columns < 2:
+        raise DesignError(
+            f"flow_kv from column {column} of {device.name}: {columns} columns are left; the cores "
+            "of a pair stand in two"
+        )
+    pairs = min(device.core_rows, columns)
+    for p in range(pairs):
+        score, value = design.core(column, p), design.core(column + 1, p)
+        k = design.fifo(f"k{p}", "bf16", CHUNK, design.shim(column + p, 0), score, packet=K_PACKET)
+        q = design.fifo(f"q{p}", "bf16", PIECE, design.shim(column + p, 0), score, packet=Q_PACKET)
+        v = design.fifo(
+            f"v{p}", "bf16", CHUNK, design.shim(column + p, 1), value,
+            packet=K_PACKET if p in shared_v else None,
+        )  # fmt: skip
+        fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, score, value, shared=True)
+        o = design.fifo(f"o{p}", "bf16", PIECE, value, design.shim(column + p // 2, p % 2))
+        design.worker(
+            f"score{p}", score, _score,
+            inputs={"q": q, "k": k}, outputs={"fcl": fcl},
+            buffers=[Buffer("q", Array("bf16", MAX_Q)), Buffer("state", Array("f32", 64))],
+            parameters=[
+                "sweeps", "pieces", "group", "head_dim", "skip", "first", "full", "keys", "tail",
+                "last", "scale", "softcap",
+            ],
+            kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
+        )  # fmt: skip
+        design.worker(
+            f"value{p}", value, _value,
+            inputs={"fcl": fcl, "v": v}, outputs={"o": o},
+            buffers=[Buffer("y", Array("f32", MAX_Q + 32))],
+            parameters=["sweeps", "pieces", "group", "head_dim", "chunks"],
+            kernels=[FLOW_KV_VALUES_BEGIN, FLOW_KV_VALUES, FLOW_KV_OUTPUT], stack=STACK,
+        )  # fmt: skip
+    return pairs
+
+
+def _score(core: Core) -> Steps:
+    (
+        sweeps, pieces, group, head_dim, skip, first, full, keys, tail, last, scale, softcap,
+    ) = yield Parameters()  # fmt: skip
+    q, state = core.buffer("q"), core.buffer("state")
+
+    def chunk(begin: Any, end: Any) -> Steps:
+        """Scores of the keys begin .. end - 1 of a chunk."""
+        fcl = yield Acquire("fcl")
+        k = yield Acquire("k")
+        yield call(FLOW_KV_SCORES, q, k, fcl, state, group, head_dim, begin, end, scale, softcap)
+        yield Release("k")
+        yield Release("fcl")
+
+    for _ in core.loop(sweeps):
+        for i in core.loop(pieces):
+            piece = yield Acquire("q")
+            yield call(FLOW_KV_LOAD_Q, piece, q, i)
+            yield Release("q")
+        yield call(FLOW_KV_BEGIN, state)
+        yield from chunk(skip, first)
+        for _ in core.loop(full):
+            yield from chunk(0, keys)
+        for _ in core.loop(tail):
+            yield from chunk(0, last)
+
+
+def _value(core: Core) -> Steps:
+    sweeps, pieces, group, head_dim, chunks = yield Parameters()
+    y = core.buffer("y")
+    for _ in core.loop(sweeps):
+        yield call(FLOW_KV_VALUES_BEGIN, y)
+        for _ in core.loop(chunks):
+            fcl = yield Acquire("fcl")
+            v = yield Acquire("v")
+            yield call(FLOW_KV_VALUES, fcl, v, y, group, head_dim)
+            yield Release("v")
+            yield Release("fcl")
+        for i in core.loop(pieces):
+            o = yield Acquire("o")
+            yield call(FLOW_KV_OUTPUT, y, o, i, head_dim)
+            yield Release("o")
+
+
+def add_sequence(design: Design, pairs: int) -> Sequence:
+    """The sequence `attention` for a design on which `place` has put `pairs` pairs.
+
+    Parameters: `heads` query heads in `kv_heads` groups, `head_dim`; `context` keys, the newest
+    being the query's own; `capacity` keys for which a head has room in the cache, a multiple of
+    4096 / head_dim; `window`, how many of the newest keys are seen (0: all); the bits of the
+    float32 `scale` of the scores and `softcap` (0: none).
+    """
+    s = design.sequence(
+        "attention", "heads", "kv_heads", "head_dim", "context", "capacity", "window",
+        "scale_bits", "softcap_bits",
+    )  # fmt: skip
+    heads, kv_heads, head_dim, context, capacity, window, scale, softcap = s.symbols()
+    require_heads(s, heads, kv_heads, head_dim)
+    require_cache(s, head_dim, capacity, context)
+    s.require(less(0, context), "context={context}: there must be a key")
+    row = 2 * head_dim  # bytes
+    q = s.argument("q", "in", heads * row)
+    k = s.argument("k", "in", kv_heads * capacity * row)
+    v = s.argument("v", "in", kv_heads * capacity * row)
+    o = s.argument("o", "out", heads * row)
+
+    group = s.let("group", heads // kv_heads)
+    parts = s.let("parts", ceil_div(group, MAX_Q // head_dim))  # of a group
+    part = s.let("part", ceil_div(group, parts))  # queries of a sweep
+    sweeps = s.let("sweeps", kv_heads * parts)
+    pieces = s.let("pieces", part * head_dim // PIECE)
+    keys = s.let("keys", CHUNK // head_dim)
+    seen = s.let("seen", less(0, window) * maximum(0, context - window))  # the first key seen
+    base = s.let("base", seen // keys * keys)
+    chunks = s.let("chunks", ceil_div(context - base, keys))
+    tail = s.let("tail", less(1, chunks))
+
+    def fill(sweep: Expr, p: int) -> None:
+        kv_head = sweep // parts
+        s.transfer(f"q{p}", q, offset=_first_row(sweep, group, parts, part) * row, run=part * row)
+        for fifo, buffer in ((f"k{p}", k), (f"v{p}", v)):
+            s.transfer(
+                fifo, buffer, offset=(kv_head * capacity + base) * row, run=chunks * keys * row
+            )
+
+    def drain(sweep: Expr, p: int) -> None:
+        s.transfer(f"o{p}", o, offset=_first_row(sweep, group, parts, part) * row, run=part * row)
+
+    # The first round's data are on their way while the parameters are written.
+    for p in range(pairs):
+        with s.when(less(p, sweeps)):
+            fill(expr(p), p)
+    for p in range(pairs):
+        with s.when(less(p, sweeps)):
+            own = (sweeps + (pairs - 1 - p)) // pairs
+            s.start(
+                f"score{p}", own, pieces, part, head_dim, seen - base,
+                minimum(keys, context - base), chunks - 1 - tail, keys, tail,
+                context - base - (chunks - 1) * keys, scale, softcap,
+            )  # fmt: skip
+            s.start(f"value{p}", own, pieces, part, head_dim, chunks)
+            drain(expr(p), p)
+    with s.loop("round", ceil_div(sweeps, pairs) - 1) as r:
+        for p in range(pairs):
+            sweep = (r + 1) * pairs + p
+            with s.when(less(sweep, sweeps)):
+                fill(sweep, p)
+                drain(sweep, p)
+    s.work(ceil_div(sweeps, pairs) * chunks * _chunk_cycles(design.device, part, head_dim))
+    s.wait(*(f"o{p}" for p in range(pairs)))
+    s.cut()
+    return s
+
+
+def _first_row(sweep: Expr, group: Expr, parts: Expr, part: Expr) -> Expr:
+    """The first query head of a sweep: the last part of a group ends with the group."""
+    return sweep // parts * group + minimum(sweep % parts * part, group - part)
+
+
+def require_heads(s: Sequence, heads: Expr, kv_heads: Expr, head_dim: Expr) -> None:
+    """Refuse heads that do not divide into groups, and head dimensions without a layout."""
+    s.require(less(0, kv_heads), "kv_heads={kv_heads} must be at least 1")
+    s.require(less(0, heads), "heads={heads} must be at least 1")
+    s.require(
+        equal(heads % maximum(1, kv_heads), 0),
+        "heads={heads} must be a multiple of kv_heads={kv_heads}",
+    )
+    s.require(
+        equal(head_dim, 64) + equal(head_dim, 128) + equal(head_dim, 256),
+        "head_dim={head_dim} must be 64, 128 or 256: pad q, k and v with zeros",
+    )
+
+
+def require_cache(s: Sequence, head_dim: Expr, capacity: Expr, context: Expr) -> None:
+    """Refuse a cache that has no room for `context` keys or ends within a chunk."""
+    s.require(
+        equal(capacity * head_dim % CHUNK, 0),
+        f"capacity={{capacity}} must be a multiple of {CHUNK} / head_dim keys: round it up",
+    )
+    s.require(at_most(context, capacity), "capacity={capacity} has no room for all keys")
+
+
+def _chunk_cycles(device: Device, group: Expr, head_dim: Expr) -> Expr:
+    """Cycles of the slower core of a pair for a chunk."""
+    total = expr(0)
+    for d in HEAD_DIMS:
+        most = MAX_Q // d
+        scores, values = (
+            affine(
+                [kernel.cycles(device.architecture, (g, d, *rest)) for g in (1, most)],
+                (1, most),
+                group,
+            )
+            for kernel, rest in (
+                (FLOW_KV_SCORES, (0, CHUNK // d, 0, 0)),
+                (FLOW_KV_VALUES, ()),
+            )
+        )
+        total = total + equal(head_dim, d) * maximum(scores, values)
+    return total
+
+
+def affine(values: list[float], at: tuple[int, int], x: Expr) -> Expr:
+    """The straight line through two points, in integers: cycle models grow with rows this way."""
+    slope = (values[1] - values[0]) / (at[1] - at[0])
+    return (x * round(16 * slope) + round(16 * (values[0] - slope * at[0]))) // 16

@@ -1,0 +1,147 @@
+"""Compiles against the stand-in of the AIE API; models of its numerics in numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+Array = npt.NDArray[Any]
+bfloat16 = np.dtype(ml_dtypes.bfloat16)
+
+HERE = Path(__file__).parent
+HOST = HERE.parents[1] / "aie_kernels" / "host"
+ARCHITECTURES = {"aie2": 20, "aie2p": 21}
+BFP16 = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
+
+MODES = {
+    "floor": 0, "ceil": 1, "symmetric_floor": 2, "symmetric_ceil": 3, "negative_inf": 8,
+    "positive_inf": 9, "symmetric_zero": 10, "symmetric_inf": 11, "conv_even": 12, "conv_odd": 13,
+}  # fmt: skip
+
+
+@cache
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if found is None:
+        pytest.skip("the stand-in of the AIE API is tested with a C++ compiler: set CXX")
+    return found
+
+
+def compile(source: str, arch: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            compiler(), "-std=c++20", "-ffp-contract=off", "-Wall", "-Wextra",
+            f"-D__AIE_ARCH__={ARCHITECTURES[arch]}", f"-I{HOST}", *options, "-x", "c++", source,
+        ],
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+
+
+def build_probe(folder: Path, arch: str, *options: str) -> ctypes.CDLL:
+    library = folder / f"probe_{arch}_{len(options)}.so"
+    done = compile(
+        str(HERE / "standin_probe.cc"), arch, "-O1", "-shared", "-fPIC", "-o", str(library),
+        f"-Wl,--version-script={HOST / 'exports.map'}", *options,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library))
+
+
+def aligned(values: Array, dtype: Any = None) -> Array:
+    """A copy of `values` at a multiple of 64 bytes."""
+    values = np.asarray(values, dtype)
+    raw = np.empty(values.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    copy: Array = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+def pointer(array: Array) -> ctypes.c_void_p:
+    """Keeps the array alive."""
+    return array.ctypes.data_as(ctypes.c_void_p)
+
+
+def run(function: Any, *inputs: Array, out: Any = np.float32, lanes: int = 64) -> Array:
+    """What `function(inputs..., y)` leaves in its last array."""
+    result = aligned(np.zeros(lanes, out))
+    arrays = [aligned(x) for x in inputs]
+    function(*(pointer(x) for x in arrays), pointer(result))
+    return result
+
+
+def bits16(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.uint16)
+
+
+def bits32(x: Array) -> Array:
+    return np.ascontiguousarray(x, np.float32).view(np.uint32)
+
+
+def flush(x: Array) -> Array:
+    """Rounds to float32; subnormal results become zeros of their sign."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(x).astype(np.float32)
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
+def f64(x: Array) -> Array:
+    return np.asarray(x).astype(np.float64)
+
+
+def to_bf16(x: Array) -> Array:
+    """To the nearest, ties to even."""
+    return np.asarray(x, np.float32).astype(bfloat16)
+
+
+def rounds_up(mode: str, s: Any, g: Any, t: Any, odd: Any) -> Any:
+    """Whether the magnitude is rounded up: sign, first dropped bit, any further one, last kept one."""
+    s, g, t, odd = (np.asarray(x, bool) for x in (s, g, t, odd))
+    return {
+        "floor": s & (g | t),
+        "ceil": ~s & (g | t),
+        "symmetric_floor": np.zeros_like(s),
+        "symmetric_ceil": g | t,
+        "negative_inf": g & (s | t),
+        "positive_inf": g & (~s | t),
+        "symmetric_zero": g & t,
+        "symmetric_inf": g,
+        "conv_even": g & (odd | t),
+        "conv_odd": g & (~odd | t),
+    }[mode]
+
+
+def round_integer(value: Array, shift: Array, mode: str) -> Array:
+    """value / 2^shift as an integer, int64; shift <= 40."""
+    shift = np.asarray(shift, np.int64)
+    magnitude = np.abs(value.astype(np.int64))
+    whole = magnitude >> shift
+    rest = magnitude - (whole << shift)
+    half = np.where(shift > 0, np.int64(1) << np.maximum(shift - 1, 0), 0)
+    g = (shift > 0) & (rest >= half)
+    t = rest - np.where(g, half, 0) != 0
+    whole = whole + rounds_up(mode, value < 0, g, t, whole & 1)
+    return np.where(value < 0, -whole, whole)
+
+
+def to_bfp16(x: Array, mode: str) -> Array:
+    """Blocks of 8 along the last axis as bfp16ebs8, back as float64 (IRON's flm packing)."""
+    bits = bits32(np.asarray(x).astype(np.float32)).astype(np.int64)
+    exponent = (bits >> 23) & 255
+    significand = (bits & 0x7FFFFF) | np.where(exponent > 0, 0x800000, 0)
+    signed = np.where(bits >> 31 == 1, -significand, significand)
+    largest = exponent.max(axis=-1, keepdims=True)
+    shift = np.minimum(17 + largest - exponent, 40)
+    mantissa = np.clip(round_integer(signed, shift, mode), -128, 127)
+    return np.ldexp(mantissa.astype(np.float64), (largest - 127 - 6).astype(np.int32))

@@ -1,0 +1,273 @@
+"""FlowKV's kernels: one token's attention, chunk after chunk, against attention in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_reference import (
+    BF16,
+    U_BF16,
+    U_LIMBS,
+    Doubles,
+    aligned,
+    bf16,
+    bits,
+    in_buffer,
+    scores,
+    to_cache_blocks,
+    weights,
+)
+
+from ort_aie_ep.aie_kernels import catalog_attention as catalog
+from ort_aie_ep.npu.kernels import Kernels
+
+CHUNK = 4096
+LARGEST_GROUP = {64: 32, 128: 16, 256: 8}
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return Kernels("aie2p")
+
+
+class Score:
+    """The score core: its buffers and its calls."""
+
+    def __init__(self, kernels: Kernels, q: Doubles) -> None:
+        self.kernels = kernels
+        self.group, self.head_dim = q.shape
+        self.keys = CHUNK // self.head_dim
+        self.q = aligned(2048, BF16, np.nan)
+        for index, piece in enumerate(q.reshape(-1, 64)):
+            kernels.call(catalog.FLOW_KV_LOAD_Q, in_buffer(piece, 64, BF16), self.q, index)
+        self.state = aligned(64, np.float32, np.nan)
+        self.fcl = aligned(4352, np.uint8, 0xFF)
+        kernels.call(catalog.FLOW_KV_BEGIN, self.state)
+
+    def call(
+        self, chunk: Doubles, valid: int, scale: float, softcap: float = 0.0, begin: int = 0
+    ) -> None:
+        k = in_buffer(to_cache_blocks(chunk), CHUNK, BF16)
+        self.kernels.call(
+            catalog.FLOW_KV_SCORES,
+            *(self.q, k, self.fcl, self.state),
+            *(self.group, self.head_dim, begin, valid, bits(scale), bits(softcap)),
+        )
+
+    @property
+    def f(self) -> Doubles:
+        count = self.group * self.keys
+        return self.fcl[: 2 * count].view(BF16).astype(np.float64).reshape(self.group, self.keys)
+
+    @property
+    def c(self) -> Doubles:
+        return self.fcl[4096:4224].view(np.float32)[: self.group].astype(np.float64)
+
+    @property
+    def l(self) -> Doubles:  # noqa: E743
+        return self.fcl[4224:4352].view(np.float32)[: self.group].astype(np.float64)
+
+
+class Value:
+    """The value core."""
+
+    def __init__(self, kernels: Kernels, group: int, head_dim: int) -> None:
+        self.kernels, self.group, self.head_dim = kernels, group, head_dim
+        self.y = aligned(2080, np.float32, np.nan)
+        kernels.call(catalog.FLOW_KV_VALUES_BEGIN, self.y)
+
+    def call(self, fcl: np.ndarray, chunk: Doubles) -> None:
+        v = in_buffer(to_cache_blocks(chunk), CHUNK, BF16)
+        self.kernels.call(catalog.FLOW_KV_VALUES, fcl, v, self.y, self.group, self.head_dim)
+
+    def output(self) -> Doubles:
+        pieces = []
+        for index in range(self.group * self.head_dim // 64):
+            o = aligned(64, BF16)
+            self.kernels.call(catalog.FLOW_KV_OUTPUT, self.y, o, index, self.head_dim)
+            pieces.append(o.astype(np.float64))
+        return np.concatenate(pieces).reshape(self.group, self.head_dim)
+
+
+def attention(
+    kernels: Kernels, q: Doubles, k: Doubles, v: Doubles, scale: float, softcap: float = 0.0
+) -> Doubles:
+    """Both cores over the whole cache; rows past the last key are garbage."""
+    group, head_dim = q.shape
+    score, value = Score(kernels, q), Value(kernels, group, head_dim)
+    for first in range(0, len(k), score.keys):
+        valid = min(score.keys, len(k) - first)
+        garbage = np.full((score.keys - valid, head_dim), 3.0e30)
+        score.call(np.vstack([k[first : first + valid], garbage]), valid, scale, softcap)
+        value.call(score.fcl, np.vstack([v[first : first + valid], garbage]))
+    return value.output()
+
+
+def tolerance(p: Doubles, v: Doubles, s: Doubles, score_error: float) -> Doubles:
+    """Of O = p V, elementwise.
+
+    Each weight is off by the rounding of F, the exponential's 2^-15 and the error of its score,
+    which an exponential makes relative; normalising, the same again at most. O is rounded once. A
+    score is off by a product of limbs, of at most max|s|, and by `score_error`.
+    """
+    per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS + score_error
+    exact = p @ v
+    return 2 * per_weight * (p @ np.abs(v)) + U_BF16 * np.abs(exact)
+
+
+def random_case(
+    seed: int, group: int, head_dim: int, keys: int, spread: float = 1.0
+) -> tuple[Doubles, Doubles, Doubles]:
+    rng = np.random.default_rng(seed)
+    q = bf16(rng.standard_normal((group, head_dim)) * spread)
+    return (
+        q,
+        bf16(rng.standard_normal((keys, head_dim))),
+        bf16(rng.standard_normal((keys, head_dim))),
+    )
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("group", [1, 3, 4, 7, 8])
+def test_sweep_over_the_cache_is_attention(kernels: Kernels, head_dim: int, group: int) -> None:
+    # Two full chunks and one of 5 keys.
+    q, k, v = random_case(group, group, head_dim, 2 * CHUNK // head_dim + 5, spread=2.0)
+    scale = head_dim**-0.5
+    s = scores(q, k, scale)
+    p = weights(s)
+    # fp32 sums of head_dim products.
+    rounding = head_dim * 2.0**-24 * (np.abs(q) @ np.abs(k).T).max() * scale
+    error = np.abs(attention(kernels, q, k, v, scale) - p @ v)
+    assert (error <= tolerance(p, v, s, rounding)).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_the_largest_group_fits(kernels: Kernels, head_dim: int) -> None:
+    group = LARGEST_GROUP[head_dim]
+    q, k, v = random_case(3, group, head_dim, CHUNK // head_dim)
+    s = scores(q, k, head_dim**-0.5)
+    p = weights(s)
+    error = np.abs(attention(kernels, q, k, v, head_dim**-0.5) - p @ v)
+    assert (error <= tolerance(p, v, s, 1e-4)).all()
+
+
+def test_a_window_is_a_ring_of_its_last_keys(kernels: Kernels) -> None:
+    q, k, v = random_case(19, 4, 64, 300)
+    window = 150
+    ring = np.empty((2, window, 64))
+    for position in range(300):
+        ring[:, position % window] = k[position], v[position]
+    s = scores(q, k[-window:], 0.125)
+    p = weights(s)
+    error = np.abs(attention(kernels, q, ring[0], ring[1], 0.125) - p @ v[-window:])
+    assert (error <= tolerance(p, v[-window:], s, 1e-4)).all()
+
+
+@pytest.mark.parametrize("cap", [5.0, 50.0])
+def test_softcap(kernels: Kernels, cap: float) -> None:
+    q, k, v = random_case(5, 4, 128, 100, spread=4.0)
+    s = scores(q, k, 128**-0.5, cap)
+    p = weights(s)
+    # tanh is off by 2^-13 of itself, once more where its argument is off.
+    error = np.abs(attention(kernels, q, k, v, 128**-0.5, cap) - p @ v)
+    assert (error <= tolerance(p, v, s, np.abs(s).max() * 2.0**-12)).all()
+
+
+def test_scores_that_grow_by_orders_from_chunk_to_chunk(kernels: Kernels) -> None:
+    # Every chunk moves the maximum, first by far: earlier chunks fade to nothing or nearly.
+    q, k, v = random_case(7, 3, 64, 4 * 64)
+    k = bf16(k * np.repeat([0.01, 1.0, 4.0, 30.0], 64)[:, None])
+    s = scores(q, k, 0.125)
+    p = weights(s)
+    error = np.abs(attention(kernels, q, k, v, 0.125) - p @ v)
+    assert (error <= tolerance(p, v, s, 1e-3)).all()
+
+
+def test_a_long_sweep_does_not_drift(kernels: Kernels) -> None:
+    q, k, v = random_case(9, 4, 128, 128 * 32)
+    s = scores(q, k, 128**-0.5)
+    p = weights(s)
+    got = attention(kernels, q, k, v, 128**-0.5)
+    o = p @ v
+    # A weight's roundings are independent of the next weight's: O is off by a sum of p (v - o)
+    # times errors, uniform up to these.
+    per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS
+    variance = p**2 @ v**2 - 2 * o * (p**2 @ v) + o**2 * (p**2).sum(-1, keepdims=True)
+    deviation = per_weight / 3**0.5 * np.sqrt(variance)
+    assert (np.abs(got - o) <= 6 * deviation + U_BF16 * np.abs(o)).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_probabilities_correction_and_sum_of_one_chunk(kernels: Kernels, head_dim: int) -> None:
+    q, k, _ = random_case(11, 4, head_dim, 2 * CHUNK // head_dim, spread=3.0)
+    scale = head_dim**-0.5
+    t = scores(q, k, scale) * np.log2(np.e)
+    score = Score(kernels, q)
+    m_left = np.full(4, -np.inf)
+    l_left = np.zeros(4)
+    for part in np.split(np.arange(len(k)), 2):
+        score.call(k[part], len(part), scale)
+        m = np.maximum(np.rint(bf16(t[:, part]).max(-1)), m_left)
+        np.testing.assert_array_equal(score.state[:4], m)
+        np.testing.assert_array_equal(score.c, 2.0 ** (m_left - m))
+        # One rounding, the exponential's 2^-15, the score's limbs and sums.
+        exact = 2.0 ** (t[:, part] - m[:, None])
+        relative = U_BF16 + 2.0**-15 + np.abs(t).max() * (U_LIMBS + 2.0**-17)
+        assert (np.abs(score.f - exact) <= relative * exact).all()
+        # l adds the rounded F, in fp32.
+        l_left = l_left * score.c + score.f.sum(-1)
+        np.testing.assert_allclose(score.l, l_left, rtol=score.keys * 2.0**-24)
+        m_left = m
+    np.testing.assert_array_equal(score.state[32:36], score.l.astype(np.float32))
+
+
+@pytest.mark.parametrize("valid", [1, 7, 15, 16, 17, 31, 33, 63, 64])
+def test_keys_past_the_valid_ones_weigh_nothing(kernels: Kernels, valid: int) -> None:
+    q, k, _ = random_case(13, 2, 64, 64)
+    k[valid:] = 3.0e30
+    score = Score(kernels, q)
+    score.call(k, valid, 0.125)
+    assert (score.f[:, valid:] == 0).all()
+    assert (score.f[:, :valid] > 0).all()
+
+
+@pytest.mark.parametrize("begin", [0, 1, 15, 16, 40, 46])
+def test_keys_in_front_of_a_window_weigh_nothing(kernels: Kernels, begin: int) -> None:
+    q, k, _ = random_case(14, 2, 64, 64)
+    k[:begin] = 3.0e30
+    score = Score(kernels, q)
+    score.call(k, 47, 0.125, begin=begin)
+    assert (score.f[:, :begin] == 0).all()
+    assert (score.f[:, begin:47] > 0).all()
+    assert (score.f[:, 47:] == 0).all()
+
+
+def test_rescaling_is_exact(kernels: Kernels) -> None:
+    rng = np.random.default_rng(15)
+    value = Value(kernels, 4, 64)
+    value.y[:256] = rng.standard_normal(256).astype(np.float32)
+    before = value.y[:256].astype(np.float64).reshape(4, 64)
+    fcl = aligned(4352, np.uint8)
+    fcl[4096:4112].view(np.float32)[:] = c = np.array([1.0, 0.5, 2.0**-20, 0.0], np.float32)
+    fcl[4224:4352].view(np.float32)[:] = np.arange(32)
+    value.call(fcl, np.zeros((64, 64)))
+    np.testing.assert_array_equal(value.y[:256].reshape(4, 64), before * c[:, None])
+    np.testing.assert_array_equal(value.y[2048:], np.arange(32))
+
+
+def test_output_divides_by_the_sum(kernels: Kernels) -> None:
+    rng = np.random.default_rng(17)
+    value = Value(kernels, 8, 128)
+    y = rng.standard_normal((8, 128))
+    value.y[:1024] = y.reshape(-1)
+    value.y[2048:2056] = sums = rng.uniform(0.5, 1000, 8)
+    exact = y / sums[:, None]
+    assert (np.abs(value.output() - exact) <= (U_BF16 + U_LIMBS) * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_a_group_of_four_keeps_up_with_its_stream(head_dim: int) -> None:
+    stream = 2 * CHUNK / 4
+    score = catalog.FLOW_KV_SCORES.cycles("aie2p", (4, head_dim, 0, 64, 0, 0))
+    value = catalog.FLOW_KV_VALUES.cycles("aie2p", (4, head_dim))
+    assert max(score, value) < stream

@@ -1,0 +1,391 @@
+"""FlowQKV's kernels: a prompt's attention, sweep after sweep, against attention in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from attention_reference import (
+    BF16,
+    U_BF16,
+    U_BFP16,
+    U_LIMBS,
+    Doubles,
+    aligned,
+    bf16,
+    bfp16,
+    bits,
+    in_buffer,
+    scores,
+    to_cache_blocks,
+    weights,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ort_aie_ep.aie_kernels import catalog_attention as catalog
+from ort_aie_ep.npu.kernels import Kernels
+
+CHUNK = 2048
+# Of exp2_coarse (float_math.h): a cubic with bfloat16 steps.
+EXPONENTIAL = 0.003
+
+
+@dataclass(frozen=True)
+class Case:
+    """One KV head of a prompt."""
+
+    head_dim: int
+    group: int
+    chunk_rows: int
+    past: int
+    prompt: int
+    window: int = 0
+    causal: bool = True
+    softcap: float = 0.0
+    chunks_per_sweep: int = 2
+    spread: float = 1.0
+
+    @property
+    def total(self) -> int:
+        return self.past + self.prompt
+
+    @property
+    def keys(self) -> int:
+        return CHUNK // self.head_dim
+
+    @property
+    def rows(self) -> int:
+        return self.group * self.chunk_rows
+
+    def tensors(self, seed: int) -> tuple[Doubles, Doubles, Doubles]:
+        """q (group, prompt, head_dim), k and v (total, head_dim)."""
+        rng = np.random.default_rng(seed)
+        q = rng.standard_normal((self.group, self.prompt, self.head_dim)) * self.spread
+        k, v = rng.standard_normal((2, self.total, self.head_dim))
+        return bf16(q), bf16(k), bf16(v)
+
+    def attended(self) -> np.ndarray:
+        """(prompt, total) bool."""
+        query = self.past + np.arange(self.prompt)[:, None]
+        key = np.arange(self.total)[None, :]
+        seen = np.ones((self.prompt, self.total), bool)
+        if self.causal:
+            seen &= key <= query
+        if self.window:
+            seen &= key > query - self.window
+        return seen
+
+
+def padded(rows: Doubles, count: int, fill: float) -> Doubles:
+    return np.vstack([rows, np.full((count - len(rows), rows.shape[1]), fill)])
+
+
+class Tiles:
+    """A pair of cores with one chunk of queries."""
+
+    def __init__(self, kernels: Kernels, case: Case, sweep: int, chunk: int) -> None:
+        self.kernels, self.case = kernels, case
+        self.plan = aligned(16, np.int32)
+        kernels.call(
+            catalog.FLOW_QKV_SCHEDULE,
+            *(self.plan, sweep, chunk, case.chunks_per_sweep, case.chunk_rows),
+            *(case.past, case.total, case.window, int(case.causal), case.keys),
+        )
+        self.state = aligned(256, np.float32, np.nan)
+        self.q = aligned(8192, BF16, np.nan)
+        self.qt = aligned(8192, BF16, np.nan)
+        self.fcl = aligned(9216, np.uint8, 0xFF)
+        self.y = aligned(8320, np.float32, np.nan)
+
+    def begin(self, q: Doubles) -> None:
+        """q (rows, head_dim)."""
+        pieces = padded(q.reshape(1, -1), 1, 0.0).reshape(-1)
+        pieces = np.pad(pieces, (0, -pieces.size % 512)).reshape(-1, 512)
+        for index, piece in enumerate(pieces):
+            self.kernels.call(catalog.FLOW_QKV_LOAD_Q, in_buffer(piece, 512, BF16), self.q, index)
+        self.kernels.call(
+            catalog.FLOW_QKV_BEGIN,
+            *(self.q, self.qt, self.state, self.case.head_dim, self.case.rows),
+        )
+        self.kernels.call(catalog.FLOW_QKV_VALUES_BEGIN, self.y)
+
+    def score(self, k: Doubles, index: int, scale: float) -> None:
+        case = self.case
+        self.kernels.call(
+            catalog.FLOW_QKV_SCORES,
+            *(self.q, self.qt, in_buffer(to_cache_blocks(k), CHUNK, BF16), self.fcl, self.state),
+            *(self.plan, case.head_dim, case.rows, case.chunk_rows, index, case.total),
+            *(case.window, int(case.causal), bits(scale), bits(case.softcap)),
+        )
+
+    def value(self, v: Doubles) -> None:
+        self.kernels.call(
+            catalog.FLOW_QKV_VALUES,
+            *(self.fcl, in_buffer(to_cache_blocks(v), CHUNK, BF16), self.y),
+            *(self.case.head_dim, self.case.rows),
+        )
+
+    def f(self) -> Doubles:
+        """(rows, keys)"""
+        rows, keys = self.case.rows, self.case.keys
+        blocks = self.fcl[: 2 * rows * keys].view(BF16).astype(np.float64)
+        return blocks.reshape(keys // 8, rows // 8, 8, 8).transpose(1, 2, 0, 3).reshape(rows, keys)
+
+    def c(self) -> Doubles:
+        return self.fcl[8192:8704].view(np.float32)[: self.case.rows].astype(np.float64)
+
+    def l(self) -> Doubles:  # noqa: E743
+        return self.fcl[8704:9216].view(np.float32)[: self.case.rows].astype(np.float64)
+
+    def output(self) -> Doubles:
+        pieces = []
+        for index in range(-(-self.case.rows * self.case.head_dim // 512)):
+            o = aligned(512, BF16)
+            self.kernels.call(catalog.FLOW_QKV_OUTPUT, self.y, o, index, self.case.head_dim)
+            pieces.append(o.astype(np.float64))
+        flat = np.concatenate(pieces)[: self.case.rows * self.case.head_dim]
+        return flat.reshape(self.case.rows, self.case.head_dim)
+
+
+def prompt_attention(kernels: Kernels, case: Case, q: Doubles, k: Doubles, v: Doubles) -> Doubles:
+    """All sweeps, each chunk of queries on its own pair of cores; (group, prompt, head_dim)."""
+    out = np.full(q.shape, np.nan)
+    per_sweep = case.chunks_per_sweep * case.chunk_rows
+    # Keys past the last are garbage; values are zero, for they share exponents.
+    k_rows = padded(k, case.total + 2 * CHUNK // case.head_dim, 3.0e30)
+    v_rows = padded(v, case.total + 2 * CHUNK // case.head_dim, 0.0)
+    for sweep in range(-(-case.prompt // per_sweep)):
+        for chunk in range(case.chunks_per_sweep):
+            tiles = Tiles(kernels, case, sweep, chunk)
+            first = sweep * per_sweep + chunk * case.chunk_rows
+            queries = np.zeros((case.group, case.chunk_rows, case.head_dim))
+            real = max(0, min(case.prompt - first, case.chunk_rows))
+            queries[:, :real] = q[:, first : first + real]
+            tiles.begin(queries.reshape(case.rows, case.head_dim))
+            for index in range(tiles.plan[0]):
+                at = tiles.plan[1] + index * case.keys
+                tiles.score(k_rows[at : at + case.keys], index, case.head_dim**-0.5)
+                tiles.value(v_rows[at : at + case.keys])
+            o = tiles.output().reshape(case.group, case.chunk_rows, case.head_dim)
+            out[:, first : first + real] = o[:, :real]
+    return out
+
+
+def expected(case: Case, q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
+    """Attention of what the multiplier sees of q, k and v, and how far O may be from it.
+
+    bfp16 blocks run over 8 dimensions of a query or a key, and over 8 keys of one dimension of v.
+    Their rounding is part of the expected result; that of F is not: beside the exponential's error
+    and a rounding to bfloat16, an F is off by 2^-7 of the largest of its 8 keys. Normalising, the
+    same again at most, as l sums what the values are multiplied with. O is rounded once.
+    """
+    scale = case.head_dim**-0.5
+    k_seen = bfp16(k, -1)
+    v_seen = bfp16(padded(v, -(-case.total // 8) * 8, 0.0), 0)[: case.total]
+    out, error = np.zeros(q.shape), np.zeros(q.shape)
+    for head in range(case.group):
+        s = scores(bfp16(q[head], -1), k_seen, scale, case.softcap)
+        p = weights(s, case.attended())
+        out[head] = p @ v_seen
+        blocks = padded(p.T, -(-case.total // 8) * 8, 0.0).T.reshape(case.prompt, -1, 8)
+        shared = np.repeat(blocks.max(-1), 8, axis=1)[:, : case.total]
+        score_error = np.abs(s).max() * (U_LIMBS + (2.0**-12 if case.softcap else 0))
+        per_weight = (EXPONENTIAL + U_BF16 + score_error) * p + U_BFP16 * shared
+        # Each |error of a weight| * |v - o| at most.
+        error[head] = per_weight @ np.abs(v_seen) + per_weight.sum(-1)[:, None] * np.abs(out[head])
+        error[head] = 1.02 * error[head] + U_BF16 * np.abs(out[head])
+    return out, error
+
+
+CASES = [
+    Case(head_dim=64, group=4, chunk_rows=32, past=0, prompt=100),
+    Case(head_dim=64, group=1, chunk_rows=8, past=0, prompt=33),
+    Case(head_dim=64, group=3, chunk_rows=8, past=40, prompt=21),
+    Case(head_dim=64, group=7, chunk_rows=16, past=3, prompt=64),
+    Case(head_dim=128, group=4, chunk_rows=16, past=0, prompt=70),
+    Case(head_dim=128, group=3, chunk_rows=16, past=129, prompt=40),
+    Case(head_dim=128, group=7, chunk_rows=8, past=5, prompt=20),
+    Case(head_dim=128, group=8, chunk_rows=8, past=0, prompt=17),
+    Case(head_dim=256, group=4, chunk_rows=8, past=0, prompt=37),
+    Case(head_dim=256, group=1, chunk_rows=24, past=11, prompt=50),
+    Case(head_dim=256, group=3, chunk_rows=8, past=64, prompt=9),
+    Case(head_dim=256, group=8, chunk_rows=4, past=10, prompt=13),
+    Case(head_dim=64, group=4, chunk_rows=32, past=0, prompt=90, causal=False),
+    Case(head_dim=256, group=2, chunk_rows=16, past=7, prompt=40, causal=False),
+    Case(head_dim=64, group=2, chunk_rows=32, past=0, prompt=150, window=20),
+    Case(head_dim=128, group=4, chunk_rows=16, past=100, prompt=60, window=33),
+    Case(head_dim=256, group=4, chunk_rows=8, past=50, prompt=40, window=1),
+    Case(head_dim=128, group=2, chunk_rows=16, past=9, prompt=50, window=16, causal=False),
+    Case(head_dim=128, group=4, chunk_rows=16, past=0, prompt=40, softcap=5.0, spread=4.0),
+    Case(head_dim=256, group=2, chunk_rows=16, past=0, prompt=40, softcap=50.0, window=30),
+    Case(head_dim=128, group=1, chunk_rows=8, past=0, prompt=70, chunks_per_sweep=4),
+    Case(head_dim=64, group=4, chunk_rows=32, past=0, prompt=64, spread=12.0),
+]
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return Kernels("aie2p")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sweeps_over_a_prompt_are_attention(kernels: Kernels, case: Case) -> None:
+    q, k, v = case.tensors(CASES.index(case))
+    out, error = expected(case, q, k, v)
+    assert (np.abs(prompt_attention(kernels, case, q, k, v) - out) <= error).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_of_q_k_and_v_before_bfp16_too(kernels: Kernels, head_dim: int) -> None:
+    # In mean over outputs: a score is off by sums of head_dim products with independent relative
+    # errors of at most 2^-7 sqrt(2) of a block's largest value, which for 8 normal values is below
+    # 2.2 in mean square; of such errors, uniform, the deviation is 1 / sqrt(3).
+    case = Case(head_dim=head_dim, group=2, chunk_rows=16, past=64, prompt=32)
+    q, k, v = case.tensors(head_dim)
+    exact = np.stack(
+        [weights(scores(q[h], k, head_dim**-0.5), case.attended()) @ v for h in (0, 1)]
+    )
+    one_rounding = U_BFP16 * 2.2 / 3**0.5
+    score_deviation = one_rounding * 2**0.5
+    weights_left = 1 / np.sqrt(case.past)  # of so many keys with |v - o| about 1
+    deviation = weights_left * (score_deviation + one_rounding + EXPONENTIAL) + one_rounding / 8
+    error = prompt_attention(kernels, case, q, k, v) - exact
+    assert np.sqrt((error**2).mean()) <= deviation
+
+
+def score_one_chunk(kernels: Kernels, case: Case, k: Doubles, q: Doubles, index: int = 0) -> Tiles:
+    tiles = Tiles(kernels, case, 0, 0)
+    tiles.begin(q)
+    tiles.score(k, index, case.head_dim**-0.5)
+    return tiles
+
+
+def test_a_fully_masked_chunk_changes_nothing(kernels: Kernels) -> None:
+    case = Case(head_dim=128, group=2, chunk_rows=8, past=0, prompt=32, chunks_per_sweep=4)
+    rng = np.random.default_rng(1)
+    q, k, v = bf16(rng.standard_normal((3, 16, 128)))
+    tiles = score_one_chunk(kernels, case, k, q)
+    tiles.value(v)
+    state, y = tiles.state.copy(), tiles.y.copy()
+    # Queries 0 to 7 do not see keys 16 to 31.
+    tiles.score(k, 1, 1.0)
+    assert (tiles.f() == 0).all()
+    assert (tiles.c() == 1).all()
+    np.testing.assert_array_equal(tiles.state[:16], state[:16])
+    np.testing.assert_array_equal(tiles.state[128:144], state[128:144])
+    tiles.value(v)
+    np.testing.assert_array_equal(tiles.y[:2048], y[:2048])
+    np.testing.assert_array_equal(tiles.y[8192:8208], y[8192:8208])
+
+
+def test_rows_without_any_key_are_zero(kernels: Kernels) -> None:
+    # A window of 4 in a sweep that starts before it: the first chunk is masked for late queries.
+    case = Case(head_dim=128, group=1, chunk_rows=16, past=0, prompt=16, window=4)
+    rng = np.random.default_rng(2)
+    q, k, v = bf16(rng.standard_normal((3, 16, 128)))
+    tiles = Tiles(kernels, case, 0, 0)
+    tiles.plan[1] = 64  # keys 64 to 79: past every query
+    tiles.begin(q)
+    tiles.score(k, 0, 1.0)
+    tiles.value(v)
+    assert (tiles.f() == 0).all()
+    assert (tiles.output() == 0).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_probabilities_correction_and_sum_of_a_chunk(kernels: Kernels, head_dim: int) -> None:
+    rows = 8192 // head_dim
+    case = Case(head_dim, 1, rows, past=0, prompt=rows, causal=False, chunks_per_sweep=1)
+    rng = np.random.default_rng(head_dim)
+    q = bf16(rng.standard_normal((rows, head_dim)))
+    k = bf16(rng.standard_normal((2 * case.keys, head_dim)))
+    t = scores(bfp16(q, -1), bfp16(k, -1), head_dim**-0.5) * np.log2(np.e)
+    tiles = Tiles(kernels, case, 0, 0)
+    tiles.begin(q)
+    m_left, l_left = np.full(rows, -np.inf), np.zeros(rows)
+    for index, part in enumerate(np.split(np.arange(len(k)), 2)):
+        tiles.score(k[part], index, head_dim**-0.5)
+        m = tiles.state[:rows].astype(np.float64)
+        # The rounded maximum of rounded scores, which fp32 may have moved by a rounding.
+        assert (m == np.rint(m)).all()
+        assert (np.abs(m - np.maximum(t[:, part].max(-1), m_left)) <= 0.5 + 2 * U_BF16 * 8).all()
+        np.testing.assert_array_equal(tiles.c(), 2.0 ** (m_left - m))
+        exact = 2.0 ** (t[:, part] - m[:, None])
+        relative = U_BF16 + EXPONENTIAL + np.abs(t).max() * U_LIMBS
+        assert (np.abs(tiles.f() - exact) <= relative * exact).all()
+        # The sum of F as bfp16, in fp32.
+        l_left = l_left * tiles.c() + bfp16(tiles.f(), -1).sum(-1)
+        np.testing.assert_allclose(tiles.l(), l_left, rtol=case.keys * 2.0**-24)
+        m_left = m
+
+
+def test_all_roundings_lose_less_than_the_exponential_of_the_core_would(kernels: Kernels) -> None:
+    # aie::exp2 is 2^floor(x) (1 + frac(x)), up to 6.1 % high (mlir-aie); here alone in float64.
+    case = Case(head_dim=64, group=1, chunk_rows=64, past=64, prompt=64, chunks_per_sweep=1)
+    q, k, v = case.tensors(6)
+    out, _ = expected(case, q, k, v)
+    t = scores(bfp16(q[0], -1), bfp16(k, -1), 0.125) * np.log2(np.e)
+    x = np.where(case.attended(), t - np.rint(t.max(-1, keepdims=True)), -np.inf)
+    whole = np.floor(np.maximum(x, -200))
+    f = np.where(case.attended(), 2.0**whole * (1 + x - whole), 0.0)
+    interpolated = f @ bfp16(v, 0) / f.sum(-1, keepdims=True)
+    error = prompt_attention(kernels, case, q, k, v) - out
+    assert (error**2).mean() < ((interpolated - out[0]) ** 2).mean() / 2
+
+
+def test_output_of_partial_rows(kernels: Kernels) -> None:
+    case = Case(head_dim=256, group=1, chunk_rows=24, past=0, prompt=24)
+    rng = np.random.default_rng(4)
+    tiles = Tiles(kernels, case, 0, 0)
+    y = rng.standard_normal((24, 256))
+    tiles.y[:6144] = y.reshape(3, 8, 32, 8).transpose(0, 2, 1, 3).reshape(-1)
+    tiles.y[8192:8216] = sums = rng.uniform(0.5, 1000, 24)
+    exact = y / sums[:, None]
+    assert (np.abs(tiles.output() - exact) <= (U_BF16 + U_LIMBS) * np.abs(exact)).all()
+
+
+@given(
+    sweep=st.integers(0, 5),
+    chunks_per_sweep=st.integers(1, 4),
+    chunk_rows=st.sampled_from([4, 8, 16, 32]),
+    past=st.integers(0, 100),
+    prompt=st.integers(1, 200),
+    window=st.one_of(st.just(0), st.integers(1, 80)),
+    causal=st.booleans(),
+    keys=st.sampled_from([8, 16, 32]),
+)
+def test_the_schedule_covers_exactly_the_keys_needed(
+    sweep: int,
+    chunks_per_sweep: int,
+    chunk_rows: int,
+    past: int,
+    prompt: int,
+    window: int,
+    causal: bool,
+    keys: int,
+) -> None:
+    total = past + prompt
+    case = Case(64, 1, chunk_rows, past, prompt, window, causal)
+    queries = np.arange(prompt)
+    per_sweep = chunks_per_sweep * chunk_rows
+    mine = queries // per_sweep == sweep
+    plans = []
+    for chunk in range(chunks_per_sweep):
+        plan = aligned(16, np.int32)
+        Kernels("aie2p").call(
+            catalog.FLOW_QKV_SCHEDULE,
+            *(plan, sweep, chunk, chunks_per_sweep, chunk_rows, past, total, window, int(causal)),
+            keys,
+        )
+        assert plan[2] == past + (sweep * chunks_per_sweep + chunk) * chunk_rows
+        plans.append((plan[0], plan[1]))
+    assert len(set(plans)) == 1
+    count, first = plans[0]
+    if not mine.any():
+        return
+    needed = np.flatnonzero(case.attended()[mine].any(0))
+    # Chunks of keys that somebody attends to, and no others at either end.
+    assert first == needed[0] // keys * keys
+    assert count == needed[-1] // keys - first // keys + 1
