@@ -185,9 +185,10 @@ def _line(outcome: Outcome) -> str:
     m, k, n = outcome.size
     own, all_in = outcome.arithmetic, outcome.rounding
     rate = 2 * m * k * n / outcome.seconds / 1e12
+    slower = outcome.read / NPU1_READ * 1e6
     return (
         f"{f'{m} x {k} x {n}':>18} {outcome.seconds * 1e6:9.1f} µs {rate:5.2f} TFLOP/s, "
-        f"reads {outcome.read / 1e6:6.1f} MB ({outcome.read / NPU1_READ * 1e6:8.1f} µs at 28.1 GB/s); "
+        f"reads {outcome.read / 1e6:6.1f} MB ({slower:8.1f} µs at 28.1 GB/s); "
         f"{own.mean:.1e} {own.largest:.1e}; "
         f"{all_in.mean:.4%} {all_in.deviation:.4%} {all_in.largest:.4%}"
     )
