@@ -170,8 +170,8 @@ def main() -> int:
         ("with the rounding of the operands", [o.rounding for o in outcomes]),
     ):
         print(
-            f"{name}: mean at most {max(e.mean for e in errors):.4%} (paper 5: {PAPER_MEAN:.2%}), "
-            f"largest {max(e.largest for e in errors):.4%} (paper 5: {PAPER_LARGEST:.1%})"
+            f"{name}: mean at most {max(e.mean for e in errors):.3g} (paper 5: {PAPER_MEAN:g}), "
+            f"largest {max(e.largest for e in errors):.3g} (paper 5: {PAPER_LARGEST:g})"
         )
     _print_switches(session, outcomes)
     return int(
