@@ -33,7 +33,7 @@ from ort_aie_ep.npu.core import CoreProcess
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import TILES, WORD, Tile
 from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
-from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
     Clock,
@@ -447,7 +447,10 @@ class Session:
     def build(
         self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
     ) -> list[np.ndarray]:
-        """The instruction words of each run of `sequence` for a shape."""
+        """The instruction words of each run of `sequence` for a shape.
+
+        Raises DesignError for a shape that the sequence refuses.
+        """
         from ort_aie_ep import _native
 
         order = list(buffers)
@@ -457,7 +460,11 @@ class Session:
             "parameters": dict(parameters),
             "arguments": {name: (order.index(name), 0) for name in names},
         }
-        return [np.asarray(run["words"]) for run in _native.npu_build(self._manifest, [step])]
+        try:
+            runs = _native.npu_build(self._manifest, [step])
+        except ValueError as error:
+            raise DesignError(str(error)) from error
+        return [np.asarray(run["words"]) for run in runs]
 
     def run(
         self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]

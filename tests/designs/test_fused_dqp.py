@@ -100,7 +100,7 @@ def test_time_is_that_of_the_weight_channels() -> None:
 )
 def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: str) -> None:
     session = Session(fused_dqp.build(device("npu2")))
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("matvec", {**shape, "bias": 0, "activation": 0}, ["x", "w", "bias", "y"])
 
 
