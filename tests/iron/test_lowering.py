@@ -38,6 +38,12 @@ SHAPES: dict[str, list[Callable[[int], dict[str, int]]]] = {
         lambda _: {"N": 288, "K": 512, "bias": 0, "activation": 1},  # with an incomplete round
         lambda columns: {"N": 256 * min(4, columns), "K": 256, "bias": 1, "activation": 0},
     ],
+    "dequant": [lambda columns: {"blocks": 8 * columns + 5}],  # the last object is moved back
+    "gemm": [
+        lambda _: {"M": 100, "K": 512, "N": 1024},
+        # An incomplete megatile.
+        lambda columns: {"M": 65, "K": 256, "N": {1: 800, 2: 384}.get(columns, 160)},
+    ],
 }
 
 
