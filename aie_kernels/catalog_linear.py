@@ -80,8 +80,8 @@ DQP_LOAD_BIAS = Kernel(
     "dqp_load_bias",
     "fused_dqp.cc",
     (Array("bf16", 256), Array("bf16", 2560), int, int, int),
-    # The quotient is counted up, six cycles each.
-    lambda arch, scalars: CALL + 10 + 6 * (scalars[0] // (scalars[2] // 8)),
+    # The quotient is counted up and eight places are looked at, six cycles each.
+    lambda arch, scalars: CALL + 10 + 6 * (8 * scalars[0] // scalars[2] + 8),
 )
 DQP_ZERO = Kernel("dqp_zero", "fused_dqp.cc", (Array("f32", 32),), _fixed(CALL))
 DQP_BLOCK = Kernel(

@@ -41,7 +41,15 @@ from ort_aie_ep.npu.design import (
 from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.sequence import Expr, Sequence, at_most, equal, less, minimum
+from ort_aie_ep.npu.sequence import (
+    Expr,
+    Sequence,
+    at_most,
+    ceil_div,
+    equal,
+    less,
+    minimum,
+)  # fmt: skip
 
 BLOCK = 5120  # bytes of a Q4NX block
 BLOCK_ROWS = 32
@@ -188,15 +196,19 @@ def add_sequence(design: Design, columns: int) -> Sequence:
 
     # The data first, so that it is on its way while the parameters are written.
     s.transfer("x", x, offset=0, run=2 * K)
-    pieces = bias * (full + tail) * (a_round * BLOCK_ROWS // BLOCK_COLUMNS)
+    round_biases = a_round * BLOCK_ROWS
+    biases = (full + tail) * round_biases
+    pieces = bias * ceil_div(biases, BLOCK_COLUMNS)
     for name in design.workers:
         if name.startswith("dqp"):
             s.start(name, blocks, pieces, blocks, full + tail, bias + 2 * activation)
     with s.when(bias):
-        s.transfer("x", b, offset=0, run=full * (a_round * BLOCK_ROWS * 2))
+        s.transfer("x", b, offset=0, run=full * (round_biases * 2))
         with s.when(tail):
             for c in range(columns):
                 s.transfer("x", b, offset=base(c) * (BLOCK_ROWS * 2), run=CORES * BLOCK_ROWS * 2)
+        with s.when(biases % BLOCK_COLUMNS):  # half a piece, to fill the last one up
+            s.transfer("x", b, offset=0, run=BLOCK_COLUMNS)
     column_bytes = CORES * BLOCK_ROWS * 2
     for c in range(columns):
         s.transfer(

@@ -12,7 +12,18 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.errors import AieError
 
 # As `--help` lists them: in the order in which one meets them.
-_ORDER = ("demo", "compile", "run", "explain", "bench", "accuracy", "doctor", "synth", "simulate")
+_ORDER = (
+    "demo",
+    "compile",
+    "run",
+    "explain",
+    "bench",
+    "accuracy",
+    "doctor",
+    "synth",
+    "simulate",
+    "kernels",
+)
 
 
 class _Commands(TyperGroup):

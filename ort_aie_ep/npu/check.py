@@ -195,6 +195,7 @@ class _Examination:
 
     def _descriptors(self, configuration: Configuration) -> None:
         counts: dict[tuple[Tile, str], dict[str, int]] = defaultdict(dict)
+        top: dict[Tile, int] = {}  # the highest address of a buffer
         for channel in configuration.channels:
             which = ""
             if channel.tile.kind == "mem":
@@ -202,6 +203,15 @@ class _Examination:
             by = counts[channel.tile, which]
             by[channel.fifo] = by.get(channel.fifo, 0) + len(channel.ring)
             self._descriptor_fields(channel)
+            last = max(d.address for d in channel.ring)
+            top[channel.tile] = max(top.get(channel.tile, 0), last + _DMA_BASE[channel.tile.kind])
+        for tile, address in sorted(top.items()):
+            limit = (1 << _ADDRESS_BITS[tile.kind]) - 1
+            if address // WORD > limit:
+                self._refuse(
+                    tile, "descriptor address",
+                    f"a buffer is at word {address // WORD:,}, the limit is {limit:,}",
+                )  # fmt: skip
         for (tile, which), by in sorted(counts.items()):
             limit = TILES[tile.kind].descriptors // (2 if which else 1)
             self._use(
@@ -217,14 +227,6 @@ class _Examination:
                     channel.tile, "descriptor length",
                     f"fifo {channel.fifo} moves {descriptor.words:,} words at a time, the limit is "
                     f"{facts.max_words:,}",
-                )  # fmt: skip
-            address = (_DMA_BASE[channel.tile.kind] + descriptor.address) // WORD
-            last = (1 << _ADDRESS_BITS[channel.tile.kind]) - 1
-            if address > last:
-                self._refuse(
-                    channel.tile, "descriptor address",
-                    f"fifo {channel.fifo} has a buffer at word {address:#x}, the limit is "
-                    f"{last:#x}",
                 )  # fmt: skip
         words = {descriptor.words for descriptor in channel.ring}
         layout = channel.ring[0].layout
@@ -390,6 +392,9 @@ def _layout_mistakes(layout: Layout, tile: Tile, words: int) -> Iterator[str]:
     """What of a layout does not go into the fields of a descriptor, or is no reordering."""
     facts = TILES[tile.kind]
     dimensions = layout.dimensions
+    if not dimensions:
+        yield "has no dimensions"
+        return
     if len(dimensions) > facts.dimensions:
         yield f"has {len(dimensions)} dimensions {dimensions}, the limit is {facts.dimensions}"
     if any(count < 1 for count, _ in dimensions):
@@ -411,6 +416,9 @@ def _layout_mistakes(layout: Layout, tile: Tile, words: int) -> Iterator[str]:
         # The outermost has no field: the length says where it ends.
         if place > 0 and count > facts.max_wrap:
             yield f"counts {count} in dimension {place}, the limit is {facts.max_wrap}"
+    if layout.words != words:
+        yield f"moves {layout.words * WORD} bytes by {dimensions}, of an object of {words * WORD}"
+        return
     offsets = layout.offsets()
     if offsets.min() < 0 or offsets.max() >= words * WORD:
         yield (

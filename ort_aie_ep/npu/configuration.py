@@ -251,14 +251,14 @@ class _Allocator:
         return pool
 
     def _link(self, link: Link) -> None:
-        whole_end = _end_at(link.whole, link.tile)
-        parts = [(_end_at(f, link.tile), f) for f in link.parts]
+        whole_end = link.whole.end(link.tile)
+        parts = [(f.end(link.tile), f) for f in link.parts]
         if len(parts) > 1 and whole_end.layout is not None:
             raise DesignError(
                 f"fifo {link.whole.name} at {link.tile}: a layout cannot walk across the segments "
                 "of a split or join; put it on the segments' fifos"
             )
-        size = (whole_end.object or link.whole.object).bytes
+        size = link.whole.object_at(link.tile).bytes
         bases = [
             self._reserve(link.tile, f"{link.whole.name}[{i}]", size)
             for i in range(whole_end.depth)
@@ -275,14 +275,14 @@ class _Allocator:
         entries: list[tuple[int, int, Lock | None, Lock | None]] = []
         for base in bases:
             for (_, part), offset, (free, filled) in zip(parts, link.offsets, locks, strict=True):
-                segment = part.object.bytes if len(parts) > 1 else size
+                segment = part.object_at(link.tile).bytes if len(parts) > 1 else size
                 if incoming:
                     entries.append((base + offset, segment, free, filled))
                 else:
                     entries += _repeated(base + offset, segment, filled, free, link.whole.repeat)
         self._ring(link.whole, whole_end, entries)
         for (end, part), offset, (free, filled) in zip(parts, link.offsets, locks, strict=True):
-            segment = part.object.bytes if len(parts) > 1 else size
+            segment = part.object_at(link.tile).bytes if len(parts) > 1 else size
             entries = []
             for base in bases:
                 if incoming:
@@ -303,10 +303,15 @@ class _Allocator:
             )
 
     def _worker(self, worker: Worker) -> None:
-        pools = {
-            port: self._pools[fifo.name, worker.tile]
-            for port, fifo in (*worker.inputs.items(), *worker.outputs.items())
-        }
+        pools = {}
+        for port, fifo in (*worker.inputs.items(), *worker.outputs.items()):
+            pool = self._pools.get((fifo.name, worker.tile))
+            if pool is None:
+                raise DesignError(
+                    f"worker {worker.name} on {worker.tile}, port {port}: fifo {fifo.name} has no "
+                    "end there"
+                )
+            pools[port] = pool
         buffers = {
             b.name: self._reserve(worker.tile, f"{worker.name}.{b.name}", b.array.bytes)
             for b in worker.buffers
@@ -316,13 +321,6 @@ class _Allocator:
         )
         go = self._lock(worker.tile, f"{worker.name} go", 0)
         self._out.workers[worker.name] = WorkerPlan(worker, pools, buffers, parameters, go)
-
-
-def _end_at(fifo: Fifo, tile: Tile) -> End:
-    for end in (fifo.producer, *fifo.consumers):
-        if end.tile == tile:
-            return end
-    raise DesignError(f"link at {tile}: fifo {fifo.name} has no end there")
 
 
 def _repeated(

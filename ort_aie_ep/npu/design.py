@@ -87,6 +87,17 @@ class Fifo:
     packet: int | None = None
     repeat: int = 1  # how often a memory tile sends each object
 
+    def end(self, tile: Tile) -> End:
+        """The end at `tile`. Raises DesignError when there is none."""
+        for end in (self.producer, *self.consumers):
+            if end.tile == tile:
+                return end
+        raise DesignError(f"fifo {self.name} has no end at {tile}")
+
+    def object_at(self, tile: Tile) -> Array:
+        """The object as the end at `tile` takes it. Raises DesignError when there is no end."""
+        return self.end(tile).object or self.object
+
 
 @dataclass(frozen=True, eq=False)
 class Link:
@@ -284,11 +295,12 @@ class Design:
     def _link(self, tile: Tile, sources: SequenceOf[Fifo], destinations: SequenceOf[Fifo]) -> Link:
         many = sources if len(sources) > 1 else destinations
         whole = destinations[0] if len(sources) > 1 else sources[0]
-        sizes = [f.object.bytes for f in many]
-        if sum(sizes) != whole.object.bytes:
+        sizes = [f.object_at(tile).bytes for f in many]
+        total = whole.object_at(tile).bytes
+        if sum(sizes) != total:
             raise DesignError(
                 f"link at {tile}: segments of {sizes} bytes must fill the object of fifo "
-                f"{whole.name}, {whole.object.bytes} bytes, exactly"
+                f"{whole.name}, {total} bytes, exactly"
             )
         offsets = tuple(int(x) for x in np.cumsum([0, *sizes[:-1]]))
         link = Link(tile, tuple(sources), tuple(destinations), offsets)

@@ -13,11 +13,9 @@ the next run would start from there.
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import simpy
@@ -27,16 +25,14 @@ from ort_aie_ep.npu.configuration import (
     Configuration,
     Direction,
     Lock,
-    Pool,
     Port,
-    WorkerPlan,
     configure,
 )  # fmt: skip
-from ort_aie_ep.npu.design import Acquire, Call, Core, Design, Parameters, Read, Release, Worker
+from ort_aie_ep.npu.core import CoreProcess
+from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import TILES, WORD, Tile
 from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
 from ort_aie_ep.npu.errors import SimulationError, StreamError
-from ort_aie_ep.npu.kernel import DTYPES, Array
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
     Clock,
@@ -105,6 +101,7 @@ class Machine:
         self._locks = {(k.tile, k.id): LockCell(self.env, k) for k in self.configuration.locks}
         self._shim_words: dict[tuple[Tile, int], np.ndarray] = {}
         self._iterations: dict[tuple[Tile, int], int] = {}
+        self._written: set[tuple[Tile, int]] = set()  # words that streams have stored
         self._streams: list[StreamState] = []
         self._cores: list[CoreProcess] = []
         self._build()
@@ -115,6 +112,10 @@ class Machine:
         if tile not in self._memory:
             self._memory[tile] = aligned_bytes(TILES[tile.kind].memory)
         return self._memory[tile]
+
+    def written(self, tile: Tile, address: int) -> bool:
+        """Whether a stream has stored the word at a byte address of a tile."""
+        return (tile, address) in self._written
 
     def lock(self, lock: Lock) -> LockCell:
         """The cell of a lock of the configuration."""
@@ -340,6 +341,7 @@ class Machine:
         if tile.kind != "shim" and offset + 4 * len(values) <= TILES[tile.kind].memory:
             data = np.array(values, dtype=np.uint32).view(np.uint8)
             self.memory(tile)[offset : offset + data.size] = data
+            self._written.update((tile, offset + WORD * i) for i in range(len(values)))
             return
         raise StreamError(
             f"{what} writes {len(values)} words to offset {offset:#x} of {tile}: the simulator "
@@ -421,165 +423,3 @@ def _shim_ports(tile: Tile) -> list[Port]:
         for direction in get_args(Direction)
         for index in range(SHIM_CHANNELS)
     ]
-
-
-class CoreProcess(Core):
-    """A worker at work: drives the generator of its body."""
-
-    def __init__(self, machine: Machine, plan: WorkerPlan) -> None:
-        self.plan = plan
-        self.kernel_seconds = 0.0
-        self.wait_seconds = 0.0
-        self.waits_for = ""
-        self.idle = True
-        self._machine = machine
-        self._held: dict[str, deque[np.ndarray]] = {p: deque() for p in plan.pools}
-        self._turn: dict[str, int] = dict.fromkeys(plan.pools, 0)
-        self._buffers = {
-            b.name: _view(machine.memory(plan.worker.tile), plan.buffers[b.name], b.array)
-            for b in plan.worker.buffers
-        }
-
-    def loop(self, count: Any) -> Iterable[int]:
-        """Python's range."""
-        return range(count)
-
-    def buffer(self, name: str) -> np.ndarray:
-        """A view of the buffer in the tile's memory."""
-        return self._buffers[name]
-
-    def run(self) -> Process:
-        """Repeat the body for ever."""
-        while True:
-            steps = self.plan.worker.body(self)
-            value: Any = None
-            self.idle = True
-            while True:
-                try:
-                    step = steps.send(value)
-                except StopIteration:
-                    break
-                value = yield from self._step(step)
-                self.idle = False
-
-    def _step(self, step: Any) -> Process:
-        match step:
-            case Acquire():
-                return (yield from self._acquire(step))
-            case Release():
-                self._release(step)
-                return None
-            case Call():
-                return (yield from self._call(step))
-            case Parameters():
-                return (yield from self._parameters())
-            case Read():
-                return int(self._buffers[step.buffer].view(np.int32)[step.index])
-        raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, which is no step")
-
-    def _pool(self, port: str) -> tuple[Pool, LockCell, LockCell]:
-        """Pool of a port, the lock to take from and the lock to give to."""
-        pool = self.plan.pools[port]
-        free, filled = self._machine.lock(pool.produce), self._machine.lock(pool.consume)
-        return (pool, filled, free) if port in self.plan.worker.inputs else (pool, free, filled)
-
-    def _acquire(self, step: Acquire) -> Process:
-        pool, take, _ = self._pool(step.port)
-        held = self._held[step.port]
-        if step.count > len(held):
-            need = step.count - len(held)
-            lock = take.lock
-            self.waits_for = f"lock {lock.id} of {lock.tile} ({lock.name}), now {take.value}"
-            start = self._machine.env.now
-            yield take.acquire(need, f"worker {self.plan.worker.name}")
-            self.wait_seconds += self._machine.env.now - start
-            self.waits_for = ""
-            yield self._machine.env.timeout(self._machine.clock.cost(costs.LOCK_ACQUIRE))
-            array = _object(self.plan.worker, step.port)
-            memory = self._machine.memory(pool.tile)
-            for _ in range(need):
-                held.append(_view(memory, pool.addresses[self._turn[step.port]], array))
-                self._turn[step.port] = (self._turn[step.port] + 1) % len(pool.addresses)
-        views = [held[i] for i in range(step.count)]
-        return views[0] if step.count == 1 else views
-
-    def _release(self, step: Release) -> None:
-        _, _, give = self._pool(step.port)
-        for _ in range(step.count):
-            self._held[step.port].popleft()
-        give.release(step.count)
-
-    def _call(self, step: Call) -> Process:
-        machine, kernel = self._machine, step.kernel
-        scalars = tuple(int(a) for a in step.arguments if not isinstance(a, np.ndarray))
-        seconds = machine.clock.seconds(kernel.cycles(machine.design.device.architecture, scalars))
-        start = machine.env.now
-        yield machine.env.timeout(seconds)
-        machine.kernels.call(kernel, *step.arguments)
-        self.kernel_seconds += seconds
-        machine.trace.span(str(self.plan.worker.tile), kernel.name, start, machine.env.now)
-
-    def _parameters(self) -> Process:
-        yield self._machine.lock(self.plan.go).acquire(1, f"worker {self.plan.worker.name}")
-        memory = self._machine.memory(self.plan.worker.tile)
-        count = len(self.plan.worker.parameters)
-        start = self.plan.parameters
-        words = memory[start : start + WORD * count].view(np.int32)
-        return tuple(int(word) for word in words)
-
-
-def _object(worker: Worker, port: str) -> Array:
-    fifo = worker.port(port)
-    if port in worker.inputs:
-        for end in fifo.consumers:
-            if end.tile == worker.tile and end.object is not None:
-                return end.object
-    return fifo.object
-
-
-def _view(memory: np.ndarray, address: int, array: Array) -> np.ndarray:
-    return memory[address : address + array.bytes].view(DTYPES[array.element])
-
-
-@dataclass
-class Session:
-    """A design ready to run its sequences: builds streams with the native interpreter, runs them.
-
-    For tests and for people; the `sim` target drives a `Machine` itself.
-    """
-
-    design: Design
-    trace: bool = False
-    machine: Machine = field(init=False)
-    _manifest: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        from ort_aie_ep.npu.package import manifest
-
-        self.machine = Machine(self.design, trace=self.trace)
-        self._manifest = json.dumps(manifest(self.design))
-
-    def build(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
-    ) -> list[np.ndarray]:
-        """The instruction words of each run of `sequence` for a shape."""
-        from ort_aie_ep import _native
-
-        order = list(buffers)
-        names = [a.name for a in self.design.sequences[sequence].arguments]
-        step = {
-            "sequence": sequence,
-            "parameters": dict(parameters),
-            "arguments": {name: (order.index(name), 0) for name in names},
-        }
-        return [np.asarray(run["words"]) for run in _native.npu_build(self._manifest, [step])]
-
-    def run(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
-    ) -> list[Result]:
-        """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
-        place."""
-        bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
-        return [
-            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
-        ]

@@ -5,51 +5,74 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ort_aie_ep.npu.design import Design, End, Fifo, Link
-from ort_aie_ep.npu.device import MAX_PACKET_ID, WORD
+from ort_aie_ep.npu.design import Design, End, Fifo, Link, Worker
+from ort_aie_ep.npu.device import DEFAULT_STACK, MAX_PACKET_ID, WORD, Tile
 from ort_aie_ep.npu.report import Violation
 
 
 def structure(design: Design) -> Iterator[Violation]:
-    """What in `design` has no meaning on any device, or none on this one's grid."""
+    """What in `design` has no meaning on any device, or none on this one's grid.
+
+    `Design`'s methods refuse some of it already; a description can be changed after that.
+    """
     for fifo in design.fifos.values():
         yield from _fifo(design, fifo)
     for link in design.links:
         yield from _link(link)
     yield from _service(design)
     for worker in design.workers.values():
-        where = f"worker {worker.name} at {worker.tile}"
-        if worker.tile.kind != "core":
-            yield Violation(where, "tile", "workers run on compute tiles only")
-        if worker.stack <= 0 or worker.stack % WORD:
+        yield from _worker(design, worker)
+    for tile, count in Counter(worker.tile for worker in design.workers.values()).items():
+        if count > 1:
+            yield Violation(str(tile), "workers", f"{count} run there; a tile has one program")
+
+
+def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
+    where = f"worker {worker.name} at {worker.tile}"
+    if worker.tile.kind != "core":
+        yield Violation(where, "tile", "workers run on compute tiles only")
+    if worker.stack <= 0 or worker.stack % WORD:
+        yield Violation(
+            where, "stack", f"{worker.stack} bytes; it must be a positive multiple of {WORD}"
+        )
+    for what, names in (
+        ("parameter", worker.parameters),
+        ("buffer", [b.name for b in worker.buffers]),
+        ("port", [*worker.inputs, *worker.outputs]),
+    ):
+        for name, count in Counter(names).items():
+            if count > 1:
+                yield Violation(where, what, f"{count} {what}s are named {name!r}")
+    for buffer in worker.buffers:
+        if buffer.array.count < 1 or buffer.array.bytes % WORD:
             yield Violation(
-                where, "stack", f"{worker.stack} bytes; it must be a positive multiple of {WORD}"
-            )
-        for what, names in (
-            ("parameter", worker.parameters),
-            ("buffer", [b.name for b in worker.buffers]),
-            ("port", [*worker.inputs, *worker.outputs]),
-        ):
-            for name, count in Counter(names).items():
-                if count > 1:
-                    yield Violation(where, what, f"{count} {what}s are named {name!r}")
-        for buffer in worker.buffers:
-            if buffer.array.count < 1 or buffer.array.bytes % WORD:
-                yield Violation(
-                    where, f"buffer {buffer.name}",
-                    f"{buffer.array.bytes} bytes; it must be a positive multiple of {WORD}",
-                )  # fmt: skip
+                where, f"buffer {buffer.name}",
+                f"{buffer.array.bytes} bytes; it must be a positive multiple of {WORD}",
+            )  # fmt: skip
+    for port, fifo in worker.inputs.items():
+        if worker.tile not in [end.tile for end in fifo.consumers]:
+            yield Violation(where, f"input {port}", f"fifo {fifo.name} does not end there")
+    for port, fifo in worker.outputs.items():
+        if worker.tile != fifo.producer.tile:
+            yield Violation(where, f"output {port}", f"fifo {fifo.name} does not start there")
+    for kernel in worker.kernels:
+        if design.device.architecture not in kernel.architectures:
+            yield Violation(
+                where, f"kernel {kernel.name}",
+                f"it is written for {', '.join(kernel.architectures)}, and {design.device.name} is "
+                f"{design.device.architecture}",
+            )  # fmt: skip
 
 
 def notes(design: Design) -> Iterator[str]:
     """What is written in `design` and has no effect, or depends on more than this."""
     for link in design.links:
-        ends = [(f, _end(f, link)) for f in (*link.sources, *link.destinations)]
-        whole = next(end for fifo, end in ends if fifo is link.whole)
-        for fifo, end in ends:
-            if end.depth != whole.depth:
+        whole = link.whole.end(link.tile)
+        for fifo in link.parts:
+            depth = fifo.end(link.tile).depth
+            if depth != whole.depth:
                 yield (
-                    f"depth {end.depth} of fifo {fifo.name} at {link.tile} has no effect: the "
+                    f"depth {depth} of fifo {fifo.name} at {link.tile} has no effect: the "
                     f"buffers there are those of fifo {link.whole.name}, depth {whole.depth}"
                 )
     for fifo in design.fifos.values():
@@ -60,15 +83,21 @@ def notes(design: Design) -> Iterator[str]:
             )
         if fifo.packet is not None and not _at_shim(fifo):
             yield f"packet id {fifo.packet} of fifo {fifo.name} serves nothing: it has no shim end"
+    for worker in design.workers.values():
+        if worker.stack < DEFAULT_STACK:
+            yield (
+                f"worker {worker.name} has a stack of {worker.stack} bytes, less than the "
+                f"{DEFAULT_STACK} that mlir-aie reserves"
+            )
 
 
 def _at_shim(fifo: Fifo) -> bool:
-    return any(end.tile.kind == "shim" for end in (fifo.producer, *fifo.consumers))
+    return any(tile.kind == "shim" for tile in tiles(fifo))
 
 
-def _end(fifo: Fifo, link: Link) -> End:
-    ends = fifo.consumers if fifo in link.sources else [fifo.producer]
-    return next(end for end in ends if end.tile == link.tile)
+def tiles(fifo: Fifo) -> list[Tile]:
+    """Where a fifo ends."""
+    return [end.tile for end in (fifo.producer, *fifo.consumers)]
 
 
 def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
@@ -77,6 +106,12 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
 
     device = design.device
     ends = [fifo.producer, *fifo.consumers]
+    if fifo.object.bytes <= 0 or fifo.object.bytes % WORD:
+        yield at(
+            fifo.producer, "object",
+            f"{fifo.object.bytes} bytes; it must be a positive multiple of {WORD}",
+        )  # fmt: skip
+        return
     if not fifo.consumers:
         yield at(fifo.producer, "consumers", "it has none")
     for end in ends:
@@ -97,10 +132,17 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
                 "layout",
                 "what moves at a shim, and in which order, is for the sequence to say",
             )
-    if fifo.producer.object is not None:
-        yield at(fifo.producer, "object", "only a receiver may take another size")
-    for end in fifo.consumers:
-        yield from _other_object(fifo, end, at(end, "object", ""))
+    if fifo.producer.object is not None and fifo.producer.tile.kind == "core":
+        yield at(fifo.producer, "object", "a worker gives the fifo's own objects")
+    for end in ends:
+        if end.object is not None:
+            here, sent = end.object.bytes, fifo.object.bytes
+            if here <= 0 or here % WORD or (here % sent and sent % here):
+                yield at(
+                    end, "object",
+                    f"it has {here} bytes here; they must be whole parts or whole multiples of the "
+                    f"fifo's {sent}",
+                )  # fmt: skip
     if fifo.producer.tile.kind == "shim" and any(e.tile.kind == "shim" for e in fifo.consumers):
         yield at(fifo.producer, "ends", "both ends are shims; nothing in the array takes part")
     if fifo.producer.tile.kind != "shim" and len(fifo.consumers) > 1 and _at_shim(fifo):
@@ -116,23 +158,6 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         yield at(fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}")
     if fifo.shared:
         yield from _shared(design, fifo)
-
-
-def _other_object(fifo: Fifo, end: End, blank: Violation) -> Iterator[Violation]:
-    if end.object is None:
-        return
-    here, sent = end.object.bytes, fifo.object.bytes
-    if here <= 0 or here % WORD or (here % sent and sent % here):
-        yield Violation(
-            blank.where, blank.resource,
-            f"{blank.text}it takes objects of {here} bytes; they must be whole parts or whole "
-            f"multiples of the {sent} that are sent",
-        )  # fmt: skip
-    elif end.tile.kind == "mem" and here != sent:
-        yield Violation(
-            blank.where, blank.resource,
-            f"{blank.text}a link passes on objects of {sent} bytes, not of {here}",
-        )  # fmt: skip
 
 
 def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
@@ -166,6 +191,18 @@ def _link(link: Link) -> Iterator[Violation]:
             yield Violation(where, "link", f"{what}: fifo {fifo.name} does not start here")
     if min(len(link.sources), len(link.destinations)) != 1:
         yield Violation(where, "link", f"{what}: one side must have exactly one fifo")
+        return
+    if any(link.tile not in tiles(fifo) for fifo in (*link.sources, *link.destinations)):
+        return
+    sizes = [fifo.object_at(link.tile).bytes for fifo in link.parts]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    whole = link.whole.object_at(link.tile).bytes
+    if sum(sizes) != whole or starts != list(link.offsets):
+        yield Violation(
+            where, "link",
+            f"{what}: segments of {sizes} bytes at {list(link.offsets)} must fill the {whole} "
+            f"bytes of fifo {link.whole.name} exactly, one after another",
+        )  # fmt: skip
     repeats = sorted({fifo.repeat for fifo in link.destinations})
     if len(repeats) > 1:
         yield Violation(

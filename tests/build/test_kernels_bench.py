@@ -13,8 +13,7 @@ from ort_aie_ep import _native
 
 SOURCE = Path(__file__).resolve().parents[2]
 
-# The project looks for pybind11, nlohmann_json and ONNX Runtime's headers, which kernels_bench has no
-# use for.
+# The project looks for pybind11, nlohmann_json and ONNX Runtime's headers; kernels_bench uses none.
 PYBIND11 = """\
 function(pybind11_add_module name no_extras)
   add_library(${name} MODULE EXCLUDE_FROM_ALL ${ARGN})

@@ -50,7 +50,7 @@ def test_a_model_without_figures_has_no_empty_columns() -> None:
 def test_the_papers_tables_show_every_cell_and_all_goals() -> None:
     text = succeeded("--papers").stdout
     assert text.count("*") == 5 + 2  # calibration cells, and what the star means, twice
-    assert len(re.findall(r"[+-]\d+\.\d%", text)) >= 50
+    assert len(re.findall(r"[+-]\d+\.\d%", text)) >= 100
     assert "Leave one out" in text
     assert "OVERLAY_SWITCH" in text
     assert text.count("met") + text.count("missed") >= 3
@@ -65,14 +65,16 @@ def test_json_of_a_model() -> None:
     assert decoding["calibrates"]
     assert decoding["timing"]["parts"]["projections"] > 0
     assert prompt["residual"] is None
-    assert len(report["what_if"]) == 3 * 4
+    assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 3
 
 
 def test_json_of_the_papers() -> None:
     report = json.loads(succeeded("--papers", "--json").stdout)
-    assert len(report["cells"]) == 50
+    assert len(report["cells"]) == 2 * 50
     assert len(report["left_out"]) == 5
-    assert all({"name", "limit", "value", "met"} == goal.keys() for goal in report["goals"])
+    assert all(
+        {"name", "kernels", "limit", "value", "met"} == goal.keys() for goal in report["goals"]
+    )
     for cost in report["constants"].values():
         assert cost["status"] == "fitted"
         assert cost["unit"]

@@ -123,7 +123,8 @@ def test_work_beyond_the_watchdog_is_divided_into_runs() -> None:
 def test_speed_falls_with_context_and_rises_with_bandwidth(model: str) -> None:
     shape = shape_of(model)
     slow, fast = Machine(), replace(Machine(), ddr_read=90e9, ddr_write=90e9)
-    contexts = (64, 1000, 1024, 4096, 30000)
+    # Whole chunks: one more is read where a window begins within a chunk.
+    contexts = (64, 512, 1024, 4096, 30016)
     for phase in (decode, prefill):
         seconds = [phase(shape, c, slow).seconds for c in contexts]
         assert seconds == sorted(seconds)
@@ -150,14 +151,15 @@ def test_the_papers_tables_are_whole() -> None:
 
 def test_judgement_keeps_or_misses_each_goal_openly() -> None:
     judged = judge()
-    by_name = {g.name: g for g in judged.goals}
     assert {g.limit for g in judged.goals} == {0.10, 0.35, 0.30}
     for goal in judged.goals:
         assert goal.met == (goal.value <= goal.limit)
-    errors = [abs(c.error) for c in judged.cells
-              if c.cell.phase == "decode" and not c.cell.calibrates]  # fmt: skip
-    assert by_name["decode, worst error of them"].value == max(errors)
-    assert len(judged.cells) == len(list(cells()))
+    for kernels in ("published", "ours"):
+        every = [c for c in judged.cells if c.kernels == kernels]
+        assert [c.cell for c in every] == list(cells())
+        errors = [abs(c.error) for c in every if c.cell.phase == "decode" and not c.cell.calibrates]
+        by_name = {g.name: g for g in judged.goals if g.kernels == kernels}
+        assert by_name["decode, worst error"].value == max(errors)
 
 
 def test_a_constant_outside_of_its_sources_is_named() -> None:
@@ -202,13 +204,24 @@ def test_llama_has_ratios_only() -> None:
 
 
 def test_what_if_gives_more_columns_more_where_bandwidth_allows() -> None:
-    rows = simulate("llama-3.1-8b", contexts=[1024]).what_if
-    speed = {(w.placement, w.ddr_read): w.decode[1024] for w in rows}
+    rows = [w for w in simulate("llama-3.1-8b", contexts=[1024]).what_if if w.decode]
+    speed = {(w.placement, w.ddr_read): w.decode[1024] for w in rows if w.kernels == "published"}
     four, eight, apart = dict.fromkeys(w.placement for w in rows)
-    assert speed[four, 57.6e9] == pytest.approx(speed[four, 120e9], rel=0.01)  # channels bind
+    assert speed[four, 57.6e9] == pytest.approx(speed[four, 120e9], rel=0.02)  # channels bind
     assert speed[eight, 90e9] > 1.3 * speed[four, 90e9]
     assert speed[eight, 120e9] > speed[eight, 90e9]
     assert all(speed[apart, b] < speed[eight, b] for b in (40e9, 57.6e9, 90e9, 120e9))
+
+
+def test_what_if_says_what_copies_of_the_vector_operators_give_a_prompt() -> None:
+    rows = [w for w in simulate("gemma3-4b", contexts=[4096]).what_if if w.prefill]
+    at_fitted = {
+        (w.placement, w.kernels): w.prefill[4096]
+        for w in rows
+        if w.ddr_read == costs.DDR_READ.value
+    }
+    assert at_fitted["eight copies", "ours"] < at_fitted["a core each", "ours"]
+    assert at_fitted["eight copies", "published"] < at_fitted["eight copies", "ours"]
 
 
 def test_an_unknown_model_is_told_the_known_ones() -> None:

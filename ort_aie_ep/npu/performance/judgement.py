@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -12,6 +12,7 @@ from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.costs import Cost
 from ort_aie_ep.npu.performance import operators as op
 from ort_aie_ep.npu.performance.fit import Fit, LeftOut, fit, leave_one_out, predicted
+from ort_aie_ep.npu.performance.kernels import OURS, PUBLISHED
 from ort_aie_ep.npu.performance.models import layer_projections, shape_of, windows
 from ort_aie_ep.npu.performance.operators import Machine
 from ort_aie_ep.npu.performance.papers import BARE_GEMM, CONTEXTS, Cell, Phase, cells
@@ -22,9 +23,10 @@ DECODE_MEDIAN, DECODE_WORST, PREFILL_SLOPE = 0.10, 0.35, 0.30
 
 @dataclass(frozen=True)
 class CellError:
-    """A cell, its prediction and the relative error."""
+    """A cell, its prediction and the relative error, with the cycle counts named `kernels`."""
 
     cell: Cell
+    kernels: str
     predicted: float
     error: float
 
@@ -34,6 +36,7 @@ class Goal:
     """A limit and what came of it, both relative."""
 
     name: str
+    kernels: str
     limit: float
     value: float
     met: bool
@@ -43,12 +46,16 @@ class Goal:
 class Slope:
     """Seconds a token of prompt, over the whole table and over its worst interval.
 
+    With the cycle counts named `kernels`, and `vector_copies` of each vector operator.
+
     `paper` and `model` are least squares over all lengths; `worst_error` is the largest relative
     error between neighbouring columns, `worst_between` which. The curves are the least-squares
     (seconds, seconds per 1,024 tokens, seconds per 1,024² tokens) with relative weights.
     """
 
     model_name: str
+    kernels: str
+    vector_copies: int
     paper: float
     model: float
     error: float
@@ -89,7 +96,12 @@ class EndToEnd:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Everything that the papers' numbers say about the model."""
+    """Everything that the papers' numbers say about the model.
+
+    `cells`, `goals` and `slopes` are given for both sets of cycle counts (`kernels`), the slopes
+    also for eight copies of the vector operators, which the designs do not have; the rest is for
+    the published counts, with which the constants were fitted.
+    """
 
     constants: dict[str, Cost]
     refitted: Fit
@@ -119,41 +131,49 @@ def judge(device: str = "npu2") -> Judgement:
     Raises DesignError for a device that the placements do not fit.
     """
     on = machine(device)
-    errors = []
-    for cell in cells():
-        value = predicted(cell, on)
-        errors.append(CellError(cell, value, value / cell.value - 1))
-    decoding = [abs(e.error) for e in errors if e.cell.phase == "decode" and not e.cell.calibrates]
-    slopes = tuple(_slope(name, errors) for name in _names(errors, "prefill"))
+    ways = [replace(on, kernels=k, vector_copies=n) for n in (1, 8) for k in (PUBLISHED, OURS)]
+    every = [_errors(way) for way in ways]
+    published, ours = every[:2]
+    slopes = [
+        [_slope(model, way, errors) for model in _names(errors, "prefill")]
+        for way, errors in zip(ways, every, strict=True)
+    ]
     constants = fitted_constants()
     return Judgement(
         constants=constants,
         refitted=fit(),
         outside=tuple(n for n, c in constants.items() if not _inside(c)),
-        cells=tuple(errors),
+        cells=(*published, *ours),
         left_out=leave_one_out(),
-        goals=(
-            _goal(
-                "decode, median error of cells not calibrated on", DECODE_MEDIAN, median(decoding)
-            ),
-            _goal("decode, worst error of them", DECODE_WORST, max(decoding)),
-            _goal(
-                "prefill, worst error of a table's slope",
-                PREFILL_SLOPE,
-                max(abs(s.error) for s in slopes),
-            ),
-        ),
-        slopes=slopes,
+        goals=(*_goals(published, slopes[0]), *_goals(ours, slopes[1])),
+        slopes=tuple(slope for of_way in slopes for slope in of_way),
         kv_bandwidths=tuple(
-            pair for name in _names(errors, "decode") for pair in _kv_bandwidths(name, errors)
+            row for name in _names(published, "decode") for row in _kv_bandwidths(name, published)
         ),
-        end_to_end=tuple(_end_to_end(e) for e in errors if e.cell.phase == "prefill"),
+        end_to_end=tuple(_end_to_end(e) for e in published if e.cell.phase == "prefill"),
         bare_gemm={**BARE_GEMM, "this model": _bare_gemm(on, 2048)},
     )
 
 
-def _goal(name: str, limit: float, value: float) -> Goal:
-    return Goal(name, limit, value, value <= limit)
+def _errors(on: Machine) -> list[CellError]:
+    found = []
+    for cell in cells():
+        value = predicted(cell, on)
+        found.append(CellError(cell, on.kernels.name, value, value / cell.value - 1))
+    return found
+
+
+def _goals(errors: list[CellError], slopes: list[Slope]) -> list[Goal]:
+    """On cells that nothing was fitted to."""
+    decoding = [abs(e.error) for e in errors if e.cell.phase == "decode" and not e.cell.calibrates]
+    return [
+        Goal(name, errors[0].kernels, limit, value, value <= limit)
+        for name, limit, value in (
+            ("decode, median error", DECODE_MEDIAN, median(decoding)),
+            ("decode, worst error", DECODE_WORST, max(decoding)),
+            ("prefill, worst slope", PREFILL_SLOPE, max(abs(s.error) for s in slopes)),
+        )
+    ]
 
 
 def _inside(cost: Cost) -> bool:
@@ -169,7 +189,7 @@ def _row(name: str, phase: Phase, errors: list[CellError]) -> list[CellError]:
     return [e for e in errors if (e.cell.model, e.cell.phase) == (name, phase)]
 
 
-def _slope(name: str, errors: list[CellError]) -> Slope:
+def _slope(name: str, way: Machine, errors: list[CellError]) -> Slope:
     row = _row(name, "prefill", errors)
     lengths = [e.cell.context for e in row]
     measured = [e.cell.value for e in row]
@@ -182,7 +202,10 @@ def _slope(name: str, errors: list[CellError]) -> Slope:
     ]
     worst = max(range(len(between)), key=lambda i: abs(intervals[i]))
     return Slope(
-        name, slope, of_model, of_model / slope - 1, intervals[worst], between[worst],
+        name,
+        way.kernels.name,
+        way.vector_copies,
+        slope, of_model, of_model / slope - 1, intervals[worst], between[worst],
         _curve(lengths, measured), _curve(lengths, modelled),
     )  # fmt: skip
 

@@ -7,28 +7,41 @@ overlap and the slowest decides; steps follow each other. These are closed forms
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.performance.kernels import (
+    GEMM_COLUMNS,
+    GEMM_DEPTH,
+    GEMM_ROWS,
+    PUBLISHED,
+    Kernels,
+)
 
 Bound = Literal["DDR", "streams", "kernels", "control"]
 
 CORE_ROWS = 4
 ALL_COLUMNS = 8
 DQP_WORDS = 6  # to a core: its five parameters and its start
+FLOW_KV_WORDS = 19  # to a pair
+FLOW_QKV_WORDS = 16 * 26  # to all pairs
 PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
 Q4NX_BLOCK = 5120  # bytes: 32 outputs x 256 inputs
 Q4NX_OUTPUTS, Q4NX_INPUTS = 32, 256
 BF16 = 2  # bytes
 FLOW_KV_CHUNK = 8192  # bytes of keys, and of values
 FLOW_QKV_CHUNK = 4096
+FLOW_KV_QUERIES = 2048  # query elements of a sweep
+STARTED_SWEEPS = 16  # of FlowQKV between two starts
 FLOW_QKV_QUERY = 8192  # query elements of a pair: rows x head dimension
 QUERY_CHUNKS = 4  # of a super-chunk: two columns each
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
-GEMM_ROWS, GEMM_COLUMNS, GEMM_DEPTH = 64, 128, 64  # of a core's tile, and of a step of K
+GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
+GEMM_ITERATIONS = 64  # megatiles of a task of A
+SHORT_RUN = 64  # bytes: DDR gives and takes no less at once
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,8 @@ class Machine:
     """A device as the model sees it. Bandwidths in bytes a second, the rest in seconds.
 
     `fused_dqp_columns` is 4 (activations on a channel of their own, FlowKV beside it) or 8;
-    `flow_kv_pairs` 4 or 8, each with a shim channel for keys and one for values.
+    `flow_kv_pairs` 4 or 8, each with a shim channel for keys and one for values; `vector_copies`
+    is how many of each vector operator share the rows of a prompt.
     """
 
     clock_hz: float = costs.CLOCK.value
@@ -64,6 +78,8 @@ class Machine:
     overlay_switch: float = costs.OVERLAY_SWITCH.value
     fused_dqp_columns: int = 4
     flow_kv_pairs: int = PAIRS
+    vector_copies: int = 1
+    kernels: Kernels = PUBLISHED
 
     def seconds(self, steps: tuple[Step, ...]) -> float:
         """How long steps take, one after the other."""
@@ -113,7 +129,9 @@ def _stream(size: float) -> float:
     return size / costs.STREAM.value
 
 
-def fused_dqp(outputs: int, inputs: int, columns: int = 4) -> tuple[Step, ...]:
+def fused_dqp(
+    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
     """A projection of one row by int4 weights.
 
     A column's two shim channels feed two cores each with Q4NX blocks, by a task a round. A round is
@@ -129,7 +147,7 @@ def fused_dqp(outputs: int, inputs: int, columns: int = 4) -> tuple[Step, ...]:
     block = _stream(Q4NX_BLOCK)
     activations = _stream(BF16 * depth * Q4NX_INPUTS)
     early = 4 * block if columns < ALL_COLUMNS else 0
-    kernel = costs.FUSED_DQP_BLOCK.value
+    kernel = kernels.dqp_block
     tasks = channels + 1 + columns  # weights of the first round, activations, outputs
     return (
         Step(
@@ -146,6 +164,11 @@ def fused_dqp(outputs: int, inputs: int, columns: int = 4) -> tuple[Step, ...]:
     )
 
 
+def copies(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
+    """Steps of one core's operator, shared by `count` copies with a core and channels each."""
+    return tuple(replace(s, streams=s.streams / count, kernels=s.kernels / count) for s in steps)
+
+
 def padded_head(head_dim: int) -> int:
     """The head dimension as the attention designs hold it. Raises DesignError above 256."""
     for size in (64, 128, 256):
@@ -155,115 +178,153 @@ def padded_head(head_dim: int) -> int:
 
 
 def flow_kv(
-    keys: int, heads: int, kv_heads: int, head_dim: int, window: int | None, pairs: int = PAIRS
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    pairs: int = PAIRS,
+    kernels: Kernels = PUBLISHED,
 ) -> tuple[Step, ...]:
     """Attention of one query to `keys` cached keys.
 
-    KV head h belongs to pair h % pairs; a pair takes its heads in turn, keys and values by a shim
-    channel each, in chunks of 8 KB.
+    A sweep is a pair's walk through the keys of a KV head, for at most 2,048 query elements; sweep
+    n goes to pair n % pairs. Keys and values have a shim channel each, in chunks of 8 KB; the
+    queries go ahead on the keys' channel.
     """
     head = padded_head(head_dim)
-    seen = keys if window is None else min(keys, window)
-    chunks = ceil(seen / (FLOW_KV_CHUNK // (BF16 * head)))
-    in_turn = ceil(kv_heads / pairs)
-    macs = heads / kv_heads * FLOW_KV_CHUNK / BF16
-    kernel = macs / costs.FLOW_KV_RATE.value
+    group = heads // kv_heads
+    parts = ceil(group / (FLOW_KV_QUERIES // head))
+    queries = ceil(group / parts)
+    sweeps = kv_heads * parts
+    at_once = min(sweeps, pairs)
+    rounds = ceil(sweeps / pairs)
+    per_chunk = FLOW_KV_CHUNK // (BF16 * head)
+    first = 0 if window is None else max(0, keys - window)
+    chunks = ceil(keys / per_chunk) - first // per_chunk
     chunk = _stream(FLOW_KV_CHUNK)
+    kernel = kernels.flow_kv_chunk(queries, head)
     return (
-        # Values trail keys by a chunk.
-        Step(control=control(tasks=4 * kv_heads, words=8 * pairs) + max(kernel, chunk)),
+        # Queries, keys, values and outputs of a sweep are tasks; values trail keys by a chunk.
+        Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk)),
         Step(
-            streams=in_turn * chunks * chunk,
-            kernels=in_turn * chunks * kernel,
-            read=2 * kv_heads * chunks * FLOW_KV_CHUNK,
+            streams=rounds * (chunks * chunk + _stream(BF16 * queries * head)),
+            kernels=rounds * chunks * kernel,
+            commands=4 * (sweeps - at_once) * TASK,
+            read=2 * sweeps * chunks * FLOW_KV_CHUNK,
         ),
     )
 
 
-def _vector(rows: int, inputs: int, outputs: int, channel: int, cycles: float) -> tuple[Step, ...]:
-    """A vector operator on one core: elements in and out of a row, those of the busiest channel."""
-    return (
-        Step(
-            streams=rows * _stream(BF16 * channel),
-            kernels=rows * cycles,
-            read=rows * BF16 * inputs,
-            write=rows * BF16 * outputs,
-            control=control(tasks=4, words=2),
-        ),
-    )
+def rms_norm(rows: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """RMSNorm of a residual sum, on one core.
 
-
-def rms_norm(rows: int, hidden: int) -> tuple[Step, ...]:
-    """RMSNorm of a residual sum: value and residual by a channel each, norm and sum likewise."""
-    cycles = hidden * (costs.RMS_NORM.value + costs.ADD.value)
-    return _vector(rows, 2 * hidden, 2 * hidden, hidden, cycles)
-
-
-def rope(rows: int, heads: int, kv_heads: int, head_dim: int, norm: bool) -> tuple[Step, ...]:
-    """Rotation of queries and keys, values passed on into the cache; with `norm` RMSNorms first."""
-    rotated = (heads + kv_heads) * head_dim
-    everything = rotated + kv_heads * head_dim
-    cycles = rotated * (costs.ROPE.value + (costs.RMS_NORM.value if norm else 0))
-    return _vector(rows, everything + head_dim, everything, everything, cycles)
-
-
-def gated(rows: int, ffn: int, gelu: bool) -> tuple[Step, ...]:
-    """SiLU (or GELU) of the gate times up, a channel each."""
-    cycles = ffn * ((costs.GELU if gelu else costs.SILU).value + costs.MUL.value)
-    return _vector(rows, 2 * ffn, ffn, ffn, cycles)
-
-
-def dequant(outputs: int, inputs: int, columns: int = 8) -> tuple[Step, ...]:
-    """Q4NX to bf16 in DDR on all cores: 5,120 B in, 16,384 B out by two channels a column."""
-    blocks = ceil(outputs / Q4NX_OUTPUTS) * ceil(inputs / Q4NX_INPUTS)
-    produced = BF16 * Q4NX_OUTPUTS * Q4NX_INPUTS
-    return (
-        Step(
-            streams=ceil(blocks / (2 * columns)) * _stream(produced),
-            kernels=ceil(blocks / (CORE_ROWS * columns)) * costs.DEQUANT_BLOCK.value,
-            read=blocks * Q4NX_BLOCK,
-            write=blocks * produced,
-            control=control(tasks=4 * columns, words=CORE_ROWS * columns),
-        ),
-    )
-
-
-def _extent(size: int, tile: int) -> tuple[int, int]:
-    """(passes, extent computed) of a dimension of C in supertiles of 512.
-
-    Nothing is padded beyond a core's tile: the last pass is moved back and computes again what
-    overlaps, which costs as much as a whole pass.
+    Residual and weight share a channel, and so do the sum and its norm; each row asks for a task of
+    each.
     """
-    if size < SUPERTILE:
-        return 1, ceil(size / tile) * tile
-    passes = ceil(size / SUPERTILE)
-    return passes, passes * SUPERTILE
+    return (
+        Step(
+            streams=rows * _stream(2 * BF16 * hidden),
+            kernels=rows * kernels.rms_norm(hidden),
+            commands=(rows - 1) * 4 * TASK,
+            read=rows * 3 * BF16 * hidden,
+            write=rows * 2 * BF16 * hidden,
+            control=control(tasks=5, words=7),
+        ),
+    )
 
 
-def gemm(m: int, k: int, n: int) -> tuple[Step, ...]:
-    """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with a supertile of 512 x 512.
+def rope(
+    rows: int, heads: int, kv_heads: int, head_dim: int, norm: bool, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """Rotation of queries, and of keys into the cache, on one core; with `norm` RMSNorms first.
+
+    Values go the same way, unrotated. The cache is written in runs of 16 bytes, by a task for eight
+    tokens, or for a head of a single one.
+    """
+    queries, keys = heads * head_dim, kv_heads * head_dim
+
+    def step(elements: int, cycles: float, tasks: int, run: float) -> Step:
+        return Step(
+            streams=rows * _stream(BF16 * elements),
+            kernels=rows * cycles,
+            commands=(tasks - 1) * TASK,
+            read=rows * BF16 * (elements + 256),
+            write=rows * BF16 * elements * run,
+            control=control(tasks=4, words=9),
+        )
+
+    into_cache = kv_heads if rows == 1 else ceil(rows / 8)
+    short = SHORT_RUN / 16
+    plain = kernels.rope(keys, head_dim)
+    norms = kernels.qk_norm(queries, head_dim), kernels.qk_norm(keys, head_dim)
+    of_queries, of_keys = norms if norm else (0, 0)
+    return (
+        step(queries, kernels.rope(queries, head_dim) + of_queries, 1, 1),
+        step(keys, plain + of_keys, into_cache, short),
+        step(keys, plain, into_cache, short),
+    )
+
+
+def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel."""
+    return (
+        Step(
+            streams=rows * _stream(2 * BF16 * ffn),
+            kernels=rows * (kernels.gelu if gelu else kernels.silu)(ffn),
+            read=rows * 2 * BF16 * ffn,
+            write=rows * BF16 * ffn,
+            control=control(tasks=2, words=3),
+        ),
+    )
+
+
+def dequant(
+    outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """Q4NX to bf16 in DDR on all cores, four blocks a column at a time.
+
+    A column takes them by one channel, and sends 16,384 bytes of each out by two.
+    """
+    blocks = ceil(outputs / Q4NX_OUTPUTS) * ceil(inputs / Q4NX_INPUTS)
+    share = ceil(blocks / CORE_ROWS / columns)  # of a column, in fours
+    produced = BF16 * Q4NX_OUTPUTS * Q4NX_INPUTS
+    in_all = share * CORE_ROWS * columns
+    return (
+        Step(
+            streams=share * _stream(2 * produced),
+            kernels=share * kernels.dequant_block,
+            read=in_all * Q4NX_BLOCK,
+            write=in_all * produced,
+            control=control(tasks=3 * columns, words=2 * CORE_ROWS * columns),
+        ),
+    )
+
+
+def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with megatiles of 512 x 512.
 
     A core keeps 64 x 128 of C, takes A and B by a channel each, 64 deep, and sends C into its
     memory tile before it begins the next; from there C goes to DDR beside the next one's reads. A
-    is read once for each 512 columns of C, B once for each 512 rows.
+    is read once for each 512 columns of C, B once for each 512 rows. K is padded to 256; bands of
+    C that would pass its end are moved back and compute some of it twice, so every pass is whole.
     """
-    passes_m, rows = _extent(m, GEMM_ROWS)
-    passes_n, columns = _extent(n, GEMM_COLUMNS)
-    supertiles = passes_m * passes_n
-    steps = supertiles * ceil(k / GEMM_DEPTH)
-    depth = ceil(k / GEMM_DEPTH) * GEMM_DEPTH
-    drain = supertiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS)
-    macs = GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH
+    passes_m, passes_n = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
+    depth = ceil(k / GEMM_SLAB) * GEMM_SLAB
+    megatiles = passes_m * passes_n
+    steps = megatiles * depth // GEMM_DEPTH
+    tasks_a_and_c = passes_m * 2 * ALL_COLUMNS * ceil(passes_n / GEMM_ITERATIONS)
     return (
         Step(
             streams=steps * _stream(BF16 * GEMM_DEPTH * GEMM_COLUMNS),
-            kernels=steps * macs / costs.GEMM_RATE.value,
-            read=BF16 * depth * (rows * passes_n + columns * passes_m),
-            write=BF16 * rows * columns,
+            kernels=steps * kernels.gemm_step,
+            commands=(tasks_a_and_c + megatiles * CORE_ROWS) * TASK,
+            read=megatiles * 2 * SUPERTILE * depth * BF16,
+            write=megatiles * SUPERTILE * SUPERTILE * BF16,
         ),
         Step(
-            streams=drain,
-            control=control(tasks=8 * 2 + 8, words=32 * 2),
+            streams=megatiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS),
+            control=control(tasks=20, words=3 * 32) + megatiles * kernels.gemm_block,
         ),
     )
 
@@ -276,40 +337,49 @@ def flow_qkv(
     head_dim: int,
     window: int | None,
     causal: bool = True,
+    kernels: Kernels = PUBLISHED,
 ) -> tuple[Step, ...]:
     """Attention of `queries` rows after `past` cached ones.
 
     Two columns a query chunk, four chunks a super-chunk, whose keys and values are broadcast to
-    all; KV head h is pair h % 4's. For every super-chunk and four KV heads, a sweep over the keys
-    that any of its queries sees. Each pair holds at most 8,192 query elements and exchanges them
-    between sweeps.
+    all; a row of cores takes one KV head. A group is divided into parts, heads of their own to the
+    rows of cores, when it is too large for 8 queries or rows of cores would be idle. For every
+    super-chunk and four (parts of) KV heads, a sweep over the keys that any of its queries sees.
     """
     head = padded_head(head_dim)
-    group = ceil(heads / kv_heads)
-    rows = max(1, FLOW_QKV_QUERY // head // group)  # query positions of a chunk
-    super_chunk = QUERY_CHUNKS * rows
+    group = heads // kv_heads
+    most = FLOW_QKV_QUERY // head  # rows of a pair: queries of the heads of a part
+    wanted = max(ceil(group / (most // 8)), min(group, PAIRS // kv_heads))
+    part = ceil(group / wanted)
+    all_heads = kv_heads * ceil(group / part)
+    longest = most // part // 8 * 8
+    super_chunks = ceil(queries / (QUERY_CHUNKS * longest))
+    chunk_rows = 8 * ceil(queries / (super_chunks * QUERY_CHUNKS * 8))
+    super_chunk = QUERY_CHUNKS * chunk_rows
     keys = FLOW_QKV_CHUNK // (BF16 * head)
     chunks = 0
-    super_chunks = ceil(queries / super_chunk)
     for index in range(super_chunks):
         first = past + index * super_chunk
-        end = past + min(queries, (index + 1) * super_chunk) if causal else past + queries
+        end = past + (min(queries, (index + 1) * super_chunk) if causal else queries)
         begin = 0 if window is None else max(0, first - window + 1)
         chunks += ceil(end / keys) - begin // keys
-    turns = ceil(kv_heads / PAIRS)
-    macs = rows * group * keys * head
-    exchange = _stream(BF16 * FLOW_QKV_QUERY)
+    turns = ceil(all_heads / PAIRS)
+    sweeps = turns * super_chunks
+    tasks = PAIRS * (2 * QUERY_CHUNKS + 2)  # queries, outputs; keys and values
+    rows = part * chunk_rows
     return (
         Step(
             streams=turns * chunks * _stream(FLOW_QKV_CHUNK),
-            kernels=turns * chunks * macs / costs.FLOW_QKV_RATE.value,
-            read=2 * kv_heads * chunks * FLOW_QKV_CHUNK,
+            kernels=turns * chunks * kernels.flow_qkv_chunk(rows, head),
+            commands=(sweeps - 1) * tasks * TASK,
+            read=2 * all_heads * chunks * FLOW_QKV_CHUNK,
         ),
-        # Queries in and outputs out, between sweeps.
+        # Between sweeps queries enter, two cores a channel, while outputs leave.
         Step(
-            streams=turns * super_chunks * 2 * exchange,
+            streams=sweeps * _stream(2 * BF16 * rows * head),
             read=BF16 * heads * head * queries,
             write=BF16 * heads * head * queries,
-            control=control(tasks=turns * 16, words=32 * 4),
+            control=sweeps * kernels.flow_qkv_begin(rows, head)
+            + ceil(sweeps / STARTED_SWEEPS) * control(tasks, FLOW_QKV_WORDS),
         ),
     )

@@ -85,18 +85,24 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
     """
     tally = _Tally(machine)
     layers = shape.layers
-    columns = machine.fused_dqp_columns
+    columns, kernels = machine.fused_dqp_columns, machine.kernels
     for projection in layer_projections(shape):
-        steps = op.fused_dqp(projection.outputs, projection.inputs, columns)
+        steps = op.fused_dqp(projection.outputs, projection.inputs, columns, kernels)
         tally.add("projections", steps, layers)
     for window, count in windows(shape).items():
         steps = op.flow_kv(
-            context, shape.heads, shape.kv_heads, shape.head_dim, window, machine.flow_kv_pairs
+            context,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            window,
+            machine.flow_kv_pairs,
+            kernels,
         )
         tally.add("attention", steps, count)
     _vectors(tally, shape, 1)
     head = lm_head(shape)
-    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns))
+    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns, kernels))
     return tally.timing(layers * max(1, switches_per_layer) + 1, layers * switches_per_layer)
 
 
@@ -117,18 +123,25 @@ def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
         one = tally.add(part, steps, times)
         runs += times * max(1, ceil(one / costs.WATCHDOG_BUDGET.value))
 
-    every = tuple(s for p in projections.values() for s in op.dequant(p.outputs, p.inputs))
+    kernels = machine.kernels
+    every = tuple(
+        step
+        for p in projections.values()
+        for step in op.dequant(p.outputs, p.inputs, machine.columns, kernels)
+    )
     run("dequant", every, layers)
     for p in projections.values():
-        run("gemm", op.gemm(prompt, p.inputs, p.outputs), layers)
+        run("gemm", op.gemm(prompt, p.inputs, p.outputs, kernels), layers)
     for window, count in windows(shape).items():
-        steps = op.flow_qkv(prompt, 0, shape.heads, shape.kv_heads, shape.head_dim, window)
+        steps = op.flow_qkv(
+            prompt, 0, shape.heads, shape.kv_heads, shape.head_dim, window, kernels=kernels
+        )
         run("attention", steps, count)
     places = layer_overlays().count("decode")
     each = _vectors(tally, shape, prompt) / places
     runs += places * layers * max(1, ceil(each / costs.WATCHDOG_BUDGET.value))
     head = lm_head(shape)
-    run("lm_head", op.fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns), 1)
+    run("lm_head", op.fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns, kernels), 1)
     return tally.timing(runs, switches_of(layers))
 
 
@@ -152,13 +165,17 @@ def switches_of(layers: int) -> int:
 
 def _vectors(tally: _Tally, shape: Shape, rows: int) -> float:
     """The vector operators of all layers; gives the seconds of one layer."""
-    layers = shape.layers
-    normed = shape.family != "llama"
-    norm = op.rms_norm(rows, shape.hidden)
-    one = norms_of_layer(shape) * tally.add("vector", norm, norms_of_layer(shape) * layers)
-    rotate = op.rope(rows, shape.heads, shape.kv_heads, shape.head_dim, norm=normed)
-    one += tally.add("vector", rotate, layers)
-    gate = op.gated(rows, shape.ffn, gelu=shape.family == "gemma3_text")
-    one += tally.add("vector", gate, layers)
-    tally.add("vector", op.rms_norm(1, shape.hidden))
+    kernels = tally.machine.kernels
+    norms = norms_of_layer(shape)
+    normed, gelu = shape.family != "llama", shape.family == "gemma3_text"
+    operators = (
+        *(op.rms_norm(rows, shape.hidden, kernels),) * norms,
+        op.rope(rows, shape.heads, shape.kv_heads, shape.head_dim, normed, kernels),
+        op.gated(rows, shape.ffn, gelu, kernels),
+    )
+    one = sum(
+        tally.add("vector", op.copies(steps, tally.machine.vector_copies), shape.layers)
+        for steps in operators
+    )
+    tally.add("vector", op.rms_norm(1, shape.hidden, kernels))
     return one

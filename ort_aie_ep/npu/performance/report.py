@@ -51,7 +51,7 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
         _cells(judgement, "decode", "Decode, tokens per second"),
         _cells(judgement, "prefill", "Prefill, seconds to the first token"),
         _left_out(judgement),
-        _slopes(judgement),
+        *_slopes(judgement),
         _end_to_end(judgement),
         _kv(judgement),
         _goals(judgement),
@@ -113,20 +113,19 @@ def _bound_line(point: Point) -> Text:
 
 def _what_if(simulation: Simulation) -> Iterable[RenderableType]:
     contexts = sorted({p.context for p in simulation.points})
-    for phase, title in (("decode", "tokens per second"), ("prefill", "seconds")):
+    for phase, unit in (
+        ("decode", "tokens per second. FusedDQP's columns, FlowKV's pairs"),
+        ("prefill", "seconds. Vector operators"),
+    ):
         table = _table(
-            "placement", "GB/s", *map(_context, contexts), title=f"What if, {phase}: {title}"
-        )
-        table.columns[0].justify = "left"
-        rows = simulation.what_if
-        if phase == "prefill":  # its designs take all columns as they are
-            rows = tuple(w for w in rows if w.placement == rows[0].placement)
-        for w in rows:
+            "placement", "kernels", "GB/s", *map(_context, contexts),
+            title=f"What if, {phase}: {unit}",
+        )  # fmt: skip
+        for w in simulation.what_if:
             values = w.decode if phase == "decode" else w.prefill
-            name = w.placement if phase == "decode" else "prefill's designs"
-            table.add_row(
-                name, f"{w.ddr_read / 1e9:g}", *(f"{values[c]:.4g}" for c in contexts)
-            )  # fmt: skip
+            if values:
+                cells = (f"{values[c]:.3g}" for c in contexts)
+                table.add_row(w.placement, w.kernels, f"{w.ddr_read / 1e9:.3g}", *cells)
         yield table
 
 
@@ -156,15 +155,19 @@ def _cells(judgement: Judgement, phase: str, title: str) -> Table:
     contexts = sorted({c.cell.context for c in rows})
     table = _table("model", "", *map(_context, contexts), title=f"{title} (*: calibrated on)")
     for name in dict.fromkeys(c.cell.model for c in rows):
-        own = {c.cell.context: c for c in rows if c.cell.model == name}
-        found = [own.get(context) for context in contexts]
-        first = next(c.cell for c in own.values())
-        table.add_row(
-            name, f"paper {first.paper}, Table {first.table}",
-            *(f"{c.cell.value:g}{'*' if c.cell.calibrates else ''}" if c else "" for c in found),
-        )  # fmt: skip
-        table.add_row("", "model", *(f"{c.predicted:.3g}" if c else "" for c in found))
-        table.add_row("", "error", *(f"{c.error:+.1%}" if c else "" for c in found))
+        for kernels in dict.fromkeys(c.kernels for c in rows):
+            own = {c.cell.context: c for c in rows if (c.cell.model, c.kernels) == (name, kernels)}
+            found = [own.get(context) for context in contexts]
+            first = found[0]
+            if first and kernels == rows[0].kernels:
+                cells = (
+                    f"{c.cell.value:g}{'*' if c.cell.calibrates else ''}" if c else ""
+                    for c in found
+                )
+                paper = f"paper {first.cell.paper}, Table {first.cell.table}"
+                table.add_row(name, paper, *cells)
+            table.add_row("", kernels, *(f"{c.predicted:.3g}" if c else "" for c in found))
+            table.add_row("", "error", *(f"{c.error:+.1%}" if c else "" for c in found))
     return table
 
 
@@ -181,21 +184,27 @@ def _left_out(judgement: Judgement) -> Table:
     return table
 
 
-def _slopes(judgement: Judgement) -> Table:
+def _slopes(judgement: Judgement) -> Iterable[Table]:
     table = _table(
-        "model", "paper", "model", "error", "worst interval", "its error",
-        "paper's curve", "model's curve",
-        title="Prefill slope, ms a token; curves: s + s per 1k + s per 1k²",
+        "model", "kernels", "vector operators", "paper", "model", "error", "worst interval",
+        "its error", title="Prefill: slope in prompt length, ms a token",
     )  # fmt: skip
+    curves = _table(
+        "", "", "s", "s per 1k", "s per 1k²", title="Prefill: parabolas through the same points"
+    )
+    shown: set[str] = set()
     for s in judgement.slopes:
         begin, end = s.worst_between
+        copies = "a core each" if s.vector_copies == 1 else f"{s.vector_copies} copies"
         table.add_row(
-            s.model_name, f"{s.paper * 1e3:.3f}", f"{s.model * 1e3:.3f}", f"{s.error:+.1%}",
-            f"{_context(begin)} to {_context(end)}", f"{s.worst_error:+.1%}",
-            " + ".join(f"{x:.3g}" for x in s.paper_curve),
-            " + ".join(f"{x:.3g}" for x in s.model_curve),
+            s.model_name, s.kernels, copies, f"{s.paper * 1e3:.3f}", f"{s.model * 1e3:.3f}",
+            f"{s.error:+.1%}", f"{_context(begin)} to {_context(end)}", f"{s.worst_error:+.1%}",
         )  # fmt: skip
-    return table
+        if s.model_name not in shown:
+            shown.add(s.model_name)
+            curves.add_row(s.model_name, "paper", *(f"{x:.3g}" for x in s.paper_curve))
+            curves.add_row("", s.kernels, *(f"{x:.3g}" for x in s.model_curve))
+    return table, curves
 
 
 def _end_to_end(judgement: Judgement) -> Table:
@@ -226,11 +235,15 @@ def _kv(judgement: Judgement) -> Table:
 
 
 def _goals(judgement: Judgement) -> Table:
-    table = _table("goal", "at most", "is", "", title="Goals")
+    table = _table(
+        "goal", "kernels", "at most", "is", "",
+        title="Goals, on cells that nothing was fitted to",
+    )  # fmt: skip
     for goal in judgement.goals:
         table.add_row(
-            goal.name, f"{goal.limit:.0%}", f"{goal.value:.1%}", "met" if goal.met else "missed"
-        )
+            goal.name, goal.kernels, f"{goal.limit:.0%}", f"{goal.value:.1%}",
+            "met" if goal.met else "missed",
+        )  # fmt: skip
     return table
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.device import device as find_device
 from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.performance.kernels import OURS
 from ort_aie_ep.npu.performance.models import shape_of
 from ort_aie_ep.npu.performance.operators import Machine
 from ort_aie_ep.npu.performance.papers import (
@@ -50,9 +51,14 @@ class Point:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Speed of a placement at a bandwidth: tokens per second and seconds, by context."""
+    """Speed of a placement at a bandwidth: tokens per second and seconds, by context.
+
+    `kernels` names the cycle counts; one of the phases may be empty, if the placement does not
+    concern it.
+    """
 
     placement: str
+    kernels: str
     ddr_read: float
     decode: dict[int, float]
     prefill: dict[int, float]
@@ -140,8 +146,17 @@ def _point(
     )  # fmt: skip
 
 
+# Of FusedDQP, and of FlowKV.
+FOUR_COLUMNS = "4 columns, 4 pairs"
+EIGHT_COLUMNS = "8 columns, 8 pairs"
+TWO_OVERLAYS = "the same, two overlays"
+# Of the vector operators.
+ONE_COPY = "a core each"
+EIGHT_COPIES = "eight copies"
+
+
 def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf, ...]:
-    """Other bandwidths and placements.
+    """Other bandwidths, placements and kernels.
 
     Eight columns of FusedDQP fill the array: FlowKV then is a second program in the same cores,
     which asks for both to fit into 16 KB, or an overlay of its own, which costs two changes a
@@ -149,22 +164,27 @@ def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf
     """
     least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
     wide = replace(on, fused_dqp_columns=8, flow_kv_pairs=8)
-    placements = (
-        ("FusedDQP on 4 columns, FlowKV on 4 pairs", on, 0),
-        ("FusedDQP on 8 columns, FlowKV on 8 pairs, one overlay", wide, 0),
-        ("the same as two overlays", replace(wide, overlay_switch=least), 2),
+    apart = replace(wide, overlay_switch=least)
+
+    def tokens(name: str, at: Machine, switches: int = 0) -> WhatIf:
+        speeds = {c: 1 / decode(shape, c, at, switches).seconds for c in contexts}
+        return WhatIf(name, at.kernels.name, at.ddr_read, speeds, {})
+
+    def prompts(name: str, at: Machine) -> WhatIf:
+        seconds = {c: prefill(shape, c, at).seconds for c in contexts}
+        return WhatIf(name, at.kernels.name, at.ddr_read, {}, seconds)
+
+    def bandwidths(placed: Machine) -> list[Machine]:
+        return [replace(placed, ddr_read=b, ddr_write=b) for b in BANDWIDTHS]
+
+    ours, many = replace(on, kernels=OURS), replace(on, vector_copies=8)
+    return (
+        *(tokens(FOUR_COLUMNS, at) for at in bandwidths(on)),
+        *(tokens(EIGHT_COLUMNS, at) for at in bandwidths(wide)),
+        *(tokens(TWO_OVERLAYS, at, 2) for at in bandwidths(apart)),
+        tokens(FOUR_COLUMNS, ours),
+        *(prompts(ONE_COPY, at) for at in bandwidths(on)),
+        prompts(EIGHT_COPIES, many),
+        prompts(ONE_COPY, ours),
+        prompts(EIGHT_COPIES, replace(many, kernels=OURS)),
     )
-    results = []
-    for name, placed, switches in placements:
-        for bandwidth in BANDWIDTHS:
-            at = replace(placed, ddr_read=bandwidth, ddr_write=bandwidth)
-            prompts = replace(at, overlay_switch=on.overlay_switch)
-            results.append(
-                WhatIf(
-                    name,
-                    bandwidth,
-                    {c: 1 / decode(shape, c, at, switches).seconds for c in contexts},
-                    {c: prefill(shape, c, prompts).seconds for c in contexts},
-                )
-            )
-    return tuple(results)

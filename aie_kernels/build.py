@@ -1,0 +1,138 @@
+"""Building a design package: IRON program, kernels, xclbin, manifest.
+
+    build(fused_dqp.build(device("npu2")), Path("overlays/fused_dqp"))
+
+Needs mlir_aie, Peano and XRT's xclbinutil; without them it says what to install. None of this has
+met the real toolchain (docs/npu-toolchain.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ort_aie_ep.aie_kernels import designs
+from ort_aie_ep.aie_kernels.iron import report
+from ort_aie_ep.aie_kernels.iron.interface import load
+from ort_aie_ep.aie_kernels.iron.program import make_program, object_file
+from ort_aie_ep.aie_kernels.iron.sequences import Run
+from ort_aie_ep.aie_kernels.iron.toolchain import (
+    Toolchain,
+    ToolchainError,
+    find_toolchain,
+    run,
+)
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import Architecture, Device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.kernel import Kernel
+from ort_aie_ep.npu.package import Package, manifest, write_package, xclbin_uuid
+
+KERNELS = Path(__file__).parent / "kernels"
+
+# Sources that take AIE2P's matrix unit at the price of bfp16 rounding (AIE2 has a bf16 one);
+# aie_kernels/CMakeLists.txt has the same for the host.
+_EMULATED = ("gemm.cc", "flow_qkv.cc")
+
+
+def find_designs() -> dict[str, Callable[[Device], Design]]:
+    """By name, the `build` of every module in `aie_kernels.designs` that has one."""
+    found = {}
+    for module in pkgutil.iter_modules(designs.__path__):
+        make = getattr(importlib.import_module(f"{designs.__name__}.{module.name}"), "build", None)
+        if make is not None:
+            found[module.name] = make
+    return found
+
+
+def make_design(name: str, device: Device) -> Design:
+    """The design `name` on `device`. Raises DesignError that lists the known ones."""
+    known = find_designs()
+    if name not in known:
+        raise DesignError(f"unknown design {name!r}; known: {', '.join(known)}")
+    return known[name](device)
+
+
+def compile_command(
+    tools: Toolchain, architecture: Architecture, source: Path, target: Path
+) -> list[str]:
+    """What compiles one kernel source for the tiles.
+
+    The flags are those of mlir-aie's own driver (python/utils/compile/utils.py), with sections per
+    function, so that a core links only what it calls, and with the sizes of stacks, which aiecc
+    measures.
+    """
+    emulated = architecture == "aie2p" and source.name in _EMULATED
+    emulation = ["-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"] if emulated else []
+    return [
+        str(tools.clang), str(source), "-c", "-o", str(target), f"-I{tools.include}", "-std=c++20",
+        "-Wno-parentheses", "-Wno-attributes", "-Wno-macro-redefined", "-Wno-empty-body",
+        "-O2", "-DNDEBUG", "-D__AIE_API_AIE_ADF_HPP__",
+        f"--target={architecture}-none-unknown-elf",
+        "-ffunction-sections", "-fdata-sections", "-fstack-size-section",
+        *emulation,
+    ]  # fmt: skip
+
+
+def aiecc_command(tools: Toolchain, folder: Path, mlir: Path, *, instructions: bool) -> list[str]:
+    """What makes the xclbin `overlay.xclbin`, and the report on addresses, of an MLIR file."""
+    return [
+        str(tools.aiecc), f"--peano={tools.peano}",
+        "--get-xclbin", f"--xclbin-name={folder / 'overlay.xclbin'}",
+        *(["--get-npu-insts", f"--npu-insts-name={folder / 'insts.bin'}"] if instructions else []),
+        "--get-input-with-addresses", f"--output-dir={folder}", f"--tmpdir={folder}", str(mlir),
+    ]  # fmt: skip
+
+
+def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Package:
+    """Build the package of `design` in `folder`.
+
+    With `sequence`, the compiler's own instructions for that run are left beside the package as
+    `<folder>.insts.bin`, to be compared with ours; the overlay is the same. Raises DesignError for
+    what IRON cannot express, ToolchainError when a tool is missing or fails, or when the compiler
+    has put something elsewhere than the manifest says.
+    """
+    iron = load()
+    tools = find_toolchain()
+    promised = manifest(design)
+    module = make_program(iron, design, sequence).resolve_program()
+    with tempfile.TemporaryDirectory(prefix=f"{design.name}-") as name:
+        work = Path(name)
+        for kernel in _kernels(design):
+            _compile(tools, design.device.architecture, kernel, work)
+        mlir = work / "aie.mlir"
+        mlir.write_text(str(module))
+        # In the folder of the objects: link_with is relative to the MLIR.
+        run(aiecc_command(tools, work, mlir, instructions=sequence is not None), "aiecc", work)
+        overlay = _output(work / "overlay.xclbin")
+        report.compare(promised, _output(work / "input_with_addresses.mlir").read_text())
+        versions = {"mlir_aie": iron.version, "peano": tools.peano_version()}
+        finished = manifest(design, toolchain=versions, uuid=xclbin_uuid(overlay))
+        package = write_package(folder, finished, overlay)
+        if sequence is not None:
+            shutil.move(_output(work / "insts.bin"), folder.with_name(f"{folder.name}.insts.bin"))
+    return package
+
+
+def _kernels(design: Design) -> list[Kernel]:
+    """One kernel for every source that the workers need."""
+    by_source = {k.source: k for w in design.workers.values() for k in w.kernels}
+    return [by_source[source] for source in sorted(by_source)]
+
+
+def _compile(tools: Toolchain, architecture: Architecture, kernel: Kernel, folder: Path) -> None:
+    source = KERNELS / kernel.source
+    if not source.is_file():
+        raise ToolchainError(f"kernel {kernel.name}: there is no source {source}")
+    command = compile_command(tools, architecture, source, folder / object_file(kernel))
+    run(command, f"Peano on {kernel.source}", folder)
+
+
+def _output(path: Path) -> Path:
+    if not path.is_file():
+        raise ToolchainError(f"aiecc ended well and did not write {path.name}")
+    return path

@@ -1,0 +1,116 @@
+"""Q4NX -> bf16, in the order that GEMM reads (paper 2, section 3.1.1).
+
+Every core turns one block of 32 x 256 weights after another into bf16. Weights leave with one
+rounding, w = bf16(min + scale * code), and block i of the output is block i of the input:
+
+| | bytes | layout |
+|---|---|---|
+| in | 5,120 a block | Q4NX, blocks [N/32][K/256] |
+| out | 16,384 a block | bf16 [N/32][K/256][4 k-steps of 64][8 kb][4 nb][8 k][8 n], GEMM's B |
+
+A column fetches four blocks in one linear run, the memory tile splits them among its four cores
+and joins what two of them give into one object of 32 KB, each pair with a shim channel of its own.
+The memory tile then uses 5 of its 6 receiving and all 6 sending channels. AMD's open engine has the
+same shape but writes bfp16 (9 bytes for 8 weights); bf16 is exact for aie2 as well, which has no
+bfp16, at 1.8 times the bytes.
+
+The cores never wait for each other across columns, and nothing is padded: all columns do the same
+number of objects, and where the blocks do not come out even, some are done twice, with the same
+result. At least 4 blocks are needed.
+
+What bounds it: the output. A column writes 65,536 bytes for 20,480 read; its two channels take
+8,192 cycles for that, the kernel about a quarter of it, and the memory of the machine sooner still:
+2.6 bytes move for each weight.
+"""
+
+from __future__ import annotations
+
+from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT
+from ort_aie_ep.npu.design import Acquire, Core, Design, Parameters, Release, call
+from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.sequence import at_most, ceil_div, less, minimum
+
+BLOCK = 5120  # bytes of a Q4NX block of 32 x 256 weights
+WEIGHTS = 8192  # of a block
+BLOCK_OUT = 2 * WEIGHTS  # bytes of its bf16
+CORES = 4  # of a column
+STACK = 2048  # bytes; AMD's for its dequantisation, which was measured to use 1,216
+
+
+def build(device: Device) -> Design:
+    """Dequantisation on all columns of `device`.
+
+    One sequence, `dequant(blocks)`: w Q4NX (blocks, 5120) uint8 in, b (blocks, 8192) bf16 out. At
+    least 4 blocks; a shape below is refused by the sequence.
+    """
+    design = Design("dequant", device)
+    for c in range(device.columns):
+        _place(design, c)
+    _add_sequence(design)
+    return design
+
+
+def _place(design: Design, c: int) -> None:
+    blocks = design.fifo(f"w{c}", "u8", CORES * BLOCK, design.shim(c), design.mem(c))
+    own = [
+        design.fifo(f"w{c}_{r}", "u8", BLOCK, design.mem(c), design.core(c, r))
+        for r in range(CORES)
+    ]
+    design.split(blocks, own)
+    for half in range(2):
+        outputs = []
+        for r in (2 * half, 2 * half + 1):
+            out = design.fifo(f"b{c}_{r}", "bf16", WEIGHTS, design.core(c, r), design.mem(c))
+            outputs.append(out)
+            design.worker(
+                f"dequant{c}_{r}", design.core(c, r), _body,
+                inputs={"w": own[r]}, outputs={"b": out}, parameters=["blocks"],
+                kernels=[Q4NX_DEQUANT], stack=STACK,
+            )  # fmt: skip
+        pair = design.fifo(
+            f"b{c}_pair{half}", "bf16", 2 * WEIGHTS, design.mem(c), design.shim(c, half)
+        )
+        design.join(outputs, pair)
+
+
+def _body(core: Core):  # type: ignore[no-untyped-def]
+    (blocks,) = yield Parameters()
+    for _ in core.loop(blocks):
+        w = yield Acquire("w")
+        b = yield Acquire("b")
+        yield call(Q4NX_DEQUANT, w, b)
+        yield Release("w")
+        yield Release("b")
+
+
+def _add_sequence(design: Design) -> None:
+    s = design.sequence("dequant", "blocks")
+    (blocks,) = s.symbols()
+    s.require(at_most(CORES, blocks), "{blocks} Q4NX blocks; at least 4 are needed: pad N")
+    w = s.argument("w", "in", blocks * BLOCK)
+    b = s.argument("b", "out", blocks * BLOCK_OUT)
+
+    columns = range(design.device.columns)
+    # An object is 4 blocks; the last one is moved back to end with the last block.
+    objects = s.let("objects", ceil_div(blocks, CORES))
+    share = s.let("share", ceil_div(objects, len(columns)))
+    firsts = [s.let(f"first{c}", minimum(share * c, objects - share)) for c in columns]
+    wholes = [s.let(f"whole{c}", minimum(share, blocks // CORES - firsts[c])) for c in columns]
+    for c in columns:
+        s.transfer(f"w{c}", w, offset=firsts[c] * (CORES * BLOCK), run=wholes[c] * (CORES * BLOCK))
+        with s.when(less(wholes[c], share)):
+            s.transfer(f"w{c}", w, offset=(blocks - CORES) * BLOCK, run=CORES * BLOCK)
+    for name in design.workers:
+        s.start(name, share)
+    for c in columns:
+        for half in range(2):
+            fifo, pair = f"b{c}_pair{half}", 2 * BLOCK_OUT
+            s.transfer(
+                fifo, b, offset=firsts[c] * (2 * pair) + half * pair, run=pair,
+                outer=[(wholes[c], 2 * pair)],
+            )  # fmt: skip
+            with s.when(less(wholes[c], share)):
+                s.transfer(fifo, b, offset=(blocks - CORES) * BLOCK_OUT + half * pair, run=pair)
+    s.work(share * int(Q4NX_DEQUANT.cycles(design.device.architecture, ())))
+    s.wait(*(f"b{c}_pair{half}" for c in columns for half in range(2)))
+    s.cut()

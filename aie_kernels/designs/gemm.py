@@ -1,0 +1,357 @@
+"""GEMM: C = A B for prefill and training (paper 2, section 3.1.2; paper 5).
+
+Every column of the array has a band of 64 rows of C, every row of cores a band of its columns, 128
+for bf16 output and 64 for float32 (`width` below). A core keeps its block of C in L1, in fp32, for
+all of K, as parts of 64 x 32 (paper 5's m and n; its k is 64 here too). So one pass of the array
+makes a megatile of 64 * columns rows and 4 * width columns, for which A and B are read once:
+
+    bytes read = N / (4 width) * size(A) + M / (64 columns) * size(B)         (paper 2, Eq. 5)
+
+The order of the megatiles does not change that, as nothing of one stays for the next. Rows are
+outermost, because then the A of a band is one task of the shim that repeats for its megatiles.
+
+| | memory | memory tile | core |
+|---|---|---|---|
+| A | row-major bf16 (M, K) | 64 rows x 256 k, row-major | 64 x 64: [8 kb][8 mb][8 m][8 k] |
+| B | `pack_b`'s order | 256 k x width, as in memory | 64 x 32: [8 kb][4 nb][8 k][8 n] |
+| C | row-major (M, N) | 4 x 64 x width, row-major | 64 x 32: [8 mb][4 nb][8 m][8 n] |
+
+A of a column goes to its four cores. B of a row of cores goes to all columns; it enters through the
+second shim channel and the memory tile of column r (on two columns: of two rows each; on one: of
+four rows, 128 k at a time), and reaches a core k-step by k-step, and within it part by part. C of
+four cores is joined, and leaves while the next megatile is computed. The DMAs of memory tiles and
+cores do the reordering; towards memory all runs have at least 256 bytes.
+
+Rules: K is a multiple of 256 (pad A and B with zeros), N a multiple of 32 and at least `width` (on
+two columns twice, on one column four times that). M is free. Nothing is padded: bands that would
+pass the end of C are moved back and compute some elements twice, with the same result. They move
+one by one, so that a short prompt needs rows for one band and not for all columns (paper 2
+decouples e_y m from 8 e_y m to this end); it takes the time of a whole pass all the same. Below 64
+rows, the buffers of A and C have 64; what A holds there is read, and C has its products.
+
+Shapes are run-time parameters: a worker takes the number of k-steps and the number of its blocks,
+which are paper 5's two; everything else of a shape is in the shims' descriptors.
+
+Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
+aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
+
+L1: 64,776 bytes of 65,536 with bf16 output: the sums take half of it, and C has one buffer only,
+so that a core waits until its parts have left, 4,096 cycles a block. With float32 output the sums
+take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at most.
+
+What bounds it, per k-step with bf16 output: a core multiplies 2^19 times, 5,464 cycles by the
+catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256);
+B takes 4,096 cycles of its channel and A 2,048; and memory must give 8 KB for each column and 16 KB
+for each row, 128 KB on eight columns: 5,240 cycles at 45 GB/s and 1.8 GHz. So the kernel and the
+memory of an eight-column device are in balance; a faster kernel alone would gain little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from ort_aie_ep.aie_kernels.catalog_linear import (
+    GEMM_STORE_BF16,
+    GEMM_STORE_F32,
+    GEMM_TILE,
+    GEMM_ZERO,
+)
+from ort_aie_ep.npu.design import (
+    Acquire,
+    Body,
+    Buffer,
+    Core,
+    Design,
+    Layout,
+    Parameters,
+    Release,
+    call,
+)
+from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.sequence import (
+    Expr,
+    Sequence,
+    at_most,
+    ceil_div,
+    equal,
+    expr,
+    less,
+    maximum,
+    minimum,
+)
+
+Output = Literal["bf16", "f32"]
+
+ROWS = 64  # m: rows of a core's block
+STEP = 64  # k: depth of one object of A and B on a core
+PART = 32  # n: columns of a part, and rows of a Q4NX block
+SLAB = 256  # k of an object of A in the memory tile, and of a Q4NX block
+CORES = 4  # of a column
+PARTS: dict[Output, int] = {"bf16": 4, "f32": 2}  # of a core's block
+STACK = 0xD00  # bytes; AMD's for its GEMM
+MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2^20 words
+
+A_OBJECT = ROWS * STEP  # elements on a core
+B_OBJECT = STEP * PART
+C_OBJECT = ROWS * PART
+B_BLOCK = SLAB * PART * 2  # bytes of one [K/256] entry of packed B
+MAX_ITERATIONS = 64  # of a shim descriptor
+RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
+
+
+def build(device: Device, output: Output = "bf16") -> Design:
+    """GEMM on all columns of `device`.
+
+    One sequence, `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
+    (max(M, 64), N) bf16 or float32. Raises DesignError for a number of columns over which four
+    rows of cores cannot be shared out evenly.
+    """
+    if min(device.columns, CORES) not in (1, 2, 4):
+        raise DesignError(
+            f"gemm on {device.name}: it has {device.columns} columns; B of the 4 rows of cores "
+            "enters through 1, 2 or 4 of them"
+        )
+    design = Design(f"gemm_{output}", device)
+    shape = _Blocking(device.columns, output)
+    for group in range(shape.groups):
+        _place_b(design, shape, group)
+    for c in range(device.columns):
+        _place_column(design, shape, c)
+    _add_sequence(design, shape)
+    return design
+
+
+def pack_b(weights: np.ndarray) -> np.ndarray:
+    """B in the order in which the design reads it, and in which `dequant` writes it.
+
+    `weights` is (N, K), i.e. B transposed, as projections store it: any float type, rounded to
+    bf16 (ties to even). Gives (N/32, K/256, 4, 8, 4, 8, 8) bf16: n block, k block, k-step, kb, nb,
+    k, n. Raises DesignError unless N is a multiple of 32 and K of 256.
+    """
+    n, k = weights.shape
+    if n % PART or k % SLAB:
+        raise DesignError(
+            f"pack_b: weights of shape ({n}, {k}); N must be a multiple of 32 and K of 256: "
+            "pad with zeros"
+        )
+    blocks = weights.astype(ml_dtypes.bfloat16).reshape(n // 32, 4, 8, k // 256, 4, 8, 8)
+    return np.ascontiguousarray(blocks.transpose(0, 3, 4, 5, 1, 6, 2))
+
+
+class _Blocking:
+    """How a C of this output type is shared out over so many columns."""
+
+    def __init__(self, columns: int, output: Output) -> None:
+        self.columns = columns
+        self.output = output
+        self.parts = PARTS[output]
+        self.element = DTYPES[output].itemsize  # bytes
+        self.width = self.parts * PART  # columns of a core's block
+        self.row = self.width * self.element  # bytes of one of its rows: 256 for both types
+        self.tile_width = CORES * self.width
+        self.groups = min(columns, CORES)  # of rows of cores that share a B channel
+        self.rows = CORES // self.groups  # of cores in a group
+        # A memory tile that feeds four rows has room for half the depth.
+        self.b_steps = 2 if self.rows == CORES else 4
+        # The symbols take pointers; these are the sizes behind them here.
+        acc = Array("f32", self.parts * C_OBJECT)
+        store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
+        self.zero = _with_arrays(GEMM_ZERO, acc)
+        self.tile = _with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
+        self.store = _with_arrays(store, acc, Array(output, C_OBJECT))
+        self.acc = acc
+
+
+def _with_arrays(kernel: Kernel, *arrays: Array) -> Kernel:
+    return replace(kernel, arguments=(*arrays, *kernel.arguments[len(arrays) :]))
+
+
+# --- tiles and fifos ------------------------------------------------------------------------------
+def _place_b(design: Design, shape: _Blocking, group: int) -> None:
+    """B of the rows of cores of a group: in through one memory tile, out to every column."""
+    each = shape.parts * shape.b_steps * B_OBJECT
+    slab = design.fifo(
+        f"b{group}", "bf16", shape.rows * each, design.shim(group, 1), design.mem(group)
+    )
+    run = shape.b_steps * B_OBJECT * 2  # contiguous bytes of one part in the slab
+    # k-step by k-step, in it part by part; 1,024 words in two, as a wrap ends at 1,023.
+    order = Layout(((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (2, B_OBJECT), (512, 4)))
+    rows = [
+        design.fifo(
+            f"b_row{row}", "bf16", each, design.mem(group, layout=order),
+            [
+                design.core(c, row, object=Array("bf16", B_OBJECT))
+                for c in range(shape.columns)
+            ],
+        )
+        for row in range(group * shape.rows, (group + 1) * shape.rows)
+    ]  # fmt: skip
+    if len(rows) == 1:
+        design.forward(slab, rows[0])
+    else:
+        design.split(slab, rows)
+
+
+def _place_column(design: Design, shape: _Blocking, c: int) -> None:
+    slab = design.fifo(f"a{c}", "bf16", ROWS * SLAB, design.shim(c, 0), design.mem(c))
+    a = design.fifo(
+        f"a_column{c}", "bf16", ROWS * SLAB,
+        design.mem(c, layout=Layout(((SLAB // 8, 16), (ROWS, 2 * SLAB), (4, 4)))),
+        [design.core(c, r, object=Array("bf16", A_OBJECT)) for r in range(CORES)],
+    )  # fmt: skip
+    design.forward(slab, a)
+    # A part leaves as [nb][m][8 n], so that in the memory tile nb goes on from part to part.
+    eight = 8 * shape.element
+    leave = Layout(((PART // 8, 8 * eight), (ROWS // 8, PART * eight), (16 * shape.element, 4)))
+    arrive = Layout(((shape.width // 8, eight), (ROWS, shape.row), (2 * shape.element, 4)))
+    outputs = []
+    for r in range(CORES):
+        out = design.fifo(
+            f"c{c}_{r}", shape.output, C_OBJECT,
+            design.core(c, r, depth=1 if shape.output == "bf16" else 2, layout=leave),
+            design.mem(c, layout=arrive, object=Array(shape.output, ROWS * shape.width)),
+        )  # fmt: skip
+        outputs.append(out)
+        design.worker(
+            f"gemm{c}_{r}", design.core(c, r), _body(shape),
+            inputs={"a": a, "b": design.fifos[f"b_row{r}"]}, outputs={"c": out},
+            buffers=[Buffer("acc", shape.acc)], parameters=["k_steps", "blocks"],
+            kernels=[shape.zero, shape.tile, shape.store], stack=STACK,
+        )  # fmt: skip
+    joined = design.fifo(
+        f"c{c}", shape.output, CORES * ROWS * shape.width, design.mem(c), design.shim(c, 0)
+    )
+    design.join(outputs, joined)
+
+
+def _body(shape: _Blocking) -> Body:
+    def body(core: Core):  # type: ignore[no-untyped-def]
+        k_steps, blocks = yield Parameters()
+        acc = core.buffer("acc")
+        for _ in core.loop(blocks):
+            yield call(shape.zero, acc, shape.acc.count)
+            for _ in core.loop(k_steps):
+                a = yield Acquire("a")
+                for part in range(shape.parts):
+                    b = yield Acquire("b")
+                    yield call(shape.tile, a, b, acc, ROWS // 8, STEP // 8, PART // 8, part)
+                    yield Release("b")
+                yield Release("a")
+            for part in range(shape.parts):
+                c = yield Acquire("c")
+                yield call(shape.store, acc, c, part, C_OBJECT)
+                yield Release("c")
+
+    return body
+
+
+# --- the sequence ---------------------------------------------------------------------------------
+def _add_sequence(design: Design, shape: _Blocking) -> Sequence:
+    s = design.sequence("gemm", "M", "K", "N")
+    M, K, N = s.symbols()
+    least = shape.rows * shape.width
+    s.require(at_most(1, M), "M={M} must be at least 1")
+    s.require(
+        less(0, K) * equal(K % SLAB, 0), "K={K} must be a multiple of 256: pad A and B with zeros"
+    )
+    s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: divide K")
+    s.require(equal(N % PART, 0), "N={N} must be a multiple of 32: pad B with zeros")
+    s.require(at_most(least, N), f"N={{N}} must be at least {least} here: pad B with zeros")
+    rows = maximum(M, ROWS)
+    a = s.argument("a", "in", rows * K * 2)
+    b = s.argument("b", "in", N * K * 2)
+    c = s.argument("c", "out", rows * N * shape.element)
+
+    s.let("rows", rows)
+    band = shape.columns * ROWS
+    rounds = s.let("rounds", ceil_div(rows, band))
+    full = s.let("full", N // shape.tile_width)  # megatiles of a round
+    tiles = s.let("tiles", ceil_div(N, shape.tile_width))
+    # A unit is what one C descriptor can iterate over, or the incomplete last megatile.
+    units = s.let("units", ceil_div(full, MAX_ITERATIONS) + tiles - full)
+    per_run = s.let("per_run", maximum(1, expr(RUN_WORK) // (N * K)))
+
+    with s.loop("run", ceil_div(rounds, per_run)) as run:
+        count = s.let("count", minimum(per_run, rounds - run * per_run))
+        with s.loop("round", count) as turn, s.loop("unit", units) as unit:
+            first_row = (run * per_run + turn) * band
+            starts = [
+                s.let(f"row{i}", minimum(first_row + i * ROWS, rows - ROWS))
+                for i in range(shape.columns)
+            ]
+            first = s.let("first", minimum(unit * MAX_ITERATIONS, full))
+            whole = s.let("whole", minimum(MAX_ITERATIONS, full - first))
+            in_unit = s.let("in_unit", maximum(1, whole))
+            for i, row in enumerate(starts):
+                _send_a(s, i, a, row, K, in_unit)
+            _send_b(s, shape, b, K, N, first)
+            # Data is on its way while the parameters are written.
+            with s.when(equal(turn + unit, 0)):
+                for name in design.workers:
+                    s.start(name, K // STEP, count * tiles)
+            # C before the rest of B, whose waits for a free descriptor depend on it.
+            for i, row in enumerate(starts):
+                _receive_c(s, shape, i, c, row, N, first, whole)
+            with s.loop("tile", in_unit - 1) as tile:
+                _send_b(s, shape, b, K, N, first + tile + 1)
+        s.work(count * tiles * _block_cycles(design.device, shape, K // STEP))
+        s.wait(*(f"c{i}" for i in range(shape.columns)))
+        s.cut()
+    return s
+
+
+def _send_a(s: Sequence, column: int, a: str, row: Expr, K: Expr, times: Expr) -> None:
+    s.transfer(
+        f"a{column}", a, offset=row * K * 2, run=2 * SLAB,
+        outer=[(times, 0), (K // SLAB, 2 * SLAB), (ROWS, 2 * K)],
+    )  # fmt: skip
+
+
+def _band(shape: _Blocking, tile: Expr, group: int, N: Expr) -> Expr:
+    """First column of C that the rows of cores of a group compute in a megatile."""
+    own = shape.rows * shape.width
+    return minimum(tile * shape.tile_width + group * own, N - own)
+
+
+def _send_b(s: Sequence, shape: _Blocking, b: str, K: Expr, N: Expr, tile: Expr) -> None:
+    run = shape.b_steps * B_OBJECT * 2
+    for group in range(shape.groups):
+        s.transfer(
+            f"b{group}", b, offset=_band(shape, tile, group, N) * K * 2, run=run,
+            outer=[(K * PART * 2 // run, run), (shape.rows * shape.parts, K * PART * 2)],
+        )  # fmt: skip
+
+
+def _receive_c(
+    s: Sequence, shape: _Blocking, column: int, c: str, row: Expr, N: Expr, first: Expr, whole: Expr
+) -> None:
+    line = N * shape.element
+    s.transfer(
+        f"c{column}", c, offset=row * line + first * (CORES * shape.row), run=shape.row,
+        outer=[(whole, CORES * shape.row), (CORES, shape.row), (ROWS, line)],
+    )  # fmt: skip
+    with s.when(equal(whole, 0)):
+        for group in range(shape.groups):
+            start = _band(shape, first, group, N)
+            s.transfer(
+                f"c{column}", c, offset=row * line + start * shape.element, run=shape.row,
+                outer=[(shape.rows, shape.row), (ROWS, line)],
+            )  # fmt: skip
+
+
+def _block_cycles(device: Device, shape: _Blocking, k_steps: Expr) -> Expr:
+    """Core cycles of one block of C, without waiting for data."""
+
+    def cycles(kernel: Kernel, *scalars: int) -> int:
+        return int(kernel.cycles(device.architecture, scalars))
+
+    tile = cycles(shape.tile, ROWS // 8, STEP // 8, PART // 8, 0)
+    store = cycles(shape.store, 0, C_OBJECT)
+    zero = cycles(shape.zero, shape.acc.count)
+    return k_steps * (shape.parts * tile) + shape.parts * store + zero

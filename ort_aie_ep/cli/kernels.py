@@ -1,0 +1,222 @@
+"""Commands on the NPU's designs: list, check, simulate, build."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.options import Json
+from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.aie_kernels.iron.sequences import Run
+    from ort_aie_ep.npu.design import Design
+    from ort_aie_ep.npu.simulator import Result
+
+kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+app.add_typer(
+    kernels, name="kernels", help="Designs of the NPU: list, check, simulate, draw, build."
+)
+
+DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
+DeviceName = Annotated[str, typer.Option("--device", help="A device of `list`.")]
+
+
+def _designs(name: str, device: str) -> Iterator[Design]:
+    """The design `name`, or all that exist for the device; the others are noted."""
+    from ort_aie_ep.aie_kernels.build import find_designs, make_design
+    from ort_aie_ep.npu.device import device as find_device
+    from ort_aie_ep.npu.errors import DesignError
+
+    target = find_device(device)
+    if name != "all":
+        yield make_design(name, target)
+        return
+    for known in find_designs():
+        try:
+            yield make_design(known, target)
+        except DesignError as error:
+            console.note(f"{known}: {error}")
+
+
+@kernels.command("list")
+def list_command(as_json: Json = False) -> None:
+    """The designs, the devices they exist for, and their sequences."""
+    from rich import box
+    from rich.table import Table
+
+    from ort_aie_ep.aie_kernels.build import find_designs
+    from ort_aie_ep.npu.device import DEVICES
+    from ort_aie_ep.npu.errors import DesignError
+
+    table = Table("design", "sequences", "devices", box=box.SIMPLE_HEAD, pad_edge=False)
+    rows = []
+    for name, make in find_designs().items():
+        made = {}
+        for device in DEVICES.values():
+            try:
+                made[device.name] = make(device)
+            except DesignError:  # its kernels or its layout are not for this one
+                continue
+        sequences = {
+            s.name: list(s.parameters) for d in made.values() for s in d.sequences.values()
+        }
+        calls = (f"{s}({', '.join(p)})" for s, p in sequences.items())
+        table.add_row(name, "\n".join(calls), ", ".join(made))
+        rows.append({"design": name, "devices": list(made), "sequences": sequences})
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        console.out.print(table)
+
+
+@kernels.command("check")
+def check_command(design: DesignName, device: DeviceName = "npu2", as_json: Json = False) -> None:
+    """Does a design fit a device, and can it go on? Exit code 1 if not.
+
+    What only the compiler can confirm (program size, stack) is shown as an estimate.
+    """
+    from ort_aie_ep.npu.check import examine
+
+    reports = []
+    for made in _designs(design, device):
+        report = examine(made)
+        reports.append(report)
+        if not as_json:
+            console.out.print(report.render())
+    if as_json:
+        print(json.dumps([report.to_json() for report in reports], indent=1))
+    if not all(report.passed for report in reports):
+        raise typer.Exit(1)
+
+
+@kernels.command("simulate")
+def simulate_command(
+    design: DesignName,
+    sequence: Annotated[str, typer.Argument(help="One of the design's sequences.")],
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+    ] = None,
+    device: DeviceName = "npu2",
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a timeline here; ui.perfetto.dev opens it.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Draw how busy every tile was here (.svg, .png).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a sequence on the modelled NPU, on random numbers: times, bytes, who waits.
+
+    ```
+    ort-aie kernels simulate fused_dqp matvec --shape N=2048 --shape K=2048 --shape bias=0 \\
+      --shape activation=0 --trace dqp.json --draw dqp.svg
+    ```
+    """
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.npu.check import check
+    from ort_aie_ep.npu.device import device as find_device
+    from ort_aie_ep.npu.draw import draw_utilisation
+    from ort_aie_ep.npu.session import Session, random_buffers
+
+    made = make_design(design, find_device(device))
+    check(made)
+    values = _values(shape or [])
+    buffers = random_buffers(made, sequence, values)
+    session = Session(made, trace=trace is not None)
+    results = session.run(sequence, values, buffers)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(result) for result in results], indent=1))
+    else:
+        for result in results:
+            console.out.print(_summary(made, result), highlight=False)
+    if trace is not None:
+        session.machine.trace.write(trace)
+    if draw is not None:
+        by_tile = {made.workers[n].tile: times for n, times in results[-1].workers.items()}
+        draw_utilisation(by_tile, results[-1].seconds, draw, channels=results[-1].channels)
+
+
+def _summary(design: Design, result: Result) -> str:
+    busiest = max(result.workers, key=lambda n: result.workers[n]["kernel"])
+    at_work = result.workers[busiest]["kernel"] / result.seconds
+    channel = max(result.channels, key=lambda n: result.channels[n])
+    return (
+        f"{design.name} on {design.device.name}: {result.seconds * 1e6:.1f} µs on the modelled NPU "
+        "(costs of the control path measured on NPU1; nothing here has met a device)\n"
+        f"  {result.operations} operations, {result.read:,} bytes read "
+        f"({result.read / result.seconds / 1e9:.1f} GB/s), {result.written:,} written\n"
+        f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"
+        f"  busiest channel: {channel}, {result.channels[channel] / result.seconds:.0%}"
+    )
+
+
+@kernels.command("draw")
+def draw_command(
+    design: DesignName,
+    out: Annotated[Path, typer.Argument(help="An .svg or .png to write.")],
+    device: DeviceName = "npu2",
+) -> None:
+    """Draw where the workers and fifos of a design are."""
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.npu.device import device as find_device
+    from ort_aie_ep.npu.draw import draw_placement
+
+    draw_placement(make_design(design, find_device(device)), out)
+
+
+@kernels.command("build")
+def build_command(
+    design: DesignName,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the packages.")],
+    device: DeviceName = "npu2",
+    sequence: Annotated[
+        str | None,
+        typer.Option(help="Also keep the compiler's own instructions for a run of this one."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+    ] = None,
+) -> None:
+    """Build design packages (overlay.xclbin and manifest.json) with mlir_aie and Peano.
+
+    ```
+    ort-aie kernels build fused_dqp --device npu2 --out overlays
+    ort-aie kernels build fused_dqp --out cmp --sequence matvec --shape N=512 --shape K=256 ...
+    ```
+    """
+    from ort_aie_ep.aie_kernels.build import build
+    from ort_aie_ep.npu.check import check
+
+    for made in _designs(design, device):
+        check(made)
+        run = None if sequence is None else _run(made, sequence, shape or [])
+        package = build(made, out / made.name, sequence=run)
+        console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run(design: Design, name: str, shape: list[str]) -> Run:
+    from ort_aie_ep.aie_kernels.iron.sequences import Run
+
+    if name not in design.sequences:
+        raise AieError(
+            f"design {design.name} has no sequence {name!r}; it has {', '.join(design.sequences)}"
+        )
+    return Run(design.sequences[name], _values(shape))
+
+
+def _values(shape: list[str]) -> dict[str, int]:
+    values = {}
+    for item in shape:
+        key, _, number = item.partition("=")
+        if not number.isdecimal():
+            raise AieError(f"--shape {item}: expected NAME=VALUE with a whole number")
+        values[key] = int(number)
+    return values

@@ -1,0 +1,76 @@
+"""The dequantisation engine, simulated, against the format's own dequantisation."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ort_aie_ep import q4nx
+from ort_aie_ep.aie_kernels.designs import dequant
+from ort_aie_ep.aie_kernels.designs.gemm import pack_b
+from ort_aie_ep.npu.configuration import configure
+from ort_aie_ep.npu.device import TILES, device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
+
+
+def random_weights(n: int, k: int) -> np.ndarray:
+    """(n/32, k/256, 5120) uint8: Q4NX blocks."""
+    rng = np.random.default_rng(n + k)
+    return q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+
+
+def run(session: Session, blocks: np.ndarray) -> tuple[np.ndarray, Result]:
+    """Blocks in any shape (..., 5120) through the engine: (blocks, 8192) bf16."""
+    count = blocks.size // dequant.BLOCK
+    out = np.zeros((count, dequant.WEIGHTS), ml_dtypes.bfloat16)
+    (result,) = session.run("dequant", {"blocks": count}, {"w": blocks, "b": out})
+    return out, result
+
+
+# Block counts: the fewest; one more, so that the last object is moved back; not every column at
+# work; all, and several objects a core; a count that divides by nothing.
+@pytest.mark.parametrize(
+    ("name", "n", "k"),
+    [
+        ("npu2", 128, 256), ("npu2", 160, 256), ("npu2", 288, 512), ("npu2", 512, 1024),
+        ("npu2", 32 * 37, 256), ("npu1", 416, 512), ("npu1_1col", 160, 256),
+        ("npu2_2col", 352, 768),
+    ],
+)  # fmt: skip
+def test_output_is_the_order_of_gemm_rounded_once(name: str, n: int, k: int) -> None:
+    blocks = random_weights(n, k)
+    out, _ = run(Session(dequant.build(device(name))), blocks)
+    # scale * code is exact in float32 (8 and 4 significant bits), so that the reference and the
+    # kernel both round the sum to float32 and that to bf16: the same bits.
+    expected = pack_b(q4nx.dequantize(blocks, n, k))
+    np.testing.assert_array_equal(out.view(np.uint16), expected.reshape(out.shape).view(np.uint16))
+
+
+def test_a_second_run_of_another_size_finds_the_engine_ready() -> None:
+    session = Session(dequant.build(device("npu2_1col")))
+    for n in (160, 128, 256):
+        blocks = random_weights(n, 256)
+        out, _ = run(session, blocks)
+        expected = pack_b(q4nx.dequantize(blocks, n, 256)).reshape(out.shape)
+        np.testing.assert_array_equal(out.view(np.uint16), expected.view(np.uint16))
+
+
+def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
+    blocks = random_weights(1024, 512)  # 64 blocks, 2 objects of 4 for each of 8 columns
+    _, result = run(Session(dequant.build(device("npu2"))), blocks)
+    assert result.read == blocks.nbytes
+    assert result.written == 1024 * 512 * 2
+
+
+def test_fewer_than_four_blocks_are_refused() -> None:
+    with pytest.raises(DesignError, match="3 Q4NX blocks; at least 4 are needed"):
+        Session(dequant.build(device("npu2"))).build("dequant", {"blocks": 3}, ["w", "b"])
+
+
+@pytest.mark.parametrize("name", ["npu1_1col", "npu1", "npu2_2col", "npu2"])
+def test_buffers_fit_their_tiles(name: str) -> None:
+    for tile, used in configure(dequant.build(device(name))).memory.items():
+        assert used <= TILES[tile.kind].memory, tile

@@ -1,0 +1,215 @@
+"""GEMM, simulated, against numpy.
+
+Errors are judged against the mass of a sum, S = sum over k of |a||b|. The matrix units add eight
+products to the sum at a time, K/8 times. Each time, nine terms are aligned to the largest of them
+and rounded 23 bits below it, and so is the result: ten errors of at most 2^-24 S, as no product and
+no partial sum is above S.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ort_aie_ep import q4nx
+from ort_aie_ep.aie_kernels.designs import dequant, gemm
+from ort_aie_ep.aie_kernels.designs.gemm import Output, pack_b
+from ort_aie_ep.npu.configuration import configure
+from ort_aie_ep.npu.device import DEVICES, TILES, Device, device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.kernel import DTYPES
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
+from ort_aie_ep.npu.txn import Write, core_memory_of, decode
+
+
+def bfp16(values: np.ndarray) -> np.ndarray:
+    """(n, k) float64 as aie2p's matrix unit sees it: eight k share the exponent of the largest, and
+    each has a signed mantissa of 8 bits, ties to even."""
+    blocks = values.reshape(values.shape[0], -1, 8)
+    largest = np.abs(blocks).max(axis=2, keepdims=True)
+    exponent = np.floor(np.log2(np.where(largest > 0, largest, 1.0)))
+    step = 2.0 ** (exponent - 6)
+    return (np.clip(np.rint(blocks / step), -128, 127) * step).reshape(values.shape)
+
+
+def check_product(
+    c: np.ndarray, a: np.ndarray, weights: np.ndarray, architecture: str, output: Output
+) -> None:
+    """C against A (M, K) and weights (N, K); aie2p multiplies what bfp16 leaves of them."""
+    x, w = a.astype(np.float64), weights.astype(np.float64)
+    if architecture == "aie2p":
+        x, w = bfp16(x), bfp16(w)
+    expected = x @ w.T
+    bound = x.shape[1] / 8 * 10 * 2.0**-24 * (np.abs(x) @ np.abs(w).T)
+    if output == "bf16":  # 8 significant bits: half a unit of the last is 2^-8 of the value
+        bound += 2.0**-8 * (np.abs(expected) + bound)
+    error = np.abs(c.astype(np.float64) - expected)
+    assert (error <= bound).all(), f"worst {np.max(error / bound)} of the bound"
+
+
+def random_operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A (m, k) and weights (n, k), bf16."""
+    rng = np.random.default_rng([m, k, n])
+    a = rng.standard_normal((m, k)).astype(ml_dtypes.bfloat16)
+    return a, rng.standard_normal((n, k)).astype(ml_dtypes.bfloat16)
+
+
+def run(
+    session: Session, m: int, a: np.ndarray, b: np.ndarray, n: int
+) -> tuple[np.ndarray, Result]:
+    """C (rows of a, n) of the design's output type; `b` is packed."""
+    output: Output = "f32" if session.design.name == "gemm_f32" else "bf16"
+    c = np.full((a.shape[0], n), np.nan, DTYPES[output])
+    shape = {"M": m, "K": a.shape[1], "N": n}
+    (result,) = session.run("gemm", shape, {"a": a, "b": b, "c": c})
+    return c, result
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "m", "k", "n"),
+    [
+        ("npu2", "bf16", 512, 256, 512),  # one megatile
+        ("npu2", "bf16", 600, 512, 1184),  # bands moved back in both directions
+        ("npu2", "bf16", 65, 256, 128),  # all columns on the rows of two bands, all rows on one
+        ("npu2", "f32", 130, 512, 288),
+        ("npu1", "f32", 300, 512, 352),
+        ("npu1", "bf16", 256, 256, 544),
+        ("npu2_4col", "bf16", 257, 256, 672),
+        ("npu2_2col", "bf16", 130, 256, 736),  # two rows of cores share a channel of B
+        ("npu1_2col", "f32", 64, 256, 128),
+        ("npu2_1col", "bf16", 70, 512, 544),  # all four do
+        ("npu1_1col", "f32", 129, 256, 288),
+    ],
+)
+def test_product_matches_numpy(name: str, output: Output, m: int, k: int, n: int) -> None:
+    a, weights = random_operands(m, k, n)
+    c, _ = run(Session(gemm.build(device(name), output)), m, a, pack_b(weights), n)
+    check_product(c, a, weights, device(name).architecture, output)
+
+
+@pytest.mark.parametrize("m", [1, 7, 63])
+def test_short_prompts_need_buffers_of_64_rows_and_no_zeros(m: int) -> None:
+    a, weights = random_operands(64, 256, 160)
+    a[m:] = 3.0  # whatever was there before
+    c, _ = run(Session(gemm.build(device("npu1"), "f32")), m, a, pack_b(weights), 160)
+    check_product(c[:m], a[:m], weights, "aie2", "f32")
+
+
+def test_more_megatiles_than_a_descriptor_iterates_over() -> None:
+    n = 66 * 256 + 32  # 66 megatiles and a part of one, on one column
+    a, weights = random_operands(64, 256, n)
+    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), 64, a, pack_b(weights), n)
+    check_product(c, a, weights, "aie2", "f32")
+
+
+def test_more_bands_of_rows_than_the_queues_of_the_shim_hold() -> None:
+    m = 9 * 64 + 5
+    a, weights = random_operands(m, 256, 288)  # a whole megatile and a part of one for each band
+    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), m, a, pack_b(weights), 288)
+    check_product(c, a, weights, "aie2", "f32")
+
+
+def test_more_slabs_of_k_than_a_descriptor_iterates_over() -> None:
+    k = 65 * 128 + 128  # 66 of 128 rows of B
+    a, weights = random_operands(64, k, 256)
+    c, _ = run(Session(gemm.build(device("npu1_1col"), "f32")), 64, a, pack_b(weights), 256)
+    check_product(c, a, weights, "aie2", "f32")
+
+
+def test_a_second_shape_finds_the_design_ready() -> None:
+    session = Session(gemm.build(device("npu1"), "f32"))
+    for m, k, n in ((64, 512, 64), (260, 256, 320), (64, 512, 64)):
+        a, weights = random_operands(m, k, n)
+        c, _ = run(session, m, a, pack_b(weights), n)
+        check_product(c, a, weights, "aie2", "f32")
+
+
+def test_quantised_weights_go_through_dequant_into_gemm() -> None:
+    m, k, n = 100, 512, 288
+    rng = np.random.default_rng(4)
+    blocks = q4nx.quantize(rng.standard_normal((n, k)).astype(np.float32))
+    a = rng.standard_normal((m, k)).astype(ml_dtypes.bfloat16)
+    b = np.zeros(n * k, ml_dtypes.bfloat16)
+    Session(dequant.build(device("npu2"))).run(
+        "dequant", {"blocks": n * k // 8192}, {"w": blocks, "b": b}
+    )
+    c, _ = run(Session(gemm.build(device("npu2"))), m, a, b, n)
+    weights = q4nx.dequantize(blocks, n, k).astype(ml_dtypes.bfloat16)
+    check_product(c, a, weights, "aie2p", "bf16")
+
+
+def test_memory_is_read_as_often_as_equation_5_of_paper_2_says() -> None:
+    m, k, n = 2 * 512, 256, 3 * 512
+    a, weights = random_operands(m, k, n)
+    _, result = run(Session(gemm.build(device("npu2"))), m, a, pack_b(weights), n)
+    # Megatiles of 512 x 512: A once per column of them, B once per row.
+    assert result.read == 3 * a.nbytes + 2 * weights.nbytes
+    assert result.written == m * n * 2
+
+
+def test_long_products_are_divided_into_runs_that_add_up() -> None:
+    design = gemm.build(device("npu2"))
+    # Three bands of 512 rows, of which each has N * K = 2^31 and takes about 0.2 s.
+    runs = Session(design).build("gemm", {"M": 1500, "K": 16384, "N": 131072}, ["a", "b", "c"])
+    assert len(runs) == 2
+    plan = configure(design).workers["gemm3_2"]
+    blocks = [
+        operation.value
+        for words in runs
+        for operation in decode(words).operations
+        if isinstance(operation, Write)
+        and core_memory_of(operation.address) == (3, 4, plan.parameters + 4)
+    ]
+    assert blocks == [131072 // 512] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "k", "n", "message"),
+    [
+        ("npu2", 0, 256, 512, "M=0 must be at least 1"),
+        ("npu2", 64, 0, 512, "K=0 must be a multiple of 256"),
+        ("npu2", 64, 320, 512, "K=320 must be a multiple of 256"),
+        ("npu2", 64, 65792, 512, "K=65792 is above 65536"),
+        ("npu2", 64, 256, 500, "N=500 must be a multiple of 32"),
+        ("npu2", 64, 256, 96, "N=96 must be at least 128"),
+        ("npu2_2col", 64, 256, 224, "N=224 must be at least 256"),
+        ("npu2_1col", 64, 256, 480, "N=480 must be at least 512"),
+    ],
+)
+def test_shapes_it_cannot_take_are_refused(name: str, m: int, k: int, n: int, message: str) -> None:
+    session = Session(gemm.build(device(name)))
+    with pytest.raises(DesignError, match=message):
+        session.build("gemm", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
+
+
+def test_three_columns_are_refused() -> None:
+    three = Device("three", "aie2p", 4, 3, clock_hz=1.8e9, alignment=64)
+    with pytest.raises(DesignError, match="3 columns; B of the 4 rows of cores enters through"):
+        gemm.build(three)
+
+
+@pytest.mark.parametrize("shape", [(40, 256), (32, 128)])
+def test_pack_b_refuses_partial_blocks(shape: tuple[int, int]) -> None:
+    with pytest.raises(DesignError, match="N must be a multiple of 32 and K of 256"):
+        pack_b(np.zeros(shape, np.float32))
+
+
+def test_pack_b_puts_an_element_where_the_layout_says() -> None:
+    n, k = 64, 512
+    weights = np.arange(n * k, dtype=np.float32).reshape(n, k) % 251  # exact in bf16
+    packed = pack_b(weights)
+    for at_n, at_k in ((0, 0), (37, 300), (63, 511), (8, 64)):
+        index = (
+            at_n // 32, at_k // 256, at_k % 256 // 64, at_k % 64 // 8, at_n % 32 // 8, at_k % 8,
+            at_n % 8,
+        )  # fmt: skip
+        assert float(packed[index]) == weights[at_n, at_k]
+
+
+@pytest.mark.parametrize("output", ["bf16", "f32"])
+@pytest.mark.parametrize("name", list(DEVICES))
+def test_buffers_fit_their_tiles(name: str, output: Output) -> None:
+    for tile, used in configure(gemm.build(device(name), output)).memory.items():
+        assert used <= TILES[tile.kind].memory, tile

@@ -1,0 +1,168 @@
+"""Design packages: what is written is read again; what does not fit is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.npu.configuration import configure
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.package import (
+    PackageError,
+    manifest,
+    read_package,
+    validate,
+    write_package,
+    xclbin_uuid,
+)
+
+UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    path = tmp_path / "aie.xclbin"
+    path.write_bytes(b"xclbin2\0" + bytes(408) + bytes(range(16)) + bytes(64))
+    return path
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    return json.loads(json.dumps(manifest(fused_dqp.build(device("npu2_1col")))))
+
+
+def test_a_manifest_has_what_the_configuration_assigned() -> None:
+    design = fused_dqp.build(device("npu2"), columns=8)
+    plan, made = configure(design), manifest(design)
+    assert set(made["fifos"]) == set(plan.shim_ports)
+    assert made["fifos"]["x"] == {"column": 0, "channel": 0, "direction": "MM2S", "packet": 1}
+    worker = made["workers"]["dqp7_3"]
+    assert (worker["column"], worker["row"]) == (7, 5)
+    assert worker["address"] == plan.workers["dqp7_3"].parameters
+    assert worker["lock"] == plan.workers["dqp7_3"].go.id
+    assert made["bds"] == {str(c): list(range(16)) for c in range(8)}
+    assert (made["toolchain"], made["uuid"]) == (None, None)
+
+
+def test_a_package_is_read_as_it_was_written(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    content["uuid"] = xclbin_uuid(overlay)
+    assert content["uuid"] == UUID
+    write_package(tmp_path / "p" / "d", content, overlay)
+    package = read_package(tmp_path / "p" / "d", device="npu2_1col")
+    assert package.manifest == content
+    assert package.overlay.read_bytes() == overlay.read_bytes()
+    assert [p.name for p in (tmp_path / "p").iterdir()] == ["d"]
+
+
+def test_a_package_replaces_an_older_one_and_nothing_else(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    write_package(tmp_path / "d", content, overlay)
+    content["clock_hz"] = 1_000_000_000
+    write_package(tmp_path / "d", content, overlay)
+    assert read_package(tmp_path / "d").manifest["clock_hz"] == 1_000_000_000
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(PackageError, match="is no design package; give another folder"):
+        write_package(tmp_path / "mine", content, overlay)
+
+
+def test_a_bad_manifest_is_not_written(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    del content["bds"]
+    with pytest.raises(PackageError, match="has no key 'bds'"):
+        write_package(tmp_path / "d", content, overlay)
+    assert not (tmp_path / "d").exists()
+
+
+CHANGES: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda m: m.update(format=2), "format 2, and this library reads format 1"),
+    (lambda m: m.pop("workers"), "the manifest has no key 'workers'"),
+    (lambda m: m.update(device="npu9"), "device is 'npu9'; expected one of npu1"),
+    (lambda m: m.update(generation=3), "generation is 3; expected 4 for npu2_1col"),
+    (lambda m: m.update(columns=8), "columns is 8; expected 1 for npu2_1col"),
+    (lambda m: m.update(clock_hz="fast"), "'clock_hz' of the manifest is 'fast'; expected int"),
+    (lambda m: m["fifos"]["x"].update(column=1), r"fifos.x.column is 1; expected 0..0"),
+    (lambda m: m["fifos"]["x"].update(channel=2), r"fifos.x.channel is 2; expected 0..1"),
+    (lambda m: m["fifos"]["x"].update(packet=32), r"fifos.x.packet is 32; expected 0..31"),
+    (lambda m: m["fifos"]["y0"].update(direction="OUT"), "expected MM2S or S2MM"),
+    (lambda m: m["fifos"]["y0"].pop("packet"), "fifos.y0 has no key 'packet'"),
+    (lambda m: m["workers"]["dqp0_0"].update(lock=16), r"dqp0_0.lock is 16; expected 0..15"),
+    (lambda m: m["workers"]["dqp0_0"].update(address=2), r"a multiple of 4"),
+    (lambda m: m["workers"]["dqp0_0"].update(address=65532), r"address is 65532"),
+    (lambda m: m["workers"]["dqp0_0"].update(row=1), r"dqp0_0.row is 1; expected 2..5"),
+    (lambda m: m["bds"].update({"0": [16]}), r"bds.0 is \[16\]"),
+    (lambda m: m["bds"].update({"4": [1]}), r"bds.4"),
+    (lambda m: m["sequences"]["matvec"].pop("body"), "matvec has no key 'body'"),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append({"jump": 1}),
+        r"matvec.body\[\d+\] is \['jump'\]; expected one of let",
+    ),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append({"wait": ["z"]}),
+        r"matvec.body\[\d+\].wait is 'z'; expected one of x, w0_0",
+    ),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append({"start": "dqp0_0", "values": [1]}),
+        "expected 5 values, as worker dqp0_0 has parameters",
+    ),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append(
+            {"if": 1, "do": [{"for": "i", "count": 1, "do": [{"transfer": "x", "argument": "q",
+             "offset": 0, "run": 4, "outer": []}]}]}
+        ),
+        r"do\[0\].do\[0\].argument is 'q'; expected one of x, w, bias, y",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "match"), CHANGES)
+def test_a_manifest_that_does_not_fit_is_refused(
+    change: Callable[[Any], Any], match: str, content: dict[str, Any]
+) -> None:
+    validate(content, "manifest.json")
+    change(content)
+    with pytest.raises(PackageError, match=match):
+        validate(content, "manifest.json")
+
+
+def test_a_folder_that_is_no_package_is_refused(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    with pytest.raises(PackageError, match=r"has no manifest\.json"):
+        read_package(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(PackageError, match="is not JSON"):
+        read_package(tmp_path)
+    package = write_package(tmp_path / "d", content, overlay)
+    package.overlay.unlink()
+    with pytest.raises(PackageError, match=r"has no overlay\.xclbin"):
+        read_package(package.folder)
+
+
+def test_a_package_for_another_device_is_refused(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    write_package(tmp_path / "d", content, overlay)
+    with pytest.raises(PackageError, match="for npu2_1col, and the device is npu1"):
+        read_package(tmp_path / "d", device="npu1")
+
+
+def test_an_overlay_that_is_another_is_refused(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    content["uuid"] = UUID
+    package = write_package(tmp_path / "d", content, overlay)
+    package.overlay.write_bytes(b"xclbin2\0" + bytes(500))
+    with pytest.raises(PackageError, match=f"belongs to the xclbin {UUID}"):
+        read_package(package.folder)
+    package.overlay.write_bytes(b"ELF")
+    with pytest.raises(PackageError, match="is not an xclbin"):
+        read_package(package.folder)

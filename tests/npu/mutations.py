@@ -1,0 +1,309 @@
+"""Single-field changes to instruction streams and to designs, for testing the simulator itself.
+
+A change is made to a field that is in use: a stride of a dimension that the transfer has, a wrap
+that is not the outermost, a descriptor that is pushed. What a field that nothing reads holds
+changes nothing by definition.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.npu.design import Array, Design, End, Fifo, Layout
+from ort_aie_ep.npu.device import TILES, Tile
+from ort_aie_ep.npu.txn import (
+    AddressPatch,
+    BlockWrite,
+    ShimDescriptor,
+    Wait,
+    Write,
+    core_lock_of,
+    core_memory_of,
+    decode,
+    shim_descriptor_of,
+    shim_queue_of,
+)  # fmt: skip
+
+Words = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bits `low` .. `low + width - 1` of word `word` of a stream; `kind` is the category."""
+
+    kind: str
+    name: str
+    word: int
+    low: int
+    width: int
+
+    def get(self, words: Words) -> int:
+        return int(words[self.word]) >> self.low & (1 << self.width) - 1
+
+    def set(self, words: Words, value: int) -> Words:
+        mask = ((1 << self.width) - 1) << self.low
+        changed = words.copy()
+        changed[self.word] = (int(words[self.word]) & ~mask & 0xFFFFFFFF) | value << self.low
+        return changed
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A changed stream, and what was changed."""
+
+    field: Field
+    before: int
+    after: int
+    words: Words
+
+    def __str__(self) -> str:
+        return f"{self.field.kind}: {self.field.name} {self.before} -> {self.after}"
+
+
+def fields(words: Words) -> list[Field]:
+    """Every field in use of the six categories: stride, wrap, length, lock, address, queue."""
+    return [f for op in decode(words).operations for f in _fields_of(op)]
+
+
+def _fields_of(op: object) -> Iterator[Field]:
+    match op:
+        case BlockWrite() if shim_descriptor_of(op.address) is not None:
+            yield from _descriptor_fields(op)
+        case AddressPatch():
+            # Addresses are words: bits 1:0 do not exist.
+            yield Field("address", f"op {op.index} patched offset", op.offset + 10, 2, 30)
+            yield Field("address", f"op {op.index} argument", op.offset + 8, 0, 3)
+            yield Field("address", f"op {op.index} patched descriptor", op.offset + 6, 5, 4)
+        case Write() if shim_queue_of(op.address) is not None:
+            yield Field("queue", f"op {op.index} descriptor", op.offset + 4, 0, 4)
+            yield Field("queue", f"op {op.index} repeats", op.offset + 4, 16, 8)
+            yield Field("queue", f"op {op.index} channel", op.offset + 2, 3, 2)
+            yield Field("queue", f"op {op.index} token", op.offset + 4, 31, 1)
+        case Write() if core_lock_of(op.address) is not None:
+            yield Field("lock", f"op {op.index} value", op.offset + 4, 0, 6)
+            yield Field("lock", f"op {op.index} lock", op.offset + 2, 4, 4)
+            yield Field("lock", f"op {op.index} row", op.offset + 2, 20, 3)
+        case Write() if core_memory_of(op.address) is not None:
+            yield Field("address", f"op {op.index} parameter word", op.offset + 2, 2, 3)
+        case Wait():
+            yield Field("queue", f"op {op.index} waits for channel", op.offset + 3, 24, 1)
+            yield Field("queue", f"op {op.index} waits for direction", op.offset + 2, 0, 1)
+
+
+def _descriptor_fields(op: BlockWrite) -> Iterator[Field]:
+    descriptor = ShimDescriptor.from_words(op.words)
+    base = op.offset + 4
+
+    def field(kind: str, name: str, word: int, low: int, width: int) -> Field:
+        return Field(kind, f"op {op.index} {name}", base + word, low, width)
+
+    yield field("length", "length", 0, 0, 24)
+    dimensions = len(descriptor.dimensions)
+    linear = dimensions == 1
+    for i in range(dimensions):
+        if not linear:
+            yield field("stride", f"D{i} step", 3 + i, 0, 20)
+        if i < dimensions - 1:
+            yield field("wrap", f"D{i} wrap", 3 + i, 20, 10)
+    if descriptor.iteration_count > 1:
+        yield field("stride", "iteration step", 6, 0, 20)
+        yield field("wrap", "iteration wrap", 6, 20, 6)
+    yield field("lock", "release value", 7, 18, 7)
+
+
+def stream_mutation(words: Words, choices: list[Field], rng: random.Random) -> Mutation:
+    """A random change of one of `choices`: by one, of one bit, or to anything."""
+    by_kind: dict[str, list[Field]] = {}
+    for f in choices:
+        by_kind.setdefault(f.kind, []).append(f)
+    field = rng.choice(by_kind[rng.choice(sorted(by_kind))])
+    before, limit = field.get(words), 1 << field.width
+    while True:
+        after = rng.choice(
+            [before + 1, before - 1, before ^ 1 << rng.randrange(field.width), rng.randrange(limit)]
+        )
+        if "iteration wrap" in field.name and after > before:
+            continue  # no counter would reach it before the task ends
+        if 0 <= after < limit and after != before:
+            return Mutation(field, before, after, field.set(words, after))
+
+
+# --- designs --------------------------------------------------------------------------------------
+DesignMutator = Callable[[Design, random.Random], str | None]
+
+
+def _some_fifo(design: Design, rng: random.Random) -> Fifo:
+    return rng.choice(list(design.fifos.values()))
+
+
+def _replace_end(fifo: Fifo, old: End, new: End) -> None:
+    if old is fifo.producer:
+        fifo.producer = new
+    else:
+        fifo.consumers[fifo.consumers.index(old)] = new
+
+
+def drop_consumer(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    gone = rng.choice(fifo.consumers)
+    fifo.consumers.remove(gone)
+    return f"fifo {fifo.name} loses its consumer at {gone.tile}"
+
+
+def move_end(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    end = rng.choice([fifo.producer, *fifo.consumers])
+    tiles = [Tile(end.tile.column, row) for row in range(6) if row != end.tile.row]
+    tile = rng.choice(tiles)
+    _replace_end(fifo, end, replace(end, tile=tile))
+    return f"fifo {fifo.name} ends at {tile} instead of {end.tile}"
+
+
+def object_size(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    count = rng.choice([fifo.object.count // 2, fifo.object.count * 2, fifo.object.count + 4])
+    fifo.object = Array(fifo.object.element, count)
+    return f"objects of fifo {fifo.name} become {count} elements"
+
+
+def end_object(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    end = rng.choice(fifo.consumers)
+    size = end.object or fifo.object
+    _replace_end(fifo, end, replace(end, object=Array(size.element, size.count // 2), layout=None))
+    return f"fifo {fifo.name} is received at {end.tile} in halves"
+
+
+def layout_stride(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    end = rng.choice([fifo.producer, *fifo.consumers])
+    if end.tile.kind == "shim":
+        return None
+    if end.layout is None:
+        words = (end.object or fifo.object).bytes // 4
+        if words % 2:
+            return None
+        layout = Layout(((2, 4), (words // 2, 8)))
+    else:
+        dims = [list(d) for d in end.layout.dimensions]
+        at = rng.choice([i for i, (count, _) in enumerate(dims) if count > 1])
+        dims[at][1] += rng.choice([4, -4]) if dims[at][1] > 4 else 4
+        layout = Layout(tuple((c, s) for c, s in dims))
+    _replace_end(fifo, end, replace(end, layout=layout))
+    return f"fifo {fifo.name} at {end.tile} has the layout {layout.dimensions}"
+
+
+def depth(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    end = rng.choice([fifo.producer, *fifo.consumers])
+    # At a memory tile the whole object's fifo has the say.
+    parts = [part for link in design.links for part in link.parts]
+    if end.tile.kind == "shim" or (end.tile.kind == "mem" and fifo in parts):
+        return None
+    _replace_end(fifo, end, replace(end, depth=rng.choice([0, 1000])))
+    return f"fifo {fifo.name} at {end.tile} gets an impossible depth"
+
+
+def repeat(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    if fifo.producer.tile.kind == "shim" or fifo.shared:
+        return None
+    fifo.repeat += 1
+    return f"fifo {fifo.name} sends every object {fifo.repeat} times"
+
+
+def link_order(design: Design, rng: random.Random) -> str | None:
+    links = [link for link in design.links if len(link.parts) > 1]
+    if not links:
+        return None
+    link = rng.choice(links)
+    if link.whole in link.sources:
+        changed = replace(link, destinations=link.destinations[::-1])
+    else:
+        changed = replace(link, sources=link.sources[::-1])
+    design.links[design.links.index(link)] = changed
+    return f"the segments of {link.whole.name} change their order"
+
+
+def link_offset(design: Design, rng: random.Random) -> str | None:
+    links = [link for link in design.links if len(link.parts) > 1]
+    if not links:
+        return None
+    link = rng.choice(links)
+    offsets = list(link.offsets)
+    offsets[rng.randrange(1, len(offsets))] -= 4
+    design.links[design.links.index(link)] = replace(link, offsets=tuple(offsets))
+    return f"a segment of {link.whole.name} lies 4 bytes lower"
+
+
+def channel(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    if fifo.shared:
+        return None
+    end = rng.choice([fifo.producer, *fifo.consumers])
+    beyond = TILES[end.tile.kind].mm2s
+    _replace_end(fifo, end, replace(end, channel=beyond))
+    return f"fifo {fifo.name} at {end.tile} is pinned to channel {beyond}"
+
+
+def packet(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    if fifo.shared or fifo.producer.tile.kind != "shim":
+        return None
+    fifo.packet = 31 if fifo.packet is None else None
+    return f"fifo {fifo.name} gets packet id {fifo.packet}"
+
+
+def swap_inputs(design: Design, rng: random.Random) -> str | None:
+    worker = rng.choice(list(design.workers.values()))
+    if len(worker.inputs) < 2:
+        return None
+    a, b = rng.sample(sorted(worker.inputs), 2)
+    worker.inputs[a], worker.inputs[b] = worker.inputs[b], worker.inputs[a]
+    return f"worker {worker.name} takes {a} for {b}"
+
+
+def buffer_size(design: Design, rng: random.Random) -> str | None:
+    worker = rng.choice(list(design.workers.values()))
+    buffer = rng.choice(worker.buffers)
+    half = replace(buffer, array=Array(buffer.array.element, buffer.array.count // 2))
+    worker.buffers = tuple(half if b is buffer else b for b in worker.buffers)
+    return f"buffer {buffer.name} of {worker.name} is half as large"
+
+
+def parameter(design: Design, rng: random.Random) -> str | None:
+    worker = rng.choice(list(design.workers.values()))
+    worker.parameters = worker.parameters[:-1]
+    return f"worker {worker.name} loses a parameter"
+
+
+def stack(design: Design, rng: random.Random) -> str | None:
+    worker = rng.choice(list(design.workers.values()))
+    worker.stack = 64 * 1024
+    return f"worker {worker.name} has a stack of 64 KiB"
+
+
+def move_worker(design: Design, rng: random.Random) -> str | None:
+    worker = rng.choice(list(design.workers.values()))
+    free = [t for t in design.device.cores if t != worker.tile]
+    worker.tile = rng.choice(free)
+    return f"worker {worker.name} moves to {worker.tile}"
+
+
+DESIGN_MUTATORS: list[DesignMutator] = [
+    drop_consumer, move_end, object_size, end_object, layout_stride, depth, repeat, link_order,
+    link_offset, channel, packet, swap_inputs, buffer_size, parameter, stack, move_worker,
+]  # fmt: skip
+
+
+def mutate_design(design: Design, rng: random.Random) -> str:
+    """Change one thing of `design` in place; says what."""
+    while True:
+        text = rng.choice(DESIGN_MUTATORS)(design, rng)
+        if text is not None:
+            return text

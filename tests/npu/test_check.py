@@ -1,0 +1,856 @@
+"""`check`: every resource just within its limit and one beyond, and what a refusal says."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+from small_designs import COPY, add_worker, empty, move, relay, through_memory
+
+from ort_aie_ep.aie_kernels.designs import (
+    decode,
+    dequant,
+    flow_kv,
+    flow_qkv,
+    fused_dqp,
+    gemm,
+    vector_ops,
+)  # fmt: skip
+from ort_aie_ep.npu.check import check, examine
+from ort_aie_ep.npu.design import (
+    Acquire,
+    Buffer,
+    Call,
+    Core,
+    Design,
+    End,
+    Layout,
+    Parameters,
+    Read,
+    Release,
+    call,
+)  # fmt: skip
+from ort_aie_ep.npu.device import DEVICES, Device, Tile, device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.sequence import at_most, symbol
+
+SYMBOL = symbol("k")
+CORE, MEM, SHIM = Tile(0, 2), Tile(0, 1), Tile(0, 0)
+
+
+def refusal(design: Design) -> str:
+    with pytest.raises(DesignError) as caught:
+        check(design)
+    return str(caught.value)
+
+
+# --- whole designs --------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", DEVICES)
+def test_fused_dqp_passes_on_every_device(name: str) -> None:
+    report = check(fused_dqp.build(device(name)))
+    assert report.passed
+    assert len(report.proved) >= 3
+    assert check(fused_dqp.build(device(name), device(name).columns)).passed
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (gemm.build, list(DEVICES)),
+        (dequant.build, list(DEVICES)),
+        (flow_kv.build, ["npu2_2col", "npu2_4col", "npu2"]),
+        (flow_qkv.build, ["npu2_2col", "npu2_4col", "npu2"]),
+        (vector_ops.build, ["npu2_2col", "npu2_4col", "npu2"]),
+        (decode.build, ["npu2"]),
+    ],
+)
+def test_the_designs_pass_where_they_can_be_built(
+    build: Callable[[Device], Design], names: list[str]
+) -> None:
+    for name in names:
+        report = check(build(device(name)))
+        # The score cores of flow_qkv take their loop counts from a kernel.
+        assert report.proved or build is flow_qkv.build
+
+
+def test_small_designs_pass() -> None:
+    for design in (relay(), through_memory()):
+        assert check(design).proved == ("every worker goes on while the shims give and take",)
+
+
+# --- resources: (a design by size, the last that fits, tile, resource, limit) ---------------------
+def l1(n: int) -> Design:
+    # Behind the buffer begin the parameters (none), at the next multiple of 64.
+    return relay(buffers=[Buffer("much", Array("u8", n))])
+
+
+def l2(depth: int) -> Design:
+    return through_memory(size=65536, depth=depth, part=1024)
+
+
+def core_inputs(n: int) -> Design:
+    design = empty()
+    fifos = [design.fifo(f"in{i}", "u8", 64, design.shim(i), design.core(0, 0)) for i in range(n)]
+    out = design.fifo("out", "u8", 64, design.core(0, 0), design.shim(0))
+    add_worker(design, 0, 0, fifos, [out])
+    return design
+
+
+def memory_outputs(n: int) -> Design:
+    design = empty()
+    whole = design.fifo("whole", "u8", 64 * n, design.shim(0), design.mem(0, 1))
+    parts = [
+        design.fifo(f"part{i}", "u8", 64, design.mem(0), design.core(0, i // 2, 1))
+        for i in range(n)
+    ]
+    design.split(whole, parts)
+    for row in range((n + 1) // 2):
+        add_worker(design, 0, row, parts[2 * row : 2 * row + 2], [])
+    return design
+
+
+def shim_inputs(n: int) -> Design:
+    design = empty()
+    for row in range(n):
+        fifo = design.fifo(f"in{row}", "u8", 64, design.shim(0), design.core(0, row))
+        add_worker(design, 0, row, [fifo], [])
+    return design
+
+
+def core_descriptors(n: int) -> Design:
+    """8 for `in`, n - 8 for `out`."""
+    design = empty()
+    into = design.fifo("in", "u8", 64, design.shim(0), design.core(0, 0, 8))
+    out = design.fifo("out", "u8", 64, design.core(0, 0, n - 8), design.shim(0))
+    add_worker(design, 0, 0, [into], [out])
+    return design
+
+
+def memory_descriptors(n: int) -> Design:
+    """Both channels of the link are even, with `n` descriptors together."""
+    return through_memory(depth=n // 2)
+
+
+def core_locks(n: int) -> Design:
+    """go and `in` take 3, every shared fifo 2."""
+    design = empty()
+    into = design.fifo("in", "u8", 64, design.shim(0), design.core(0, 0))
+    shared = [
+        design.fifo(f"s{i}", "u8", 64, design.core(0, 0), design.core(0, 1), shared=True)
+        for i in range((n - 3) // 2)
+    ]
+    add_worker(design, 0, 0, [into], shared)
+    add_worker(design, 0, 1, shared, [])
+    return design
+
+
+def lock_value(n: int) -> Design:
+    design = empty()
+    into = design.fifo("in", "u8", 64, design.shim(0), design.core(0, 0))
+    shared = design.fifo("s", "u8", 64, design.core(0, 0, n), design.core(0, 1, n), shared=True)
+    add_worker(design, 0, 0, [into], [shared])
+    add_worker(design, 0, 1, [shared], [])
+    return design
+
+
+def core_dimensions(n: int) -> Design:
+    return relay(layout=Layout(((2, 32), (2, 16), (2, 8), (2, 4))[4 - n :]), size=4 << n)
+
+
+def memory_dimensions(n: int) -> Design:
+    layout = Layout(((2, 64), (2, 32), (2, 16), (2, 8), (2, 4))[5 - n :])
+    return through_memory(layout=layout, size=4 << n, part=4 << n)
+
+
+def core_wrap(n: int) -> Design:
+    return relay(size=8 * n, layout=Layout(((2, 4 * n), (n, 4))))
+
+
+def memory_wrap(n: int) -> Design:
+    return through_memory(size=8 * n, layout=Layout(((2, 4 * n), (n, 4))))
+
+
+def core_step(n: int) -> Design:
+    return relay(layout=Layout(((1, 4 * n), (16, 4))))
+
+
+def memory_step(n: int) -> Design:
+    return through_memory(layout=Layout(((1, 4 * n), (16, 4))))
+
+
+def memory_length(n: int) -> Design:
+    return through_memory(size=4 * n, depth=1, part=4 * n // (4096 if n % 4096 == 0 else n // 257))
+
+
+def south_ports(n: int) -> Design:
+    """One output of every core of a column to its memory tile, and a second one of the lowest."""
+    design = empty("npu2_1col")
+    parts = [
+        design.fifo(f"y{i}", "u8", 64, design.core(0, i % 4, 1), design.mem(0)) for i in range(n)
+    ]
+    whole = design.fifo("y", "u8", 64 * n, design.mem(0, 1), design.shim(0))
+    design.join(parts, whole)
+    for row in range(4):
+        add_worker(design, 0, row, [], parts[row::4])
+    return design
+
+
+def packet_id(n: int) -> Design:
+    design = empty()
+    for row, packet in enumerate((0, n)):
+        fifo = design.fifo(
+            f"in{row}", "u8", 64, design.shim(0, 0), design.core(0, row), packet=packet
+        )
+        add_worker(design, 0, row, [fifo], [])
+    return design
+
+
+def pin(n: int) -> Design:
+    return relay(channel=n)
+
+
+def arguments(n: int) -> Design:
+    design = relay()
+    sequence = design.sequence("run")
+    for i in range(n):
+        sequence.argument(f"a{i}", "inout", 64)
+    sequence.transfer("in", "a0", offset=0, run=64)
+    sequence.transfer("out", "a0", offset=0, run=64)
+    sequence.wait("out")
+    return design
+
+
+def acquired(n: int) -> Design:
+    def body(core: Core) -> Iterator[Any]:
+        yield Acquire("in", n)
+        yield Acquire("out")
+        yield Release("in", n)
+        yield Release("out")
+
+    return relay(depth=3, body=body)
+
+
+L1_FREE = 65536 - 1024 - 4 * 64  # behind the stack and the objects, all multiples of 64
+
+LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
+    "L1": (l1, L1_FREE, L1_FREE + 4, ("core tile (0, 2)", "memory bytes: 65,600", "65,536")),
+    "L2": (l2, 8, 9, ("mem tile (0, 1)", "memory bytes: 589,824", "524,288")),
+    "core channels": (core_inputs, 2, 3, ("core tile (0, 2)", "S2MM channels: 3", "limit is 2")),
+    "mem channels": (memory_outputs, 6, 7, ("mem tile (0, 1)", "MM2S channels: 7", "limit is 6")),
+    "shim channels": (shim_inputs, 2, 3, ("shim tile (0, 0)", "MM2S channels: 3", "limit is 2")),
+    "core BDs": (core_descriptors, 16, 17, ("core tile (0, 2)", "descriptors: 17", "is 16")),
+    "mem BDs": (memory_descriptors, 24, 26, ("mem tile (0, 1)", "even channels: 26", "is 24")),
+    "core locks": (core_locks, 15, 17, ("core tile (0, 2)", "locks: 17", "limit is 16")),
+    "lock value": (lock_value, 63, 64, ("core tile (0, 2)", "s free starts at 64", "is 63")),
+    "core dimensions": (core_dimensions, 3, 4, ("core tile (0, 2)", "4 dimensions", "is 3")),
+    "mem dimensions": (memory_dimensions, 4, 5, ("mem tile (0, 1)", "5 dimensions", "is 4")),
+    "core wrap": (core_wrap, 255, 256, ("core tile (0, 2)", "counts 256", "limit is 255")),
+    "mem wrap": (memory_wrap, 1023, 1024, ("mem tile (0, 1)", "counts 1024", "limit is 1023")),
+    "core step": (core_step, 8192, 8193, ("core tile (0, 2)", "8,193 words", "is 8,192")),
+    "mem step": (memory_step, 131072, 131073, ("mem tile (0, 1)", "131,073", "is 131,072")),
+    "mem length": (memory_length, 131070, 131072, ("mem tile (0, 1)", "131,072", "is 131,071")),
+    "ports": (south_ports, 4, 5, ("core tile (0, 2)", "stream ports south: 5", "limit is 4")),
+    "packet id": (packet_id, 31, 32, ("shim tile (0, 0)", "packet id", "32", "0..31")),
+    "pin": (pin, 1, 2, ("core tile (0, 2)", "S2MM channels", "channel 2", "0..1")),
+    "arguments": (arguments, 5, 6, ("sequence run", "6 arguments", "at most 5")),
+    "acquire": (acquired, 3, 4, ("core tile (0, 2)", "Acquire('in', 4)", "depth 3")),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_within_the_limit_passes_and_beyond_is_refused(name: str) -> None:
+    build, last, beyond, said = LIMITS[name]
+    if build in (core_dimensions, memory_dimensions, core_wrap, memory_wrap, memory_length):
+        # Objects of other sizes than the kernel's: what is looked at is the DMA.
+        inputs = without_kernels
+    else:
+        inputs = unchanged
+    assert check(inputs(build(last))).passed
+    text = refusal(inputs(build(beyond)))
+    for part in said:
+        assert part in text
+
+
+def unchanged(design: Design) -> Design:
+    return design
+
+
+def without_kernels(design: Design) -> Design:
+    for worker in design.workers.values():
+
+        def body(
+            core: Core, ports: tuple[str, ...] = (*worker.inputs, *worker.outputs)
+        ) -> Iterator[Any]:
+            for port in ports:
+                yield Acquire(port)
+                yield Release(port)
+
+        worker.body = body
+        worker.kernels = ()
+    return design
+
+
+def test_a_report_counts_what_the_configuration_uses() -> None:
+    report = check(through_memory(depth=3))
+    assert report.use(MEM, "descriptors of even channels").used == 6
+    assert report.use(MEM, "locks").used == 2
+    assert report.use(MEM, "memory bytes").used == 3 * 64
+    assert report.use(CORE, "descriptors").used == 4
+    assert report.use(CORE, "locks").used == 5
+    assert report.use(SHIM, "MM2S channels").used == 1
+    with pytest.raises(KeyError):
+        report.use(SHIM, "locks")
+
+
+def test_program_size_and_stack_never_count_as_passed() -> None:
+    report = check(relay())
+    assert {e.resource for e in report.estimates} == {"program bytes", "stack bytes"}
+    assert not {"program bytes", "stack bytes"} & {u.resource for u in report.uses}
+    rows = json.loads(json.dumps(report.to_json()))["estimates"]
+    assert all(row["status"] == "unproven" and row["basis"] for row in rows)
+
+
+def test_a_report_is_shown_with_limits_notes_and_refusals() -> None:
+    def text(design: Design) -> str:
+        console = Console(width=200, file=io.StringIO())
+        console.print(examine(design).render())
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    passed = text(packet_id(1))
+    assert "shim tile (0, 0)" in passed
+    assert "unproven" in passed
+    assert "note: fifos in0, in1 share MM2S 0" in passed
+    assert "refused" not in passed
+    assert "refused: core tile (0, 2), S2MM channels: 3 used, the limit is 2" in text(
+        core_inputs(3)
+    )
+
+
+def test_every_violation_is_listed() -> None:
+    design = core_inputs(3)
+    into = design.fifos["in0"]
+    into.consumers[0] = dataclasses.replace(into.consumers[0], depth=17)
+    design.workers["worker0_0"].stack = 70_000
+    text = refusal(design)
+    assert text.startswith("design small is refused for npu2, 4 violations:\n")
+    for part in ("S2MM channels: 3", "descriptors: 2", "memory bytes: 7", "address"):
+        assert part in text
+
+
+# --- layouts, channels, packets -------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("dimensions", "said"),
+    [
+        (((2, 32), (8, 8)), "must be contiguous words (stride 4)"),
+        (((2, 16), (8, 4)), "visits some words of the object twice"),
+        (((2, 64), (8, 4)), "reaches bytes 0..95 of an object of 64"),
+        (((2, 0), (8, 4)), "stride 0 bytes in dimension 0"),
+        (((2, 30), (8, 4)), "stride 30 bytes in dimension 0"),
+        (((2, -32), (8, 4)), "stride -32 bytes in dimension 0"),
+    ],
+)
+def test_a_layout_that_is_no_reordering_is_refused(
+    dimensions: tuple[tuple[int, int], ...], said: str
+) -> None:
+    text = refusal(relay(layout=Layout(dimensions)))
+    assert "core tile (0, 2), layout: fifo in" in text
+    assert said in text
+
+
+def test_a_layout_at_a_shim_is_the_sequences() -> None:
+    design = relay()
+    fifo = design.fifos["in"]
+    fifo.producer = dataclasses.replace(fifo.producer, layout=Layout(((16, 4),)))
+    assert "is for the sequence to say" in refusal(design)
+
+
+def test_two_fifos_pinned_to_one_channel_are_refused() -> None:
+    design = empty()
+    fifos = [
+        design.fifo(f"in{i}", "u8", 64, design.shim(i), design.core(0, 0, channel=1))
+        for i in range(2)
+    ]
+    add_worker(design, 0, 0, fifos, [])
+    assert "fifos in0 and in1 both use S2MM 1 of core tile (0, 2)" in refusal(design)
+
+
+def test_only_shims_share_channels() -> None:
+    design = empty()
+    fifos = [
+        design.fifo(f"in{i}", "u8", 64, design.shim(i), design.core(0, 0, channel=1), packet=i)
+        for i in range(2)
+    ]
+    add_worker(design, 0, 0, fifos, [])
+    assert "fifos in0, in1 share channel 1; only a shim's can be shared" in refusal(design)
+
+
+def test_packets_of_one_channel_need_ids_of_their_own() -> None:
+    text = refusal(packet_id(0))
+    assert "shim tile (0, 0), packet ids: fifos in0, in1 share channel 0 under ids [0, 0]" in text
+
+
+def test_a_shared_channel_is_noted() -> None:
+    (note,) = check(packet_id(1)).notes
+    assert "the one whose transfer is first holds up the others" in note
+
+
+# --- structure ------------------------------------------------------------------------------------
+def test_an_end_that_nobody_serves_is_refused() -> None:
+    design = relay()
+    design.fifo("stray", "u8", 64, design.shim(1), [design.core(0, 0), design.core(0, 1)])
+    text = refusal(design)
+    assert "core tile (0, 2), worker: fifo stray: 0 ports of workers have it here" in text
+    assert "core tile (0, 3), worker: fifo stray: 0 ports" in text
+
+
+def test_a_memory_tile_end_without_link_is_refused() -> None:
+    design = through_memory()
+    design.links.clear()
+    assert "mem tile (0, 1), link: fifo a: 0 links have it here" in refusal(design)
+
+
+Change = Callable[[Design], None]
+
+
+def moved(fifo: str, place: str, **fields: Any) -> Change:
+    def change(design: Design) -> None:
+        target = design.fifos[fifo]
+        if place == "producer":
+            target.producer = dataclasses.replace(target.producer, **fields)
+        else:
+            target.consumers[0] = dataclasses.replace(target.consumers[0], **fields)
+
+    return change
+
+
+def assigned(fifo: str, **fields: Any) -> Change:
+    def change(design: Design) -> None:
+        for name, value in fields.items():
+            setattr(design.fifos[fifo], name, value)
+
+    return change
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "depth 0": (moved("b", "consumer", depth=0), "depth: fifo b: 0"),
+    "consumer elsewhere": (moved("b", "consumer", tile=Tile(0, 3)), "0 ports of workers"),
+    "consumer outside": (moved("b", "consumer", tile=Tile(9, 3)), "npu2 has columns 0..7"),
+    "producer elsewhere": (moved("b", "producer", tile=Tile(1, 1)), "fifo b does not start here"),
+    "link end elsewhere": (moved("a", "consumer", tile=Tile(1, 1)), "fifo a does not end here"),
+    "output elsewhere": (moved("out", "producer", tile=Tile(1, 2)), "fifo out does not start"),
+    "shim to shim": (moved("out", "producer", tile=Tile(1, 0)), "both ends are shims"),
+    "size at a link": (assigned("a", object=Array("u8", 128)), "segments of [128] bytes"),
+    "odd size": (assigned("out", object=Array("u8", 63)), "63 bytes; it must be a positive mult"),
+    "no consumer": (assigned("out", consumers=[]), "consumers: fifo out: it has none"),
+    "repeat 0": (assigned("b", repeat=0), "repeat: fifo b: 0"),
+    "repeat at a core": (assigned("out", repeat=2), "only a memory tile sends an object more"),
+    "object of a sender": (
+        moved("out", "producer", object=Array("u8", 32)),
+        "a worker gives the fifo's own",
+    ),
+    "other object": (moved("b", "consumer", object=Array("u8", 48)), "whole parts or whole mult"),
+    "object at a link": (moved("a", "consumer", object=Array("u8", 32)), "segments of [32] bytes"),
+    "packet id": (assigned("a", packet=40), "ids are 0..31"),
+    "shared memory": (assigned("out", shared=True), "cannot reach it"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_description_is_refused(name: str) -> None:
+    change, said = CHANGES[name]
+    design = through_memory()
+    change(design)
+    assert said in refusal(design)
+
+
+def test_a_broadcast_to_a_tile_twice_is_refused() -> None:
+    design = relay()
+    fifo = design.fifos["in"]
+    fifo.consumers.append(fifo.consumers[0])
+    assert "core tile (0, 2), ends: fifo in has 2 ends there, not one" in refusal(design)
+
+
+def test_a_worker_on_anothers_tile_is_refused() -> None:
+    design = core_locks(5)
+    design.workers["worker0_1"].tile = CORE
+    assert "core tile (0, 2), workers: 2 run there" in refusal(design)
+
+
+def test_kernels_of_the_other_architecture_are_refused() -> None:
+    design = relay()
+    design.workers["worker0_0"].kernels = (dataclasses.replace(COPY, architectures=("aie2",)),)
+    assert "kernel copy: it is written for aie2, and npu2 is aie2p" in refusal(design)
+
+
+def test_what_has_no_effect_is_noted() -> None:
+    design = through_memory()
+    moved("b", "producer", depth=5)(design)
+    assigned("b", packet=3)(design)
+    notes = check(design).notes
+    assert any("depth 2 of fifo a at mem tile (0, 1) has no effect" in note for note in notes)
+    assert any("packet id 3 of fifo b serves nothing" in note for note in notes)
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+def scaled(arguments: tuple[Any, ...]) -> Kernel:
+    return Kernel("scaled", "scaled.cc", arguments, lambda arch, scalars: 1.0)
+
+
+WIDE = scaled((Array("u8", 68), int))
+BF16 = scaled((Array("bf16", 32), int))
+FINE = scaled((Array("u8", 64), int))
+
+
+def calling(*arguments: Any, kernel: Kernel = FINE) -> Callable[[Core], Iterator[Any]]:
+    """A body that calls with `arguments`; "in" stands for the object of port in."""
+
+    def body(core: Core) -> Iterator[Any]:
+        given = {"in": (yield Acquire("in")), "out": (yield Acquire("out"))}
+        for name in ("spare",):
+            given[name] = core.buffer(name)
+        yield Call(kernel, tuple(given.get(a, a) if isinstance(a, str) else a for a in arguments))
+        yield Release("in")
+        yield Release("out")
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "kernel", "said"),
+    [
+        (calling("in", 3), FINE, ""),
+        (calling("spare", -5), FINE, ""),
+        (calling("in", 3, kernel=WIDE), WIDE, "at least 68 bytes, and object of port in has 64"),
+        (calling("in", 3, kernel=BF16), BF16, "expected bf16, and object of port in is u8"),
+        (calling("in"), FINE, "kernel scaled takes 2 arguments, got 1"),
+        (calling("in", "out"), FINE, "argument 1: expected an integer, got object of port out"),
+        (calling(4, 4), FINE, "argument 0: expected 64 u8, got int"),
+        (calling("in", 1.5), FINE, "argument 1: expected an integer, got float"),
+        (calling("in", 2**31), FINE, "does not fit an int32"),
+        (calling("in", 3), COPY, "calls kernel scaled, which is not among the worker's kernels"),
+    ],
+)
+def test_calls_are_held_to_the_kernels_signature(
+    body: Callable[[Core], Any], kernel: Kernel, said: str
+) -> None:
+    design = relay(body=body, kernels=[kernel], buffers=[Buffer("spare", Array("u8", 64))])
+    if not said:
+        assert check(design).passed
+    else:
+        text = refusal(design)
+        assert "worker worker0_0 at core tile (0, 2), body: " in text
+        assert said in text
+
+
+def steps(*made: Any) -> Callable[[Core], Iterator[Any]]:
+    def body(core: Core) -> Iterator[Any]:
+        yield from (step for step in made)  # a generator, as a tuple takes no answers
+
+    return body
+
+
+TAKE, GIVE = (Acquire("in"), Release("in")), (Acquire("out"), Release("out"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (steps(*TAKE, Acquire("out")), "ends while it holds 1 objects of port out"),
+        (steps(*TAKE, *GIVE, Release("in")), "Release('in', 1) where 0 objects are held"),
+        (steps(*TAKE), "never acquires port out"),
+        (steps(*TAKE, *GIVE, Acquire("w")), "no port is named 'w'; there are: in, out"),
+        (steps(*TAKE, *GIVE, Acquire("in", 0)), "the count must be at least 1"),
+        (steps(*TAKE, *GIVE, "stop"), "yields 'stop', which is no step"),
+        (steps(*TAKE, *GIVE, Read("n", 0)), "no buffer is named 'n'"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused(body: Callable[[Core], Any], said: str) -> None:
+    assert said in refusal(relay(body=body))
+
+
+def test_an_object_is_not_used_after_its_release() -> None:
+    def body(core: Core) -> Iterator[Any]:
+        taken = yield Acquire("in")
+        given = yield Acquire("out")
+        yield Release("in")
+        yield call(COPY, taken, given)
+        yield Release("out")
+
+    assert "object of port in has been released" in refusal(relay(body=body))
+
+
+def test_a_body_does_not_branch_on_run_time_values() -> None:
+    def body(core: Core) -> Iterator[Any]:
+        (count,) = yield Parameters()
+        if count > 3:
+            yield Acquire("in")
+
+    assert "the body branches on a run-time value" in refusal(relay(body=body, parameters=["n"]))
+
+
+def test_a_body_that_raises_is_refused_with_its_error() -> None:
+    def body(core: Core) -> Iterator[Any]:
+        _, _ = yield Parameters()
+        yield Acquire("in")
+
+    assert "the body fails: ValueError" in refusal(relay(body=body, parameters=["n"]))
+
+
+def test_parameters_that_are_never_taken_are_refused() -> None:
+    assert "never takes its parameters" in refusal(relay(parameters=["n"]))
+
+
+# --- loops and deadlocks --------------------------------------------------------------------------
+def ring_of_two(first: Callable[[Core], Any]) -> Design:
+    """Two workers, each of which sends to the other."""
+    design = empty()
+    there = design.fifo("there", "u8", 64, design.core(0, 0), design.core(0, 1), shared=True)
+    back = design.fifo("back", "u8", 64, design.core(0, 1), design.core(0, 0))
+    add_worker(design, 0, 0, [back], [there], first)
+    add_worker(design, 0, 1, [there], [back])
+    return design
+
+
+def test_a_loop_in_which_all_wait_first_is_refused() -> None:
+    text = refusal(ring_of_two(move(["back"], ["there"])))
+    assert "loop of fifos: " in text
+    assert "there" in text
+    assert "back" in text
+    assert "every worker in it waits for an object before it sends one" in text
+
+
+def test_a_loop_that_a_worker_starts_is_noted() -> None:
+    body = steps(Acquire("there"), Release("there"), Acquire("back"), Release("back"))
+    report = check(ring_of_two(body))
+    assert any("form a loop, which starts because a worker sends first" in n for n in report.notes)
+    assert report.proved
+
+
+def two_paths(depth: int) -> Design:
+    """The first worker sends three objects on `f`, then one on `g`; the second takes `g` first."""
+    design = empty()
+    into = design.fifo("in", "u8", 64, design.shim(0), design.core(0, 0))
+    f = design.fifo("f", "u8", 64, design.core(0, 0, depth), design.core(0, 1, depth), shared=True)
+    g = design.fifo("g", "u8", 64, design.core(0, 0), design.core(0, 1))
+    add_worker(
+        design, 0, 0, [into], [f, g],
+        steps(*TAKE, *(Acquire("f"), Release("f")) * 3, Acquire("g"), Release("g")),
+    )  # fmt: skip
+    add_worker(
+        design,
+        0,
+        1,
+        [f, g],
+        [],
+        steps(Acquire("g"), Release("g"), *(Acquire("f"), Release("f")) * 3),
+    )
+    return design
+
+
+def test_paths_that_meet_need_the_depth_of_their_orders() -> None:
+    assert check(two_paths(3)).passed
+    text = refusal(two_paths(2))
+    assert "design, deadlock: it comes to a standstill" in text
+    assert "worker worker0_0 waits for 1 free object(s) of fifo f (port f)" in text
+    assert "worker worker0_1 waits for 1 filled object(s) of fifo g (port g)" in text
+
+
+def broadcast(depth: int) -> Design:
+    """x goes to both; the second hands the first what it made of two x before the first takes x."""
+    design = empty()
+    x = design.fifo("x", "u8", 64, design.shim(0), [design.core(0, r, depth) for r in range(2)])
+    y = design.fifo("y", "u8", 64, design.core(0, 1), design.core(0, 0))
+    take, give = (Acquire("x"), Release("x")), (Acquire("y"), Release("y"))
+    add_worker(design, 0, 0, [x, y], [], steps(*give, *take * 4))
+    add_worker(design, 0, 1, [x], [y], steps(*take * 4, *give))
+    return design
+
+
+def test_a_broadcast_holds_all_that_its_slowest_consumer_lets_wait() -> None:
+    assert check(broadcast(4)).passed
+    text = refusal(broadcast(3))
+    assert "fifo x has" in text
+    assert "S2MM 0 of core tile (0, 2), which waits for lock" in text
+
+
+# --- sequences ------------------------------------------------------------------------------------
+def run(core: Core) -> Iterator[Any]:
+    (count,) = yield Parameters()
+    for _ in core.loop(count):
+        source = yield Acquire("in")
+        destination = yield Acquire("out")
+        yield call(COPY, source, destination)
+        yield Release("in")
+        yield Release("out")
+
+
+def counted(fill: Callable[[Any, Any, Any], None]) -> Design:
+    """A relay of n objects whose sequence `fill` writes, from the sequence, n and the argument."""
+    design = relay(body=run, parameters=["count"])
+    s = design.sequence("run", "n")
+    (n,) = s.symbols()
+    fill(s, n, s.argument("a", "inout", 64 * n))
+    return design
+
+
+def good(s: Any, n: Any, a: str) -> None:
+    s.transfer("in", a, offset=0, run=64 * n)
+    s.start("worker0_0", n)
+    s.transfer("out", a, offset=0, run=64 * n)
+    s.wait("out")
+    s.cut()
+
+
+def test_a_sequence_is_run_at_small_shapes() -> None:
+    report = check(counted(good))
+    assert len(report.proved) == 3
+    assert report.proved[0] == (
+        "sequence run at n=1: every transfer completes, nothing is left over"
+    )
+    report = check(counted(good), {"run": [{"n": 77}]})
+    assert any("n=77" in line for line in report.proved)
+
+
+def without(skipped: str) -> Callable[[Any, Any, Any], None]:
+    def fill(s: Any, n: Any, a: str) -> None:
+        good(s, n, a)
+        s.body = [statement for statement in s.body if skipped not in statement]
+
+    return fill
+
+
+def late_output(s: Any, n: Any, a: str) -> None:
+    s.start("worker0_0", n)
+    for _ in range(8):
+        s.transfer("in", a, offset=0, run=64 * n)
+    s.transfer("out", a, offset=0, run=64 * n)
+    s.wait("out")
+
+
+def twice_started(s: Any, n: Any, a: str) -> None:
+    s.transfer("in", a, offset=0, run=64 * n)
+    s.start("worker0_0", n)
+    good(s, n, a)
+
+
+def too_far(s: Any, n: Any, a: str) -> None:
+    good(s, n, a)
+    s.transfer("in", a, offset=64, run=64 * n)
+
+
+def too_few(s: Any, n: Any, a: str) -> None:
+    s.transfer("in", a, offset=0, run=64 * n - 4)
+    s.start("worker0_0", n)
+    s.transfer("out", a, offset=0, run=64 * n)
+    s.wait("out")
+
+
+def too_many(s: Any, n: Any, a: str) -> None:
+    good(s, n, a)
+    s.transfer("in", a, offset=0, run=64)
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        (without("start"), "the wait for fifo out never ends"),
+        (too_few, "the wait for fifo out never ends"),
+        (too_far, "touches bytes 64 to 128"),
+        (too_many, "left at core tile (0, 2): lock in filled"),
+        (late_output, "can never be issued: all 4 tasks queued on MM2S 0 of shim tile (0, 0)"),
+        (twice_started, "worker worker0_0 is started again with no wait in between"),
+    ],
+)
+def test_a_sequence_that_does_not_come_to_its_end_is_refused(
+    fill: Callable[[Any, Any, Any], None], said: str
+) -> None:
+    text = refusal(counted(fill))
+    assert "sequence run at n=1, progress: " in text
+    assert said in text
+
+
+def stated(make: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    def fill(s: Any, n: Any, a: str) -> None:
+        make(s, n, a)
+        good(s, n, a)
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda s, n, a: s.transfer("w", a, offset=0, run=4), "on fifo w: no fifo has that name"),
+        (lambda s, n, a: s.transfer("in", "b", offset=0, run=4), "no argument has that name"),
+        (lambda s, n, a: s.transfer("in", a, offset=2, run=4), "offset 2 is no multiple of 4"),
+        (
+            lambda s, n, a: s.transfer("in", a, offset=0, run=4, outer=[(2, 4), (2, 0)]),
+            "stride 0 in dimension 1; only the outermost can repeat",
+        ),
+        (lambda s, n, a: s.start("nobody"), "it starts worker 'nobody'"),
+        (lambda s, n, a: s.start("worker0_0", n, n), "2 values; its parameters are 1: count"),
+        (lambda s, n, a: s.wait("in"), "it waits for fifo in, which goes into the array"),
+        (lambda s, n, a: s.wait("y"), "the wait for fifo y: no fifo has that name"),
+        (lambda s, n, a: s.cut(), "a cut must come right after a wait"),
+        (lambda s, n, a: s.let("m", n + SYMBOL), "let m uses 'k'"),
+        (lambda s, n, a: s.require(n, "no {m}"), "names 'm', unbound"),
+        (lambda s, n, a: s.body.append({"jump": 1}), "is no statement"),
+        (lambda s, n, a: s.argument("a", "in", 4), "two arguments are named 'a'"),
+        (lambda s, n, a: s.argument("c", "in", SYMBOL), "the size of c uses 'k'"),
+    ],
+)
+def test_statements_are_checked_without_a_shape(
+    make: Callable[[Any, Any, Any], None], said: str
+) -> None:
+    text = refusal(counted(stated(make)))
+    assert "sequence run, statement: " in text
+    assert said in text
+
+
+def test_directions_of_arguments_are_kept() -> None:
+    design = counted(good)
+    sequence = design.sequences["run"]
+    sequence.arguments[0] = dataclasses.replace(sequence.arguments[0], direction="in")
+    assert "writes the argument, which is declared 'in'" in refusal(design)
+    sequence.arguments[0] = dataclasses.replace(sequence.arguments[0], direction="out")
+    assert "reads the argument, which is declared 'out'" in refusal(design)
+
+
+def test_symbols_end_with_their_block() -> None:
+    def fill(s: Any, n: Any, a: str) -> None:
+        with s.loop("i", n) as i:
+            s.let("inner", i)
+        s.work(i)
+        good(s, n, a)
+
+    assert "the cycles of a work uses 'i', which is not bound there" in refusal(counted(fill))
+
+
+def test_shapes_meet_the_requirements_of_a_sequence() -> None:
+    def fill(s: Any, n: Any, a: str) -> None:
+        s.require(at_most(6, n), "n={n} must be at least 6")
+        good(s, n, a)
+
+    assert check(counted(fill)).proved[0].startswith("sequence run at n=6:")
+
+
+def test_progress_that_depends_on_data_is_not_called_proved() -> None:
+    def body(core: Core) -> Iterator[Any]:
+        count = yield Read("plan", 0)
+        for _ in core.loop(count):
+            yield from steps(*TAKE, *GIVE)(core)
+
+    design = relay(body=body, buffers=[Buffer("plan", Array("i32", 4))])
+    report = check(design)
+    assert not report.proved
+    assert any("loop counts of worker worker0_0 are data" in note for note in report.notes)
+
+
+def test_an_end_is_what_design_makes() -> None:
+    assert relay().fifos["in"].producer == End(SHIM)

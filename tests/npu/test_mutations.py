@@ -1,0 +1,169 @@
+"""Bytes move only as descriptors say: every change of a field shows.
+
+500 seeded changes to streams and 100 to designs. Each must be refused, deadlock, leave work behind,
+or give a wrong result. The few that survive are listed with the reason why they are equivalent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from mutations import fields, mutate_design, stream_mutation
+
+from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.npu.check import check
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Machine
+
+Buffers = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small problem: `build()` the design, run `sequence` of `parameters` on `buffers()`."""
+
+    build: Callable[[], Design]
+    sequence: str
+    parameters: dict[str, int]
+    buffers: Callable[[], Buffers]
+
+
+def _fused_dqp_buffers() -> Buffers:
+    rng = np.random.default_rng(1)
+    n, k = 256, 512
+    blocks = rng.integers(0, 256, (n // 32, k // 256, 5120), dtype=np.uint8)
+    scales = (rng.standard_normal((*blocks.shape[:2], 512)) * 0.1).astype(ml_dtypes.bfloat16)
+    blocks[:, :, :1024] = scales.view(np.uint8)
+    return {
+        "x": rng.standard_normal(k).astype(ml_dtypes.bfloat16),
+        "w": blocks,
+        "bias": rng.standard_normal(n).astype(ml_dtypes.bfloat16),
+        "y": np.zeros(n, dtype=ml_dtypes.bfloat16),
+    }
+
+
+def _gemm_buffers() -> Buffers:
+    rng = np.random.default_rng(2)
+    return {
+        "a": rng.standard_normal((64, 512)).astype(ml_dtypes.bfloat16),
+        "b": rng.standard_normal((256, 512)).astype(ml_dtypes.bfloat16),
+        "c": np.zeros((64, 256), dtype=np.float32),
+    }
+
+
+def _flow_kv_buffers() -> Buffers:
+    rng = np.random.default_rng(3)
+    return {
+        "q": rng.standard_normal((4, 256)).astype(ml_dtypes.bfloat16),
+        "k": rng.standard_normal((2, 48, 256)).astype(ml_dtypes.bfloat16),
+        "v": rng.standard_normal((2, 48, 256)).astype(ml_dtypes.bfloat16),
+        "o": np.zeros((4, 256), dtype=ml_dtypes.bfloat16),
+    }
+
+
+CASES = {
+    "fused_dqp": Case(
+        lambda: fused_dqp.build(device("npu2_1col")),
+        "matvec",
+        {"N": 256, "K": 512, "bias": 1, "activation": 0},
+        _fused_dqp_buffers,
+    ),
+    "gemm": Case(
+        lambda: gemm.build(device("npu1_1col"), "f32"),
+        "gemm",
+        {"M": 64, "K": 512, "N": 256},
+        _gemm_buffers,
+    ),
+    "flow_kv": Case(
+        lambda: flow_kv.build(device("npu2_2col")),
+        "attention",
+        {
+            "heads": 4,
+            "kv_heads": 2,
+            "head_dim": 256,
+            "context": 40,
+            "capacity": 48,
+            "window": 0,
+            "scale_bits": int(np.float32(1 / 16).view(np.int32)),
+            "softcap_bits": 0,
+        },
+        _flow_kv_buffers,
+    ),
+}
+STREAM_MUTATIONS = 501  # 167 a case
+DESIGN_MUTATIONS = 102
+
+
+def simulate(design: Design, words: npt.NDArray[np.uint32], buffers: Buffers) -> bytes:
+    """What all buffers hold after the run; they are changed."""
+    flat = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
+    Machine(design).run(words, flat)
+    return b"".join(array.tobytes() for array in buffers.values())
+
+
+def outcome(run: Callable[[], bytes], expected: bytes) -> str:
+    """How a changed run ends: the kind of error, "wrong result" or "survived"."""
+    try:
+        return "survived" if run() == expected else "wrong result"
+    except AieError as error:
+        text = str(error)
+        for kind in ("deadlock", "left work behind"):
+            if kind in text:
+                return kind
+        return "refused"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_change_of_a_stream_shows(name: str) -> None:
+    case = CASES[name]
+    design = case.build()
+    (words,) = Session(design).build(case.sequence, case.parameters, list(case.buffers()))
+    expected = simulate(design, words, case.buffers())
+    choices, rng = fields(words), random.Random(5)
+    outcomes: Counter[str] = Counter()
+    survivors = []
+    for _ in range(STREAM_MUTATIONS // len(CASES)):
+        mutation = stream_mutation(words, choices, rng)
+        end = outcome(lambda m=mutation: simulate(design, m.words, case.buffers()), expected)
+        outcomes[end] += 1
+        if end == "survived":
+            survivors.append(str(mutation))
+    print(dict(outcomes), *survivors, sep="\n  ")
+    assert len(survivors) < 0.03 * sum(outcomes.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_change_of_a_design_shows(name: str) -> None:
+    case = CASES[name]
+    (words,) = Session(case.build()).build(case.sequence, case.parameters, list(case.buffers()))
+    expected = simulate(case.build(), words, case.buffers())
+    rng = random.Random(6)
+    outcomes: Counter[str] = Counter()
+    survivors = []
+    for _ in range(DESIGN_MUTATIONS // len(CASES)):
+        design = case.build()
+        text = mutate_design(design, rng)
+
+        def run(design: Design = design) -> bytes:
+            check(design)
+            session = Session(design)
+            (stream,) = session.build(case.sequence, case.parameters, list(case.buffers()))
+            return simulate(design, stream, case.buffers())
+
+        end = outcome(run, expected)
+        outcomes[end] += 1
+        if end == "survived":
+            survivors.append(text)
+    print(dict(outcomes), *survivors, sep="\n  ")
+    assert len(survivors) < 0.03 * sum(outcomes.values())

@@ -1,0 +1,263 @@
+"""Sequences as instruction streams: what the words do is what the sequence says, and no more."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_checks import (
+    FIFOS,
+    Device,
+    build,
+    call,
+    check_same,
+    manifest,
+    observe,
+    rounds,
+    say,
+    sequence_of,
+)
+
+from ort_aie_ep import _native
+from ort_aie_ep.npu.sequence import (
+    Expr,
+    Sequence,
+    at_most,
+    ceil_div,
+    equal,
+    less,
+    maximum,
+    minimum,
+)
+from ort_aie_ep.npu.txn import (
+    AddressPatch,
+    Wait,
+    decode,
+)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> Sequence:
+    """Nested loops, conditions, lets and starts over transfers whose offsets depend on them."""
+    s = sequence_of("n", "k", bytes=1 << 20)
+    used: set[str] = set()
+    symbols: list[Expr] = list(s.symbols())
+    names = iter(f"v{i}" for i in range(1000))
+
+    def value() -> Expr:
+        a = draw(st.sampled_from(symbols))
+        b = draw(st.one_of(st.integers(1, 5), st.sampled_from(symbols)))
+        combine = draw(
+            st.sampled_from(
+                [
+                    lambda: a + b, lambda: a * b, lambda: b - a, lambda: a // 3, lambda: a % 4,
+                    lambda: ceil_div(a, 2), lambda: minimum(a, b), lambda: maximum(a, b),
+                    lambda: less(a, b), lambda: at_most(a, b), lambda: equal(a, b),
+                ]
+            )
+        )  # fmt: skip
+        return combine()
+
+    def words(limit: int) -> Expr:
+        """A value from 0 to limit - 1; remainders are never negative."""
+        return value() % limit
+
+    def body(depth: int) -> None:
+        for _ in range(draw(st.integers(1, 4))):
+            kind = draw(
+                st.sampled_from(["transfer"] * 4 + ["loop", "when", "let", "start", "wait"])
+            )
+            before = len(symbols)
+            if kind == "transfer":
+                fifo = draw(st.sampled_from(sorted(FIFOS)))
+                used.add(fifo)
+                s.transfer(
+                    fifo,
+                    "y" if fifo.startswith("y") else "x",
+                    offset=words(64) * 4,
+                    run=words(6) * 4,
+                    outer=[(words(5), (words(30) + 1) * 4) for _ in range(draw(st.integers(0, 2)))],
+                )
+            elif kind == "loop" and depth < 2:
+                with s.loop(next(names), words(5)) as index:
+                    symbols.append(index)
+                    body(depth + 1)
+                del symbols[before:]
+            elif kind == "when" and depth < 2:
+                with s.when(less(words(4), 2)):
+                    body(depth + 1)
+                del symbols[before:]
+            elif kind == "let":
+                symbols.append(s.let(next(names), minimum(maximum(value(), -9), 9)))
+            elif kind == "start":
+                s.start("left", value(), words(9)) if draw(st.booleans()) else s.start("right")
+            elif kind == "wait":
+                s.wait(*sorted(FIFOS))
+
+    body(0)
+    s.wait(*sorted(FIFOS))
+    return s
+
+
+@given(
+    sequences(),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.lists(st.integers(0, 15), min_size=1, max_size=16, unique=True),
+)
+@settings(max_examples=150)
+def test_streams_do_what_sequences_say(s: Sequence, n: int, k: int, bds: list[int]) -> None:
+    invocation = call(s, {"n": n, "k": k}, y=(4, 64))
+    text = json.dumps(manifest(s, bds={"0": bds, "1": bds}))
+    runs = _native.npu_build(text, [invocation])
+    said = say(s, invocation)
+    if not runs:
+        check_same(Device(), said)
+        return
+    device = observe(runs)
+    check_same(device, said)
+    assert {task.bd for task in device.pushed} <= set(bds)
+
+
+def waits_of(run: dict[str, Any], statement: str) -> set[int]:
+    """The operations of the wait statement at the path `statement`."""
+    ops = decode(run["words"]).operations
+    return {
+        op.index
+        for op, source in zip(ops, run["sources"], strict=True)
+        if isinstance(op, Wait) and source.endswith(f" {statement}")
+    }
+
+
+def test_a_wait_for_outputs_vouches_for_the_inputs() -> None:
+    s = sequence_of()
+    for _ in range(2):
+        for i in range(4):
+            s.transfer("a0", "x", offset=64 * i, run=64)
+            s.transfer("a1", "x", offset=64 * i, run=64)
+        s.transfer("y0", "y", offset=0, run=64)
+        s.wait("y0")
+    (run,) = build(s, bds={"0": list(range(9)), "1": [0]})
+    device = Device().run(
+        decode(run["words"]), waits_of(run, "body[9]") | waits_of(run, "body[19]")
+    )
+    device.finish()
+    assert device.waits == [(0, "S2MM", 0)] * 2
+    assert [task.channel for task in device.pushed if task.token] == [(0, "S2MM", 0)] * 2
+    # Every descriptor came back.
+    assert [task.bd for task in device.pushed] == [*range(9), *range(9)]
+
+
+def test_a_full_queue_waits_for_its_oldest_task() -> None:
+    s = sequence_of()
+    for i in range(6):
+        s.transfer("a0", "x", offset=64 * i, run=64)
+    s.wait("a0")
+    device = observe(build(s))
+    assert [task.token for task in device.pushed] == [True, True, False, False, False, True]
+    assert device.waits == [(0, "MM2S", 0)] * 3
+
+
+def test_a_shortage_of_descriptors_waits_for_the_columns_oldest_task() -> None:
+    s = sequence_of()
+    s.transfer("a0", "x", offset=0, run=64)
+    s.transfer("a1", "x", offset=0, run=64)
+    s.transfer("p3", "x", offset=0, run=64)  # another column
+    s.transfer("a1", "x", offset=64, run=64)
+    s.wait("a0", "a1", "p3")
+    device = observe(build(s, bds={"0": [5, 9], "1": [0]}))
+    assert [task.bd for task in device.pushed] == [5, 9, 0, 5]
+    assert [task.token for task in device.pushed] == [True, False, True, True]
+    assert device.waits[0] == (0, "MM2S", 0)
+
+
+def test_one_token_serves_fifos_that_share_a_channel() -> None:
+    s = sequence_of()
+    s.transfer("p3", "x", offset=0, run=64)
+    s.transfer("p7", "x", offset=64, run=64)
+    s.wait("p3", "p7")
+    device = observe(build(s))
+    assert [task.token for task in device.pushed] == [False, True]
+    assert [task.descriptor.packet_id for task in device.pushed] == [3, 7]
+
+
+def test_transfers_without_a_wait_are_refused() -> None:
+    s = sequence_of()
+    s.transfer("a0", "x", offset=0, run=64)
+    with pytest.raises(ValueError, match="ends while 1 transfers are under way, expected a wait"):
+        build(s)
+    s.cut()
+    with pytest.raises(ValueError, match=r"body\[1\]: is cut while 1 transfers are under way"):
+        build(s)
+
+
+def test_a_wait_for_fifos_that_moved_nothing_proves_nothing() -> None:
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    s.transfer("a0", "x", offset=0, run=64)
+    s.transfer("y0", "y", offset=0, run=n)
+    s.wait("y0")
+    with pytest.raises(ValueError, match="have moved nothing, while 1 transfers"):
+        build(s, {"n": 0})
+    assert len(build(s, {"n": 4})) == 1
+
+
+# --- prediction and runs --------------------------------------------------------------------------
+
+
+def test_prediction_is_the_slowest_of_channel_work_and_memory() -> None:
+    def seconds(cycles: int, ddr: int) -> float:
+        s = sequence_of()
+        s.transfer("a0", "x", offset=0, run=4000)
+        s.transfer("a1", "x", offset=0, run=2000, outer=[(2, 0)])
+        s.transfer("y0", "y", offset=0, run=8000)
+        s.work(cycles)
+        s.wait("a0", "a1", "y0")
+        (run,) = build(s, ddr_bytes_per_second=ddr)
+        return run["predicted_seconds"]
+
+    # At 1 GHz: 8000 bytes at 4 bytes a cycle; then work; then 4000 + 4000 bytes read.
+    assert math.isclose(seconds(100, 10**12), 100e-6 + 2e-6)
+    assert math.isclose(seconds(5000, 10**12), 100e-6 + 5e-6)
+    assert math.isclose(seconds(100, 10**9), 100e-6 + 8e-6)
+
+
+def test_long_work_is_divided_into_runs_of_at_most_half_a_second() -> None:
+    s = rounds()
+    # 0.12 s a round: four fit beside the dispatch.
+    runs = build(s, {"rounds": 10, "cycles": 120_000_000})
+    assert [round(run["predicted_seconds"], 6) for run in runs] == [0.4801, 0.4801, 0.2401]
+    starts = []
+    for run in runs:
+        stream = decode(run["words"])
+        waits = {op.index for op in stream.operations if isinstance(op, Wait)}
+        device = Device().run(stream, vouched=waits).finish()
+        # Each run is complete: it names the controller of the channel with tokens itself.
+        assert device.named == {(0, "S2MM", 0)}
+        starts += [task.patch.plus for task in device.pushed if task.channel[1] == "MM2S"]
+    assert starts == [64 * r for r in range(10)]
+
+
+def test_a_stretch_that_cannot_be_divided_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"without a cut is predicted to take 0\.51 s") as error:
+        build(rounds(), {"rounds": 2, "cycles": 510_000_000})
+    assert 'sequence "run" (cycles=510000000, rounds=2)' in str(error.value)
+    assert "split the shape" in str(error.value)
+
+
+def test_invocations_of_a_plan_share_a_run() -> None:
+    s = rounds()
+    plan = [call(s, {"rounds": n, "cycles": 1000}, x=(n, 0)) for n in (1, 2, 3)]
+    (run,) = _native.npu_build(json.dumps(manifest(s)), plan)
+    assert math.isclose(run["predicted_seconds"], 100e-6 + 6e-6)
+    patches = [op for op in decode(run["words"]).operations if isinstance(op, AddressPatch)]
+    assert [op.argument for op in patches[::2]] == [1, 2, 2, 3, 3, 3]
+    assert {source.split()[0] for source in run["sources"]} == {"[0]", "[1]", "[2]"}
+
+
+def test_a_plan_that_does_nothing_has_no_runs() -> None:
+    assert build(rounds(), {"rounds": 0, "cycles": 0}) == []
