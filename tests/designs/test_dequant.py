@@ -11,6 +11,7 @@ from ort_aie_ep.aie_kernels.designs import dequant
 from ort_aie_ep.aie_kernels.designs.gemm import pack_b
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.device import DEVICES, device
+from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.simulator import Result
 
