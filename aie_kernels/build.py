@@ -140,7 +140,7 @@ def _run_aiecc(command: list[str], folder: Path) -> None:
         if "already in use on this tile" not in str(error):
             raise
         raise ToolchainError(
-            f"{error}\nthis design has fifos that share a shim channel under packet ids; this aiecc "
+            f"{error}\nfifos of this design share a shim channel under packet ids, and this aiecc "
             "gives a channel to one fifo only. Try a newer mlir_aie (docs/npu-toolchain.md)"
         ) from error
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from iron_recorder import AIETileType, Recording, array, execute, install
+from iron_recorder import Recording, execute, install
+from iron_rules import AIETileType, array
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.iron import report
