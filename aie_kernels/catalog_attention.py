@@ -1,20 +1,21 @@
 """FlowKV and FlowQKV as designs and the simulator see them.
 
 Cycles are a model, never measured: what a core issues for the code as written, loop by loop. In a
-loop that pipelines, a trip costs its busiest unit: two 512-bit loads, one 512-bit store, one shuffle
-and one vector multiply, add or conversion (64 lanes of bfloat16 macs or of fp32 sums, 512 bits of
-anything else) per cycle; a loop costs `LOOP` cycles more for filling, draining and setting up, a call
-`CALL`. Chains that do not overlap count their latency, `LATENCY` cycles an operation (AM020: 5 to 7
-for loads and float macs).
+loop that pipelines, a trip costs its busiest unit. Each cycle starts two 512-bit loads, a 512-bit
+store, a shuffle, and a vector multiplication, addition or conversion: 64 lanes of bfloat16 macs or
+fp32 sums, 512 bits of anything else. A loop costs `LOOP` cycles more to fill, drain and set up, a
+call `CALL`. Chains that do not overlap count their latency, `LATENCY` cycles an operation (AM020: 5
+to 7 for loads and float macs).
 
-A chunk of FlowKV (8 KiB) takes 2,048 cycles on its stream of 4 bytes per cycle. By this model the score
-core stays below that up to a group of 4 (head dimension 64), 6 (128) or 8 (256), the value core up to
-5, 6 and 7; larger groups are bound by compute. A chunk of FlowQKV (4 KiB) takes 1,024; with all rows
-(8192 / head_dim) its score core is bound by compute at head dimension 64, by the exponentials.
+A chunk of FlowKV, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both
+cores keep up with it to a group of 4 at head dimension 64, of 6 at 128 and 256; larger groups are
+bound by compute (8: 3,500, 2,550 and 2,450 cycles), and so are groups above 2 under a soft cap.
 
-For comparison mlir-aie publishes 2,707 to 2,963 cycles for a prefill value step of head dimension 256
-and 1,696 for a partial softmax of 64 x 64 with the core's own exponential, 27 per 64 scores; FlowQKV's
-scores of as many cost twice that here.
+A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
+6.3, 2.1 and 0.8 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
+times: prefill is bound by compute but for the largest heads, most by exponentials, of which there
+are rows * keys. mlir-aie publishes 1,696 cycles for a partial softmax of 64 x 64 scores with the
+core's own exponential, 27 per 64; ours cost 56 per 64, 20 of them to scale and mask.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     group, head_dim, _begin, _end, _scale, softcap = scalars
     pairs = (group + 1) // 2
     steps = KV_CHUNK // head_dim // 16
-    # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold the 64 lanes of sums.
+    # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold 64 lanes of sums.
     products = steps * (head_dim / 8 * 4 + LOOP + 28 + 4 * LATENCY)
     # 14 issues per 32 scores and a chain of nine: two limbs, three macs, select, store.
     scores = 9 * LATENCY + 14 * steps + (_softcap(steps, 32) if softcap else 0)
@@ -169,6 +170,7 @@ FLOW_QKV_SCORES = Kernel(
     "flow_qkv_scores",
     "flow_qkv.cc",
     (
+        Array("bf16", 8192),
         Array("bf16", 8192),
         Array("bf16", 2048),
         Array("u8", 9216),

@@ -20,4 +20,4 @@ echo "== AddressSanitizer and UndefinedBehaviorSanitizer"
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so.6)"
 LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q -p no:cacheprovider tests/ops \
-  tests/npu/test_txn.py tests/npu/test_streams.py
+  tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py

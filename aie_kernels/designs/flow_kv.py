@@ -75,6 +75,7 @@ CHUNK = 4096  # elements of K or V
 MAX_Q = 2048  # elements of the queries of a sweep
 PIECE = 64  # elements of q and o on their way
 FCL_BYTES = 4352  # F, C and l
+STACK = 4096  # bytes; the kernels keep up to 768 of scores there, beside what the compiler spills
 K_PACKET, Q_PACKET = 0, 1
 FIRST_FREE_PACKET = 2  # on the channels of K and V
 
@@ -123,14 +124,14 @@ def place(design: Design, column: int = 0, shared_v: Collection[int] = ()) -> in
                 "sweeps", "pieces", "group", "head_dim", "skip", "first", "full", "keys", "tail",
                 "last", "scale", "softcap",
             ],
-            kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES],
+            kernels=[FLOW_KV_LOAD_Q, FLOW_KV_BEGIN, FLOW_KV_SCORES], stack=STACK,
         )  # fmt: skip
         design.worker(
             f"value{p}", value, _value,
             inputs={"fcl": fcl, "v": v}, outputs={"o": o},
             buffers=[Buffer("y", Array("f32", MAX_Q + 32))],
             parameters=["sweeps", "pieces", "group", "head_dim", "chunks"],
-            kernels=[FLOW_KV_VALUES_BEGIN, FLOW_KV_VALUES, FLOW_KV_OUTPUT],
+            kernels=[FLOW_KV_VALUES_BEGIN, FLOW_KV_VALUES, FLOW_KV_OUTPUT], stack=STACK,
         )  # fmt: skip
     return pairs
 

@@ -7,7 +7,7 @@ serves four query chunks:
 
 | core | its own stream | keeps | step of the paper |
 |---|---|---|---|
-| score | K, 4 KB a chunk of 2,048 / head_dim keys | queries (16 KB) twice, max and sum | 1-5 |
+| score | K, 4 KB a chunk of 2,048 / head_dim keys | queries (16 KB), twice; max and sum | 1-5 |
 | value | V, 4 KB a chunk | Y in float32 (32 KB) | 6, 7 |
 
 A *sweep* is the walk of a super-chunk through its keys. Where it begins and ends depends on the
@@ -35,7 +35,7 @@ under packet ids; with two, only two KV heads are swept at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ort_aie_ep.aie_kernels.catalog_attention import (
     FLOW_QKV_BEGIN,
@@ -86,6 +86,8 @@ CHUNK = 2048  # elements of K or V
 MAX_Q = 8192  # elements of the queries of a core
 PIECE = 512  # elements of q and o on their way
 FCL_BYTES = 9216  # F, C and l
+SCORE_STACK = 3840  # bytes: what the buffers of a score core leave
+VALUE_STACK = 4096
 STARTED_SWEEPS = 16  # of a row of cores between two starts: below 0.5 s at any context length
 
 
@@ -123,8 +125,11 @@ def place(design: Design) -> None:
         v = design.fifo(f"v{p}", "bf16", CHUNK, v_end, values[p])
         for j in range(chunks):
             score, value = scores[p][j], values[p][j]
+            # One buffer: the copy of a piece takes a fraction of the time of its way, and L1 is
+            # full.
+            q_end = replace(score, depth=1)
             q = design.fifo(
-                f"q{j}_{p}", "bf16", PIECE, q_ends[j], score, packet=1 + j if shared else p % 2
+                f"q{j}_{p}", "bf16", PIECE, q_ends[j], q_end, packet=1 + j if shared else p % 2
             )
             fcl = design.fifo(f"fcl{j}_{p}", "u8", FCL_BYTES, score, value, shared=True)
             o = design.fifo(f"o{j}_{p}", "bf16", PIECE, value, design.shim(2 * j + p // 2, p % 2))
@@ -142,6 +147,7 @@ def place(design: Design) -> None:
                     "heads", "sweeps", "pieces", "head_dim", "rows", *schedule, "scale", "softcap",
                 ],
                 kernels=[FLOW_QKV_SCHEDULE, FLOW_QKV_LOAD_Q, FLOW_QKV_BEGIN, FLOW_QKV_SCORES],
+                stack=SCORE_STACK,
             )  # fmt: skip
             design.worker(
                 f"value{j}_{p}", value, _value(j, chunks),
@@ -153,6 +159,7 @@ def place(design: Design) -> None:
                 kernels=[
                     FLOW_QKV_SCHEDULE, FLOW_QKV_VALUES_BEGIN, FLOW_QKV_VALUES, FLOW_QKV_OUTPUT,
                 ],
+                stack=VALUE_STACK,
             )  # fmt: skip
 
 
@@ -192,7 +199,7 @@ def _score(chunk: int, chunks: int) -> Body:
                     fcl = yield Acquire("fcl")
                     k = yield Acquire("k")
                     yield call(
-                        FLOW_QKV_SCORES, qt, k, fcl, state, plan, head_dim, rows, chunk_rows, i,
+                        FLOW_QKV_SCORES, q, qt, k, fcl, state, plan, head_dim, rows, chunk_rows, i,
                         total, window, causal, scale, softcap,
                     )  # fmt: skip
                     yield Release("k")

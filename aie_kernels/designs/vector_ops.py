@@ -71,6 +71,7 @@ from ort_aie_ep.npu.sequence import (
 
 RMS_OBJECT = 128  # elements
 OBJECT = 256
+STACK = 4096  # bytes
 MAX_ROW = 16384  # elements that rms keeps
 MAX_STEP = 1 << 22  # bytes: the largest stride of a shim's descriptor
 
@@ -111,7 +112,7 @@ def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> No
         outputs={"y": fifo("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
         buffers=[Buffer("row", Array("bf16", MAX_ROW)), Buffer("state", Array("f32", 16))],
         parameters=["rows", "pieces", "plain", "added", "n", "eps"],
-        kernels=[RMS_BEGIN, RMS_LOAD, RMS_ADD, RMS_SUM, RMS_FINISH],
+        kernels=[RMS_BEGIN, RMS_LOAD, RMS_ADD, RMS_SUM, RMS_FINISH], stack=STACK,
     )  # fmt: skip
     design.worker(
         "rope", rope, _rope,
@@ -124,21 +125,21 @@ def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> No
         parameters=[
             "tokens", "norm", "normed", "plain", "head_dim", "rotary_dim", "interleaved", "eps",
         ],
-        kernels=[QK_NORM, ROPE],
+        kernels=[QK_NORM, ROPE], stack=STACK,
     )  # fmt: skip
     design.worker(
         "glu", glu, _glu,
         inputs={"x": fifo("glu_x", OBJECT, a, glu, packet + 2)},
         outputs={"y": fifo("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
         parameters=["silu", "gelu"],
-        kernels=[SILU_MUL, GELU_MUL],
+        kernels=[SILU_MUL, GELU_MUL], stack=STACK,
     )  # fmt: skip
     design.worker(
         "softcap", softcap, _softcap,
         inputs={"x": fifo("softcap_x", OBJECT, a, softcap, packet + 3)},
         outputs={"y": fifo("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
         parameters=["pieces", "cap"],
-        kernels=[SOFTCAP],
+        kernels=[SOFTCAP], stack=STACK,
     )  # fmt: skip
 
 

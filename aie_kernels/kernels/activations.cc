@@ -35,6 +35,7 @@ template <typename Argument>
 void gate(const bfloat16* __restrict x, const bfloat16* __restrict up, bfloat16* __restrict y,
           int32_t count, Argument argument) {
   aie::set_rounding(aie::rounding_mode::conv_even);
+  LOOP_TRIPS(count / 32, 1, 8)
   for (int32_t i = 0; i < count; i += 32) {
     const Halves<32> gate = aie::load_v<32>(x + i);
     const Limbs<32> sigmoid(sigmoid_of_log2(argument(gate)));
@@ -67,6 +68,7 @@ void softcap(bfloat16* __restrict x, bfloat16* __restrict y, int32_t count, int3
   const ScalarLimbs to_log2(multiply(2 * kLog2E, aie::inv(cap)));
   // tanh is one beyond 16, and the argument stays in the exponential's domain.
   const float limit = multiply(16.0f, cap);
+  LOOP_TRIPS(count / 32, 1, 8)
   for (int32_t i = 0; i < count; i += 32) {
     const Floats<32> argument = product(within(aie::load_v<32>(x + i), limit), to_log2);
     aie::store_v(y + i, to_bf16(product(Limbs<32>(tanh_of_log2(argument)), cap_limbs)));

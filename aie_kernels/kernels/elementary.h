@@ -37,13 +37,15 @@ aie::vector<float, N> reciprocal(const aie::vector<float, N>& x) {
   return y;
 }
 
-// 1 / (1 + e^-x). Beyond |x| = 86 it is 0 or 1 to far below bfloat16.
+// 1 / (1 + e^-x). Below x = -86.6 it is 0, where the true value leaves fp32's range.
 template <unsigned N>
 aie::vector<float, N> sigmoid(const aie::vector<float, N>& x) {
   constexpr float log2_e = 1.44269504f;
+  constexpr float limit = 125;
   const aie::vector<float, N> power = aie::mul(x, -log2_e).template to_vector<float>();
-  const aie::vector<float, N> e = elementary::exp2(aie::clamp(power, -125.0f, 125.0f));
-  return elementary::reciprocal(aie::vector<float, N>(aie::add(e, 1.0f)));
+  const aie::vector<float, N> e = elementary::exp2(aie::clamp(power, -limit, limit));
+  const aie::vector<float, N> y = elementary::reciprocal(aie::add(e, 1.0f));
+  return aie::select(y, 0.0f, aie::gt(power, limit));
 }
 
 template <unsigned N>
@@ -51,7 +53,8 @@ aie::vector<float, N> silu(const aie::vector<float, N>& x) {
   return aie::mul(x, elementary::sigmoid(x)).template to_vector<float>();
 }
 
-// x / 2 * (1 + tanh(u)) = x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 x^3).
+// x / 2 * (1 + tanh(u)) = x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 x^3), while the
+// cube is in range: |x| < 1e12.
 template <unsigned N>
 aie::vector<float, N> gelu(const aie::vector<float, N>& x) {
   constexpr float linear = 1.59576912f;   // 2 sqrt(2 / pi)

@@ -5,12 +5,12 @@
 // aie::tanh is off by up to 0.038 (mlir-aie's documentation of both). Everything here is built of
 // bfloat16 macs into fp32, with fp32 operands split into two bfloat16 limbs where that matters:
 //
-//   split        x = high + low within 2^-18 |x|
-//   mac of limbs three of the four products: within 2^-16.4 of the product
-//   exp2_fine    within 2^-15 of 2^x (polynomial 2^-18.4, limbs of the last step 2^-16.4)
-//   exp2_coarse  within 0.2 % of 2^x (polynomial 1.0e-4, bfloat16 steps 1.4e-3)
-//   inverse      within 2^-14 of 1/d for 1 <= d <= 2
-//   tanh         within 2^-13 of tanh relative to itself, sigmoid within 2^-13
+//   split        x = high + low within 2^-17 |x|
+//   products of limbs, three of the four: within 2^-15 of the product
+//   exp2_fine    within 2^-15 of 2^x (polynomial 2^-18.4, the last product of limbs)
+//   exp2_coarse  within 0.3 % of 2^x (polynomial 1.0e-4, bfloat16 between its steps)
+//   inverse      within 2^-13 of 1/d for 1 <= d <= 2
+//   tanh, sigmoid  within 2^-13 of themselves, however small
 //
 // All rounding to bfloat16 is to nearest even: set the mode at the head of the kernel.
 #pragma once
@@ -18,6 +18,8 @@
 #include <aie_api/aie.hpp>
 #include <cstdint>
 #include <type_traits>
+
+#include "loop_hints.h"
 
 template <unsigned N>
 using Floats = aie::vector<float, N>;
@@ -33,6 +35,7 @@ inline Floats<N> load_floats(const float* p) {
 
 // `count` is a multiple of 16.
 inline void fill(float* buffer, int32_t count, float value) {
+  LOOP_TRIPS(count / 16, 2, 520)
   for (int32_t i = 0; i < count; i += 16) {
     aie::store_v(buffer + i, aie::broadcast<float, 16>(value));
   }
@@ -40,6 +43,7 @@ inline void fill(float* buffer, int32_t count, float value) {
 
 // `count` is a multiple of 32.
 inline void copy_bf16(const bfloat16* __restrict from, bfloat16* __restrict to, int32_t count) {
+  LOOP_TRIPS(count / 32, 2, 16)
   for (int32_t i = 0; i < count; i += 32) {
     aie::store_v(to + i, aie::load_v<32>(from + i));
   }
@@ -86,7 +90,7 @@ struct ScalarLimbs {
       : high(static_cast<bfloat16>(x)), low(static_cast<bfloat16>(x - static_cast<float>(high))) {}
 };
 
-// acc + x * y. The product of two low limbs, below 2^-18 of the result, is left out.
+// acc + x * y. The product of two low limbs, at most 2^-16 of the result, is left out.
 template <unsigned N>
 inline Sums<N> mac(const Sums<N>& acc, const Limbs<N>& x, const Limbs<N>& y) {
   return aie::mac(aie::mac(aie::mac(acc, x.low, y.high), x.high, y.low), x.high, y.high);
@@ -183,11 +187,12 @@ inline Operand narrow(const Floats<N>& x) {
 }
 
 template <typename Operand, unsigned N, unsigned Degree>
-inline Power<N> exp2(const Floats<N>& x, const float (&coefficients)[Degree]) {
+inline Power<N> exp2_polynomial(const Floats<N>& x, const float (&coefficients)[Degree]) {
   const Floats<N> rounder = constant<N>(kRounder + 127.0f);
   const Floats<N> shifted = aie::add(x, rounder);
   const Operand f = narrow<Operand>(aie::sub(x, aie::sub(shifted, rounder)));
   Floats<N> p = constant<N>(coefficients[Degree - 1]);
+  LOOP_UNROLL_FULL
   for (unsigned i = Degree - 1; i-- > 0;) {
     p = to_floats(mac(Sums<N>(constant<N>(coefficients[i])), narrow<Operand>(p), f));
   }
@@ -196,11 +201,11 @@ inline Power<N> exp2(const Floats<N>& x, const float (&coefficients)[Degree]) {
 
 template <unsigned N>
 inline Power<N> exp2_fine(const Floats<N>& x) {
-  return exp2<Limbs<N>>(x, kQuartic);
+  return exp2_polynomial<Limbs<N>>(x, kQuartic);
 }
 template <unsigned N>
 inline Power<N> exp2_coarse(const Floats<N>& x) {
-  return exp2<Halves<N>>(x, kCubic);
+  return exp2_polynomial<Halves<N>>(x, kCubic);
 }
 
 // 1 / d for 1 <= d <= 2: a quadratic, good to 1 % (1.5 % in bfloat16), then a step of the third

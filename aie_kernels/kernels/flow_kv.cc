@@ -8,7 +8,7 @@
 // key, the values with 8 probabilities, each repeated for 8 dimensions.
 //
 // Numerics (AIE2P): products of bfloat16 are exact and summed in fp32, none goes through bfp16. The
-// scale costs 2^-16.4 of the score, the exponential 2^-15, F is rounded once to bfloat16 and l sums
+// scale costs 2^-15 of the score, the exponential 2^-15, F is rounded once to bfloat16 and l sums
 // the rounded values that the value core uses, so the weights add up to one. C is a power of two
 // (softmax.h): rescaling is exact. O = Y * (1/l) is within 2^-15 before its one rounding, if
 // the core's scalar inverse is good to fp32.
@@ -33,6 +33,7 @@ Floats<32> dot_products(const bfloat16* __restrict q, const bfloat16* __restrict
   const bfloat16* k_next = k + 8 * head_dim;
   Sums<64> sums[4] = {aie::zeros<accfloat, 64>(), aie::zeros<accfloat, 64>(),
                       aie::zeros<accfloat, 64>(), aie::zeros<accfloat, 64>()};
+  LOOP_TRIPS(head_dim / 8, 8, 32)
   for (int32_t dim = 0; dim < head_dim; dim += 8) {
     const Halves<64> k0 = aie::load_v<64>(k + 8 * dim);
     const Halves<64> k1 = aie::load_v<64>(k_next + 8 * dim);
@@ -98,12 +99,14 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
   aie::store_v(sums, constant<32>(0.0f));
 
   for (int32_t head = 0; head < group; head += 2) {
+    LOOP_TRIPS(keys / 16, 1, 4)
     for (int32_t key = 0; key < keys; key += 16) {
       aie::store_v(scores + 2 * key,
                    dot_products(q + head * head_dim, k + key * head_dim, head_dim));
     }
     Halves<32> largest =
         halves_of(static_cast<bfloat16>(state[head]), static_cast<bfloat16>(state[head + 1]));
+    LOOP_TRIPS(keys / 16, 1, 4)
     for (int32_t key = 0; key < keys; key += 16) {
       const Floats<32> t =
           aie::select(constant<32>(kMaskedScore), to_log2(load_floats<32>(scores + 2 * key)),
@@ -117,6 +120,7 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
     maxima[head + 1] = m.get(16);
 
     Sums<32> sum = aie::zeros<accfloat, 32>();
+    LOOP_TRIPS(keys / 16, 1, 4)
     for (int32_t key = 0; key < keys; key += 16) {
       const Floats<32> t = load_floats<32>(scores + 2 * key);
       const Halves<32> probabilities = exp2_fine(aie::sub(t, m)).to_bfloat16();
@@ -152,17 +156,21 @@ void flow_kv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __re
     float* row = y + head * head_dim;
     if (__builtin_bit_cast(int32_t, c[head]) != __builtin_bit_cast(int32_t, 1.0f)) {
       const auto power = aie::broadcast<bfloat16, 32>(static_cast<bfloat16>(c[head]));
+      LOOP_TRIPS(head_dim / 32, 2, 8)
       for (int32_t dim = 0; dim < head_dim; dim += 32) {
         aie::store_v(row + dim, scale_exactly(load_floats<32>(row + dim), power));
       }
     }
+    LOOP_TRIPS(keys / 16, 1, 4)
     for (int32_t key = 0; key < keys; key += 16) {
       const Halves<64> f0 = repeat_by_8(aie::load_v<8>(f + head * keys + key));
       const Halves<64> f1 = repeat_by_8(aie::load_v<8>(f + head * keys + key + 8));
       const bfloat16* v0 = v + key * head_dim;
       const bfloat16* v1 = v0 + 8 * head_dim;
+      LOOP_TRIPS(head_dim / 32, 2, 8)
       for (int32_t dim = 0; dim < head_dim; dim += 32) {
         std::array<Floats<64>, 4> blocks;
+        LOOP_UNROLL_FULL
         for (int32_t i = 0; i < 4; ++i) {
           const int32_t at = 8 * dim + i * kBlock;
           blocks[i] = to_floats(

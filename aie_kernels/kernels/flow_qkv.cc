@@ -28,6 +28,7 @@ namespace {
 
 constexpr int32_t kChunk = 2048;
 constexpr int32_t kRows = 128;
+constexpr int32_t kScores = 32 * 32;
 constexpr int32_t kOutputs = 8192;  // rows * head_dim, at most
 constexpr int32_t kCorrectionByte = 8192;
 constexpr int32_t kSumByte = 8704;
@@ -41,8 +42,8 @@ alignas(64) constexpr int32_t kRowOfLane[64] = {
 
 // The keys that each query row attends to, first to last.
 struct KeyRanges {
-  alignas(64) int32_t first[kRows];
-  alignas(64) int32_t last[kRows];
+  int32_t* first;  // [kRows]
+  int32_t* last;
 
   void set(int32_t rows, int32_t chunk_rows, int32_t first_query, int32_t total, int32_t window,
            int32_t causal) {
@@ -67,6 +68,13 @@ Floats<64> repeat_queries(const Floats<32>& v, int32_t part) {
   return v.extract<8>(part).grow_replicate<64>();
 }
 
+// Explicitly zero: a default-constructed one would look up in every product whether it is the
+// first.
+std::array<Tile, 4> no_products() {
+  const Tile zero(aie::zeros<accfloat, 64>());
+  return {zero, zero, zero, zero};
+}
+
 // The first column of four 8x8 blocks.
 Floats<32> first_columns(const std::array<Tile, 4>& tiles) {
   const auto low = aie::filter_even(tiles[0].to_vector<float>(), tiles[1].to_vector<float>(), 1);
@@ -79,17 +87,22 @@ Floats<32> first_columns(const std::array<Tile, 4>& tiles) {
 template <int32_t kKeyBlocks>
 void add_values(const bfloat16* __restrict f, int32_t f_stride, const bfloat16* __restrict v,
                 float* __restrict y, int32_t head_dim) {
+  LOOP_TRIPS(head_dim / 32, 2, 8)
   for (int32_t at = 0; at < 8 * head_dim; at += 4 * Tile::size_C) {
     std::array<Tile, 4> tiles;
+    LOOP_UNROLL_FULL
     for (int32_t i = 0; i < 4; ++i) {
       tiles[i] = Tile(Sums<64>(load_floats<64>(y + at + 64 * i)));
     }
+    LOOP_UNROLL_FULL
     for (int32_t key_block = 0; key_block < kKeyBlocks; ++key_block) {
       const Halves<64> weights = aie::load_v<64>(f + key_block * f_stride);
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
         tiles[i].mac(weights, aie::load_v<64>(v + 8 * key_block * head_dim + at + 64 * i));
       }
     }
+    LOOP_UNROLL_FULL
     for (int32_t i = 0; i < 4; ++i) {
       aie::store_v(y + at + 64 * i, tiles[i].to_vector<float>());
     }
@@ -128,8 +141,10 @@ void flow_qkv_begin(bfloat16* __restrict q, bfloat16* __restrict qt, float* __re
   fill(state, kRows, kNoMaximum);
   fill(state + kRows, kRows, 0.0f);
   for (int32_t row = 0; row < rows; row += 8) {
+    LOOP_TRIPS(head_dim / 8, 8, 32)
     for (int32_t dim = 0; dim < head_dim; dim += 8) {
       Halves<64> tile;
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 8; ++i) {
         tile.insert(i, aie::load_v<8>(q + (row + i) * head_dim + dim));
       }
@@ -140,11 +155,13 @@ void flow_qkv_begin(bfloat16* __restrict q, bfloat16* __restrict qt, float* __re
 
 // F, C and l of key chunk `index` of the sweep. Four blocks of 8 queries at a time, whatever the
 // rows: the last four may reach past them, into what lies there, and only F is kept from being
-// written.
-void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* __restrict fcl,
-                     float* __restrict state, int32_t* __restrict plan, int32_t head_dim,
-                     int32_t rows, int32_t chunk_rows, int32_t index, int32_t total, int32_t window,
-                     int32_t causal, int32_t scale_bits, int32_t softcap_bits) {
+// written. `scratch` is q, which nobody reads after flow_qkv_begin: 5 KB of it hold scores and key
+// ranges, for which a stack beside the buffers of a score core has no room.
+void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bfloat16* __restrict k,
+                     uint8_t* __restrict fcl, float* __restrict state, int32_t* __restrict plan,
+                     int32_t head_dim, int32_t rows, int32_t chunk_rows, int32_t index,
+                     int32_t total, int32_t window, int32_t causal, int32_t scale_bits,
+                     int32_t softcap_bits) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const ScoreMap to_log2(scale_bits, softcap_bits);
   const int32_t keys = kChunk >> log2_of(head_dim);
@@ -156,23 +173,28 @@ void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* _
   const int32_t last_key = first_key + keys - 1;
   const bool masked = last_key >= total || (causal && last_key > first_query) ||
                       (window && first_key <= first_query + chunk_rows - 1 - window);
-  KeyRanges ranges;
+  float* scores = reinterpret_cast<float*>(scratch);  // of 32 rows with up to 32 keys
+  int32_t* key_ranges = reinterpret_cast<int32_t*>(scratch) + kScores;
+  KeyRanges ranges{key_ranges, key_ranges + kRows};
   if (masked) {
     ranges.set((rows + 31) & -32, chunk_rows, first_query, total, window, causal);
   }
 
-  alignas(64) float scores[4 * 4 * 64];
   for (int32_t row = 0; row < rows; row += 32) {
     std::array<Halves<64>, 4> largest;
     largest.fill(aie::broadcast<bfloat16, 64>(static_cast<bfloat16>(kNoMaximum)));
+    LOOP_TRIPS(keys / 8, 1, 4)
     for (int32_t key = 0; key < keys; key += 8) {
-      std::array<Tile, 4> tiles;
+      std::array<Tile, 4> tiles = no_products();
+      LOOP_TRIPS(head_dim / 8, 8, 32)
       for (int32_t dim = 0; dim < head_dim; dim += 8) {
         const Halves<64> k_tile = aie::load_v<64>(k + key * head_dim + 8 * dim);
+        LOOP_UNROLL_FULL
         for (int32_t i = 0; i < 4; ++i) {
           tiles[i].mac(k_tile, aie::load_v<64>(qt + dim * rows + 8 * row + 64 * i));
         }
       }
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
         Floats<64> t = to_log2(tiles[i].to_vector<float>());
         if (masked) {
@@ -189,8 +211,10 @@ void flow_qkv_scores(bfloat16* __restrict qt, bfloat16* __restrict k, uint8_t* _
         nearest_integer(to_floats(aie::max(fold_rows<bfloat16>(largest, kMax), to_bf16(m_left))));
     const Halves<32> c = two_to(aie::sub(m_left, m));
 
-    std::array<Tile, 4> sums;
+    std::array<Tile, 4> sums = no_products();
+    LOOP_TRIPS(keys / 8, 1, 4)
     for (int32_t key = 0; key < keys; key += 8) {
+      LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
         const Floats<64> t = load_floats<64>(scores + 32 * key + 64 * i);
         const Halves<64> weights =
@@ -226,6 +250,7 @@ void flow_qkv_values(uint8_t* __restrict fcl, bfloat16* __restrict v, float* __r
     float* block = y + row * head_dim;
     if (!aie::eq(powers.cast_to<int32>(), __builtin_bit_cast(int32_t, 1.0f)).full()) {
       const Halves<64> power = repeat_by_8(to_bf16(powers));
+      LOOP_TRIPS(head_dim / 8, 8, 32)
       for (int32_t at = 0; at < 8 * head_dim; at += 64) {
         aie::store_v(block + at, scale_exactly(load_floats<64>(block + at), power));
       }
@@ -254,6 +279,7 @@ void flow_qkv_output(float* __restrict y, bfloat16* __restrict o, int32_t index,
     const bool empty = __builtin_bit_cast(int32_t, sum) == 0;
     const ScalarLimbs inverse_sum(empty ? 0.0f : aie::inv(sum));
     const float* block = y + (row & -8) * head_dim + 8 * (row & 7);
+    LOOP_TRIPS(head_dim / 32, 2, 8)
     for (int32_t dim = 0; dim < head_dim; dim += 32) {
       const float* at = block + 8 * dim;
       const Limbs<32> numerator(aie::concat(load_floats<8>(at), load_floats<8>(at + 64),

@@ -6,6 +6,7 @@
 // sums + x * x over `count` (a multiple of 64) values, into 16 sums.
 inline Floats<16> add_squares(const Floats<16>& sums, const bfloat16* x, int32_t count) {
   Sums<64> squares = aie::zeros<accfloat, 64>();
+  LOOP_TRIPS(count / 64, 1, 4)
   for (int32_t i = 0; i < count; i += 64) {
     squares = aie::mac_square(squares, aie::load_v<64>(x + i));
   }
@@ -26,6 +27,7 @@ inline float inverse_root_mean(const Floats<16>& sums, int32_t n, int32_t eps_bi
 // y = x * factor * weight.
 inline void normalise(const bfloat16* __restrict x, const bfloat16* __restrict weight,
                       bfloat16* __restrict y, int32_t count, const ScalarLimbs& factor) {
+  LOOP_TRIPS(count / 32, 2, 8)
   for (int32_t i = 0; i < count; i += 32) {
     const Limbs<32> scaled(product(aie::load_v<32>(x + i), factor));
     aie::store_v(y + i, to_bf16(product(scaled, aie::load_v<32>(weight + i))));

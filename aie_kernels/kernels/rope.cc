@@ -29,6 +29,7 @@ void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __rest
   for (int32_t head = 0; head < 256; head += head_dim) {
     const bfloat16* from = x + head;
     bfloat16* to = y + head;
+    LOOP_TRIPS(half / 16, 1, 8)
     for (int32_t i = 0; i < half; i += 16) {
       const Halves<16> cosine = aie::load_v<16>(cos_sin + i);
       const Halves<16> sine = aie::load_v<16>(cos_sin + half + i);

@@ -195,6 +195,7 @@ class _Examination:
 
     def _descriptors(self, configuration: Configuration) -> None:
         counts: dict[tuple[Tile, str], dict[str, int]] = defaultdict(dict)
+        top: dict[Tile, int] = {}  # the highest address of a buffer
         for channel in configuration.channels:
             which = ""
             if channel.tile.kind == "mem":
@@ -202,6 +203,15 @@ class _Examination:
             by = counts[channel.tile, which]
             by[channel.fifo] = by.get(channel.fifo, 0) + len(channel.ring)
             self._descriptor_fields(channel)
+            last = max(d.address for d in channel.ring)
+            top[channel.tile] = max(top.get(channel.tile, 0), last + _DMA_BASE[channel.tile.kind])
+        for tile, address in sorted(top.items()):
+            limit = (1 << _ADDRESS_BITS[tile.kind]) - 1
+            if address // WORD > limit:
+                self._refuse(
+                    tile, "descriptor address",
+                    f"a buffer is at word {address // WORD:,}, the limit is {limit:,}",
+                )  # fmt: skip
         for (tile, which), by in sorted(counts.items()):
             limit = TILES[tile.kind].descriptors // (2 if which else 1)
             self._use(
@@ -217,14 +227,6 @@ class _Examination:
                     channel.tile, "descriptor length",
                     f"fifo {channel.fifo} moves {descriptor.words:,} words at a time, the limit is "
                     f"{facts.max_words:,}",
-                )  # fmt: skip
-            address = (_DMA_BASE[channel.tile.kind] + descriptor.address) // WORD
-            last = (1 << _ADDRESS_BITS[channel.tile.kind]) - 1
-            if address > last:
-                self._refuse(
-                    channel.tile, "descriptor address",
-                    f"fifo {channel.fifo} has a buffer at word {address:#x}, the limit is "
-                    f"{last:#x}",
                 )  # fmt: skip
         words = {descriptor.words for descriptor in channel.ring}
         layout = channel.ring[0].layout

@@ -17,7 +17,6 @@ from ort_aie_ep.npu.design import (
     Acquire,
     Call,
     Core,
-    Fifo,
     Parameters,
     Read,
     Release,
@@ -92,16 +91,6 @@ class Trace:
         """Keep a mistake, once: loops repeat them."""
         if text not in self.mistakes:
             self.mistakes.append(text)
-
-
-def object_at(worker: Worker, fifo: Fifo) -> tuple[Array, int]:
-    """What a worker's object of `fifo` is, and how many buffers there are for it."""
-    for end in (fifo.producer, *fifo.consumers):
-        if end.tile == worker.tile:
-            # The buffers of a fifo in shared memory are the producer's.
-            depth = fifo.producer.depth if fifo.shared else end.depth
-            return end.object or fifo.object, depth
-    raise DesignError(f"worker {worker.name}: fifo {fifo.name} has no end at {worker.tile}")
 
 
 def dry_run(worker: Worker) -> Trace:
@@ -197,12 +186,15 @@ class _Run:
     def _acquire(self, step: Acquire) -> Any:
         held = self._port(step.port)
         count = _integer(step.count, f"the count of Acquire({step.port!r})")
-        array, depth = object_at(self.worker, self.worker.port(step.port))
+        fifo = self.worker.port(step.port)
+        array = fifo.object_at(self.worker.tile)
+        # The buffers of a fifo in shared memory are the producer's.
+        depth = (fifo.producer if fifo.shared else fifo.end(self.worker.tile)).depth
         if count < 1:
             raise DesignError(f"Acquire({step.port!r}, {count}): the count must be at least 1")
         if count > depth:
             self.trace.mistake(
-                f"Acquire({step.port!r}, {count}): fifo {self.worker.port(step.port).name} has "
+                f"Acquire({step.port!r}, {count}): fifo {fifo.name} has "
                 f"depth {depth} here, so {count} objects never come together"
             )
         # Absolute, as in IRON: what is held already counts.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ort_aie_ep.npu.design import Design, End, Fifo, Link, Worker
-from ort_aie_ep.npu.device import DEFAULT_STACK, MAX_PACKET_ID, WORD
+from ort_aie_ep.npu.device import DEFAULT_STACK, MAX_PACKET_ID, WORD, Tile
 from ort_aie_ep.npu.report import Violation
 
 
@@ -67,12 +67,12 @@ def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
 def notes(design: Design) -> Iterator[str]:
     """What is written in `design` and has no effect, or depends on more than this."""
     for link in design.links:
-        ends = [(f, _end(f, link)) for f in (*link.sources, *link.destinations)]
-        whole = next(end for fifo, end in ends if fifo is link.whole)
-        for fifo, end in ends:
-            if end.depth != whole.depth:
+        whole = link.whole.end(link.tile)
+        for fifo in link.parts:
+            depth = fifo.end(link.tile).depth
+            if depth != whole.depth:
                 yield (
-                    f"depth {end.depth} of fifo {fifo.name} at {link.tile} has no effect: the "
+                    f"depth {depth} of fifo {fifo.name} at {link.tile} has no effect: the "
                     f"buffers there are those of fifo {link.whole.name}, depth {whole.depth}"
                 )
     for fifo in design.fifos.values():
@@ -92,12 +92,12 @@ def notes(design: Design) -> Iterator[str]:
 
 
 def _at_shim(fifo: Fifo) -> bool:
-    return any(end.tile.kind == "shim" for end in (fifo.producer, *fifo.consumers))
+    return any(tile.kind == "shim" for tile in tiles(fifo))
 
 
-def _end(fifo: Fifo, link: Link) -> End:
-    ends = fifo.consumers if fifo in link.sources else [fifo.producer]
-    return next(end for end in ends if end.tile == link.tile)
+def tiles(fifo: Fifo) -> list[Tile]:
+    """Where a fifo ends."""
+    return [end.tile for end in (fifo.producer, *fifo.consumers)]
 
 
 def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
@@ -132,10 +132,17 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
                 "layout",
                 "what moves at a shim, and in which order, is for the sequence to say",
             )
-    if fifo.producer.object is not None:
-        yield at(fifo.producer, "object", "only a receiver may take another size")
-    for end in fifo.consumers:
-        yield from _other_object(fifo, end, at(end, "object", ""))
+    if fifo.producer.object is not None and fifo.producer.tile.kind == "core":
+        yield at(fifo.producer, "object", "a worker gives the fifo's own objects")
+    for end in ends:
+        if end.object is not None:
+            here, sent = end.object.bytes, fifo.object.bytes
+            if here <= 0 or here % WORD or (here % sent and sent % here):
+                yield at(
+                    end, "object",
+                    f"it has {here} bytes here; they must be whole parts or whole multiples of the "
+                    f"fifo's {sent}",
+                )  # fmt: skip
     if fifo.producer.tile.kind == "shim" and any(e.tile.kind == "shim" for e in fifo.consumers):
         yield at(fifo.producer, "ends", "both ends are shims; nothing in the array takes part")
     if fifo.producer.tile.kind != "shim" and len(fifo.consumers) > 1 and _at_shim(fifo):
@@ -151,18 +158,6 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         yield at(fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}")
     if fifo.shared:
         yield from _shared(design, fifo)
-
-
-def _other_object(fifo: Fifo, end: End, blank: Violation) -> Iterator[Violation]:
-    if end.object is None:
-        return
-    here, sent = end.object.bytes, fifo.object.bytes
-    if here <= 0 or here % WORD or (here % sent and sent % here):
-        yield Violation(
-            blank.where, blank.resource,
-            f"{blank.text}it takes objects of {here} bytes; they must be whole parts or whole "
-            f"multiples of the {sent} that are sent",
-        )  # fmt: skip
 
 
 def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
@@ -197,13 +192,16 @@ def _link(link: Link) -> Iterator[Violation]:
     if min(len(link.sources), len(link.destinations)) != 1:
         yield Violation(where, "link", f"{what}: one side must have exactly one fifo")
         return
-    sizes = [fifo.object.bytes for fifo in link.parts]
+    if any(link.tile not in tiles(fifo) for fifo in (*link.sources, *link.destinations)):
+        return
+    sizes = [fifo.object_at(link.tile).bytes for fifo in link.parts]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    if sum(sizes) != link.whole.object.bytes or starts != list(link.offsets):
+    whole = link.whole.object_at(link.tile).bytes
+    if sum(sizes) != whole or starts != list(link.offsets):
         yield Violation(
             where, "link",
-            f"{what}: segments of {sizes} bytes at {list(link.offsets)} must fill the "
-            f"{link.whole.object.bytes} bytes of fifo {link.whole.name} exactly, one after another",
+            f"{what}: segments of {sizes} bytes at {list(link.offsets)} must fill the {whole} "
+            f"bytes of fifo {link.whole.name} exactly, one after another",
         )  # fmt: skip
     repeats = sorted({fifo.repeat for fifo in link.destinations})
     if len(repeats) > 1:

@@ -1,5 +1,5 @@
-// Operations of the stand-in of the AIE API, one an entry point, for test_standin_*.py. Arrays are 64
-// lanes unless their test says otherwise, aligned to 64 bytes.
+// Operations of the stand-in of the AIE API, one an entry point, for test_standin_*.py. Arrays are
+// 64 lanes unless their test says otherwise, aligned to 64 bytes.
 
 #include <aie_api/aie.hpp>
 
@@ -26,9 +26,7 @@ extern "C" {
 
 void set_mode(int32_t mode) { aie::set_rounding(static_cast<aie::rounding_mode>(mode)); }
 int32_t mode() { return static_cast<int32_t>(aie::get_rounding()); }
-void set_saturation(int32_t mode) {
-  aie::set_saturation(static_cast<aie::saturation_mode>(mode));
-}
+void set_saturation(int32_t mode) { aie::set_saturation(static_cast<aie::saturation_mode>(mode)); }
 
 void narrow(const float* x, bfloat16* y) { aie::store_v(y, sums(load(x)).to_vector<bfloat16>()); }
 void widen(const bfloat16* x, float* y) { aie::store_v(y, sums(load(x)).to_vector<float>()); }

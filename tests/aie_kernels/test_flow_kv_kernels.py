@@ -106,9 +106,9 @@ def attention(
 def tolerance(p: Doubles, v: Doubles, s: Doubles, score_error: float) -> Doubles:
     """Of O = p V, elementwise.
 
-    Each weight is off by the rounding of F, the exponential's 2^-15 and the error of its score, which
-    an exponential makes relative; normalising, the same again at most. O is rounded once. A score is
-    off by a product of limbs, of at most max|s|, and by `score_error`.
+    Each weight is off by the rounding of F, the exponential's 2^-15 and the error of its score,
+    which an exponential makes relative; normalising, the same again at most. O is rounded once. A
+    score is off by a product of limbs, of at most max|s|, and by `score_error`.
     """
     per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS + score_error
     exact = p @ v
@@ -151,6 +151,18 @@ def test_the_largest_group_fits(kernels: Kernels, head_dim: int) -> None:
     assert (error <= tolerance(p, v, s, 1e-4)).all()
 
 
+def test_a_window_is_a_ring_of_its_last_keys(kernels: Kernels) -> None:
+    q, k, v = random_case(19, 4, 64, 300)
+    window = 150
+    ring = np.empty((2, window, 64))
+    for position in range(300):
+        ring[:, position % window] = k[position], v[position]
+    s = scores(q, k[-window:], 0.125)
+    p = weights(s)
+    error = np.abs(attention(kernels, q, ring[0], ring[1], 0.125) - p @ v[-window:])
+    assert (error <= tolerance(p, v[-window:], s, 1e-4)).all()
+
+
 @pytest.mark.parametrize("cap", [5.0, 50.0])
 def test_softcap(kernels: Kernels, cap: float) -> None:
     q, k, v = random_case(5, 4, 128, 100, spread=4.0)
@@ -177,8 +189,8 @@ def test_a_long_sweep_does_not_drift(kernels: Kernels) -> None:
     p = weights(s)
     got = attention(kernels, q, k, v, 128**-0.5)
     o = p @ v
-    # A weight's roundings are independent of the next weight's: O is off by a sum of p (v - o) times
-    # errors, uniform up to these.
+    # A weight's roundings are independent of the next weight's: O is off by a sum of p (v - o)
+    # times errors, uniform up to these.
     per_weight = U_BF16 + 2.0**-15 + np.abs(s).max() * U_LIMBS
     variance = p**2 @ v**2 - 2 * o * (p**2 @ v) + o**2 * (p**2).sum(-1, keepdims=True)
     deviation = per_weight / 3**0.5 * np.sqrt(variance)
@@ -248,8 +260,8 @@ def test_output_divides_by_the_sum(kernels: Kernels) -> None:
     value = Value(kernels, 8, 128)
     y = rng.standard_normal((8, 128))
     value.y[:1024] = y.reshape(-1)
-    value.y[2048:2056] = l = rng.uniform(0.5, 1000, 8)
-    exact = y / l[:, None]
+    value.y[2048:2056] = sums = rng.uniform(0.5, 1000, 8)
+    exact = y / sums[:, None]
     assert (np.abs(value.output() - exact) <= (U_BF16 + U_LIMBS) * np.abs(exact)).all()
 
 

@@ -94,20 +94,20 @@ class Tiles:
             *(case.past, case.total, case.window, int(case.causal), case.keys),
         )
         self.state = aligned(256, np.float32, np.nan)
+        self.q = aligned(8192, BF16, np.nan)
         self.qt = aligned(8192, BF16, np.nan)
         self.fcl = aligned(9216, np.uint8, 0xFF)
         self.y = aligned(8320, np.float32, np.nan)
 
     def begin(self, q: Doubles) -> None:
         """q (rows, head_dim)."""
-        resident = aligned(8192, BF16, np.nan)
         pieces = padded(q.reshape(1, -1), 1, 0.0).reshape(-1)
         pieces = np.pad(pieces, (0, -pieces.size % 512)).reshape(-1, 512)
         for index, piece in enumerate(pieces):
-            self.kernels.call(catalog.FLOW_QKV_LOAD_Q, in_buffer(piece, 512, BF16), resident, index)
+            self.kernels.call(catalog.FLOW_QKV_LOAD_Q, in_buffer(piece, 512, BF16), self.q, index)
         self.kernels.call(
             catalog.FLOW_QKV_BEGIN,
-            *(resident, self.qt, self.state, self.case.head_dim, self.case.rows),
+            *(self.q, self.qt, self.state, self.case.head_dim, self.case.rows),
         )
         self.kernels.call(catalog.FLOW_QKV_VALUES_BEGIN, self.y)
 
@@ -115,7 +115,7 @@ class Tiles:
         case = self.case
         self.kernels.call(
             catalog.FLOW_QKV_SCORES,
-            *(self.qt, in_buffer(to_cache_blocks(k), CHUNK, BF16), self.fcl, self.state),
+            *(self.q, self.qt, in_buffer(to_cache_blocks(k), CHUNK, BF16), self.fcl, self.state),
             *(self.plan, case.head_dim, case.rows, case.chunk_rows, index, case.total),
             *(case.window, int(case.causal), bits(scale), bits(case.softcap)),
         )
@@ -322,7 +322,7 @@ def test_probabilities_correction_and_sum_of_a_chunk(kernels: Kernels, head_dim:
 
 
 def test_all_roundings_lose_less_than_the_exponential_of_the_core_would(kernels: Kernels) -> None:
-    # aie::exp2 is 2^floor(x) (1 + frac(x)), up to 6.1 % high (mlir-aie); here it is alone in float64.
+    # aie::exp2 is 2^floor(x) (1 + frac(x)), up to 6.1 % high (mlir-aie); here alone in float64.
     case = Case(head_dim=64, group=1, chunk_rows=64, past=64, prompt=64, chunks_per_sweep=1)
     q, k, v = case.tensors(6)
     out, _ = expected(case, q, k, v)
@@ -341,8 +341,8 @@ def test_output_of_partial_rows(kernels: Kernels) -> None:
     tiles = Tiles(kernels, case, 0, 0)
     y = rng.standard_normal((24, 256))
     tiles.y[:6144] = y.reshape(3, 8, 32, 8).transpose(0, 2, 1, 3).reshape(-1)
-    tiles.y[8192:8216] = l = rng.uniform(0.5, 1000, 24)
-    exact = y / l[:, None]
+    tiles.y[8192:8216] = sums = rng.uniform(0.5, 1000, 24)
+    exact = y / sums[:, None]
     assert (np.abs(tiles.output() - exact) <= (U_BF16 + U_LIMBS) * np.abs(exact)).all()
 
 

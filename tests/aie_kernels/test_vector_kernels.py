@@ -18,7 +18,7 @@ PIECE = 128
 Argument = Callable[[Doubles], Doubles]
 # sigmoid and tanh relative to themselves (float_math.h), and two products of limbs.
 ACTIVATION = 2.0**-13 + 2 * U_LIMBS
-# Values of bfloat16 that tell regions apart: tiny, near zero, the core's weak spot, saturation, huge.
+# Tiny, near zero, where the core's tanh is weak, saturation, huge.
 REGIONS = bf16(
     np.concatenate(
         [np.geomspace(1e-30, 1e-3, 20), np.linspace(0.0, 4.0, 60), np.geomspace(4.0, 1e30, 48)]
@@ -179,8 +179,8 @@ def gelu(x: Doubles) -> Doubles:
 def activated(x: Doubles, z: Doubles) -> tuple[Doubles, Doubles]:
     """x * sigmoid(z), and how far from it a kernel may be before it rounds.
 
-    z is off by three products of limbs, which a sigmoid below one half makes as many times as large as
-    -z; below 2^-126 it is zero.
+    z is off by three products of limbs; below zero, that is -z times as much of the sigmoid. Below
+    2^-126 the sigmoid is zero.
     """
     exact = x * np.exp(np.minimum(z, 0)) / (1 + np.exp(-np.abs(z)))
     relative = ACTIVATION + 3 * U_LIMBS * np.maximum(0, -z)

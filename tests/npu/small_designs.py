@@ -48,7 +48,7 @@ def add_worker(
         f"worker{column}_{row}", design.core(column, row), body or move(*names),
         inputs=dict(zip(names[0], inputs, strict=True)),
         outputs=dict(zip(names[1], outputs, strict=True)),
-        kernels=options.pop("kernels", [COPY]), **options,
+        kernels=options.pop("kernels", [COPY] if inputs and outputs else []), **options,
     )  # fmt: skip
 
 

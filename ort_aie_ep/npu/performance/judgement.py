@@ -46,6 +46,8 @@ class Goal:
 class Slope:
     """Seconds a token of prompt, over the whole table and over its worst interval.
 
+    With the cycle counts named `kernels`, and `vector_copies` of each vector operator.
+
     `paper` and `model` are least squares over all lengths; `worst_error` is the largest relative
     error between neighbouring columns, `worst_between` which. The curves are the least-squares
     (seconds, seconds per 1,024 tokens, seconds per 1,024² tokens) with relative weights.
@@ -53,6 +55,7 @@ class Slope:
 
     model_name: str
     kernels: str
+    vector_copies: int
     paper: float
     model: float
     error: float
@@ -95,7 +98,8 @@ class EndToEnd:
 class Judgement:
     """Everything that the papers' numbers say about the model.
 
-    `cells`, `goals` and `slopes` are given for both sets of cycle counts (`kernels`), the rest for
+    `cells`, `goals` and `slopes` are given for both sets of cycle counts (`kernels`), the slopes
+    also for eight copies of the vector operators, which the designs do not have; the rest is for
     the published counts, with which the constants were fitted.
     """
 
@@ -127,21 +131,22 @@ def judge(device: str = "npu2") -> Judgement:
     Raises DesignError for a device that the placements do not fit.
     """
     on = machine(device)
-    errors = {kernels.name: _errors(replace(on, kernels=kernels)) for kernels in (PUBLISHED, OURS)}
-    published = errors[PUBLISHED.name]
-    slopes = {
-        name: tuple(_slope(model, every) for model in _names(every, "prefill"))
-        for name, every in errors.items()
-    }
+    ways = [replace(on, kernels=k, vector_copies=n) for n in (1, 8) for k in (PUBLISHED, OURS)]
+    every = [_errors(way) for way in ways]
+    published, ours = every[:2]
+    slopes = [
+        [_slope(model, way, errors) for model in _names(errors, "prefill")]
+        for way, errors in zip(ways, every, strict=True)
+    ]
     constants = fitted_constants()
     return Judgement(
         constants=constants,
         refitted=fit(),
         outside=tuple(n for n, c in constants.items() if not _inside(c)),
-        cells=tuple(e for every in errors.values() for e in every),
+        cells=(*published, *ours),
         left_out=leave_one_out(),
-        goals=tuple(g for n, every in errors.items() for g in _goals(n, every, slopes[n])),
-        slopes=tuple(s for every in slopes.values() for s in every),
+        goals=(*_goals(published, slopes[0]), *_goals(ours, slopes[1])),
+        slopes=tuple(slope for of_way in slopes for slope in of_way),
         kv_bandwidths=tuple(
             row for name in _names(published, "decode") for row in _kv_bandwidths(name, published)
         ),
@@ -158,11 +163,11 @@ def _errors(on: Machine) -> list[CellError]:
     return found
 
 
-def _goals(kernels: str, errors: list[CellError], slopes: tuple[Slope, ...]) -> list[Goal]:
+def _goals(errors: list[CellError], slopes: list[Slope]) -> list[Goal]:
     """On cells that nothing was fitted to."""
     decoding = [abs(e.error) for e in errors if e.cell.phase == "decode" and not e.cell.calibrates]
     return [
-        Goal(name, kernels, limit, value, value <= limit)
+        Goal(name, errors[0].kernels, limit, value, value <= limit)
         for name, limit, value in (
             ("decode, median error", DECODE_MEDIAN, median(decoding)),
             ("decode, worst error", DECODE_WORST, max(decoding)),
@@ -184,7 +189,7 @@ def _row(name: str, phase: Phase, errors: list[CellError]) -> list[CellError]:
     return [e for e in errors if (e.cell.model, e.cell.phase) == (name, phase)]
 
 
-def _slope(name: str, errors: list[CellError]) -> Slope:
+def _slope(name: str, way: Machine, errors: list[CellError]) -> Slope:
     row = _row(name, "prefill", errors)
     lengths = [e.cell.context for e in row]
     measured = [e.cell.value for e in row]
@@ -198,7 +203,8 @@ def _slope(name: str, errors: list[CellError]) -> Slope:
     worst = max(range(len(between)), key=lambda i: abs(intervals[i]))
     return Slope(
         name,
-        row[0].kernels,
+        way.kernels.name,
+        way.vector_copies,
         slope, of_model, of_model / slope - 1, intervals[worst], between[worst],
         _curve(lengths, measured), _curve(lengths, modelled),
     )  # fmt: skip

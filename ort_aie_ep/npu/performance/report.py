@@ -51,7 +51,7 @@ def judgement_tables(judgement: Judgement) -> RenderableType:
         _cells(judgement, "decode", "Decode, tokens per second"),
         _cells(judgement, "prefill", "Prefill, seconds to the first token"),
         _left_out(judgement),
-        _slopes(judgement),
+        *_slopes(judgement),
         _end_to_end(judgement),
         _kv(judgement),
         _goals(judgement),
@@ -184,22 +184,27 @@ def _left_out(judgement: Judgement) -> Table:
     return table
 
 
-def _slopes(judgement: Judgement) -> Table:
+def _slopes(judgement: Judgement) -> Iterable[Table]:
     table = _table(
-        "model", "kernels", "paper", "model", "error", "worst interval", "its error",
-        "paper's curve", "model's curve",
-        title="Prefill slope, ms a token; curves: s + s per 1k + s per 1k²",
+        "model", "kernels", "vector operators", "paper", "model", "error", "worst interval",
+        "its error", title="Prefill: slope in prompt length, ms a token",
     )  # fmt: skip
+    curves = _table(
+        "", "", "s", "s per 1k", "s per 1k²", title="Prefill: parabolas through the same points"
+    )
+    shown: set[str] = set()
     for s in judgement.slopes:
         begin, end = s.worst_between
+        copies = "a core each" if s.vector_copies == 1 else f"{s.vector_copies} copies"
         table.add_row(
-            s.model_name, s.kernels, f"{s.paper * 1e3:.3f}", f"{s.model * 1e3:.3f}",
-            f"{s.error:+.1%}",
-            f"{_context(begin)} to {_context(end)}", f"{s.worst_error:+.1%}",
-            " + ".join(f"{x:.3g}" for x in s.paper_curve),
-            " + ".join(f"{x:.3g}" for x in s.model_curve),
+            s.model_name, s.kernels, copies, f"{s.paper * 1e3:.3f}", f"{s.model * 1e3:.3f}",
+            f"{s.error:+.1%}", f"{_context(begin)} to {_context(end)}", f"{s.worst_error:+.1%}",
         )  # fmt: skip
-    return table
+        if s.model_name not in shown:
+            shown.add(s.model_name)
+            curves.add_row(s.model_name, "paper", *(f"{x:.3g}" for x in s.paper_curve))
+            curves.add_row("", s.kernels, *(f"{x:.3g}" for x in s.model_curve))
+    return table, curves
 
 
 def _end_to_end(judgement: Judgement) -> Table:

@@ -1,0 +1,86 @@
+"""Q4NX blocks, and the linear kernels as numpy computes them in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from standin import Array, aligned, bfloat16, f64, to_bf16
+
+from ort_aie_ep import q4nx
+
+ROWS, COLUMNS, GROUP = q4nx.BLOCK_ROWS, q4nx.BLOCK_COLS, q4nx.GROUP
+MAX_K = 16384
+EPSILON = 2.0**-8  # of bfloat16, unit roundoff; two limbs leave 2^-17
+FLOAT_EPSILON = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Weights:
+    """(32, K) weights: codes (32, K), scales and minima (32, K / 32) bfloat16."""
+
+    codes: Array
+    scales: Array
+    minima: Array
+
+    @property
+    def blocks(self) -> Array:
+        """(K / 256, 5120) uint8."""
+        blocks: Array = q4nx.pack(self.codes, self.scales, self.minima)[0]
+        return blocks
+
+    @property
+    def exact(self) -> Array:
+        """(32, K) float64 = min + scale * code."""
+        spread = [np.repeat(f64(v), GROUP, axis=1) for v in (self.scales, self.minima)]
+        weights: Array = spread[0] * self.codes + spread[1]
+        return weights
+
+
+def weights(rng: np.random.Generator, kind: str, k: int) -> Weights:
+    """`kind` is "usual" (as trained: minima negative), or an extreme of codes, signs or size."""
+    groups = (ROWS, k // GROUP)
+    codes = rng.integers(0, 16, (ROWS, k)).astype(np.uint8)
+    scales = rng.uniform(0.002, 0.02, groups)
+    minima = -7.5 * scales * rng.uniform(0.8, 1.2, groups)
+    if kind == "codes 0":
+        codes[:] = 0
+    elif kind == "codes 15":
+        codes[:] = 15
+    elif kind == "codes by row":
+        codes[:] = (np.arange(ROWS) % 16)[:, None]
+    elif kind == "codes by column":
+        codes[:] = np.arange(k) % 16
+    elif kind == "zeros":
+        scales[:], minima[:] = 0, 0
+    elif kind == "negative scales":
+        scales, minima = -scales, -minima
+    elif kind == "scales apart":
+        scales *= np.exp2(rng.integers(-30, 30, groups))
+        minima *= np.exp2(rng.integers(-30, 30, groups))
+    return Weights(codes, to_bf16(scales), to_bf16(minima))
+
+
+KINDS = [
+    "usual", "codes 0", "codes 15", "codes by row", "codes by column", "zeros", "negative scales",
+    "scales apart",
+]  # fmt: skip
+
+
+def activations(rng: np.random.Generator, kind: str, k: int) -> Array:
+    """(K,) bfloat16; "biased" ones do not cancel in their sums, "apart" have one huge per group."""
+    x = rng.standard_normal(k)
+    if kind == "biased":
+        x = np.abs(x) + 1
+    elif kind == "zeros":
+        x[:] = 0
+    elif kind == "apart":
+        x[::GROUP] *= 2.0**12
+    return to_bf16(x)
+
+
+ACTIVATIONS = ["usual", "biased", "zeros", "apart"]
+
+
+def zeros(count: int, dtype: object = bfloat16) -> Array:
+    return aligned(np.zeros(count, dtype))  # type: ignore[call-overload]

@@ -1,0 +1,44 @@
+"""The dequantisation kernel, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from linear_kernels import COLUMNS, KINDS, ROWS, weights, zeros
+from standin import Array, aligned, bits16, f64, to_bf16
+
+from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT
+from ort_aie_ep.npu.kernels import Kernels
+
+
+@pytest.fixture(scope="module", params=["aie2", "aie2p"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return Kernels(request.param)
+
+
+def in_gemm_order(w: Array) -> Array:
+    """(32 n, 256 k) as [4 k-steps of 64][8 k-blocks][4 n-blocks][8 k][8 n]."""
+    ordered: Array = w.T.reshape(4, 8, 8, 4, 8).transpose(0, 1, 3, 2, 4)
+    return ordered.ravel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_rounded_to_nearest_in_gemm_order(kernels: Kernels, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        w = weights(rng, kind, COLUMNS)
+        tile = zeros(ROWS * COLUMNS)
+        kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
+        # min + scale * code is exact in float64; the kernel's sum is fp32.
+        want = to_bf16(in_gemm_order(w.exact).astype(np.float32))
+        # A zero of the kernel is +0: scale * (128 + code) - scale * 128 ends in one.
+        np.testing.assert_array_equal(bits16(tile), bits16(want + to_bf16(0)))
+
+
+def test_every_code_lands_in_its_place(kernels: Kernels) -> None:
+    rng = np.random.default_rng(2)
+    w = weights(rng, "usual", COLUMNS)
+    w.scales[:], w.minima[:] = 1, 0
+    tile = zeros(ROWS * COLUMNS)
+    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
+    np.testing.assert_array_equal(f64(tile), in_gemm_order(w.codes))

@@ -1,0 +1,206 @@
+"""FusedDQP: its kernels against the exact product of dequantised weights and activations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from linear_kernels import (
+    ACTIVATIONS,
+    COLUMNS,
+    EPSILON,
+    FLOAT_EPSILON,
+    GROUP,
+    KINDS,
+    MAX_K,
+    ROWS,
+    Weights,
+    activations,
+    weights,
+    zeros,
+)
+from standin import Array, aligned, bfloat16, bits16, f64, to_bf16
+
+from ort_aie_ep.aie_kernels.catalog_linear import (
+    DQP_BLOCK,
+    DQP_FINISH,
+    DQP_LOAD_BIAS,
+    DQP_LOAD_X,
+    DQP_ZERO,
+)
+from ort_aie_ep.npu.kernels import Kernels
+
+
+@pytest.fixture(scope="module", params=["aie2", "aie2p"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return Kernels(request.param)
+
+
+def load(kernels: Kernels, x: Array, first_slice: int = 0) -> tuple[Array, Array]:
+    """Resident activations and their sums, after x was sent in slices."""
+    resident, sums = zeros(MAX_K), zeros(1024)
+    for i, part in enumerate(x.reshape(-1, COLUMNS)):
+        kernels.call(DQP_LOAD_X, aligned(part), resident, sums, first_slice + i)
+    return resident, sums
+
+
+def product(kernels: Kernels, w: Weights, x: Array) -> Array:
+    resident, sums = load(kernels, x)
+    acc = zeros(ROWS, np.float32)
+    acc[:] = np.nan
+    kernels.call(DQP_ZERO, acc)
+    for k_block, block in enumerate(w.blocks):
+        kernels.call(DQP_BLOCK, aligned(block), resident, sums, acc, k_block)
+    return acc
+
+
+def bound(w: Weights, x: Array) -> Array:
+    """(32,) worst error of acc, from the numerics that fused_dqp.cc states."""
+    groups = np.abs(f64(x)).reshape(-1, GROUP).sum(axis=1)
+    sums = np.abs(f64(x).reshape(-1, GROUP).sum(axis=1))
+    scales, minima = np.abs(f64(w.scales)), np.abs(f64(w.minima))
+    # 32 macs, of which one lane sees 8 or fewer and adds meet the rest, and two to take the bias
+    # away: no partial sum is above (128 + 15) sum |x|, no path is longer than 34 roundings.
+    dot = 34 * 143 * FLOAT_EPSILON * groups
+    # Sums: 31 additions in fp32, then two limbs.
+    of_sum = 31 * FLOAT_EPSILON * groups + 2.0**-17 * sums
+    dot = dot + 128 * of_sum
+    dots = np.abs(f64(w.codes) * f64(x)).reshape(ROWS, -1, GROUP).sum(axis=2)
+    per_group = scales * (dot + 2.0**-17 * (dots + dot)) + minima * of_sum
+    # Four macs a group into the total.
+    totals = (scales * dots + minima * groups).sum(axis=1)
+    roundings = 4 * w.scales.shape[1] * FLOAT_EPSILON
+    result: Array = per_group.sum(axis=1) + roundings * 2 * totals
+    return result
+
+
+@pytest.mark.parametrize("k", [256, 1280])
+@pytest.mark.parametrize("x_kind", ACTIVATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_accumulate_the_product(kernels: Kernels, kind: str, x_kind: str, k: int) -> None:
+    rng = np.random.default_rng(1)
+    w, x = weights(rng, kind, k), activations(rng, x_kind, k)
+    error = np.abs(f64(product(kernels, w, x)) - w.exact @ f64(x))
+    assert (error <= bound(w, x)).all()
+
+
+def test_error_is_far_below_that_of_bf16_weights(kernels: Kernels) -> None:
+    rng = np.random.default_rng(2)
+    k = 4096
+    w, x = weights(rng, "usual", k), activations(rng, "usual", k)
+    exact = w.exact @ f64(x)
+    rounded = f64(to_bf16(w.exact)) @ f64(x)
+    error = np.sqrt(np.mean((f64(product(kernels, w, x)) - exact) ** 2))
+    # The header's bound is a twentieth; independent errors stay below it.
+    assert error < np.sqrt(np.mean((rounded - exact) ** 2)) / 20
+
+
+def test_a_block_adds_to_what_is_there(kernels: Kernels) -> None:
+    rng = np.random.default_rng(3)
+    w, x = weights(rng, "usual", COLUMNS), activations(rng, "usual", COLUMNS)
+    resident, sums = load(kernels, x)
+    acc = aligned(rng.standard_normal(ROWS).astype(np.float32))
+    want = f64(acc) + w.exact @ f64(x)
+    start = np.abs(f64(acc))
+    kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, 0)
+    # 32 macs into the total round with what was there as well.
+    assert (np.abs(acc - want) <= bound(w, x) + 32 * FLOAT_EPSILON * start).all()
+
+
+def test_k_block_selects_the_activations(kernels: Kernels) -> None:
+    rng = np.random.default_rng(4)
+    w = weights(rng, "usual", COLUMNS)
+    resident, sums = load(kernels, activations(rng, "usual", MAX_K))
+    for k_block in (0, 1, 31, 63):
+        acc = zeros(ROWS, np.float32)
+        kernels.call(DQP_BLOCK, aligned(w.blocks[0]), resident, sums, acc, k_block)
+        x = resident[k_block * COLUMNS : (k_block + 1) * COLUMNS]
+        assert (np.abs(acc - w.exact @ f64(x)) <= bound(w, x)).all()
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_loading_activations_keeps_them_and_their_sums(kernels: Kernels, kind: str) -> None:
+    rng = np.random.default_rng(5)
+    x = activations(rng, kind, 3 * COLUMNS)
+    resident, sums = load(kernels, x, first_slice=61)
+    np.testing.assert_array_equal(bits16(resident[61 * COLUMNS :]), bits16(x))
+    assert not resident[: 61 * COLUMNS].any()
+    limbs = f64(sums).reshape(64, 8, 2)
+    assert not limbs[:61].any()
+    groups = f64(x).reshape(3, 8, GROUP)
+    error = np.abs(limbs[61:].sum(axis=2) - groups.sum(axis=2))
+    additions = 31 * FLOAT_EPSILON * np.abs(groups).sum(axis=2)
+    assert (error <= additions + 2.0**-17 * np.abs(groups.sum(axis=2))).all()
+
+
+@pytest.mark.parametrize("tiles", [8, 16, 32])
+def test_a_tile_keeps_its_own_of_a_bias_stream(kernels: Kernels, tiles: int) -> None:
+    rounds = 80 if tiles == 8 else 3
+    stream = np.arange(rounds * tiles * ROWS) % 251
+    stream = stream.astype(bfloat16).reshape(rounds, tiles, ROWS)
+    for tile in {0, 7, tiles // 2, tiles - 1}:
+        bias = zeros(2560)
+        for piece, part in enumerate(stream.reshape(-1, COLUMNS)):
+            kernels.call(DQP_LOAD_BIAS, aligned(part), bias, piece, tile, tiles)
+        np.testing.assert_array_equal(bias[: rounds * ROWS], stream[:, tile].ravel())
+        assert not bias[rounds * ROWS :].any()
+
+
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x: Array) -> Array:
+    """x / 2 * (1 + tanh(u)), written as x * sigmoid(2 u), which does not cancel."""
+    return silu(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)) / (
+        2 * np.sqrt(2 / np.pi) * (1 + 0.044715 * x**2)
+    )
+
+
+ACTIVATION = {0: lambda x: x, 1: silu, 2: gelu}
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATION)
+def test_finish_adds_bias_activates_and_rounds_once(
+    kernels: Kernels, activation: int, with_bias: bool
+) -> None:
+    rng = np.random.default_rng(6)
+    bias = aligned(to_bf16(rng.standard_normal(2560)))
+    y = zeros(ROWS)
+    for spread in (0.01, 1, 5, 80):
+        acc = aligned((rng.standard_normal(ROWS) * spread).astype(np.float32))
+        acc[:2] = 0, -0.0
+        kernels.call(DQP_FINISH, acc, bias, y, 79, activation << 1 | with_bias)
+        x = f64(acc)
+        if with_bias:
+            x = f64((x + f64(bias[79 * ROWS :])).astype(np.float32))
+        with np.errstate(over="ignore"):
+            want = ACTIVATION[activation](x)
+        # One rounding to bfloat16. Before it: 2^x to 3e-6 of a power that is rounded to 2^-23 of
+        # itself (|x| log2 e <= 130, where the result is not 0 or x), the reciprocal, products.
+        # GELU's argument has a few roundings more.
+        relative = EPSILON + (0 if activation == 0 else 2e-5 + 130 * 4 * 2.0**-23)
+        # The sigmoid is cut off at 2^-125.
+        error = np.abs(f64(y) - want)
+        assert (error <= relative * np.abs(want) + np.abs(x) * 2.0**-120).all()
+
+
+@pytest.mark.parametrize("activation", [1, 2])
+def test_activations_hold_at_the_ends_of_the_range(kernels: Kernels, activation: int) -> None:
+    acc = zeros(ROWS, np.float32)
+    acc[:8] = [1e30, -1e30, 300, -300, 90, -90, 3.3e38, -3.3e38]
+    if activation == 2:
+        acc[np.abs(acc) > 1e12] = 0  # the cube leaves fp32's range
+    y = zeros(ROWS)
+    kernels.call(DQP_FINISH, acc, zeros(2560), y, 0, activation << 1)
+    want = np.where(acc > 0, f64(to_bf16(acc)), 0)
+    np.testing.assert_allclose(f64(y), want, atol=2.0**-20)
+
+
+@pytest.mark.parametrize("value", [1 + 2.0**-8, 1 + 3 * 2.0**-8, -1 - 2.0**-8, -1 - 3 * 2.0**-8])
+def test_finish_rounds_ties_to_even(kernels: Kernels, value: float) -> None:
+    acc = zeros(ROWS, np.float32)
+    acc[:] = value
+    y = zeros(ROWS)
+    kernels.call(DQP_FINISH, acc, zeros(2560), y, 0, 0)
+    np.testing.assert_array_equal(y, to_bf16(acc))

@@ -1,0 +1,156 @@
+"""GEMM's kernels: AIE2 exact products, AIE2P operands in blocks of 8 that share an exponent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from linear_kernels import COLUMNS, FLOAT_EPSILON, weights, zeros
+from standin import Array, aligned, bits16, bits32, f64, flush, to_bf16, to_bfp16
+
+from ort_aie_ep.aie_kernels.catalog_linear import (
+    GEMM_STORE_BF16,
+    GEMM_STORE_F32,
+    GEMM_TILE,
+    GEMM_ZERO,
+    Q4NX_DEQUANT,
+)
+from ort_aie_ep.npu.kernels import Kernels
+
+SHAPES = [(64, 64, 32), (16, 64, 16), (64, 32, 64), (32, 128, 16)]  # m, k, n
+
+
+@pytest.fixture(scope="module", params=["aie2", "aie2p"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return Kernels(request.param)
+
+
+def padded(values: Array, count: int) -> Array:
+    """`values` at the start of an L1 buffer of `count`; the rest must not be read."""
+    buffer = np.full(count, np.nan).astype(values.dtype)
+    buffer[: values.size] = values.ravel()
+    return aligned(buffer)
+
+
+def blocked_a(a: Array) -> Array:
+    """(m, k) as [k / 8][m / 8][8 m][8 k]."""
+    m, k = a.shape
+    return a.reshape(m // 8, 8, k // 8, 8).transpose(2, 0, 1, 3)
+
+
+def blocked_b(b: Array) -> Array:
+    """(k, n) as [k / 8][n / 8][8 k][8 n]."""
+    k, n = b.shape
+    return b.reshape(k // 8, 8, n // 8, 8).transpose(0, 2, 1, 3)
+
+
+def unblocked(c: Array, m: int, n: int) -> Array:
+    """[m / 8][n / 8][8][8] as (m, n)."""
+    whole: Array = c.reshape(m // 8, n // 8, 8, 8).transpose(0, 2, 1, 3).reshape(m, n)
+    return whole
+
+
+def operands(rng: np.random.Generator, kind: str, m: int, k: int, n: int) -> tuple[Array, Array]:
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    if kind == "apart":
+        a *= np.exp2(rng.integers(-12, 12, (m, k)))
+        b *= np.exp2(rng.integers(-12, 12, (k, n)))
+    elif kind == "zeros":
+        a[::2], b[:, ::2] = 0, 0
+    return to_bf16(a), to_bf16(b)
+
+
+def blocks_of_8(x: Array, axis: int) -> Array:
+    """x as AIE2P's products see it: bfp16 to the nearest, in blocks along `axis`."""
+    moved = np.moveaxis(x, axis, -1)
+    rounded = to_bfp16(moved.reshape(*moved.shape[:-1], -1, 8), "conv_even").reshape(moved.shape)
+    return np.moveaxis(rounded, -1, axis)
+
+
+def multiply(kernels: Kernels, acc: Array, a: Array, b: Array, part: int = 0) -> None:
+    m, k = a.shape
+    n = b.shape[1]
+    kernels.call(
+        GEMM_TILE, padded(blocked_a(a), 4096), padded(blocked_b(b), 2048), acc,
+        m // 8, k // 8, n // 8, part,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["usual", "apart", "zeros"])
+@pytest.mark.parametrize(("m", "k", "n"), SHAPES)
+def test_tiles_accumulate_over_k(kernels: Kernels, kind: str, m: int, k: int, n: int) -> None:
+    rng = np.random.default_rng(1)
+    acc = padded(np.zeros(m * n, np.float32), 8192)
+    want, magnitude = np.zeros((m, n)), np.zeros((m, n))
+    steps = 3
+    for _ in range(steps):
+        a, b = operands(rng, kind, m, k, n)
+        multiply(kernels, acc, a, b)
+        seen = (f64(a), f64(b))
+        if kernels.architecture == "aie2p":
+            seen = (blocks_of_8(a, 1), blocks_of_8(b, 0))
+        want += seen[0] @ seen[1]
+        magnitude += np.abs(seen[0]) @ np.abs(seen[1])
+    # Per eight of k one rounding of the sum; on AIE2 also nine terms aligned to 2^-24 of the
+    # largest, which is at most twice its exponent's power of two.
+    roundings = steps * (k // 8) * (1 if kernels.architecture == "aie2p" else 19)
+    error = np.abs(unblocked(acc[: m * n], m, n) - want)
+    assert (error <= roundings * FLOAT_EPSILON * magnitude).all()
+    assert np.isnan(acc[m * n :]).all()
+
+
+def test_aie2p_is_bit_exact_to_its_model() -> None:
+    kernels = Kernels("aie2p")
+    rng = np.random.default_rng(2)
+    a, b = operands(rng, "usual", 16, 64, 16)
+    acc = zeros(8192, np.float32)
+    multiply(kernels, acc, a, b)
+    x, y = blocks_of_8(a, 1), blocks_of_8(b, 0)
+    want = np.zeros((16, 16), np.float32)
+    for k in range(0, 64, 8):
+        want = flush(f64(want) + x[:, k : k + 8] @ y[k : k + 8])
+    np.testing.assert_array_equal(bits32(unblocked(acc[:256], 16, 16)), bits32(want))
+
+
+def test_parts_are_apart(kernels: Kernels) -> None:
+    rng = np.random.default_rng(3)
+    acc = zeros(8192, np.float32)
+    alone = zeros(8192, np.float32)
+    first, second = operands(rng, "usual", 64, 64, 32), operands(rng, "usual", 64, 64, 32)
+    multiply(kernels, acc, *first, part=1)
+    multiply(kernels, acc, *second, part=3)
+    multiply(kernels, alone, *second)
+    assert not acc[:2048].any()
+    assert not acc[2 * 2048 : 3 * 2048].any()
+    np.testing.assert_array_equal(acc[3 * 2048 :], alone[:2048])
+
+
+def test_a_dequantised_block_is_a_b(kernels: Kernels) -> None:
+    rng = np.random.default_rng(4)
+    w = weights(rng, "usual", COLUMNS)
+    tile = zeros(8192)
+    kernels.call(Q4NX_DEQUANT, aligned(w.blocks[0]), tile)
+    a = to_bf16(rng.standard_normal((64, COLUMNS)))
+    acc, want = zeros(8192, np.float32), zeros(8192, np.float32)
+    for step, b in enumerate(tile.reshape(4, 2048)):
+        ks = slice(64 * step, 64 * (step + 1))
+        kernels.call(GEMM_TILE, padded(blocked_a(a[:, ks]), 4096), b, acc, 8, 8, 4, 0)
+        multiply(kernels, want, a[:, ks], to_bf16(w.exact[:, ks].T))
+    np.testing.assert_array_equal(acc, want)
+
+
+def test_zero_stores_and_counts(kernels: Kernels) -> None:
+    rng = np.random.default_rng(5)
+    acc = aligned(rng.standard_normal(8192).astype(np.float32))
+    before = acc.copy()
+    for part, count in ((0, 2048), (3, 2048), (5, 1024)):
+        values = before[part * count : (part + 1) * count]
+        bf16, f32 = zeros(2048), zeros(2048, np.float32)
+        kernels.call(GEMM_STORE_BF16, acc, bf16, part, count)
+        kernels.call(GEMM_STORE_F32, acc, f32, part, count)
+        np.testing.assert_array_equal(bits16(bf16[:count]), bits16(to_bf16(values)))
+        np.testing.assert_array_equal(f32[:count], values)
+        assert not bf16[count:].any()
+        assert not f32[count:].any()
+    kernels.call(GEMM_ZERO, acc, 4096)
+    assert not acc[:4096].any()
+    np.testing.assert_array_equal(acc[4096:], before[4096:])

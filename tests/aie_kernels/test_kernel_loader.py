@@ -1,0 +1,127 @@
+"""The catalog of linear kernels against their sources, and what the loader refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linear_kernels import zeros
+
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels import catalog_linear
+from ort_aie_ep.npu.errors import SimulationError
+from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.kernels import Kernels
+
+SOURCES = Path(__file__).parents[2] / "aie_kernels" / "kernels"
+CATALOG = [value for value in vars(catalog_linear).values() if isinstance(value, Kernel)]
+C_TYPES = {"u8": "uint8_t", "bf16": "bfloat16", "i32": "int32_t", "f32": "float"}
+ARCHITECTURES = ["aie2", "aie2p"]
+
+
+def declared(kernel: Kernel) -> list[str]:
+    """The C types of a kernel's arguments, a pointer as `type*`."""
+    source = (SOURCES / kernel.source).read_text()
+    body = source[source.index('extern "C"') :]
+    found = re.search(rf"^void {kernel.name}\(([^)]*)\)", body, re.MULTILINE)
+    assert found, f"{kernel.source} has no {kernel.name}"
+    words = [part.replace("const ", "").split() for part in found[1].split(",")]
+    return [part[0] for part in words]
+
+
+@pytest.mark.parametrize("kernel", CATALOG, ids=lambda k: k.name)
+def test_catalog_agrees_with_the_source(kernel: Kernel) -> None:
+    wanted = [
+        f"{C_TYPES[a.element]}*" if isinstance(a, Array) else "int32_t" for a in kernel.arguments
+    ]
+    assert declared(kernel) == wanted
+    assert getattr(catalog_linear, kernel.name.upper()) is kernel
+
+
+def test_every_entry_point_is_in_the_catalog() -> None:
+    for source in {kernel.source for kernel in CATALOG}:
+        text = (SOURCES / source).read_text()
+        names = re.findall(r"^void (\w+)\(", text[text.index('extern "C"') :], re.MULTILINE)
+        assert set(names) == {k.name for k in CATALOG if k.source == source}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_cycles_are_near_published_ones(arch: str) -> None:
+    assert all(kernel.cycles(arch, example(kernel)) >= catalog_linear.CALL for kernel in CATALOG)
+    # With two channels for four cores a block arrives every 2,560 cycles: decoding waits for it.
+    assert 788 < catalog_linear.DQP_BLOCK.cycles(arch, (0,)) < 2560
+    # To bfp16 2,115 were published, of which rounding to bfp16 is a part.
+    assert 1057 < catalog_linear.Q4NX_DEQUANT.cycles(arch, ()) < 4096
+    # mlir-aie's exact 64 x 32 x 64 takes 1,881 on AIE2; 64^3 with one operand converted 1,313 on
+    # AIE2P.
+    shape, published = ((8, 4, 8, 0), 1881) if arch == "aie2" else ((8, 8, 8, 0), 1313)
+    assert published / 2 < catalog_linear.GEMM_TILE.cycles(arch, shape) < published * 2.2
+
+
+def example(kernel: Kernel) -> tuple[int, ...]:
+    scalars = [a for a in kernel.arguments if a is int]
+    return (0, 0, 8)[: len(scalars)] if len(scalars) < 4 else (8, 8, 4, 0)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_library_has_the_catalog(arch: str) -> None:
+    kernels = Kernels(arch)
+    for kernel in CATALOG:
+        if arch in kernel.architectures:
+            assert kernels._library[kernel.name]
+
+
+def misaligned() -> Any:
+    return zeros(64, np.float32)[1:33]
+
+
+def strided() -> Any:
+    return zeros(64, np.float32)[::2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "takes 1 arguments, got 0"),
+        ([3], "argument 0 of dqp_zero must be .* float32 with 128 bytes or more, .* got a int"),
+        ([np.zeros(32, np.int32)], "got int32 of 128 bytes"),
+        ([zeros(16, np.float32)], "got float32 of 64 bytes"),
+        ([misaligned()], "4 bytes past a multiple of 64"),
+        ([strided()], "not contiguous"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments: list[Any], complaint: str) -> None:
+    with pytest.raises(SimulationError, match=complaint):
+        Kernels("aie2").call(catalog_linear.DQP_ZERO, *arguments)
+
+
+def test_scalars_must_be_integers() -> None:
+    with pytest.raises(SimulationError, match="gemm_zero takes an int for each scalar"):
+        Kernels("aie2").call(catalog_linear.GEMM_ZERO, zeros(8192, np.float32), 64.5)
+
+
+def test_larger_buffers_are_taken() -> None:
+    acc = zeros(64, np.float32)
+    acc[:] = 1
+    Kernels("aie2").call(catalog_linear.DQP_ZERO, acc)
+    np.testing.assert_array_equal(acc, [0] * 32 + [1] * 32)
+
+
+def test_unknown_kernels_and_architectures_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = Kernels("aie2")
+    with pytest.raises(SimulationError, match=r"has no mystery \(fused_dqp.cc\)"):
+        kernels.call(replace(catalog_linear.DQP_ZERO, name="mystery"))
+    with pytest.raises(SimulationError, match="dqp_zero exists for aie2p, not for aie2"):
+        kernels.call(replace(catalog_linear.DQP_ZERO, architectures=("aie2p",)))
+    with pytest.raises(SimulationError, match=r"the kernels for aie1 are missing: .*reinstall"):
+        Kernels("aie1")
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native.so"))
+    (tmp_path / "libaie_kernels_aie2.so").write_bytes(b"no library")
+    with pytest.raises(SimulationError, match="does not load"):
+        Kernels("aie2")

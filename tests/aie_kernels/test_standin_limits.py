@@ -1,0 +1,200 @@
+"""What an architecture lacks does not compile against the stand-in; its legal twin does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from standin import ARCHITECTURES, compile
+
+BOTH = ("aie2", "aie2p")
+
+PRELUDE = """
+#include <aie_api/aie.hpp>
+template <typename T, unsigned N> aie::vector<T, N> any() { return aie::zeros<T, N>(); }
+using bf16 = bfloat16;
+using aie::accum, aie::mmul, aie::vector;
+"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`illegal` fails with `message` on `on`, where `legal` compiles; elsewhere `illegal` may."""
+
+    name: str
+    illegal: str
+    message: str
+    legal: str
+    on: tuple[str, ...] = BOTH
+    legal_elsewhere: bool = True
+
+
+RULES = [
+    Rule(
+        "mmul shape of AIE2", "mmul<4, 16, 8, bf16, bf16> m; (void)m;",
+        "no mmul of this shape on the architecture", "mmul<8, 8, 8, bf16, bf16> m; (void)m;",
+        ("aie2p",),
+    ),
+    Rule(
+        "mmul shape of neither", "mmul<16, 8, 8, bf16, bf16> m; (void)m;",
+        "no mmul of this shape on the architecture", "mmul<4, 8, 8, bf16, bf16> m; (void)m;",
+    ),
+    Rule(
+        "mmul of float", "mmul<4, 8, 4, float, float> m; (void)m;",
+        "bfloat16 x bfloat16 only", "mmul<4, 8, 4, bf16, bf16> m; (void)m;",
+    ),
+    Rule(
+        "exp2 on AIE2", "auto y = aie::exp2<bf16>(any<float, 16>()); (void)y;",
+        "AIE2 has no exp2 and no tanh", "auto y = aie::inv(any<bf16, 16>()); (void)y;", ("aie2",),
+    ),
+    Rule(
+        "tanh on AIE2", "auto y = aie::tanh(any<float, 16>()); (void)y;",
+        "AIE2 has no exp2 and no tanh", "auto y = aie::invsqrt(any<bf16, 16>()); (void)y;",
+        ("aie2",),
+    ),
+    Rule(
+        "exp2 of bfloat16", "auto y = aie::exp2(any<bf16, 16>()); (void)y;",
+        "exp2 and tanh take vector<float, N>", "auto y = aie::exp2(any<float, 16>()); (void)y;",
+        ("aie2p",), legal_elsewhere=False,
+    ),
+    Rule(
+        "exp2 of 8 lanes", "auto y = aie::exp2(any<float, 8>()); (void)y;",
+        "16 lanes at least", "auto y = aie::exp2(any<float, 64>()); (void)y;",
+        ("aie2p",), legal_elsewhere=False,
+    ),
+    Rule(
+        "odd lane count", "auto v = any<bf16, 24>(); (void)v;",
+        "lane count must be a power of two", "auto v = any<bf16, 32>(); (void)v;",
+    ),
+    Rule(
+        "vector below 128 bits", "auto v = any<bf16, 4>(); (void)v;",
+        "at least 128 bits", "auto v = any<bf16, 8>(); (void)v;",
+    ),
+    Rule(
+        "vector of double", "vector<double, 8> v; (void)v;",
+        "no vectors of this element type", "vector<float, 8> v; (void)v;",
+    ),
+    Rule(
+        "accumulator of 256 lanes", "accum<accfloat, 256> a; (void)a;",
+        "no accumulator of this lane count", "accum<accfloat, 128> a; (void)a;",
+    ),
+    Rule(
+        "float times bfloat16", "auto a = aie::mul(any<float, 16>(), any<bf16, 16>()); (void)a;",
+        "no mixed multiplication", "auto a = aie::mul(any<bf16, 16>(), any<bf16, 16>()); (void)a;",
+    ),
+    Rule(
+        "bfloat16 times a float scalar", "auto a = aie::mul(any<bf16, 16>(), 2.0f); (void)a;",
+        "no mixed multiplication", "auto a = aie::mul(any<bf16, 16>(), bf16(2.0f)); (void)a;",
+    ),
+    Rule(
+        "macs of different widths",
+        "accum<accfloat, 32> c; c = aie::mac(c, any<bf16, 16>(), bf16(2.0f)); (void)c;",
+        "accumulator has another lane count",
+        "accum<accfloat, 16> c; c = aie::mac(c, any<bf16, 16>(), bf16(2.0f)); (void)c;",
+    ),
+    Rule(
+        "float products in acc32",
+        "accum<acc32, 16> c; c = aie::mac(c, any<bf16, 16>(), bf16(2.0f)); (void)c;",
+        "another accumulator",
+        "accum<acc32, 16> c; c = aie::mac(c, any<int8, 16>(), int8(2)); (void)c;",
+    ),
+    Rule(
+        "products of packed codes",
+        "auto a = aie::mul(any<uint4, 32>(), any<uint4, 32>()); (void)a;",
+        "unpack four-bit lanes first",
+        "auto u = any<uint4, 32>().unpack(); auto a = aie::mul(u, u); (void)a;",
+    ),
+    Rule(
+        "a product is no vector of 64 lanes",
+        "vector<bf16, 64> v = aie::mul(any<bf16, 64>(), any<bf16, 64>()); (void)v;",
+        "above 32 lanes conversion is explicit",
+        "vector<bf16, 32> v = aie::mul(any<bf16, 32>(), any<bf16, 32>()); (void)v;",
+    ),
+    Rule(
+        "an integer accumulator is no vector",
+        "vector<float, 16> v = aie::mul(any<int8, 16>(), any<int8, 16>()); (void)v;",
+        "integer accumulators never convert implicitly",
+        "auto v = aie::mul(any<int8, 16>(), any<int8, 16>()).to_vector<int16>(2); (void)v;",
+    ),
+    Rule(
+        "accfloat to integers", "auto v = accum<accfloat, 16>().to_vector<int32>(); (void)v;",
+        "to integers by aie::to_fixed",
+        "auto v = aie::to_fixed<int32>(accum<accfloat, 16>().to_vector<float>()); (void)v;",
+    ),
+    Rule(
+        "sum of different types", "auto v = aie::add(any<bf16, 16>(), any<float, 16>()); (void)v;",
+        "different element types", "auto v = aie::add(any<bf16, 16>(), any<bf16, 16>()); (void)v;",
+    ),
+    Rule(
+        "sum of different widths", "auto v = aie::max(any<bf16, 16>(), any<bf16, 32>()); (void)v;",
+        "different lane counts", "auto v = aie::max(any<bf16, 16>(), any<bf16, 16>()); (void)v;",
+    ),
+    Rule(
+        "chunk of one code",
+        "auto v = aie::interleave_zip(any<uint4, 32>(), any<uint4, 32>(), 1); (void)v;",
+        "chunk_must_be_a_power_of_two_of_at_least_8_bits",
+        "auto v = aie::interleave_zip(any<uint4, 32>(), any<uint4, 32>(), 2); (void)v;",
+    ),
+    Rule(
+        "chunk of three lanes", "auto v = aie::filter_even(any<bf16, 32>(), 3); (void)v;",
+        "chunk_must_be_a_power_of_two_of_at_least_8_bits",
+        "auto v = aie::filter_even(any<bf16, 32>(), 4); (void)v;",
+    ),
+    Rule(
+        "chunk above the vector",
+        "auto v = aie::interleave_zip(any<bf16, 8>(), any<bf16, 8>(), 16); (void)v;",
+        "chunk_must_be_a_power_of_two_of_at_least_8_bits",
+        "auto v = aie::interleave_zip(any<bf16, 8>(), any<bf16, 8>(), 8); (void)v;",
+    ),
+    Rule(
+        "extract of more lanes", "auto v = any<bf16, 16>().extract<32>(0); (void)v;",
+        "extract cannot widen", "auto v = any<bf16, 16>().extract<8>(1); (void)v;",
+    ),
+    Rule(
+        "store of another type", "float* p = nullptr; aie::store_v(p, any<bf16, 16>());",
+        "no matching function", "float* p = nullptr; aie::store_v(p, any<float, 16>());",
+    ),
+    Rule(
+        "bits of floats", "auto v = aie::bit_and(any<float, 16>(), any<float, 16>()); (void)v;",
+        "bit operations take integers",
+        "auto f = any<float, 16>().cast_to<int32>(); auto v = aie::bit_and(f, f); (void)v;",
+    ),
+    Rule(
+        "unpack of floats", "auto v = any<bf16, 16>().unpack(); (void)v;",
+        "unpack takes integers", "auto v = any<int8, 16>().unpack(); (void)v;",
+    ),
+]  # fmt: skip
+
+
+def check(folder: Path, arch: str, body: str) -> tuple[bool, str]:
+    source = folder / "snippet.cc"
+    source.write_text(f"{PRELUDE}\nvoid snippet() {{ {body} }}\n")
+    done = compile(str(source), arch, "-fsyntax-only")
+    return done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_illegal_does_not_compile(rule: Rule, arch: str, tmp_path: Path) -> None:
+    compiles, errors = check(tmp_path, arch, rule.illegal)
+    if arch in rule.on:
+        assert not compiles
+        assert rule.message in errors
+    elif rule.legal_elsewhere:
+        assert compiles, errors
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_legal_twins_compile(arch: str, tmp_path: Path) -> None:
+    bodies = "\n".join(f"{{ {rule.legal} }}" for rule in RULES if arch in rule.on)
+    compiles, errors = check(tmp_path, arch, bodies)
+    assert compiles, errors
+
+
+def test_other_architectures_do_not_compile(tmp_path: Path) -> None:
+    source = tmp_path / "snippet.cc"
+    source.write_text(PRELUDE)
+    done = compile(str(source), "aie2", "-fsyntax-only", "-U__AIE_ARCH__", "-D__AIE_ARCH__=10")
+    assert done.returncode != 0
+    assert "define __AIE_ARCH__ as 20 (AIE2) or 21 (AIE2P)" in done.stderr

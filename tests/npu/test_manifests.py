@@ -1,0 +1,256 @@
+"""Plans, shapes and manifests that do not fit: each is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_checks import (
+    Device,
+    build,
+    call,
+    layered,
+    manifest,
+    rounds,
+    sequence_of,
+)
+
+from ort_aie_ep import _native
+from ort_aie_ep.npu.sequence import (
+    equal,
+    symbol,
+)
+from ort_aie_ep.npu.txn import (
+    Write,
+    decode,
+)
+
+# --- bad plans and shapes -------------------------------------------------------------------------
+
+
+def test_refused_shapes_say_why() -> None:
+    s = sequence_of("n", "k")
+    n, _ = s.symbols()
+    s.let("rest", n % 512)
+    s.require(equal(n % 512, 0), "N must be a multiple of 512, got {n} ({rest} over) at K={k}")
+    with pytest.raises(ValueError, match=r"got 600 \(88 over\) at K=7") as error:
+        build(s, {"n": 600, "k": 7})
+    assert 'sequence "run" (k=7, n=600), body[1]: N must be' in str(error.value)
+
+
+def test_errors_in_loops_say_in_which_round() -> None:
+    s = sequence_of("n", bytes=128)
+    (n,) = s.symbols()
+    with s.loop("i", n) as i, s.loop("j", 2) as j:
+        s.transfer("a0", "x", offset=i * 64 + j * 32, run=32)
+        s.wait("a0")
+    with pytest.raises(ValueError, match=r"body\[0\]\.do\[0\]\.do\[0\] at i=2, j=0: fifo"):
+        build(s, {"n": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sequence": "walk"}, 'sequence "walk" .*: the manifest of by_hand has run'),
+        ({"parameters": {"rounds": 1}}, 'no value for the parameter "cycles"'),
+        ({"parameters": {"rounds": 1, "cycles": 1, "m": 2}}, 'has no parameter "m"'),
+        ({"arguments": {"x": (0, 0)}}, 'no buffer for the argument "y"'),
+        ({"arguments": {"x": (0, 0), "y": (1, 0), "z": (2, 0)}}, 'has no argument "z"'),
+        ({"arguments": {"x": (32, 0), "y": (1, 0)}}, '"x" is run argument 32, expected 0 to 31'),
+        ({"arguments": {"x": (0, 2), "y": (1, 0)}}, '"x" starts at byte 2'),
+        ({"arguments": {"x": (0, -4), "y": (1, 0)}}, '"x" starts at byte -4'),
+        ({"buffers": {}}, 'an invocation has no "buffers"'),
+    ],
+)  # fmt: skip
+def test_plans_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    s = rounds()
+    invocation = call(s, {"rounds": 1, "cycles": 1}) | changes
+    with pytest.raises(ValueError, match=message):
+        _native.npu_build(json.dumps(manifest(s)), [invocation])
+
+
+def test_empty_and_incomplete_plans_are_refused() -> None:
+    text = json.dumps(manifest(rounds()))
+    with pytest.raises(ValueError, match="at least one invocation"):
+        _native.npu_build(text, [])
+    with pytest.raises(ValueError, match="a sequence, parameters and arguments, got 1 of these"):
+        _native.npu_build(text, [{"sequence": "run"}])
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    s.start("left", n, 0)
+    for value in (-(1 << 31), (1 << 31) - 1):
+        (run,) = build(s, {"n": value})
+        assert Device().run(decode(run["words"])).memory[0, 2, 1024] == value & 0xFFFFFFFF
+    with pytest.raises(ValueError, match='"m" of the worker "left" has 32 bits, got 2147483648'):
+        build(s, {"n": 1 << 31})
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    s.work(n // (n - 4))
+    with pytest.raises(ValueError, match=r"body\[0\]: division by 0"):
+        build(s, {"n": 4})
+    s = sequence_of()
+    s.work(-1)
+    with pytest.raises(ValueError, match="work of -1 cycles"):
+        build(s)
+
+
+def test_loops_without_end_are_refused() -> None:
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    with s.loop("i", n), s.loop("j", n):
+        pass
+    with pytest.raises(ValueError, match="goes through more than 16777216 statements"):
+        build(s, {"n": 1 << 40})
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    s.work(n * n)
+    with pytest.raises(ValueError, match="overflows 64 bits"):
+        build(s, {"n": 1 << 40})
+
+
+# --- malformed manifests --------------------------------------------------------------------------
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The manifest of `layered` with `value` at a path such as "fifos.a0.column"."""
+    result = json.loads(json.dumps(manifest(layered())))
+    *parents, last = [int(p) if p.isdigit() and "bds" not in path else p for p in path.split(".")]
+    at = result
+    for parent in parents:
+        at = at[parent]
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return result
+
+
+RUN = "sequences.run"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("format", 2, "manifest.format must be an integer from 1 to 1, got 2"),
+        ("format", True, "manifest.format must be an integer"),
+        ("kernel", ..., 'manifest has no "kernel"'),
+        ("colour", "red", 'manifest has an unknown key "colour"'),
+        ("name", 3, "manifest.name must be a string, got 3"),
+        ("generation", 5, "manifest.generation must be an integer from 3 to 4, got 5"),
+        ("columns", 9, "manifest.columns must be an integer from 1 to 8"),
+        ("rows", 2.5, "manifest.rows must be an integer from 3 to 6, got 2.5"),
+        ("clock_hz", 0, "manifest.clock_hz must be a positive number, got 0"),
+        ("ddr_bytes_per_second", "fast", "must be a positive number, got \"fast\""),
+        ("toolchain", "1.4", "manifest.toolchain must be an object"),
+        ("uuid", 5, "manifest.uuid must be a string"),
+        ("fifos", [], r"manifest.fifos must be an object, got \[\]"),
+        ("fifos.a0.column", 2, "manifest.fifos.a0.column must be an integer from 0 to 1, got 2"),
+        ("fifos.a0.direction", "up", 'fifos.a0.direction must be "MM2S" or "S2MM", got "up"'),
+        ("fifos.a0.packet", 32, "fifos.a0.packet must be an integer from 0 to 31, got 32"),
+        ("fifos.a0.packet", ..., 'manifest.fifos.a0 has no "packet"'),
+        ("fifos.a1.channel", 0, "fifos.a0 and manifest.fifos.a1 share a channel"),
+        ("fifos.p7.packet", 3, "share a channel, expected packet ids that keep them apart"),
+        ("workers.left.row", 1, "workers.left.row must be an integer from 2 to 5, got 1"),
+        ("workers.left.lock", 16, "workers.left.lock must be an integer from 0 to 15, got 16"),
+        ("workers.left.address", 1026, "address must be a multiple of 4 .* got 1026"),
+        ("workers.left.address", 65532, "room for 2 words below 65536, got 65532"),
+        ("workers.left.parameters", ["m"], 'has 2 values, expected 1 for the worker "left"'),
+        ("bds.2", [0], "manifest.bds.2 is no shim column, expected 0 to 1"),
+        ("bds.0", [16], "manifest.bds.0 must be an integer from 0 to 15, got 16"),
+        ("bds.0", [3, 3], "manifest.bds.0 has descriptor 3 twice"),
+        ("bds.0", [], 'has no descriptors for column 0, which the fifo "a0" uses'),
+        ("bds.1", ..., "has no descriptors for column 1"),
+        (f"{RUN}.parameters", ["n", "n"], 'parameters has "n" twice'),
+        (f"{RUN}.arguments.0.direction", "both", 'must be "in", "out" or "inout"'),
+        (f"{RUN}.arguments.0.direction", "out", r'do\[0\] reads the argument "x", .* "out"'),
+        (f"{RUN}.arguments.1.name", "x", 'repeats the argument "x"'),
+        (f"{RUN}.arguments.0.bytes", "r", 'names the symbol "r", which has no value here'),
+        (f"{RUN}.arguments.0.bytes", [1, 2, 3], "must be an integer, a symbol or"),
+        (f"{RUN}.arguments.0.bytes", 1 << 63, "must be an integer from"),
+        (f"{RUN}.arguments.0.bytes", True, "must be an integer, a symbol or"),
+        (f"{RUN}.arguments.0.bytes", ["^", 1, 2], r'bytes: unknown operator "\^"'),
+        (f"{RUN}.body.0.for", "n", 'gives the name "n" again'),
+        (f"{RUN}.body.0.do.0.transfer", "a9", 'names the fifo "a9", expected one of: a0, a1'),
+        (f"{RUN}.body.0.do.0.argument", "z", 'names the argument "z", expected one of: x, y'),
+        (f"{RUN}.body.0.do.0.outer", [[1]], r"must be pairs \[count, stride\]"),
+        (f"{RUN}.body.0.do.2.start", "up", 'names the worker "up"'),
+        (f"{RUN}.body.0.do.3.wait", [], "must be a list of at least one fifo"),
+        (f"{RUN}.body.0.do.3", {"cut": False}, "cut must be true, got false"),
+        (f"{RUN}.body.0.do.3", {"jump": 1}, "is no statement, expected one of let"),
+        (f"{RUN}.body.0.do.3", {"work": 1, "cut": True}, 'has an unknown key "cut"'),
+        (f"{RUN}.body.0.do.3", {"require": 1, "message": "{m}"}, r'has "\{m", expected \{name\}'),
+        (f"{RUN}.body.0.do.3", 5, r"body\[0\]\.do\[3\] must be an object, got 5"),
+    ],
+)  # fmt: skip
+def test_malformed_manifests_name_the_key_and_what_came(
+    path: str, value: Any, message: str
+) -> None:
+    s = layered()
+    with pytest.raises(ValueError, match=message):
+        _native.npu_build(json.dumps(changed(path, value)), [call(s, {"n": 1, "k": 8})])
+
+
+def test_text_that_is_no_manifest_is_refused() -> None:
+    for text, message in [
+        ("{", "manifest is not JSON"),
+        ("[]", "manifest must be an object"),
+        ("[" * 100_000, "nested more than 1024 deep"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _native.NpuStreamCache(text)
+    deep: Any = 1
+    for _ in range(400):
+        deep = ["+", deep, 1]
+    with pytest.raises(ValueError, match="nested more than 256 deep"):
+        _native.NpuStreamCache(json.dumps(changed(f"{RUN}.arguments.0.bytes", deep)))
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_damaged_manifests_are_refused_or_work(data: st.DataObject) -> None:
+    s = layered()
+    damaged = json.loads(json.dumps(manifest(s)))
+    path = data.draw(st.sampled_from(list(leaves(damaged))))
+    at = damaged
+    for key in path[:-1]:
+        at = at[key]
+    junk = st.sampled_from([None, True, -1, 0, 7, 2**40, 2**63, 1.5, "x", "n", [], {}, ["+", 1, 2]])
+    at[path[-1]] = data.draw(junk)
+    try:
+        runs = _native.npu_build(json.dumps(damaged), [call(s, {"n": 2, "k": 8})])
+    except ValueError:
+        return
+    for run in runs:
+        decode(run["words"])
+
+
+def test_names_hold_within_their_block() -> None:
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    s.let("m", n + 1)
+    s.let("m", n + 2)  # the same block: what follows has the new value
+    s.start("left", symbol("m"), 0)
+    with s.when(n):
+        s.let("inner", n * 3)
+        s.start("left", symbol("inner"), 0)
+    (run,) = build(s, {"n": 5})
+    writes = [op for op in decode(run["words"]).operations if isinstance(op, Write)]
+    assert [op.value for op in writes[::3]] == [7, 15]
+    s.start("left", symbol("inner"), 0)
+    with pytest.raises(ValueError, match='names the symbol "inner", which has no value here'):
+        build(s, {"n": 5})

@@ -1,0 +1,105 @@
+"""Kept streams: patched ones equal fresh ones, and only what may change is patched."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stream_checks import (
+    call,
+    layered,
+    manifest,
+)
+
+from ort_aie_ep import _native
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(2, 40), st.integers(0, 2), st.integers(0, 3)),
+        min_size=1,
+        max_size=12,
+    )
+)
+@settings(max_examples=60)
+def test_patched_streams_equal_fresh_ones(walk: list[tuple[int, int, int, int]]) -> None:
+    s = layered()
+    text = json.dumps(manifest(s))
+    cache = _native.NpuStreamCache(text, capacity=3)
+    kept: dict[int, list[np.ndarray]] = {}
+    for n, k, argument, offset in walk:
+        plan = [call(s, {"n": n, "k": k}, x=(argument, 4 * offset))]
+        found = cache.get(plan)
+        fresh = _native.npu_build(text, plan)
+        assert len(found["runs"]) == len(fresh)
+        for a, b in zip(found["runs"], fresh, strict=True):
+            np.testing.assert_array_equal(a["words"], b["words"])
+            assert a["predicted_seconds"] == b["predicted_seconds"]
+            assert a["sources"] == b["sources"]
+        words = [run["words"] for run in fresh]
+        if found["outcome"] == "encoded":
+            assert found["id"] not in kept
+        else:
+            # Exactly the words within the reported ranges changed, and they may.
+            before = kept[found["id"]]
+            changed = set()
+            for run, begin, end in found["changed"]:
+                changed |= {(run, word) for word in range(begin, end)}
+            differing = {
+                (run, int(word))
+                for run, (old, new) in enumerate(zip(before, words, strict=True))
+                for word in np.flatnonzero(old != new)
+            }
+            assert changed == differing
+            assert all(word in fresh[run]["variable"] for run, word in changed)
+            assert found["outcome"] == "patched" or not changed
+        kept[found["id"]] = words
+
+
+def test_only_lengths_addresses_and_parameters_are_patched() -> None:
+    s = layered()
+    cache = _native.NpuStreamCache(json.dumps(manifest(s)))
+
+    def get(n: int, k: int, **arguments: tuple[int, int]) -> Any:
+        return cache.get([call(s, {"n": n, "k": k}, **arguments)])
+
+    first = get(2, 8)
+    assert first["outcome"] == "encoded"
+    assert get(2, 8)["outcome"] == "same"
+    moved = get(2, 8, x=(0, 1 << 33))
+    assert (moved["outcome"], moved["id"]) == ("patched", first["id"])
+    # Only the high half of the two addresses in x.
+    assert [end - begin for _, begin, end in moved["changed"]] == [1, 1]
+    # Another wrap, another number of rounds, another buffer: other streams.
+    assert get(2, 9)["outcome"] == "encoded"
+    assert get(3, 8)["outcome"] == "encoded"
+    assert get(2, 8, x=(2, 0))["outcome"] == "encoded"
+    again = get(2, 8, x=(0, 4))
+    assert (again["outcome"], again["id"]) == ("patched", first["id"])
+
+
+def test_the_stream_used_longest_ago_is_dropped() -> None:
+    s = layered()
+    cache = _native.NpuStreamCache(json.dumps(manifest(s)), capacity=2)
+
+    def outcome(n: int) -> str:
+        return cache.get([call(s, {"n": n, "k": 8})])["outcome"]
+
+    assert [outcome(n) for n in (1, 2, 1, 3)] == ["encoded", "encoded", "same", "encoded"]
+    assert [outcome(n) for n in (1, 2)] == ["same", "encoded"]
+    with pytest.raises(ValueError, match="capacity of 0"):
+        _native.NpuStreamCache(json.dumps(manifest(s)), capacity=0)
+
+
+def test_a_plan_that_is_refused_leaves_the_cache_as_it_was() -> None:
+    s = layered()
+    cache = _native.NpuStreamCache(json.dumps(manifest(s)))
+    plan = [call(s, {"n": 1, "k": 8})]
+    cache.get(plan)
+    with pytest.raises(ValueError, match="touches bytes"):
+        cache.get([call(s, {"n": 1, "k": 1 << 20})])
+    assert cache.get(plan)["outcome"] == "same"
