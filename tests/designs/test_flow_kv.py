@@ -26,7 +26,8 @@ from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.simulator import Result, Session
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
 
 GARBAGE = 3.0e30  # in keys that are not to be seen
 
@@ -218,7 +219,7 @@ def test_shapes_that_it_cannot_take_are_refused(
     session: Session, changes: dict[str, int], message: str
 ) -> None:
     parameters = Shape(4, 2, 64, 64).parameters | changes
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("attention", parameters, ["q", "k", "v", "o"])
 
 

@@ -27,7 +27,8 @@ from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import Device, device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.simulator import Result, Session
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
 
 EXPONENTIAL = 0.003  # of exp2_coarse (float_math.h), relative
 
@@ -263,7 +264,7 @@ def test_shapes_that_it_cannot_take_are_refused(
     session: Session, changes: dict[str, int], message: str
 ) -> None:
     parameters = Shape(4, 2, 64, 40).parameters | changes
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("attention", parameters, ["q", "k", "v", "o"])
 
 

@@ -12,7 +12,7 @@ from ort_aie_ep.aie_kernels.designs import vector_ops
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.simulator import Session
+from ort_aie_ep.npu.session import Session
 
 EPS = 1e-6
 # The sum of squares in fp32, the root's Newton step, two products of limbs (norm.h).
@@ -267,7 +267,7 @@ def test_shapes_that_they_cannot_take_are_refused(
     described = session.design.sequences[sequence]
     values = {name: (defaults | parameters)[name] for name in described.parameters}
     names = [argument.name for argument in described.arguments]
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build(sequence, values, names[:5])
 
 
