@@ -12,11 +12,11 @@
 // Numerics (AIE2P, compiled with AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16): both operands of a
 // matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2^-7 of
 // the largest of its block. Beside that the exponential may be coarse, but not as coarse as
-// aie::exp2: the cubic in bfloat16 is off by at most 0.2 %, less than bfp16 rounds, where the
-// interpolant of the core is off by 6.2 %, which a softmax only partly cancels. It costs about 36
-// issues per tile against 16, and prefill is bound by them at head dimension 64 only. l sums F as
-// the value core will see it, after its rounding to bfp16, by a product with ones: the weights of a
-// row add up to one. C is a power of two and rescaling exact (softmax.h).
+// aie::exp2: the cubic in bfloat16 is off by at most 0.3 %, less than bfp16 rounds; the interpolant
+// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 36 issues
+// per tile of 64, the interpolant would cost about 16. l sums F as the value core will see it,
+// after its rounding to bfp16, by a product with ones: the weights of a row add up to one. C is a
+// power of two and rescaling exact (softmax.h).
 //
 // Values of up to 8 keys share an exponent. Rows of V past the last key, up to a multiple of 8,
 // must therefore be no larger than the others, best zero: F is 0 there, but a huge row would take
@@ -66,6 +66,17 @@ struct KeyRanges {
 
 Floats<64> repeat_queries(const Floats<32>& v, int32_t part) {
   return v.extract<8>(part).grow_replicate<64>();
+}
+
+// Scores of 32 queries, in tiles, from `row` and `first_key` on.
+void mask_scores(float* scores, const KeyRanges& ranges, int32_t row, int32_t first_key,
+                 int32_t keys) {
+  LOOP_TRIPS(keys / 2, 4, 16)
+  for (int32_t tile = 0; tile < keys / 2; ++tile) {
+    float* at = scores + 64 * tile;
+    const auto attended = ranges.attended(row + 8 * (tile & 3), first_key + 8 * (tile >> 2));
+    aie::store_v(at, aie::select(constant<64>(kMaskedScore), load_floats<64>(at), attended));
+  }
 }
 
 // Explicitly zero: a default-constructed one would look up in every product whether it is the
@@ -180,9 +191,8 @@ void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bflo
     ranges.set((rows + 31) & -32, chunk_rows, first_query, total, window, causal);
   }
 
+  alignas(64) bfloat16 beyond[64];  // F of rows past the last, where no branch breaks the loop
   for (int32_t row = 0; row < rows; row += 32) {
-    std::array<Halves<64>, 4> largest;
-    largest.fill(aie::broadcast<bfloat16, 64>(static_cast<bfloat16>(kNoMaximum)));
     LOOP_TRIPS(keys / 8, 1, 4)
     for (int32_t key = 0; key < keys; key += 8) {
       std::array<Tile, 4> tiles = no_products();
@@ -196,13 +206,20 @@ void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bflo
       }
       LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
-        Floats<64> t = to_log2(tiles[i].to_vector<float>());
-        if (masked) {
-          t = aie::select(constant<64>(kMaskedScore), t,
-                          ranges.attended(row + 8 * i, first_key + key));
-        }
-        largest[i] = aie::max(largest[i], to_bf16(t));
-        aie::store_v(scores + 32 * key + 64 * i, t);
+        aie::store_v(scores + 32 * key + 64 * i, tiles[i].to_vector<float>());
+      }
+    }
+    to_log2.apply(scores, 32 * keys);
+    if (masked) {
+      mask_scores(scores, ranges, row, first_key, keys);
+    }
+    std::array<Halves<64>, 4> largest;
+    largest.fill(aie::broadcast<bfloat16, 64>(static_cast<bfloat16>(kNoMaximum)));
+    LOOP_TRIPS(keys / 8, 1, 4)
+    for (int32_t key = 0; key < keys; key += 8) {
+      LOOP_UNROLL_FULL
+      for (int32_t i = 0; i < 4; ++i) {
+        largest[i] = aie::max(largest[i], to_bf16(load_floats<64>(scores + 32 * key + 64 * i)));
       }
     }
 
@@ -220,9 +237,7 @@ void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bflo
         const Halves<64> weights =
             aie::transpose(exp2_coarse(aie::sub(t, repeat_queries(m, i))).to_bfloat16(), 8, 8);
         sums[i].mac(weights, ones);
-        if (row + 8 * i < rows) {
-          aie::store_v(f + key * rows + 8 * row + 64 * i, weights);
-        }
+        aie::store_v(row + 8 * i < rows ? f + key * rows + 8 * row + 64 * i : beyond, weights);
       }
     }
     const Floats<32> l =

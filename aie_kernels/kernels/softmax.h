@@ -34,10 +34,21 @@ class ScoreMap {
             capped_ ? multiply(2 * kLog2E, aie::inv(float_of_bits(softcap_bits))) : kLog2E)),
         cap_(multiply(float_of_bits(softcap_bits), kLog2E)) {}
 
-  template <unsigned N>
-  Floats<N> operator()(const Floats<N>& dot) const {
-    const Floats<N> scaled = product(Limbs<N>(dot), scale_);
-    return capped_ ? product(Limbs<N>(tanh_of_log2(scaled)), cap_) : scaled;
+  // In place, `count` (a multiple of 32) products to scores. A loop for each case: one with a
+  // branch inside would not pipeline.
+  void apply(float* scores, int32_t count) const {
+    if (capped_) {
+      LOOP_TRIPS(count / 32, 1, 32)
+      for (int32_t i = 0; i < count; i += 32) {
+        const Floats<32> scaled = product(Limbs<32>(load_floats<32>(scores + i)), scale_);
+        aie::store_v(scores + i, product(Limbs<32>(tanh_of_log2(scaled)), cap_));
+      }
+    } else {
+      LOOP_TRIPS(count / 32, 1, 32)
+      for (int32_t i = 0; i < count; i += 32) {
+        aie::store_v(scores + i, product(Limbs<32>(load_floats<32>(scores + i)), scale_));
+      }
+    }
   }
 
  private:

@@ -13,9 +13,8 @@ the next run would start from there.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -424,47 +423,3 @@ def _shim_ports(tile: Tile) -> list[Port]:
         for direction in get_args(Direction)
         for index in range(SHIM_CHANNELS)
     ]
-
-
-@dataclass
-class Session:
-    """A design ready to run its sequences: builds streams with the native interpreter, runs them.
-
-    For tests and for people; the `sim` target drives a `Machine` itself.
-    """
-
-    design: Design
-    trace: bool = False
-    machine: Machine = field(init=False)
-    _manifest: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        from ort_aie_ep.npu.package import manifest
-
-        self.machine = Machine(self.design, trace=self.trace)
-        self._manifest = json.dumps(manifest(self.design))
-
-    def build(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
-    ) -> list[np.ndarray]:
-        """The instruction words of each run of `sequence` for a shape."""
-        from ort_aie_ep import _native
-
-        order = list(buffers)
-        names = [a.name for a in self.design.sequences[sequence].arguments]
-        step = {
-            "sequence": sequence,
-            "parameters": dict(parameters),
-            "arguments": {name: (order.index(name), 0) for name in names},
-        }
-        return [np.asarray(run["words"]) for run in _native.npu_build(self._manifest, [step])]
-
-    def run(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
-    ) -> list[Result]:
-        """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
-        place."""
-        bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
-        return [
-            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
-        ]

@@ -11,7 +11,7 @@ from ort_aie_ep import q4nx
 from ort_aie_ep.aie_kernels.designs import fused_dqp
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.simulator import Session
+from ort_aie_ep.npu.session import Session
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -100,7 +100,7 @@ def test_time_is_that_of_the_weight_channels() -> None:
 )
 def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: str) -> None:
     session = Session(fused_dqp.build(device("npu2")))
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("matvec", {**shape, "bias": 0, "activation": 0}, ["x", "w", "bias", "y"])
 
 

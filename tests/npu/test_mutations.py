@@ -18,12 +18,13 @@ import numpy.typing as npt
 import pytest
 from mutations import fields, mutate_design, stream_mutation
 
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.simulator import Machine, Session
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Machine
 
 Buffers = dict[str, npt.NDArray[Any]]
 
@@ -52,6 +53,25 @@ def _fused_dqp_buffers() -> Buffers:
     }
 
 
+def _gemm_buffers() -> Buffers:
+    rng = np.random.default_rng(2)
+    return {
+        "a": rng.standard_normal((64, 512)).astype(ml_dtypes.bfloat16),
+        "b": rng.standard_normal((256, 512)).astype(ml_dtypes.bfloat16),
+        "c": np.zeros((64, 256), dtype=np.float32),
+    }
+
+
+def _flow_kv_buffers() -> Buffers:
+    rng = np.random.default_rng(3)
+    return {
+        "q": rng.standard_normal((4, 256)).astype(ml_dtypes.bfloat16),
+        "k": rng.standard_normal((2, 48, 256)).astype(ml_dtypes.bfloat16),
+        "v": rng.standard_normal((2, 48, 256)).astype(ml_dtypes.bfloat16),
+        "o": np.zeros((4, 256), dtype=ml_dtypes.bfloat16),
+    }
+
+
 CASES = {
     "fused_dqp": Case(
         lambda: fused_dqp.build(device("npu2_1col")),
@@ -59,9 +79,30 @@ CASES = {
         {"N": 256, "K": 512, "bias": 1, "activation": 0},
         _fused_dqp_buffers,
     ),
+    "gemm": Case(
+        lambda: gemm.build(device("npu1_1col"), "f32"),
+        "gemm",
+        {"M": 64, "K": 512, "N": 256},
+        _gemm_buffers,
+    ),
+    "flow_kv": Case(
+        lambda: flow_kv.build(device("npu2_2col")),
+        "attention",
+        {
+            "heads": 4,
+            "kv_heads": 2,
+            "head_dim": 256,
+            "context": 40,
+            "capacity": 48,
+            "window": 0,
+            "scale_bits": int(np.float32(1 / 16).view(np.int32)),
+            "softcap_bits": 0,
+        },
+        _flow_kv_buffers,
+    ),
 }
-STREAM_MUTATIONS = 500
-DESIGN_MUTATIONS = 100
+STREAM_MUTATIONS = 501  # 167 a case
+DESIGN_MUTATIONS = 102
 
 
 def simulate(design: Design, words: npt.NDArray[np.uint32], buffers: Buffers) -> bytes:
