@@ -98,8 +98,9 @@ class _Shim:
     @property
     def waits_for(self) -> str:
         """What it needs to go on."""
-        first = f"the end of fifo {self.tasks[0].fifo}'s" if self.tasks else "a transfer"
-        return f"{first} transfer first" if self.tasks else f"{first} that is not issued"
+        if not self.tasks:
+            return "a transfer that is not issued"
+        return f"the transfer on fifo {self.tasks[0].fifo} to end"
 
     def move(self, words: int) -> None:
         """Move as many."""
