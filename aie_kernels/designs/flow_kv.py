@@ -26,7 +26,9 @@ each sweep.
   twice.
 * Sweep n goes to pair n % 4. Fewer sweeps than pairs leave channels idle: a model with one KV head
   is read at 14.4 GB/s.
-* A window begins at any key: the first chunk masks what lies before.
+* A window begins at any key: the first chunk masks what lies before. A cache that keeps a ring of
+  the window's keys works as well, as a `context` of at most the window: the order of keys is of no
+  account.
 * Rows of the cache from `context` on are read up to the end of a chunk and masked; they must be
   finite.
 * head_dim is 64, 128 or 256; others are padded with zeros by the caller, who gives the true scale.

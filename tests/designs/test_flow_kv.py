@@ -219,7 +219,7 @@ def test_shapes_that_it_cannot_take_are_refused(
     session: Session, changes: dict[str, int], message: str
 ) -> None:
     parameters = Shape(4, 2, 64, 64).parameters | changes
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("attention", parameters, ["q", "k", "v", "o"])
 
 

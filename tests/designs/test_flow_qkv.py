@@ -209,10 +209,14 @@ def test_narrower_partitions(name: str) -> None:
     attend(session, Shape(5, 5, 64, 90, window=30))
 
 
-def test_more_sweeps_than_one_start_covers(session: Session) -> None:
-    shape = Shape(1, 1, 256, 16 * 128 + 40, window=8)
-    results = attend(session, shape)
-    assert len(results) == 1  # one run, two starts of each worker
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(1, 1, 256, 16 * 128 + 40, window=8), Shape(5, 5, 256, 9 * 128 - 50, window=8)],
+    ids=["sweeps", "heads"],
+)
+def test_workers_are_started_again(session: Session, shape: Shape) -> None:
+    """17 sweeps, and 9 of two rounds of heads: a start covers 16 at most."""
+    attend(session, shape)
 
 
 def test_kv_heads_are_read_once_a_sweep(session: Session) -> None:
@@ -264,7 +268,7 @@ def test_shapes_that_it_cannot_take_are_refused(
     session: Session, changes: dict[str, int], message: str
 ) -> None:
     parameters = Shape(4, 2, 64, 40).parameters | changes
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("attention", parameters, ["q", "k", "v", "o"])
 
 

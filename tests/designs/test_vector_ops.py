@@ -267,7 +267,7 @@ def test_shapes_that_they_cannot_take_are_refused(
     described = session.design.sequences[sequence]
     values = {name: (defaults | parameters)[name] for name in described.parameters}
     names = [argument.name for argument in described.arguments]
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build(sequence, values, names[:5])
 
 
