@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,15 @@ from ort_aie_ep.npu.device import (
     Tile,
 )  # fmt: skip
 from ort_aie_ep.npu.dry_run import Trace, dry_run
-from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.errors import DesignError, SimulationError
 from ort_aie_ep.npu.kernel import Kernel
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.progress import loops, small_shapes, statements
 from ort_aie_ep.npu.report import Estimate, Report, Use, Violation, tile_list
 from ort_aie_ep.npu.route import ARBITERS, RULE_SLOTS, route
 from ort_aie_ep.npu.structure import notes, structure
-from ort_aie_ep.npu.tokens import TokenRun, Unpredictable
+from ort_aie_ep.npu.token_parts import Unpredictable
+from ort_aie_ep.npu.tokens import TokenRun
 
 Shapes = Mapping[str, Iterable[Mapping[str, int]]]
 
@@ -80,6 +83,7 @@ class _Examination:
         self._violations: list[Violation] = []
         self._notes: list[str] = []
         self._proved: list[str] = []
+        self._kernels: Kernels | None = None
 
     def run(self) -> Report:
         design = self._design
@@ -336,7 +340,9 @@ class _Examination:
                 self._notes.append("progress is not shown: no sequence starts the workers")
                 return
             try:
-                standstill = TokenRun(configuration, endless=True).endless_passes(4)
+                standstill = TokenRun(configuration, self._run_kernel, endless=True).endless_passes(
+                    4
+                )
             except Unpredictable as reason:
                 self._notes.append(f"progress is not shown: {reason}")
                 return
@@ -357,7 +363,7 @@ class _Examination:
                 at = ", ".join(f"{name}={value}" for name, value in shape.items())
                 where = f"sequence {sequence.name}" + (f" at {at}" if at else "")
                 try:
-                    problems = TokenRun(configuration).sequence(sequence, shape)
+                    problems = TokenRun(configuration, self._run_kernel).sequence(sequence, shape)
                 except Unpredictable as reason:
                     self._notes.append(f"{where}: progress is not shown: {reason}")
                     continue
@@ -368,6 +374,15 @@ class _Examination:
                         self._refuse(where, "progress", problem)
                     break  # larger shapes show the same again
                 self._proved.append(f"{where}: every transfer completes, nothing is left over")
+
+    def _run_kernel(self, kernel: Kernel, *arguments: Any) -> None:
+        """The host's build of a kernel; it is there wherever the package is installed whole."""
+        try:
+            if self._kernels is None:
+                self._kernels = Kernels(self._design.device.architecture)
+            self._kernels.call(kernel, *arguments)
+        except SimulationError as error:
+            raise Unpredictable(f"{error}") from None
 
     def _estimates(self) -> Iterator[Estimate]:
         for worker in self._design.workers.values():

@@ -6,208 +6,34 @@ Language for Parallel Programming, 1974): one run at a shape shows it for that s
 nothing, so that a design which needs the few words of its switches' own buffers to go on is refused
 as well.
 
-What tokens cannot tell: loop counts that are data (`Read`), and the order in which packets of
-several sources reach one channel.
+Loop counts that a kernel computes (`Read`) are known where that kernel takes and gives integers
+only: such kernels are called. Counts that depend on other data, tokens cannot tell.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from ort_aie_ep.npu.configuration import Channel, Configuration, Lock, Port, Stream, WorkerPlan
-from ort_aie_ep.npu.design import Acquire, Call, Core, Design, Parameters, Read, Release
+from ort_aie_ep.npu.configuration import Configuration, Port, Stream
+from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import MAX_QUEUED_TASKS, TILES, WORD
-from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.sequence import Json, Sequence, evaluate
-
-_MAX_STEPS = 400_000  # of one run; a second or so
-_ENDLESS = 1 << 60  # words
-
-
-class Unpredictable(Exception):
-    """Tokens do not decide: a loop count is data, or the run is too long."""
+from ort_aie_ep.npu.token_parts import (
+    ENDLESS,
+    MAX_STEPS,
+    Process,
+    Ring,
+    Runner,
+    Shim,
+    Task,
+    Unpredictable,
+)  # fmt: skip
 
 
 class _Stuck(Exception):
     """The sequence cannot go on."""
-
-
-@dataclass
-class _Task:
-    fifo: str
-    words: int
-
-
-class _Ring:
-    """A channel of a compute or memory tile: the descriptor under way, if it got its lock."""
-
-    def __init__(self, channel: Channel, locks: dict[Lock, int]) -> None:
-        self.channel = channel
-        self._locks = locks
-        self._turn = 0
-        self.left = 0
-
-    def words(self, fifo: str) -> int:
-        """Words that it can move now."""
-        if self.left == 0:
-            descriptor = self.channel.ring[self._turn]
-            if descriptor.acquire is not None:
-                if self._locks[descriptor.acquire] < 1:
-                    return 0
-                self._locks[descriptor.acquire] -= 1
-            self.left = descriptor.words
-        return self.left
-
-    def move(self, words: int) -> None:
-        """Move as many."""
-        self.left -= words
-        if self.left == 0:
-            release = self.channel.ring[self._turn].release
-            if release is not None:
-                self._locks[release] += 1
-            self._turn = (self._turn + 1) % len(self.channel.ring)
-
-    @property
-    def partial(self) -> bool:
-        """Whether a descriptor has moved some of its words."""
-        return 0 < self.left < self.channel.ring[self._turn].words
-
-    @property
-    def waits_for(self) -> str:
-        """The lock that it waits for, or ''."""
-        lock = self.channel.ring[self._turn].acquire
-        return "" if self.left or lock is None else f"lock {lock.id} ({lock.name})"
-
-
-@dataclass
-class _Shim:
-    """A channel of a shim: its tasks in order; `endless` ones never end."""
-
-    endless: bool
-    tasks: deque[_Task] = field(default_factory=deque)
-
-    def words(self, fifo: str) -> int:
-        """Words that it can move now for this fifo."""
-        if self.endless:
-            return _ENDLESS
-        return self.tasks[0].words if self.tasks and self.tasks[0].fifo == fifo else 0
-
-    @property
-    def waits_for(self) -> str:
-        """What it needs to go on."""
-        if not self.tasks:
-            return "a transfer that is not issued"
-        return f"the transfer on fifo {self.tasks[0].fifo} to end"
-
-    def move(self, words: int) -> None:
-        """Move as many."""
-        if not self.endless:
-            self.tasks[0].words -= words
-            if self.tasks[0].words == 0:
-                self.tasks.popleft()
-
-
-class _TokenCore(Core):
-    def loop(self, count: Any) -> Iterable[int]:
-        return range(count)
-
-    def buffer(self, name: str) -> None:
-        return None
-
-
-class _Process:
-    """A worker that runs until a lock or a start is missing."""
-
-    def __init__(self, plan: WorkerPlan, locks: dict[Lock, int]) -> None:
-        self.plan = plan
-        self.starts: deque[tuple[int, ...]] = deque()
-        self.passes = 0
-        self.waits_for = ""
-        self._locks = locks
-        self._held: dict[str, int] = dict.fromkeys(plan.pools, 0)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._body = self.plan.worker.body(_TokenCore())
-        self._taken = 0
-        self._step: Any = next(self._body, None)
-
-    @property
-    def idle(self) -> bool:
-        """Whether it stands at the start of its body."""
-        return self._taken == 0
-
-    def touches(self, fifos: Container[str]) -> bool:
-        """Whether a port of it is one of `fifos`."""
-        worker = self.plan.worker
-        return any(f.name in fifos for f in (*worker.inputs.values(), *worker.outputs.values()))
-
-    @property
-    def rests(self) -> bool:
-        """Whether it stands there and waits for the sequence."""
-        return self.idle and isinstance(self._step, Parameters)
-
-    def advance(self) -> int:
-        """Go on as far as possible; gives the number of steps, passes through the body too."""
-        steps = 0
-        while True:
-            if self._step is None:
-                self.passes += 1
-                worked = self._taken
-                self._begin()
-                if not worked or self._step is None:
-                    return steps
-            answer = self._answer(self._step)
-            if answer is None:
-                return steps
-            steps += 1
-            self._taken += 1
-            if steps > _MAX_STEPS:
-                raise Unpredictable(f"worker {self.plan.worker.name} runs on and on")
-            try:
-                self._step = self._body.send(answer[0])
-            except StopIteration:
-                self._step = None
-
-    def _answer(self, step: Any) -> tuple[Any] | None:
-        """What the body gets for a step, in a tuple; None when it has to wait."""
-        name = self.plan.worker.name
-        match step:
-            case Acquire(port, count):
-                need = count - self._held[port]
-                lock = self._lock(port, taking=True)
-                if need > 0:
-                    if self._locks[lock] < need:
-                        kind = "filled" if port in self.plan.worker.inputs else "free"
-                        self.waits_for = (
-                            f"worker {name} waits for {need} {kind} object(s) of fifo "
-                            f"{self.plan.worker.port(port).name} (port {port})"
-                        )
-                        return None
-                    self._locks[lock] -= need
-                    self._held[port] = count
-                return (None if count == 1 else [None] * count,)
-            case Release(port, count):
-                self._held[port] -= count
-                self._locks[self._lock(port, taking=False)] += count
-                return (None,)
-            case Call():
-                return (None,)
-            case Parameters():
-                if not self.starts:
-                    self.waits_for = f"worker {name} waits to be started"
-                    return None
-                return (self.starts.popleft(),)
-            case Read():
-                raise Unpredictable(f"loop counts of worker {name} are data")
-        raise DesignError(f"worker {name} yields {step!r}, which is no step")
-
-    def _lock(self, port: str, taking: bool) -> Lock:
-        pool = self.plan.pools[port]
-        return pool.consume if (port in self.plan.worker.inputs) == taking else pool.produce
 
 
 def _parts(design: Design) -> list[set[str]]:
@@ -223,17 +49,19 @@ def _parts(design: Design) -> list[set[str]]:
 
 
 class TokenRun:
-    """A configuration that runs with tokens. `endless`: the shims take and give without end."""
+    """A configuration that runs with tokens, and its integer kernels by `run`.
 
-    def __init__(self, configuration: Configuration, *, endless: bool = False) -> None:
+    `endless`: the shims take and give without end.
+    """
+
+    def __init__(self, configuration: Configuration, run: Runner, *, endless: bool = False) -> None:
         self._configuration = configuration
         self._locks = {lock: lock.initial for lock in configuration.locks}
         self._rings = {
-            Port(c.tile, c.direction, c.index): _Ring(c, self._locks)
-            for c in configuration.channels
+            Port(c.tile, c.direction, c.index): Ring(c, self._locks) for c in configuration.channels
         }
-        self._shims = {port: _Shim(endless) for port in configuration.shim_ports.values()}
-        self._workers = {n: _Process(p, self._locks) for n, p in configuration.workers.items()}
+        self._shims = {port: Shim(endless) for port in configuration.shim_ports.values()}
+        self._workers = {n: Process(p, self._locks, run) for n, p in configuration.workers.items()}
         self._streams: list[tuple[Stream, Any, list[Any]]] = [
             (s, self._end(s.source), [self._end(p) for p in s.destinations])
             for s in configuration.streams
@@ -245,14 +73,14 @@ class TokenRun:
         self._sharing = {fifo for fifos in receivers.values() if len(fifos) > 1 for fifo in fifos}
         self._steps = 0
         self._problems: list[str] = []
-        self._outstanding: dict[Port, list[_Task]] = defaultdict(list)
+        self._outstanding: dict[Port, list[Task]] = defaultdict(list)
 
-    def _end(self, port: Port) -> _Ring | _Shim:
+    def _end(self, port: Port) -> Ring | Shim:
         return self._shims[port] if port in self._shims else self._rings[port]
 
-    def _move(self, stream: Stream, source: _Ring | _Shim, ends: list[Any]) -> bool:
+    def _move(self, stream: Stream, source: Ring | Shim, ends: list[Any]) -> bool:
         words = min(end.words(stream.fifo) for end in (source, *ends))
-        if words in (0, _ENDLESS):
+        if words in (0, ENDLESS):
             return False
         for end in (source, *ends):
             end.move(words)
@@ -274,8 +102,8 @@ class TokenRun:
         if not moved:
             moved = self._shared_turn(fifos)
         self._steps += moved
-        if self._steps > _MAX_STEPS:
-            raise Unpredictable(f"the run takes more than {_MAX_STEPS} steps")
+        if self._steps > MAX_STEPS:
+            raise Unpredictable(f"the run takes more than {MAX_STEPS} steps")
         return moved
 
     def _shared_turn(self, fifos: Container[str] | None) -> int:
@@ -388,7 +216,7 @@ class TokenRun:
                 f"{limit} bytes"
             )
         port = self._configuration.shim_ports[fifo]
-        task = _Task(fifo, size // WORD)
+        task = Task(fifo, size // WORD)
         self._room([port], MAX_QUEUED_TASKS, what, f"tasks queued on {port}")
         column = [p for p in self._shims if p.tile == port.tile]
         descriptors = TILES["shim"].descriptors
@@ -437,7 +265,7 @@ class TokenRun:
                 if end.words(stream.fifo) == 0
             ]
             if words and blocked:
-                size = "" if words == _ENDLESS else f"{words * WORD} bytes "
+                size = "" if words == ENDLESS else f"{words * WORD} bytes "
                 more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
                 lines.append(f"fifo {stream.fifo} has {size}to send to {blocked[0]}{more}")
         unstarted = [n for n, p in self._workers.items() if p.waits_for and p.rests]

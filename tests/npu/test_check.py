@@ -60,9 +60,7 @@ def test_the_designs_pass_where_they_can_be_built(
     build: Callable[[Device], Design], names: list[str]
 ) -> None:
     for name in names:
-        report = check(build(device(name)))
-        # The score cores of flow_qkv take their loop counts from a kernel.
-        assert report.proved or build is flow_qkv.build
+        assert len(check(build(device(name))).proved) >= 3
 
 
 def test_small_designs_pass() -> None:

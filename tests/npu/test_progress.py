@@ -19,6 +19,7 @@ from small_designs import (
     steps,
 )
 
+from ort_aie_ep.aie_kernels.designs import flow_qkv
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.design import (
     Acquire,
@@ -30,6 +31,7 @@ from ort_aie_ep.npu.design import (
     Release,
     call,
 )
+from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.kernel import Array
 from ort_aie_ep.npu.sequence import at_most, symbol
 
@@ -321,3 +323,10 @@ def test_progress_that_depends_on_data_is_not_called_proved() -> None:
     report = check(design)
     assert not report.proved
     assert any("loop counts of worker worker0_0 are data" in note for note in report.notes)
+
+
+def test_counts_that_an_integer_kernel_makes_are_followed() -> None:
+    """flow_qkv's cores ask a kernel how many chunks there are; it is called."""
+    report = check(flow_qkv.build(device("npu2_2col")))
+    assert not any("progress is not shown" in note for note in report.notes)
+    assert len(report.proved) >= 3
