@@ -9,13 +9,14 @@ to 7 for loads and float macs).
 
 A chunk of FlowKV, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both
 cores keep up with it to a group of 4 at head dimension 64, of 6 at 128 and 256; larger groups are
-bound by compute (8: 3,500, 2,550 and 2,450 cycles), and so are groups above 2 under a soft cap.
+bound by compute (8: 3,650, 2,650 and 2,400 cycles). Under a soft cap those are groups above 2 at 64
+and 128, above 4 at 256.
 
 A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
-6.3, 2.1 and 0.8 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
+6.9, 2.3 and 0.9 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
 times: prefill is bound by compute but for the largest heads, most by exponentials, of which there
 are rows * keys. mlir-aie publishes 1,696 cycles for a partial softmax of 64 x 64 scores with the
-core's own exponential, 27 per 64; ours cost 56 per 64, 20 of them to scale and mask.
+core's own exponential, 27 per 64; ours cost 66 per 64, 20 of them to scale and mask.
 """
 
 from __future__ import annotations
@@ -39,9 +40,14 @@ def _copy(count: int) -> float:
     return CALL + LOOP + count / 32
 
 
-def _softcap(vectors: float, lanes: int) -> float:
-    """The exponential, the inverse and four products of limbs of a cap, pipelined."""
-    return 90 * (lanes // 32) * vectors + 60 * LATENCY
+def _map_scores(vectors: int, softcap: int) -> float:
+    """Products to scores, `vectors` of 32: two limbs and three macs.
+
+    Under a cap the exponential, the inverse and four more products of limbs.
+    """
+    if softcap:
+        return LOOP + 60 * LATENCY + 90 * vectors
+    return LOOP + 8 * LATENCY + 6 * vectors
 
 
 def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
@@ -51,8 +57,8 @@ def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     steps = KV_CHUNK // head_dim // 16
     # Four macs, six loads and four shuffles per 8 dimensions; 28 shuffles fold 64 lanes of sums.
     products = steps * (head_dim / 8 * 4 + LOOP + 28 + 4 * LATENCY)
-    # 14 issues per 32 scores and a chain of nine: two limbs, three macs, select, store.
-    scores = 9 * LATENCY + 14 * steps + (_softcap(steps, 32) if softcap else 0)
+    # Select, rounding, maximum, store per 32 scores.
+    scores = _map_scores(steps, softcap) + LOOP + 6 * steps
     # Four steps of shuffle and maximum for each head, rounding to an integer.
     maximum = 2 * 4 * 4 + 4 * LATENCY
     # 45 issues per 32 probabilities, a chain of 25, then two sums of 16 lanes.
@@ -74,12 +80,15 @@ def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     head_dim, rows, *_, softcap = scalars
     quads = (rows + 31) // 32
     key_blocks = QKV_CHUNK // head_dim // 8
-    products = key_blocks * (head_dim / 8 * 4 * TILE_PRODUCT + LOOP)
-    # Per tile of 64: limbs and products 8, mask 4 (a compare, a select), maximum 4, store 4.
-    scores = key_blocks * (4 * 20 + 9 * LATENCY) + (_softcap(4 * key_blocks, 64) if softcap else 0)
+    # Sixteen stores after four tiles of products.
+    products = key_blocks * (head_dim / 8 * 4 * TILE_PRODUCT + LOOP + 16)
+    tiles = 4 * key_blocks
+    # Per tile: the mask 4 (16, but for the few chunks at an edge), rounding and maximum 4.
+    scores = _map_scores(2 * tiles, softcap) + 2 * LOOP + 8 * tiles
     maximum = 30 + 10 * LATENCY
-    # Per tile: 36 issues, a quarter of them integer operations of 16 lanes.
-    probabilities = 20 * LATENCY + 4 * key_blocks * 36
+    # Per tile: two halves of 20 issues, a quarter of them integer operations of 16 lanes, then the
+    # transposition and the stores.
+    probabilities = LOOP + 20 * LATENCY + 46 * tiles
     return CALL + 20 * LATENCY + quads * (products + scores + maximum + probabilities)
 
 

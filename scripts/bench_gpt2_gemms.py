@@ -29,7 +29,7 @@ import numpy.typing as npt
 from ort_aie_ep.aie_kernels.designs import gemm
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.simulator import Session
+from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.txn import Write, core_lock_of, core_memory_of, decode
 
 Floats = npt.NDArray[np.float32]

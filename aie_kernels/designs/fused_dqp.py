@@ -42,7 +42,13 @@ from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import Array
 from ort_aie_ep.npu.sequence import (
-    Expr, Sequence, at_most, ceil_div, equal, less, minimum,
+    Expr,
+    Sequence,
+    at_most,
+    ceil_div,
+    equal,
+    less,
+    minimum,
 )  # fmt: skip
 
 BLOCK = 5120  # bytes of a Q4NX block

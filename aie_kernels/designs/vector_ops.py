@@ -403,8 +403,8 @@ def _require_rope(s: Sequence) -> None:
         f"a token of {{{name}}} x {{head_dim}} elements must have 64, 128, or at least {OBJECT}",
     )
     s.require(
-        at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 2, 0),
-        "rotary_dim={rotary_dim} must be even, and at most head_dim={head_dim}",
+        at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
+        "rotary_dim={rotary_dim} must be a multiple of 32, and at most head_dim={head_dim}",
     )
     s.require(at_most(0, position), "position={position} must not be negative")
     s.require(

@@ -44,12 +44,16 @@ void q4nx_dequant(const uint8_t* __restrict block, bfloat16* __restrict tile) {
       LOOP_TRIPS(q4nx::group / q4nx::sub_columns, 4, 4)
       for (unsigned i = 0; i < q4nx::group / q4nx::sub_columns; ++i) {
         const unsigned k = g * q4nx::group + i * q4nx::sub_columns;
-        const aie::vector<bfloat16, q4nx::sub_codes> codes = q4nx::load_codes(block, half, k);
+        const q4nx::sub_block codes = q4nx::load_codes(block, half, k);
+        const aie::vector<bfloat16, tile_size> codes0 =
+            aie::filter_even(codes.first, codes.second, tile_rows);
+        const aie::vector<bfloat16, tile_size> codes1 =
+            aie::filter_odd(codes.first, codes.second, tile_rows);
         bfloat16* out = tile + (k / q4nx::sub_columns * tiles_across + 2 * half) * tile_size;
         const aie::accum<accfloat, tile_size> w0 =
-            aie::add(aie::mac(unbias0, aie::filter_even(codes, tile_rows), scale0), min0);
+            aie::add(aie::mac(unbias0, codes0, scale0), min0);
         const aie::accum<accfloat, tile_size> w1 =
-            aie::add(aie::mac(unbias1, aie::filter_odd(codes, tile_rows), scale1), min1);
+            aie::add(aie::mac(unbias1, codes1, scale1), min1);
         aie::store_v(out, w0.to_vector<bfloat16>());
         aie::store_v(out + tile_size, w1.to_vector<bfloat16>());
       }

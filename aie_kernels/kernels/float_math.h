@@ -227,6 +227,11 @@ inline Floats<N> inverse(const Floats<N>& d) {
 
 inline constexpr float kLog2E = 1.44269504f;
 
+// Signs by integer operations: the core compares and negates no fp32.
+template <unsigned N>
+inline auto sign_bits(const Floats<N>& x) {
+  return aie::bit_and(x.template cast_to<int32>(), aie::broadcast<int32, N>(INT32_MIN));
+}
 template <unsigned N>
 inline auto is_negative(const Floats<N>& x) {
   return aie::lt(x.template cast_to<int32>(), aie::zeros<int32, N>());
@@ -237,7 +242,7 @@ inline Floats<N> minus_magnitude(const Floats<N>& x) {
       .template cast_to<float>();
 }
 
-// 1 / (1 + 2^-u): the sigmoid of u / log2(e). |u| < 2^22.
+// 1 / (1 + 2^-u): the sigmoid of u / log2(e).
 template <unsigned N>
 inline Floats<N> sigmoid_of_log2(const Floats<N>& u) {
   const Floats<N> one = constant<N>(1.0f);
@@ -249,7 +254,7 @@ inline Floats<N> sigmoid_of_log2(const Floats<N>& u) {
 }
 
 // tanh(u / (2 log2(e))) = (1 - e) / (1 + e) with e = 2^-|u| = scale + scale * excess, and the sign
-// of u. For small u the scale is 1 and 1 - e is the excess alone: nothing cancels. |u| < 2^22.
+// of u. For small u the scale is 1 and 1 - e is the excess alone: nothing cancels.
 template <unsigned N>
 inline Floats<N> tanh_of_log2(const Floats<N>& u) {
   const Sums<N> one(constant<N>(1.0f));
@@ -259,5 +264,5 @@ inline Floats<N> tanh_of_log2(const Floats<N>& u) {
   const Limbs<N> numerator(to_floats(aie::sub(aie::sub(one, scale), rest)));
   const Floats<N> magnitude =
       product(numerator, Limbs<N>(inverse(to_floats(aie::add(aie::add(one, scale), rest)))));
-  return aie::select(magnitude, aie::neg(magnitude), is_negative(u));
+  return aie::bit_or(magnitude.template cast_to<int32>(), sign_bits(u)).template cast_to<float>();
 }

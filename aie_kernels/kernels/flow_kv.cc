@@ -104,12 +104,13 @@ void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __r
       aie::store_v(scores + 2 * key,
                    dot_products(q + head * head_dim, k + key * head_dim, head_dim));
     }
+    to_log2.apply(scores, 2 * keys);
     Halves<32> largest =
         halves_of(static_cast<bfloat16>(state[head]), static_cast<bfloat16>(state[head + 1]));
     LOOP_TRIPS(keys / 16, 1, 4)
     for (int32_t key = 0; key < keys; key += 16) {
       const Floats<32> t =
-          aie::select(constant<32>(kMaskedScore), to_log2(load_floats<32>(scores + 2 * key)),
+          aie::select(constant<32>(kMaskedScore), load_floats<32>(scores + 2 * key),
                       keys_between(begin - key, end - key));
       largest = aie::max(largest, to_bf16(t));
       aie::store_v(scores + 2 * key, t);

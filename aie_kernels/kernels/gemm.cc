@@ -13,7 +13,7 @@ namespace {
 using mmul = aie::mmul<8, 8, 8, bfloat16, bfloat16>;
 
 constexpr int32_t tile = mmul::size_C;
-constexpr unsigned lanes = 32;
+constexpr int32_t lanes = 32;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ extern "C" {
 
 void gemm_zero(float* __restrict acc, int32_t count) {
   event0();
-  LOOP_TRIPS(count, 64, 8192)
+  LOOP_TRIPS(count / lanes, 2, 256)
   for (int32_t i = 0; i < count; i += lanes) {
     aie::store_v(acc + i, aie::zeros<float, lanes>());
   }
@@ -47,7 +47,7 @@ void gemm_tile(const bfloat16* __restrict a, const bfloat16* __restrict b, float
       mmul c11(aie::load_v<tile>(c1 + tile));
       const bfloat16* a_next = a + m * tile;
       const bfloat16* b_next = b + n * tile;
-      LOOP_TRIPS(k_blocks, 2, 64)
+      LOOP_TRIPS(k_blocks, 2, 32)
       for (int32_t k = 0; k < k_blocks; ++k) {
         const aie::vector<bfloat16, mmul::size_A> a0 = aie::load_v<mmul::size_A>(a_next);
         const aie::vector<bfloat16, mmul::size_A> a1 = aie::load_v<mmul::size_A>(a_next + tile);
@@ -75,7 +75,7 @@ void gemm_store_bf16(const float* __restrict acc, bfloat16* __restrict c, int32_
   event0();
   aie::set_rounding(aie::rounding_mode::conv_even);
   const float* sums = acc + part * count;
-  LOOP_TRIPS(count, 64, 2048)
+  LOOP_TRIPS(count / lanes, 2, 64)
   for (int32_t i = 0; i < count; i += lanes) {
     const aie::accum<accfloat, lanes> values(aie::load_v<lanes>(sums + i));
     aie::store_v(c + i, values.to_vector<bfloat16>());
@@ -86,7 +86,7 @@ void gemm_store_bf16(const float* __restrict acc, bfloat16* __restrict c, int32_
 void gemm_store_f32(const float* __restrict acc, float* __restrict c, int32_t part, int32_t count) {
   event0();
   const float* sums = acc + part * count;
-  LOOP_TRIPS(count, 64, 2048)
+  LOOP_TRIPS(count / lanes, 2, 64)
   for (int32_t i = 0; i < count; i += lanes) {
     aie::store_v(c + i, aie::load_v<lanes>(sums + i));
   }

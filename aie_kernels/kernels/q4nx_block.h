@@ -37,17 +37,27 @@ inline const bfloat16* minima(const uint8_t* block) {
   return reinterpret_cast<const bfloat16*>(block + minima_offset);
 }
 
-// 128 + code of out-features half * 16 .. + 15 and in-features k .. k + 7, in lanes [8 k][16 n].
-//
+// Half a sub-block, lanes [4 k][16 n].
+using half_block = aie::vector<bfloat16, sub_codes / 2>;
+
+struct sub_block {
+  half_block first;   // in-features k .. k + 3
+  half_block second;  // in-features k + 4 .. k + 7
+};
+
 // 128 is 0x4300 in bfloat16, and its last bit is worth 1: or-ing a code in adds it. Two unpacks and
 // an or are cheaper than the conversion of integers, which goes through the accumulators.
-inline aie::vector<bfloat16, sub_codes> load_codes(const uint8_t* block, unsigned half,
-                                                   unsigned k) {
+inline half_block biased(const aie::vector<uint4, sub_codes / 2>& codes) {
+  const aie::vector<uint16, sub_codes / 2> wide = codes.unpack().unpack();
+  return aie::bit_or(wide, static_cast<uint16>(0x4300)).cast_to<bfloat16>();
+}
+
+// 128 + code of out-features half * 16 .. + 15 and in-features k .. k + 7.
+inline sub_block load_codes(const uint8_t* block, unsigned half, unsigned k) {
   const uint8_t* codes = block + codes_offset + half * half_bytes + k * (sub_rows / 2);
   const aie::vector<uint4, sub_codes> nibbles =
       aie::load_v<sub_codes>(reinterpret_cast<const uint4*>(codes));
-  const aie::vector<uint16, sub_codes> wide = nibbles.unpack().unpack();
-  return aie::bit_or(wide, static_cast<uint16>(0x4300)).template cast_to<bfloat16>();
+  return {biased(nibbles.extract<sub_codes / 2>(0)), biased(nibbles.extract<sub_codes / 2>(1))};
 }
 
 }  // namespace q4nx

@@ -6,6 +6,38 @@
 
 #include "norm.h"
 
+namespace {
+
+template <bool kInterleaved>
+void rotate(const bfloat16* __restrict x, const bfloat16* __restrict cosines,
+            const bfloat16* __restrict sines, bfloat16* __restrict y, int32_t half) {
+  LOOP_TRIPS(half / 16, 1, 8)
+  for (int32_t i = 0; i < half; i += 16) {
+    const Halves<16> cosine = aie::load_v<16>(cosines + i);
+    const Halves<16> sine = aie::load_v<16>(sines + i);
+    Halves<16> a, b;
+    if constexpr (kInterleaved) {
+      const Halves<32> pairs = aie::load_v<32>(x + 2 * i);
+      a = aie::filter_even(pairs, 1);
+      b = aie::filter_odd(pairs, 1);
+    } else {
+      a = aie::load_v<16>(x + i);
+      b = aie::load_v<16>(x + half + i);
+    }
+    const Halves<16> c = aie::msc(aie::mul(a, cosine), b, sine).to_vector<bfloat16>();
+    const Halves<16> d = aie::mac(aie::mul(b, cosine), a, sine).to_vector<bfloat16>();
+    if constexpr (kInterleaved) {
+      const auto [low, high] = aie::interleave_zip(c, d, 1);
+      aie::store_v(y + 2 * i, aie::concat(low, high));
+    } else {
+      aie::store_v(y + i, c);
+      aie::store_v(y + half + i, d);
+    }
+  }
+}
+
+}  // namespace
+
 extern "C" {
 
 // y = x * weight / sqrt(mean(x^2) + eps) for each head; weight[head_dim].
@@ -19,9 +51,9 @@ void qk_norm(bfloat16* __restrict x, bfloat16* __restrict weight, bfloat16* __re
   }
 }
 
-// Rotates the first rotary_dim (a multiple of 32) values of each head and copies the others. Pairs
-// are (i, i + rotary_dim / 2), or (2 i, 2 i + 1) when interleaved; cos_sin holds rotary_dim / 2
-// cosines, then as many sines.
+// Rotates the first rotary_dim (a multiple of 32, or 0) values of each head and copies the others.
+// Pairs are (i, i + rotary_dim / 2), or (2 i, 2 i + 1) when interleaved; cos_sin holds rotary_dim /
+// 2 cosines, then as many sines.
 void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __restrict y,
           int32_t head_dim, int32_t rotary_dim, int32_t interleaved) {
   aie::set_rounding(aie::rounding_mode::conv_even);
@@ -29,28 +61,10 @@ void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __rest
   for (int32_t head = 0; head < 256; head += head_dim) {
     const bfloat16* from = x + head;
     bfloat16* to = y + head;
-    LOOP_TRIPS(half / 16, 1, 8)
-    for (int32_t i = 0; i < half; i += 16) {
-      const Halves<16> cosine = aie::load_v<16>(cos_sin + i);
-      const Halves<16> sine = aie::load_v<16>(cos_sin + half + i);
-      Halves<16> a, b;
-      if (interleaved) {
-        const Halves<32> pairs = aie::load_v<32>(from + 2 * i);
-        a = aie::filter_even(pairs, 1);
-        b = aie::filter_odd(pairs, 1);
-      } else {
-        a = aie::load_v<16>(from + i);
-        b = aie::load_v<16>(from + half + i);
-      }
-      const Halves<16> c = aie::msc(aie::mul(a, cosine), b, sine).to_vector<bfloat16>();
-      const Halves<16> d = aie::mac(aie::mul(b, cosine), a, sine).to_vector<bfloat16>();
-      if (interleaved) {
-        const auto [low, high] = aie::interleave_zip(c, d, 1);
-        aie::store_v(to + 2 * i, aie::concat(low, high));
-      } else {
-        aie::store_v(to + i, c);
-        aie::store_v(to + half + i, d);
-      }
+    if (half > 0 && interleaved) {
+      rotate<true>(from, cos_sin, cos_sin + half, to, half);
+    } else if (half > 0) {
+      rotate<false>(from, cos_sin, cos_sin + half, to, half);
     }
     for (int32_t i = rotary_dim; i < head_dim; i += 32) {
       aie::store_v(to + i, aie::load_v<32>(from + i));

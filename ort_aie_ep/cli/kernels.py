@@ -1,7 +1,8 @@
-"""Commands on the NPU's designs: list, check, build."""
+"""Commands on the NPU's designs: list, check, simulate, build."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,11 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     from ort_aie_ep.aie_kernels.iron.sequences import Run
     from ort_aie_ep.npu.design import Design
+    from ort_aie_ep.npu.simulator import Result
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
-    kernels, name="kernels", help="Designs of the NPU: what there is, does it fit, build."
+    kernels, name="kernels", help="Designs of the NPU: list, check, simulate, draw, build."
 )
 
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
@@ -95,6 +97,81 @@ def check_command(design: DesignName, device: DeviceName = "npu2", as_json: Json
         raise typer.Exit(1)
 
 
+@kernels.command("simulate")
+def simulate_command(
+    design: DesignName,
+    sequence: Annotated[str, typer.Argument(help="One of the design's sequences.")],
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+    ] = None,
+    device: DeviceName = "npu2",
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a timeline here; ui.perfetto.dev opens it.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Draw how busy every tile was here (.svg, .png).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a sequence on the modelled NPU, on random numbers: times, bytes, who waits.
+
+    ```
+    ort-aie kernels simulate fused_dqp matvec --shape N=2048 --shape K=2048 --shape bias=0 \\
+      --shape activation=0 --trace dqp.json --draw dqp.svg
+    ```
+    """
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.npu.check import check
+    from ort_aie_ep.npu.device import device as find_device
+    from ort_aie_ep.npu.draw import draw_utilisation
+    from ort_aie_ep.npu.session import Session, random_buffers
+
+    made = make_design(design, find_device(device))
+    check(made)
+    values = _values(shape or [])
+    buffers = random_buffers(made, sequence, values)
+    session = Session(made, trace=trace is not None)
+    results = session.run(sequence, values, buffers)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(result) for result in results], indent=1))
+    else:
+        for result in results:
+            console.out.print(_summary(made, result), highlight=False)
+    if trace is not None:
+        session.machine.trace.write(trace)
+    if draw is not None:
+        by_tile = {made.workers[n].tile: times for n, times in results[-1].workers.items()}
+        draw_utilisation(by_tile, results[-1].seconds, draw, channels=results[-1].channels)
+
+
+def _summary(design: Design, result: Result) -> str:
+    busiest = max(result.workers, key=lambda n: result.workers[n]["kernel"])
+    at_work = result.workers[busiest]["kernel"] / result.seconds
+    channel = max(result.channels, key=lambda n: result.channels[n])
+    return (
+        f"{design.name} on {design.device.name}: {result.seconds * 1e6:.1f} µs on the modelled NPU "
+        "(costs of the control path measured on NPU1; nothing here has met a device)\n"
+        f"  {result.operations} operations, {result.read:,} bytes read "
+        f"({result.read / result.seconds / 1e9:.1f} GB/s), {result.written:,} written\n"
+        f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"
+        f"  busiest channel: {channel}, {result.channels[channel] / result.seconds:.0%}"
+    )
+
+
+@kernels.command("draw")
+def draw_command(
+    design: DesignName,
+    out: Annotated[Path, typer.Argument(help="An .svg or .png to write.")],
+    device: DeviceName = "npu2",
+) -> None:
+    """Draw where the workers and fifos of a design are."""
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.npu.device import device as find_device
+    from ort_aie_ep.npu.draw import draw_placement
+
+    draw_placement(make_design(design, find_device(device)), out)
+
+
 @kernels.command("build")
 def build_command(
     design: DesignName,
@@ -132,10 +209,14 @@ def _run(design: Design, name: str, shape: list[str]) -> Run:
         raise AieError(
             f"design {design.name} has no sequence {name!r}; it has {', '.join(design.sequences)}"
         )
+    return Run(design.sequences[name], _values(shape))
+
+
+def _values(shape: list[str]) -> dict[str, int]:
     values = {}
     for item in shape:
         key, _, number = item.partition("=")
         if not number.isdecimal():
             raise AieError(f"--shape {item}: expected NAME=VALUE with a whole number")
         values[key] = int(number)
-    return Run(design.sequences[name], values)
+    return values

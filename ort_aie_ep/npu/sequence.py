@@ -212,6 +212,18 @@ class Sequence:
         self.arguments.append(Argument(name, direction, expr(bytes)))
         return name
 
+    def argument_bytes(self, parameters: Mapping[str, int]) -> dict[str, int]:
+        """The least size of every argument for a shape.
+
+        Raises DesignError when a parameter has no value, or one is given that does not exist.
+        """
+        if set(parameters) != set(self.parameters):
+            raise DesignError(
+                f"sequence {self.name} takes {', '.join(self.parameters)}; got "
+                f"{', '.join(parameters) or 'nothing'}"
+            )
+        return {a.name: evaluate(a.bytes, parameters) for a in self.arguments}
+
     def let(self, name: str, value: Value) -> Expr:
         """Name a value, for the statements that follow."""
         self._emit({"let": name, "value": expr(value).to_json()})

@@ -13,9 +13,8 @@ the next run would start from there.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -33,7 +32,7 @@ from ort_aie_ep.npu.core import CoreProcess
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import TILES, WORD, Tile
 from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
-from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.npu.errors import SimulationError, StreamError
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
     Clock,
@@ -424,54 +423,3 @@ def _shim_ports(tile: Tile) -> list[Port]:
         for direction in get_args(Direction)
         for index in range(SHIM_CHANNELS)
     ]
-
-
-@dataclass
-class Session:
-    """A design ready to run its sequences: builds streams with the native interpreter, runs them.
-
-    For tests and for people; the `sim` target drives a `Machine` itself.
-    """
-
-    design: Design
-    trace: bool = False
-    machine: Machine = field(init=False)
-    _manifest: str = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        from ort_aie_ep.npu.package import manifest
-
-        self.machine = Machine(self.design, trace=self.trace)
-        self._manifest = json.dumps(manifest(self.design))
-
-    def build(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
-    ) -> list[np.ndarray]:
-        """The instruction words of each run of `sequence` for a shape.
-
-        Raises DesignError for a shape that the sequence refuses.
-        """
-        from ort_aie_ep import _native
-
-        order = list(buffers)
-        names = [a.name for a in self.design.sequences[sequence].arguments]
-        step = {
-            "sequence": sequence,
-            "parameters": dict(parameters),
-            "arguments": {name: (order.index(name), 0) for name in names},
-        }
-        try:
-            runs = _native.npu_build(self._manifest, [step])
-        except ValueError as error:
-            raise DesignError(str(error)) from error
-        return [np.asarray(run["words"]) for run in runs]
-
-    def run(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
-    ) -> list[Result]:
-        """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
-        place."""
-        bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
-        return [
-            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
-        ]

@@ -106,7 +106,7 @@ def to_bf16(x: Array) -> Array:
 
 
 def rounds_up(mode: str, s: Any, g: Any, t: Any, odd: Any) -> Any:
-    """Whether the magnitude is rounded up: sign, first dropped bit, any further one, last kept one."""
+    """Whether the magnitude goes up, by sign, first dropped bit, further ones, last kept one."""
     s, g, t, odd = (np.asarray(x, bool) for x in (s, g, t, odd))
     return {
         "floor": s & (g | t),

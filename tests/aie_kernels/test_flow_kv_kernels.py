@@ -198,22 +198,25 @@ def test_a_long_sweep_does_not_drift(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-def test_probabilities_correction_and_sum_of_one_chunk(kernels: Kernels, head_dim: int) -> None:
+@pytest.mark.parametrize("cap", [0.0, 3.0, 50.0])
+def test_probabilities_correction_and_sum_of_a_chunk(
+    kernels: Kernels, head_dim: int, cap: float
+) -> None:
     q, k, _ = random_case(11, 4, head_dim, 2 * CHUNK // head_dim, spread=3.0)
     scale = head_dim**-0.5
-    t = scores(q, k, scale) * np.log2(np.e)
+    t = scores(q, k, scale, cap) * np.log2(np.e)
     score = Score(kernels, q)
     m_left = np.full(4, -np.inf)
     l_left = np.zeros(4)
     for part in np.split(np.arange(len(k)), 2):
-        score.call(k[part], len(part), scale)
+        score.call(k[part], len(part), scale, cap)
         m = np.maximum(np.rint(bf16(t[:, part]).max(-1)), m_left)
         np.testing.assert_array_equal(score.state[:4], m)
         np.testing.assert_array_equal(score.c, 2.0 ** (m_left - m))
-        # One rounding, the exponential's 2^-15, the score's limbs and sums.
+        # One rounding, the exponential's 2^-15, the score's limbs and sums, and tanh's 2^-13.
         exact = 2.0 ** (t[:, part] - m[:, None])
-        relative = U_BF16 + 2.0**-15 + np.abs(t).max() * (U_LIMBS + 2.0**-17)
-        assert (np.abs(score.f - exact) <= relative * exact).all()
+        score_error = np.abs(t[:, part]) * (U_LIMBS + (2.0**-13 if cap else 0)) + 1e-5
+        assert (np.abs(score.f - exact) <= (U_BF16 + 2.0**-15 + score_error) * exact).all()
         # l adds the rounded F, in fp32.
         l_left = l_left * score.c + score.f.sum(-1)
         np.testing.assert_allclose(score.l, l_left, rtol=score.keys * 2.0**-24)

@@ -52,7 +52,7 @@ def test_every_entry_point_is_in_the_catalog() -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_cycles_are_near_published_ones(arch: str) -> None:
     assert all(kernel.cycles(arch, example(kernel)) >= catalog_linear.CALL for kernel in CATALOG)
-    # With two channels for four cores a block arrives every 2,560 cycles: decoding waits for memory.
+    # With two channels for four cores a block arrives every 2,560 cycles: decoding waits for it.
     assert 788 < catalog_linear.DQP_BLOCK.cycles(arch, (0,)) < 2560
     # To bfp16 2,115 were published, of which rounding to bfp16 is a part.
     assert 1057 < catalog_linear.Q4NX_DEQUANT.cycles(arch, ()) < 4096
@@ -119,7 +119,7 @@ def test_unknown_kernels_and_architectures_are_named(
         kernels.call(replace(catalog_linear.DQP_ZERO, name="mystery"))
     with pytest.raises(SimulationError, match="dqp_zero exists for aie2p, not for aie2"):
         kernels.call(replace(catalog_linear.DQP_ZERO, architectures=("aie2p",)))
-    with pytest.raises(SimulationError, match="the kernels for aie1 are missing: .*reinstall"):
+    with pytest.raises(SimulationError, match=r"the kernels for aie1 are missing: .*reinstall"):
         Kernels("aie1")
     monkeypatch.setattr(_native, "__file__", str(tmp_path / "_native.so"))
     (tmp_path / "libaie_kernels_aie2.so").write_bytes(b"no library")

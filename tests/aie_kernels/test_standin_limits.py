@@ -100,7 +100,8 @@ RULES = [
         "accum<acc32, 16> c; c = aie::mac(c, any<int8, 16>(), int8(2)); (void)c;",
     ),
     Rule(
-        "products of packed codes", "auto a = aie::mul(any<uint4, 32>(), any<uint4, 32>()); (void)a;",
+        "products of packed codes",
+        "auto a = aie::mul(any<uint4, 32>(), any<uint4, 32>()); (void)a;",
         "unpack four-bit lanes first",
         "auto u = any<uint4, 32>().unpack(); auto a = aie::mul(u, u); (void)a;",
     ),

@@ -159,7 +159,7 @@ def test_fp32_products_are_nine_products_of_limbs(even: ctypes.CDLL) -> None:
             for i, j in order:
                 total = flush(f64(total) + f64(limbs(a)[i]) * f64(limbs(b)[j]))
             np.testing.assert_array_equal(bits32(got), bits32(total))
-        # Nine roundings, of which only the last few see a full-size sum: two units in the last place.
+        # Nine roundings, most of them of nothing: two units in the last place.
         np.testing.assert_allclose(run(even.float_mul, a, b), a * b, rtol=2 * 2.0**-23)
 
 
@@ -273,12 +273,11 @@ def aligned_sum(acc: float, a: Array, b: Array) -> np.float32:
     return np.float32(flush(np.float64(total)))
 
 
+@pytest.mark.parametrize("arch", ["aie2"], indirect=True)  # AIE2P has no bfloat16 matrix unit
 @pytest.mark.parametrize(("low", "high"), [(-1, 1), (-14, 14), (-66, -60)])
 def test_aie2_matrix_products_align_to_the_largest_exponent(
     even: ctypes.CDLL, arch: str, low: int, high: int
 ) -> None:
-    if arch != "aie2":
-        pytest.skip("AIE2P has no bfloat16 matrix unit")
     rng = np.random.default_rng(abs(low))
     for name, (m, k, n) in {
         "mmul_4x8x4": (4, 8, 4),
@@ -301,9 +300,8 @@ def test_aie2_matrix_products_align_to_the_largest_exponent(
         np.testing.assert_array_equal(bits32(got), bits32(want))
 
 
-def test_aie2p_matrix_products_are_macs_in_order(even: ctypes.CDLL, arch: str) -> None:
-    if arch != "aie2p":
-        pytest.skip("AIE2 has a matrix unit")
+@pytest.mark.parametrize("arch", ["aie2p"], indirect=True)  # AIE2 has a matrix unit
+def test_aie2p_matrix_products_are_macs_in_order(even: ctypes.CDLL) -> None:
     rng = np.random.default_rng(11)
     for name, (m, k, n) in {"mmul_4x8x4": (4, 8, 4), "mmul_8x8x8": (8, 8, 8)}.items():
         a, b = to_bf16(wide(rng, (m, k), -8, 8)), to_bf16(wide(rng, (k, n), -8, 8))
@@ -360,9 +358,8 @@ def test_inv_and_invsqrt_follow_their_recipes(even: ctypes.CDLL) -> None:
     np.testing.assert_allclose(f64(got), f64(x) ** -0.5, rtol=2 * 2.0**-7)
 
 
+@pytest.mark.parametrize("arch", ["aie2p"], indirect=True)  # AIE2 has no exp2
 def test_exp2_is_a_line_between_powers_of_two(even: ctypes.CDLL, arch: str) -> None:
-    if arch != "aie2p":
-        pytest.skip("AIE2 has no exp2")
     x = np.linspace(-20, 20, 20 * LANES).astype(np.float32)
     got = np.concatenate([run(even.bf16_exp2, part, out=bfloat16) for part in x.reshape(-1, LANES)])
     line = np.exp2(np.floor(f64(x))) * (1 + f64(x) - np.floor(f64(x)))
@@ -377,9 +374,8 @@ def test_exp2_is_a_line_between_powers_of_two(even: ctypes.CDLL, arch: str) -> N
     )
 
 
+@pytest.mark.parametrize("arch", ["aie2p"], indirect=True)  # AIE2 has no tanh
 def test_tanh_is_worst_near_one_half(even: ctypes.CDLL, arch: str) -> None:
-    if arch != "aie2p":
-        pytest.skip("AIE2 has no tanh")
     x = np.linspace(-4, 4, 40 * LANES).astype(np.float32)
     got = f64(
         np.concatenate([run(even.bf16_tanh, part, out=bfloat16) for part in x.reshape(-1, LANES)])

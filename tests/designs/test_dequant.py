@@ -11,7 +11,9 @@ from ort_aie_ep.aie_kernels.designs import dequant
 from ort_aie_ep.aie_kernels.designs.gemm import pack_b
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.device import DEVICES, device
-from ort_aie_ep.npu.simulator import Result, Session
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
 
 
 def random_weights(n: int, k: int) -> np.ndarray:
@@ -64,7 +66,7 @@ def test_every_block_moves_once_where_the_blocks_come_out_even() -> None:
 
 
 def test_fewer_than_four_blocks_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 Q4NX blocks; at least 4 are needed"):
+    with pytest.raises(DesignError, match="3 Q4NX blocks; at least 4 are needed"):
         Session(dequant.build(device("npu2"))).build("dequant", {"blocks": 3}, ["w", "b"])
 
 

@@ -11,7 +11,7 @@ from ort_aie_ep import q4nx
 from ort_aie_ep.aie_kernels.designs import fused_dqp
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.simulator import Session
+from ort_aie_ep.npu.session import Session
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -20,7 +20,8 @@ from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.device import DEVICES, Device, device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import DTYPES
-from ort_aie_ep.npu.simulator import Result, Session
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
 from ort_aie_ep.npu.txn import Write, core_memory_of, decode
 
 
@@ -180,7 +181,7 @@ def test_long_products_are_divided_into_runs_that_add_up() -> None:
 )
 def test_shapes_it_cannot_take_are_refused(name: str, m: int, k: int, n: int, message: str) -> None:
     session = Session(gemm.build(device(name)))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DesignError, match=message):
         session.build("gemm", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
 
 

@@ -18,7 +18,7 @@ import pytest
 from ort_aie_ep.aie_kernels.designs import gemm
 from ort_aie_ep.npu.configuration import Configuration, configure
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.simulator import Session
+from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.txn import (
     AddressPatch,
     BlockWrite,

@@ -23,7 +23,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.simulator import Machine, Session
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Machine
 
 Buffers = dict[str, npt.NDArray[Any]]
 

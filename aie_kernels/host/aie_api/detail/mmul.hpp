@@ -4,9 +4,18 @@
 #include "moves.hpp"
 #include "reduce.hpp"
 
+// Sources with and without emulation are linked together: their classes must not be the same.
+#ifdef AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16
+#define AIE_HOST_MMUL mmul_emulated
+#else
+#define AIE_HOST_MMUL mmul_exact
+#endif
+
 namespace aie {
 
 namespace detail {
+
+inline namespace AIE_HOST_MMUL {
 
 #ifdef AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16
 inline constexpr bool emulate_with_bfp16 = true;
@@ -36,6 +45,8 @@ constexpr mmul_form form_of(unsigned m, unsigned k, unsigned n) {
   }
   return is(4, 8, 4) || is(8, 8, 4) ? mmul_form::elementwise : mmul_form::none;
 }
+
+}  // namespace AIE_HOST_MMUL
 
 // Eight values that share an exponent: value i is mantissa[i] * unit.
 struct bfp16_block {
@@ -73,6 +84,8 @@ bfp16_block to_bfp16(const Lanes& lanes, unsigned first, unsigned stride,
 }
 
 }  // namespace detail
+
+inline namespace AIE_HOST_MMUL {
 
 template <unsigned M, unsigned K, unsigned N, typename TA, typename TB = TA,
           typename AccTag = accauto>
@@ -191,5 +204,7 @@ class mmul {
 
   accum_type sum_;
 };
+
+}  // namespace AIE_HOST_MMUL
 
 }  // namespace aie

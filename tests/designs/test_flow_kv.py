@@ -1,0 +1,231 @@
+"""FlowKV in the simulator, from instruction words to outputs, against attention in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from attention_reference import (
+    BF16,
+    U_BF16,
+    U_LIMBS,
+    Doubles,
+    bf16,
+    bits,
+    scores,
+    to_cache_blocks,
+    weights,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ort_aie_ep.aie_kernels.designs import flow_kv
+from ort_aie_ep.npu import costs
+from ort_aie_ep.npu.check import check
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
+
+GARBAGE = 3.0e30  # in keys that are not to be seen
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A call of `attention`; `spare` keys of capacity beyond what the context needs."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    window: int = 0
+    softcap: float = 0.0
+    spare: int = 0
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kv_heads
+
+    @property
+    def capacity(self) -> int:
+        keys = flow_kv.CHUNK // self.head_dim
+        return (-(-self.context // keys) + self.spare) * keys
+
+    @property
+    def first(self) -> int:
+        return max(0, self.context - self.window) if self.window else 0
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        return {
+            "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
+            "context": self.context, "capacity": self.capacity, "window": self.window,
+            "scale_bits": bits(self.head_dim**-0.5),
+            "softcap_bits": bits(self.softcap) if self.softcap else 0,
+        }  # fmt: skip
+
+
+def in_cache(rows: Doubles, capacity: int, first: int = 0) -> np.ndarray:
+    """(heads, keys, head_dim) in the layout of the cache, garbage where nobody may look."""
+    heads, keys, head_dim = rows.shape
+    full = np.full((heads, capacity, head_dim), GARBAGE)
+    full[:, first:keys] = rows[:, first:]
+    return np.stack([to_cache_blocks(head) for head in full]).astype(BF16)
+
+
+def tolerance(p: Doubles, v: Doubles, s: Doubles, softcap: float) -> Doubles:
+    """Of O = p V, elementwise.
+
+    A weight is off by the rounding of F, the exponential's 2^-15 and the error of its score, which
+    an exponential makes relative: products of limbs, fp32 sums of up to 256 products of normal
+    values (below 1e-4), and 2^-12 of a capped score. Normalising, the same again at most; O is
+    rounded once.
+    """
+    score_error = np.abs(s).max() * (U_LIMBS + (2.0**-12 if softcap else 0)) + 1e-4
+    per_weight = U_BF16 + 2.0**-15 + score_error
+    return 2 * per_weight * (p @ np.abs(v)) + U_BF16 * np.abs(p @ v)
+
+
+def attend(session: Session, shape: Shape, seed: int = 0) -> Result:
+    """Run `shape` on random data, and hold the output against the reference."""
+    rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.context])
+    q = bf16(rng.standard_normal((shape.heads, shape.head_dim)) * 2)
+    k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.context, shape.head_dim)))
+    buffers = {
+        "q": q.astype(BF16),
+        "k": in_cache(k, shape.capacity, shape.first),
+        "v": in_cache(v, shape.capacity, shape.first),
+        "o": np.full(q.shape, np.nan, BF16),
+    }
+    (result,) = session.run("attention", shape.parameters, buffers)
+    got = buffers["o"].astype(np.float64)
+    for head in range(shape.heads):
+        kv = head // shape.group
+        s = scores(q[head : head + 1], k[kv, shape.first :], shape.head_dim**-0.5, shape.softcap)
+        p = weights(s)
+        seen = v[kv, shape.first :]
+        error = np.abs(got[head] - (p @ seen)[0])
+        assert (error <= tolerance(p, seen, s, shape.softcap)[0]).all(), (shape, head)
+    return result
+
+
+@pytest.fixture(scope="module")
+def design() -> Design:
+    return flow_kv.build(device("npu2"))
+
+
+@pytest.fixture(scope="module")
+def session(design: Design) -> Session:
+    return Session(design)
+
+
+@pytest.mark.parametrize("name", ["npu2", "npu2_4col", "npu2_2col"])
+def test_design_passes_every_check(name: str) -> None:
+    check(flow_kv.build(device(name)))
+
+
+@pytest.mark.parametrize("context", [1, 15, 16, 17, 64, 200])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_contexts_around_a_chunk(session: Session, head_dim: int, context: int) -> None:
+    attend(session, Shape(4, 2, head_dim, context))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4, 6, 8])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_kv_heads_and_groups(session: Session, kv_heads: int, group: int) -> None:
+    attend(session, Shape(kv_heads * group, kv_heads, 128, 40))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(33, 1, 64), (40, 2, 128), (9, 1, 256), (50, 2, 256)]
+)
+def test_groups_that_need_several_sweeps(
+    session: Session, heads: int, kv_heads: int, head_dim: int
+) -> None:
+    attend(session, Shape(heads, kv_heads, head_dim, 70))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize(
+    ("context", "window"), [(200, 1), (200, 64), (200, 77), (200, 199), (64, 64), (20, 50)]
+)
+def test_windows_begin_anywhere(session: Session, head_dim: int, context: int, window: int) -> None:
+    attend(session, Shape(4, 2, head_dim, context, window))
+
+
+def test_scores_can_be_capped(session: Session) -> None:
+    attend(session, Shape(8, 2, 128, 100, softcap=5.0))
+
+
+@settings(max_examples=20)
+@given(
+    kv_heads=st.integers(1, 9),
+    group=st.integers(1, 12),
+    head_dim=st.sampled_from([64, 128, 256]),
+    context=st.integers(1, 150),
+    window=st.integers(0, 160),
+    spare=st.integers(0, 2),
+)
+def test_any_shape_on_one_configuration(
+    session: Session, kv_heads: int, group: int, head_dim: int, context: int, window: int,
+    spare: int,
+) -> None:  # fmt: skip
+    attend(session, Shape(kv_heads * group, kv_heads, head_dim, context, window, spare=spare))
+
+
+@pytest.mark.parametrize("name", ["npu2_4col", "npu2_2col"])
+def test_narrower_partitions(name: str) -> None:
+    session = Session(flow_kv.build(device(name)))
+    attend(session, Shape(24, 6, 128, 70))
+    attend(session, Shape(9, 1, 256, 33, window=20))
+
+
+def test_each_key_is_read_once(session: Session) -> None:
+    shape = Shape(32, 8, 64, 300)
+    result = attend(session, shape)
+    chunks = -(-shape.context // 64)
+    assert result.read == 8 * 2 * chunks * 8192 + 32 * 64 * 2
+    assert result.written == 32 * 64 * 2
+
+
+def test_a_window_reads_its_own_chunks_only(session: Session) -> None:
+    result = attend(session, Shape(4, 4, 64, 1000, window=100))
+    # Keys 900 to 999 lie in the chunks of 64 from 896 on.
+    assert result.read == 4 * 2 * 2 * 8192 + 4 * 64 * 2
+
+
+def test_time_is_that_of_the_memory(session: Session) -> None:
+    """Eight channels carry 57.6 GB/s, the memory gives less: it binds, but for start and end."""
+    assert costs.DDR_READ.value < 57.6e9
+    result = attend(session, Shape(16, 8, 128, 1024))
+    bound = result.read / costs.DDR_READ.value
+    assert bound < result.seconds < 1.1 * bound
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 7}, "heads=7 must be a multiple of kv_heads=2"),
+        ({"kv_heads": 0}, "kv_heads=0 must be at least 1"),
+        ({"head_dim": 96}, "head_dim=96 must be 64, 128 or 256"),
+        ({"capacity": 100}, "capacity=100 must be a multiple"),
+        ({"context": 65}, "capacity=64 has no room"),
+        ({"context": 0}, "there must be a key"),
+    ],
+)
+def test_shapes_that_it_cannot_take_are_refused(
+    session: Session, changes: dict[str, int], message: str
+) -> None:
+    parameters = Shape(4, 2, 64, 64).parameters | changes
+    with pytest.raises(Exception, match=message):
+        session.build("attention", parameters, ["q", "k", "v", "o"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("npu2_1col", "the cores of a pair stand in two"), ("npu1", "aie2p")]
+)
+def test_devices_that_cannot_run_it(name: str, message: str) -> None:
+    with pytest.raises(DesignError, match=message):
+        flow_kv.build(device(name))

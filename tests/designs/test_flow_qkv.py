@@ -1,0 +1,276 @@
+"""FlowQKV in the simulator, from instruction words to outputs, against attention in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from attention_reference import (
+    BF16,
+    U_BF16,
+    U_BFP16,
+    U_LIMBS,
+    Doubles,
+    bf16,
+    bfp16,
+    bits,
+    scores,
+    to_cache_blocks,
+    weights,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ort_aie_ep.aie_kernels.designs import flow_qkv
+from ort_aie_ep.npu.check import check
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import Device, device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.simulator import Result
+
+EXPONENTIAL = 0.003  # of exp2_coarse (float_math.h), relative
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A call of `attention`."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    prompt: int
+    past: int = 0
+    window: int = 0
+    causal: bool = True
+    softcap: float = 0.0
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kv_heads
+
+    @property
+    def total(self) -> int:
+        return self.past + self.prompt
+
+    @property
+    def capacity(self) -> int:
+        keys = 4096 // self.head_dim
+        return -(-self.total // keys) * keys
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        return {
+            "heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
+            "prompt": self.prompt, "past": self.past, "capacity": self.capacity,
+            "window": self.window, "causal": int(self.causal),
+            "scale_bits": bits(self.head_dim**-0.5),
+            "softcap_bits": bits(self.softcap) if self.softcap else 0,
+        }  # fmt: skip
+
+    def padded(self, on: Device) -> int:
+        return flow_qkv.padded_prompt(on, self.heads, self.kv_heads, self.head_dim, self.prompt)
+
+    def attended(self) -> np.ndarray:
+        """(prompt, total) bool."""
+        query = self.past + np.arange(self.prompt)[:, None]
+        key = np.arange(self.total)[None, :]
+        seen = np.ones((self.prompt, self.total), bool)
+        if self.causal:
+            seen &= key <= query
+        if self.window:
+            seen &= key > query - self.window
+        return seen
+
+
+def in_cache(rows: Doubles, capacity: int) -> np.ndarray:
+    """(heads, keys, head_dim) in the layout of the cache, zeros behind."""
+    heads, keys, head_dim = rows.shape
+    full = np.zeros((heads, capacity, head_dim))
+    full[:, :keys] = rows
+    return np.stack([to_cache_blocks(head) for head in full]).astype(BF16)
+
+
+def expected(shape: Shape, q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
+    """Attention of one head, and how far O may be from it: q (prompt, head_dim), k, v (total, ..).
+
+    The matrix unit rounds both operands to bfp16, over 8 dimensions of a query or key and over 8
+    keys of v: part of the expected result, but for F. That is off by the exponential, a rounding
+    to bfloat16, its score, and 2^-7 of the largest of its 8 keys; normalising, the same again at
+    most. O is rounded once.
+    """
+    keys = -(-shape.total // 8) * 8
+    v_seen = bfp16(np.pad(v, ((0, keys - shape.total), (0, 0))), 0)[: shape.total]
+    s = scores(bfp16(q, -1), bfp16(k, -1), shape.head_dim**-0.5, shape.softcap)
+    p = weights(s, shape.attended())
+    out = p @ v_seen
+    blocks = np.pad(p, ((0, 0), (0, keys - shape.total))).reshape(len(p), -1, 8)
+    shared = np.repeat(blocks.max(-1), 8, axis=1)[:, : shape.total]
+    score_error = np.abs(s).max() * (U_LIMBS + (2.0**-12 if shape.softcap else 0))
+    per_weight = (EXPONENTIAL + U_BF16 + score_error) * p + U_BFP16 * shared
+    error = per_weight @ np.abs(v_seen) + per_weight.sum(-1)[:, None] * np.abs(out)
+    # Errors multiply: 2 % for products of those above, each below 1 %.
+    return out, 1.02 * error + U_BF16 * np.abs(out)
+
+
+def attend(session: Session, shape: Shape, seed: int = 0) -> list[Result]:
+    """Run `shape` on random data, and hold the output against the reference."""
+    rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.prompt, shape.past])
+    tokens = shape.padded(session.design.device)
+    q = bf16(rng.standard_normal((tokens, shape.heads, shape.head_dim)))
+    k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.total, shape.head_dim)))
+    buffers = {
+        "q": q.astype(BF16),
+        "k": in_cache(k, shape.capacity),
+        "v": in_cache(v, shape.capacity),
+        "o": np.full(q.shape, np.nan, BF16),
+    }
+    results = session.run("attention", shape.parameters, buffers)
+    got = buffers["o"].astype(np.float64)[: shape.prompt]
+    for head in range(shape.heads):
+        kv = head // shape.group
+        out, error = expected(shape, q[: shape.prompt, head], k[kv], v[kv])
+        assert (np.abs(got[:, head] - out) <= error).all(), (shape, head)
+    return results
+
+
+@pytest.fixture(scope="module")
+def design() -> Design:
+    return flow_qkv.build(device("npu2"))
+
+
+@pytest.fixture(scope="module")
+def session(design: Design) -> Session:
+    return Session(design)
+
+
+@pytest.mark.parametrize("name", ["npu2", "npu2_4col", "npu2_2col"])
+def test_design_passes_every_check(name: str) -> None:
+    check(flow_qkv.build(device(name)))
+
+
+CAUSAL = [
+    Shape(4, 4, 64, 1),
+    Shape(4, 1, 64, 10),
+    Shape(4, 1, 64, 300),
+    Shape(8, 8, 64, 33, past=37),
+    Shape(6, 6, 128, 50),
+    Shape(7, 1, 128, 45, past=3),
+    Shape(20, 2, 128, 17, past=100),
+    Shape(3, 3, 256, 33),
+    Shape(16, 1, 256, 20, past=5),
+    Shape(20, 1, 256, 9),
+    Shape(9, 3, 64, 61, past=64),
+]
+
+
+@pytest.mark.parametrize("shape", CAUSAL, ids=str)
+def test_causal(session: Session, shape: Shape) -> None:
+    attend(session, shape)
+
+
+@pytest.mark.parametrize("window", [1, 16, 50, 200])
+@pytest.mark.parametrize("shape", [CAUSAL[2], CAUSAL[3], CAUSAL[6], CAUSAL[8]], ids=str)
+def test_window(session: Session, shape: Shape, window: int) -> None:
+    attend(session, replace(shape, window=window))
+
+
+@pytest.mark.parametrize("shape", [CAUSAL[1], CAUSAL[5], CAUSAL[7], CAUSAL[10]], ids=str)
+def test_non_causal(session: Session, shape: Shape) -> None:
+    attend(session, replace(shape, causal=False))
+
+
+def test_scores_can_be_capped(session: Session) -> None:
+    attend(session, Shape(8, 4, 128, 40, softcap=5.0))
+
+
+@settings(max_examples=12)
+@given(
+    kv_heads=st.integers(1, 6),
+    group=st.integers(1, 6),
+    head_dim=st.sampled_from([64, 128, 256]),
+    prompt=st.integers(1, 60),
+    past=st.integers(0, 60),
+    window=st.integers(0, 70),
+    causal=st.booleans(),
+)
+def test_any_shape_on_one_configuration(
+    session: Session, kv_heads: int, group: int, head_dim: int, prompt: int, past: int,
+    window: int, causal: bool,
+) -> None:  # fmt: skip
+    attend(session, Shape(kv_heads * group, kv_heads, head_dim, prompt, past, window, causal))
+
+
+@pytest.mark.parametrize("name", ["npu2_4col", "npu2_2col"])
+def test_narrower_partitions(name: str) -> None:
+    session = Session(flow_qkv.build(device(name)))
+    attend(session, Shape(4, 2, 128, 70, past=20))
+    attend(session, Shape(5, 5, 64, 90, window=30))
+
+
+def test_more_sweeps_than_one_start_covers(session: Session) -> None:
+    shape = Shape(1, 1, 256, 16 * 128 + 40, window=8)
+    results = attend(session, shape)
+    assert len(results) == 1  # one run, two starts of each worker
+
+
+def test_kv_heads_are_read_once_a_sweep(session: Session) -> None:
+    """A super-chunk is 512 queries here: a chunk of keys serves all of them."""
+    shape = Shape(4, 4, 64, 600)
+    (result,) = attend(session, shape)
+    tokens = shape.padded(session.design.device)
+    first, second = tokens // 2, shape.total
+    assert tokens == 640
+    queries = tokens * 4 * 64 * 2
+    chunks = -(-first // 32) + -(-second // 32)
+    assert result.read == 4 * 2 * chunks * 4096 + queries
+    assert result.written == queries
+
+
+def test_a_window_is_read_in_place_of_all_keys(session: Session) -> None:
+    everything, window = Shape(4, 4, 64, 32, past=480), Shape(4, 4, 64, 32, past=480, window=32)
+    (all_keys,), (few,) = attend(session, everything), attend(session, window)
+    # Keys 449 to 511 lie in the two chunks of 32 from 448 on.
+    assert all_keys.read - few.read == 4 * 2 * (16 - 2) * 4096
+
+
+@pytest.mark.parametrize(
+    ("shape", "tokens"),
+    [
+        ((32, 8, 64, 1), 32),
+        ((32, 8, 64, 128), 128),
+        ((32, 8, 64, 129), 192),
+        ((4, 1, 256, 1000), 1024),
+    ],
+)
+def test_room_for_rounded_prompts(shape: tuple[int, int, int, int], tokens: int) -> None:
+    assert flow_qkv.padded_prompt(device("npu2"), *shape) == tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 7}, "heads=7 must be a multiple of kv_heads=2"),
+        ({"head_dim": 80}, "head_dim=80 must be 64, 128 or 256"),
+        ({"capacity": 100}, "capacity=100 must be a multiple"),
+        ({"past": 30}, "capacity=64 has no room"),
+        ({"past": -1}, "past=-1 must not be negative"),
+        ({"prompt": 0}, "there must be a query"),
+        ({"causal": 2}, "causal=2 must be 0 or 1"),
+    ],
+)
+def test_shapes_that_it_cannot_take_are_refused(
+    session: Session, changes: dict[str, int], message: str
+) -> None:
+    parameters = Shape(4, 2, 64, 40).parameters | changes
+    with pytest.raises(Exception, match=message):
+        session.build("attention", parameters, ["q", "k", "v", "o"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("npu2_1col", "it takes 2, 4 or 8"), ("npu1", "aie2p")]
+)
+def test_devices_that_cannot_run_it(name: str, message: str) -> None:
+    with pytest.raises(DesignError, match=message):
+        flow_qkv.build(device(name))

@@ -1,0 +1,279 @@
+"""The vector operators in the simulator, from instruction words to outputs, against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ort_aie_ep.aie_kernels.designs import vector_ops
+from ort_aie_ep.npu.check import check
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.session import Session
+
+EPS = 1e-6
+# The sum of squares in fp32, the root's Newton step, two products of limbs (norm.h).
+NORM = 2.0**-20 + 2 * U_LIMBS
+# sigmoid and tanh, two products of limbs, and three in an argument of at most 16 (float_math.h).
+ACTIVATION = 2.0**-13 + 2 * U_LIMBS + 16 * 3 * U_LIMBS
+
+
+def normal(seed: int, *shape: int) -> Doubles:
+    return bf16(np.random.default_rng([seed, *shape]).standard_normal(shape))
+
+
+def normalised(x: Doubles, weight: Doubles, n: int) -> Doubles:
+    """RMS normalisation of rows whose first `n` elements count."""
+    return x / np.sqrt((x**2).sum(-1, keepdims=True) / n + EPS) * weight
+
+
+def rotation(positions: int, rotary_dim: int) -> Doubles:
+    """(positions, 256): cosines, then sines, of the usual angles."""
+    half = rotary_dim // 2
+    angles = np.arange(positions)[:, None] * 10000.0 ** (-np.arange(half) / max(1, half))
+    table = np.zeros((positions, 256))
+    table[:, :half], table[:, half:rotary_dim] = np.cos(angles), np.sin(angles)
+    return bf16(table)
+
+
+def rotated(x: Doubles, table: Doubles, rotary_dim: int, interleaved: int) -> Doubles:
+    """x (tokens, heads, head_dim) by the rows of `table` (tokens, 256)."""
+    half = rotary_dim // 2
+    cosine, sine = table[:, None, :half], table[:, None, half:rotary_dim]
+    first = np.arange(half) * (2 if interleaved else 1)
+    second = first + (1 if interleaved else half)
+    out, a, b = x.copy(), x[..., first], x[..., second]
+    out[..., first], out[..., second] = a * cosine - b * sine, b * cosine + a * sine
+    return out
+
+
+def assert_close(
+    got: np.ndarray, exact: Doubles, relative: float, mass: Doubles | None = None
+) -> None:
+    """One rounding to bfloat16 of a value off by `relative` of its `mass` (itself)."""
+    error = np.abs(got.astype(np.float64) - exact)
+    mass = np.abs(exact) if mass is None else mass
+    assert (error <= U_BF16 * np.abs(exact) + relative * mass + 2.0**-120).all()
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session(vector_ops.build(device("npu2")))
+
+
+@pytest.mark.parametrize("name", ["npu2", "npu2_4col", "npu2_2col"])
+def test_design_passes_every_check(name: str) -> None:
+    check(vector_ops.build(device(name)))
+
+
+@pytest.mark.parametrize("residual", [0, 1])
+@pytest.mark.parametrize(("n", "rows"), [(128, 1), (2048, 2), (576, 5), (200, 7), (16384, 1)])
+def test_rms_norm(session: Session, n: int, rows: int, residual: int) -> None:
+    padded = -(-n // 128) * 128
+    x, other, weight = np.zeros((rows, padded)), np.zeros((rows, padded)), np.zeros(padded)
+    x[:, :n], other[:, :n], weight[:n] = normal(1, rows, n), normal(2, rows, n), normal(3, n)
+    buffers = {
+        "x": x.astype(BF16),
+        "residual": other[: rows * residual].astype(BF16),
+        "weight": weight.astype(BF16),
+        "sum": np.full((rows * residual, padded), np.nan, BF16),
+        "y": np.full((rows, padded), np.nan, BF16),
+    }
+    parameters = {"n": n, "rows": rows, "residual": residual, "eps_bits": bits(EPS)}
+    session.run("rms_norm", parameters, buffers)
+    total = bf16(x + residual * other)
+    if residual:
+        np.testing.assert_array_equal(buffers["sum"].astype(np.float64), total)
+    assert_close(buffers["y"], normalised(total, weight, n), NORM)
+
+
+def rope_buffers(
+    heads: int, tokens: int, head_dim: int, rotary_dim: int, norm: int, position: int
+) -> tuple[dict[str, np.ndarray], Doubles, Doubles]:
+    """The inputs, x as the rotation sees it, and the rows of the table for the tokens."""
+    x, weight = normal(4, tokens, heads, head_dim), normal(5, head_dim)
+    table = rotation(position + tokens, rotary_dim)
+    buffers = {
+        "x": x.astype(BF16),
+        "weight": weight[: head_dim * norm].astype(BF16),
+        "table": table.astype(BF16),
+    }
+    return buffers, normalised(x, weight, head_dim) if norm else x, table[position:]
+
+
+def rope_error(
+    seen: Doubles, table: Doubles, rotary_dim: int, interleaved: int, norm: int
+) -> Doubles:
+    """Beside the rounding of y: a normalised head is rounded before it is rotated, and a rotation
+    adds two products in fp32."""
+    half = rotary_dim // 2
+    first = np.arange(half) * (2 if interleaved else 1)
+    second = first + (1 if interleaved else half)
+    cosine, sine = np.abs(table[:, None, :half]), np.abs(table[:, None, half:rotary_dim])
+    mass = np.abs(seen)
+    a, b = mass[..., first], mass[..., second]
+    mass[..., first], mass[..., second] = a * cosine + b * sine, b * cosine + a * sine
+    return mass * (norm * (U_BF16 + NORM) * 1.01 + 2.0**-22)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "head_dim", "rotary_dim", "interleaved", "norm", "position"),
+    [
+        (4, 1, 64, 64, 0, 0, 5),
+        (8, 3, 128, 128, 0, 1, 0),
+        (1, 2, 64, 64, 1, 1, 7),
+        (2, 3, 64, 32, 1, 0, 9),
+        (9, 3, 64, 64, 0, 1, 2),
+        (1, 5, 128, 64, 0, 1, 1),
+        (3, 2, 256, 256, 0, 1, 1),
+        (3, 7, 128, 96, 0, 0, 0),
+    ],
+)
+def test_rope(
+    session: Session, heads: int, tokens: int, head_dim: int, rotary_dim: int, interleaved: int,
+    norm: int, position: int,
+) -> None:  # fmt: skip
+    buffers, seen, table = rope_buffers(heads, tokens, head_dim, rotary_dim, norm, position)
+    buffers["y"] = np.full(seen.shape, np.nan, BF16)
+    session.run(
+        "rope",
+        {
+            "heads": heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": rotary_dim,
+            "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS), "position": position,
+        },
+        buffers,
+    )  # fmt: skip
+    error = rope_error(seen, table, rotary_dim, interleaved, norm)
+    assert_close(buffers["y"], rotated(seen, table, rotary_dim, interleaved), 1.0, error)
+
+
+def append(
+    session: Session, kv_heads: int, tokens: int, head_dim: int, position: int, capacity: int,
+    *, rotary_dim: int | None = None, norm: int = 0,
+) -> None:  # fmt: skip
+    """Run `append` on a cache of random numbers, and compare all of it."""
+    rotary_dim = head_dim if rotary_dim is None else rotary_dim
+    buffers, seen, table = rope_buffers(kv_heads, tokens, head_dim, rotary_dim, norm, position)
+    # Repeated, for it can be large.
+    cache = np.resize(normal(6, 4099), (kv_heads, capacity // 8, head_dim // 8, 8, 8))
+    buffers["cache"] = cache.astype(BF16)
+    session.run(
+        "append",
+        {
+            "kv_heads": kv_heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": rotary_dim,
+            "interleaved": 0, "norm": norm, "eps_bits": bits(EPS), "position": position,
+            "capacity": capacity,
+        },
+        buffers,
+    )  # fmt: skip
+
+    def keys(blocks: np.ndarray) -> np.ndarray:
+        """(tokens, heads, head_dim) of the new keys, which are then out of the way."""
+        rows = blocks.transpose(0, 1, 3, 2, 4).reshape(kv_heads, capacity, head_dim)
+        new = rows[:, position : position + tokens].transpose(1, 0, 2)
+        return new.astype(np.float64)
+
+    error = rope_error(seen, table, rotary_dim, 0, norm)
+    assert_close(keys(buffers["cache"]), rotated(seen, table, rotary_dim, 0), 1.0, error)
+    old = np.ones((capacity // 8, 8), bool)
+    old.reshape(-1)[position : position + tokens] = False
+    untouched = np.broadcast_to(old[None, :, None, :, None], cache.shape)
+    np.testing.assert_array_equal(buffers["cache"].astype(np.float64)[untouched], cache[untouched])
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "tokens", "head_dim", "position", "capacity"),
+    [(4, 1, 64, 5, 64), (8, 20, 64, 3, 64), (2, 5, 128, 8, 32), (1, 17, 256, 7, 32)],
+)
+def test_keys_are_appended_to_the_cache(
+    session: Session, kv_heads: int, tokens: int, head_dim: int, position: int, capacity: int
+) -> None:
+    append(session, kv_heads, tokens, head_dim, position, capacity)
+    append(session, kv_heads, tokens, head_dim, position, capacity, norm=1)
+
+
+@pytest.mark.parametrize(("kv_heads", "head_dim"), [(1, 64), (2, 64), (1, 128)])
+def test_tokens_smaller_than_an_object(session: Session, kv_heads: int, head_dim: int) -> None:
+    append(session, kv_heads, 3, head_dim, 6, 64)
+
+
+def test_values_are_appended_as_they_are(session: Session) -> None:
+    append(session, 4, 9, 128, 2, 32, rotary_dim=0)
+
+
+def test_heads_further_apart_than_a_stride_spans(session: Session) -> None:
+    # 8,192 keys of 512 bytes are 4 MB.
+    append(session, 2, 2, 256, 8199, 8208)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize(("n", "rows"), [(256, 1), (512, 3), (300, 1), (700, 3), (1024, 2)])
+def test_glu(session: Session, n: int, rows: int, kind: int) -> None:
+    gate_up = normal(7, rows, 2, n)
+    buffers = {"gate_up": gate_up.astype(BF16), "y": np.full((rows, n), np.nan, BF16)}
+    session.run("glu", {"n": n, "rows": rows, "kind": kind}, buffers)
+    gate, up = gate_up[:, 0], gate_up[:, 1]
+    argument = 2 * np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3) if kind else gate
+    assert_close(buffers["y"], gate / (1 + np.exp(-argument)) * up, ACTIVATION)
+
+
+@pytest.mark.parametrize("n", [256, 1000, 4096])
+def test_softcap(session: Session, n: int) -> None:
+    x = bf16(normal(8, n) * 40)
+    buffers = {"x": x.astype(BF16), "y": np.full(n, np.nan, BF16)}
+    session.run("softcap", {"n": n, "cap_bits": bits(30.0)}, buffers)
+    assert_close(buffers["y"], 30 * np.tanh(x / 30), ACTIVATION)
+
+
+@settings(max_examples=15)
+@given(
+    kv_heads=st.sampled_from([1, 2, 4, 8]),
+    tokens=st.integers(1, 20),
+    head_dim=st.sampled_from([64, 128, 256]),
+    position=st.integers(0, 40),
+)
+def test_any_tokens_anywhere_in_the_cache(
+    session: Session, kv_heads: int, tokens: int, head_dim: int, position: int
+) -> None:
+    append(session, kv_heads, tokens, head_dim, position, 64)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "parameters", "message"),
+    [
+        ("rms_norm", {"n": 16400, "rows": 1, "residual": 0}, "above 16384"),
+        ("rms_norm", {"n": 128, "rows": 0, "residual": 0}, "rows=0 must be at least 1"),
+        ("rms_norm", {"n": 128, "rows": 1, "residual": 2}, "residual=2 must be 0 or 1"),
+        ("glu", {"n": 128, "rows": 1, "kind": 0}, "n=128 must be even and at least 256"),
+        ("glu", {"n": 256, "rows": 1, "kind": 2}, "kind=2 must be 0"),
+        ("softcap", {"n": 100}, "n=100 must be even"),
+        ("rope", {"heads": 3}, "3 x 64 elements"),
+        ("rope", {"head_dim": 80}, "head_dim=80 must be 64, 128 or 256"),
+        ("rope", {"rotary_dim": 20}, "rotary_dim=20 must be a multiple of 32"),
+        ("append", {"kv_heads": 9}, "kv_heads=9 x head_dim=64 must be a multiple of 256"),
+        ("append", {"position": 64}, "capacity=64 has no room"),
+    ],
+)
+def test_shapes_that_they_cannot_take_are_refused(
+    session: Session, sequence: str, parameters: dict[str, int], message: str
+) -> None:
+    defaults = {
+        "heads": 4, "kv_heads": 4, "tokens": 1, "head_dim": 64, "rotary_dim": 64,
+        "interleaved": 0, "norm": 0, "eps_bits": 0, "position": 0, "capacity": 64, "cap_bits": 0,
+    }  # fmt: skip
+    described = session.design.sequences[sequence]
+    values = {name: (defaults | parameters)[name] for name in described.parameters}
+    names = [argument.name for argument in described.arguments]
+    with pytest.raises(Exception, match=message):
+        session.build(sequence, values, names[:5])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("npu2_1col", "take the shims of two"), ("npu1", "aie2p")]
+)
+def test_devices_that_cannot_run_them(name: str, message: str) -> None:
+    with pytest.raises(DesignError, match=message):
+        vector_ops.build(device(name))
