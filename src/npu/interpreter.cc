@@ -174,7 +174,7 @@ class Interpreter {
     for (const Task& task : tasks) {
       scheduler_.Transfer(transfer.fifo, task, buffer.view.argument, buffer.view.offset);
       const auto bytes = static_cast<double>(task.bytes());
-      channel_bytes_[ChannelIndex(fifo)] += bytes;
+      channel_bytes_[ShimChannelIndex(fifo.column, fifo.direction, fifo.channel)] += bytes;
       if (fifo.direction == Direction::kMm2s) mm2s_bytes_ += bytes;
       CheckOperations();
     }
@@ -199,11 +199,6 @@ class Interpreter {
 
   // --- segments
   // ------------------------------------------------------------------------------------
-
-  static size_t ChannelIndex(const Fifo& fifo) {
-    return static_cast<size_t>(
-        (fifo.column * 2 + static_cast<int>(fifo.direction)) * kShimChannels + fifo.channel);
-  }
 
   void CheckOperations() const {
     Require(scheduler_.operations() <= kMaxOperations, "needs more than ", kMaxOperations,
@@ -235,7 +230,7 @@ class Interpreter {
   int path_ = -1;
   int64_t statements_ = 0;
 
-  std::array<double, 8 * 2 * kShimChannels> channel_bytes_{};  // since the last cut
+  std::array<double, kMaxColumns * 2 * kShimChannels> channel_bytes_{};  // since the last cut
   double mm2s_bytes_ = 0;
   double work_cycles_ = 0;
 };

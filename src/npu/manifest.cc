@@ -11,7 +11,6 @@ namespace ort_aie::npu {
 namespace {
 
 constexpr int kFormat = 1;
-constexpr int kMaxColumns = 8;
 constexpr int kMaxRows = 6;
 // Deeper text is a mistake, and no reason to exhaust the stack.
 constexpr int kMaxJsonDepth = 1024;

@@ -15,6 +15,7 @@ enum class Direction { kS2mm = 0, kMm2s = 1 };  // the numbers of a token wait
 constexpr int kGenerationNpu1 = 3;  // as the header of a stream counts
 constexpr int kGenerationNpu2 = 4;
 
+constexpr int kMaxColumns = 8;
 constexpr int kShimChannels = 2;            // per direction
 constexpr int kShimDescriptors = 16;        // per shim tile
 constexpr int kQueueDepth = 4;              // tasks per channel; a fifth is dropped silently
@@ -54,6 +55,11 @@ constexpr uint32_t ShimTaskQueue(int column, Direction direction, int channel) {
 constexpr uint32_t CoreLock(int column, int row, int lock) {
   return Register(static_cast<uint32_t>(column), static_cast<uint32_t>(row),
                   0x1F000 + 0x10 * static_cast<uint32_t>(lock));
+}
+
+// Channels in an order of their own: by column, direction, number.
+constexpr size_t ShimChannelIndex(int column, Direction direction, int channel) {
+  return static_cast<size_t>((column * 2 + static_cast<int>(direction)) * kShimChannels + channel);
 }
 
 // The word of a shim descriptor that an address patch names.

@@ -8,7 +8,7 @@
 
 namespace ort_aie::npu {
 
-Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest), used_(manifest.fifos.size()) {
+Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest) {
   for (int column = 0; column < manifest.columns; ++column) {
     for (const Direction direction : {Direction::kS2mm, Direction::kMm2s}) {
       for (int channel = 0; channel < kShimChannels; ++channel) {
@@ -28,9 +28,7 @@ void Scheduler::CompleteAll() {
 }
 
 Scheduler::Channel& Scheduler::ChannelOf(const Fifo& fifo) {
-  const int index =
-      (fifo.column * 2 + static_cast<int>(fifo.direction)) * kShimChannels + fifo.channel;
-  return channels_[static_cast<size_t>(index)];
+  return channels_[ShimChannelIndex(fifo.column, fifo.direction, fifo.channel)];
 }
 
 void Scheduler::Start(const Worker& worker, std::span<const int64_t> values) {
