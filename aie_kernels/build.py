@@ -107,7 +107,7 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
         mlir = work / "aie.mlir"
         mlir.write_text(str(module))
         # In the folder of the objects: link_with is relative to the MLIR.
-        run(aiecc_command(tools, work, mlir, instructions=sequence is not None), "aiecc", work)
+        _run_aiecc(aiecc_command(tools, work, mlir, instructions=sequence is not None), work)
         overlay = _output(work / "overlay.xclbin")
         report.compare(promised, _output(work / "input_with_addresses.mlir").read_text())
         versions = {"mlir_aie": iron.version, "peano": tools.peano_version()}
@@ -130,6 +130,19 @@ def _compile(tools: Toolchain, architecture: Architecture, kernel: Kernel, folde
         raise ToolchainError(f"kernel {kernel.name}: there is no source {source}")
     command = compile_command(tools, architecture, source, folder / object_file(kernel))
     run(command, f"Peano on {kernel.source}", folder)
+
+
+def _run_aiecc(command: list[str], folder: Path) -> None:
+    try:
+        run(command, "aiecc", folder)
+    except ToolchainError as error:
+        # What DMAChannelAnalysis says of a second fifo pinned to a channel (lib/Dialect/AIE).
+        if "already in use on this tile" not in str(error):
+            raise
+        raise ToolchainError(
+            f"{error}\nfifos of this design share a shim channel under packet ids, and this aiecc "
+            "gives a channel to one fifo only. Try a newer mlir_aie (docs/npu-toolchain.md)"
+        ) from error
 
 
 def _output(path: Path) -> Path:

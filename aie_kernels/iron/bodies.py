@@ -134,8 +134,8 @@ class Tracer(Core):
 
     def _parameters(self) -> tuple[Any, ...]:
         # A lock of IRON's acquires greater-or-equal and takes the value off (python/iron/lock.py),
-        # so the worker waits again at the next turn until the sequence sets it again. Its
-        # WorkerRuntimeBarrier waits for equality, which takes nothing off, and its id cannot be
-        # pinned.
+        # so at its next turn the worker waits until the sequence sets it again. The id of a
+        # WorkerRuntimeBarrier cannot be pinned, and it waits for equality, of which it is said in
+        # two ways whether that takes anything off (AMD's GEMM for IRON: no; descriptors: yes).
         self._resources.go.acquire(1)
         return tuple(self._resources.words[i] for i in range(len(self._worker.parameters)))

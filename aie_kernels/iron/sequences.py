@@ -21,6 +21,13 @@ from ort_aie_ep.npu.device import MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.sequence import Json, Sequence, evaluate
 
+MAX_ITERATIONS = 64  # of a descriptor: a 6-bit count (AM020)
+MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue
+
+
+class ShapeError(DesignError):
+    """A shape whose transfers one run of the compiler's cannot hold; our own streams divide it."""
+
 
 @dataclass(frozen=True)
 class Transfer:
@@ -107,26 +114,35 @@ def _walk(body: list[dict[str, Json]], values: dict[str, int]) -> Iterator[Opera
 def shim_pattern(transfer: Transfer) -> tuple[list[int], list[int]]:
     """Sizes and strides in words, outermost first, in the fewest dimensions a shim can walk.
 
-    Raises DesignError when that takes more than the three dimensions and the iteration that a
-    shim's descriptor has.
+    A shim's descriptor has three dimensions and an iteration; a repetition (stride 0) is always the
+    iteration, the first of four. Raises ShapeError for more.
     """
     dims = [(n, s // WORD) for n, s in transfer.dimensions if n > 1] or [(1, 1)]
-    folded: list[tuple[int, int]] = [dims[-1]]
+    folded = [dims[-1]]
     for count, stride in reversed(dims[:-1]):
         inner_count, inner_stride = folded[0]
         if stride == inner_count * inner_stride:
             folded[0] = (count * inner_count, inner_stride)
         else:
             folded.insert(0, (count, stride))
-    limit = TILES["shim"].max_wrap
+    shim = TILES["shim"]
     count, stride = folded[-1]
-    if len(folded) > 1 and count > limit:
-        inner = max(d for d in range(1, limit + 1) if count % d == 0)
+    if len(folded) > 1 and count > shim.max_wrap:
+        inner = max(d for d in range(1, shim.max_wrap + 1) if count % d == 0)
         folded[-1:] = [(count // inner, inner * stride), (inner, stride)]
-    if len(folded) > TILES["shim"].dimensions + 1 or any(n > limit for n, _ in folded[1:-1]):
-        raise DesignError(
-            f"transfer on fifo {transfer.fifo}: {folded} (count, stride in words) is more than a "
-            f"shim walks: {TILES['shim'].dimensions + 1} dimensions, counts up to {limit}"
+    repeats = folded[0][1] == 0
+    if repeats:
+        folded[1:1] = [(1, 0)] * (shim.dimensions + 1 - len(folded))
+    iterations = folded[0][0] if len(folded) > shim.dimensions else 1
+    if (
+        len(folded) > shim.dimensions + 1
+        or iterations > (MAX_REPEATS if repeats else MAX_ITERATIONS)
+        or any(n > shim.max_wrap for n, _ in folded[-shim.dimensions :][1:] if len(folded) > 1)
+    ):
+        raise ShapeError(
+            f"transfer on fifo {transfer.fifo}: (count, stride in words) of {folded} is more than "
+            f"one task of a shim walks: {shim.dimensions} dimensions, counts up to "
+            f"{shim.max_wrap}, and {MAX_ITERATIONS} iterations; give a smaller shape"
         )
     return [n for n, _ in folded], [s for _, s in folded]
 
@@ -214,11 +230,7 @@ def _awaited(operations: list[Operation]) -> set[int]:
 
 
 class _Outstanding:
-    """Refuses what would overrun a queue or run out of descriptors.
-
-    Our own streams wait in between; the compiler's are there to be compared, so a smaller shape
-    does.
-    """
+    """Refuses what would overrun a queue or run out of descriptors; our own streams wait there."""
 
     def __init__(self, plan: Configuration) -> None:
         self._plan = plan
@@ -234,7 +246,7 @@ class _Outstanding:
             (self._columns[port.tile.column], TILES["shim"].descriptors, f"BDs of {port.tile}"),
         ):
             if used > limit:
-                raise DesignError(
+                raise ShapeError(
                     f"this shape needs {used} {what} before a wait, and there are {limit}: give a "
                     "smaller shape (streams for any shape are written at run time)"
                 )

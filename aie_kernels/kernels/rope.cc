@@ -11,7 +11,7 @@ namespace {
 template <bool kInterleaved>
 void rotate(const bfloat16* __restrict x, const bfloat16* __restrict cosines,
             const bfloat16* __restrict sines, bfloat16* __restrict y, int32_t half) {
-  LOOP_TRIPS(half / 16, 0, 8)
+  LOOP_TRIPS(half / 16, 1, 8)
   for (int32_t i = 0; i < half; i += 16) {
     const Halves<16> cosine = aie::load_v<16>(cosines + i);
     const Halves<16> sine = aie::load_v<16>(sines + i);
@@ -51,9 +51,9 @@ void qk_norm(bfloat16* __restrict x, bfloat16* __restrict weight, bfloat16* __re
   }
 }
 
-// Rotates the first rotary_dim (a multiple of 32, 0 as well) values of each head and copies the
-// others. Pairs are (i, i + rotary_dim / 2), or (2 i, 2 i + 1) when interleaved; cos_sin holds
-// rotary_dim / 2 cosines, then as many sines.
+// Rotates the first rotary_dim (a multiple of 32, or 0) values of each head and copies the others.
+// Pairs are (i, i + rotary_dim / 2), or (2 i, 2 i + 1) when interleaved; cos_sin holds rotary_dim /
+// 2 cosines, then as many sines.
 void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __restrict y,
           int32_t head_dim, int32_t rotary_dim, int32_t interleaved) {
   aie::set_rounding(aie::rounding_mode::conv_even);
@@ -61,9 +61,9 @@ void rope(bfloat16* __restrict x, bfloat16* __restrict cos_sin, bfloat16* __rest
   for (int32_t head = 0; head < 256; head += head_dim) {
     const bfloat16* from = x + head;
     bfloat16* to = y + head;
-    if (interleaved) {
+    if (half > 0 && interleaved) {
       rotate<true>(from, cos_sin, cos_sin + half, to, half);
-    } else {
+    } else if (half > 0) {
       rotate<false>(from, cos_sin, cos_sin + half, to, half);
     }
     for (int32_t i = rotary_dim; i < head_dim; i += 32) {

@@ -66,21 +66,7 @@ def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
 
 def notes(design: Design) -> Iterator[str]:
     """What is written in `design` and has no effect, or depends on more than this."""
-    for link in design.links:
-        whole = link.whole.end(link.tile)
-        for fifo in link.parts:
-            depth = fifo.end(link.tile).depth
-            if depth != whole.depth:
-                yield (
-                    f"depth {depth} of fifo {fifo.name} at {link.tile} has no effect: the "
-                    f"buffers there are those of fifo {link.whole.name}, depth {whole.depth}"
-                )
     for fifo in design.fifos.values():
-        if fifo.shared and any(end.depth != fifo.producer.depth for end in fifo.consumers):
-            yield (
-                f"fifo {fifo.name} lies in shared memory: its depth is the producer's, "
-                f"{fifo.producer.depth}"
-            )
         if fifo.packet is not None and not _at_shim(fifo):
             yield f"packet id {fifo.packet} of fifo {fifo.name} serves nothing: it has no shim end"
     for worker in design.workers.values():
@@ -175,6 +161,12 @@ def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
                 where, "shared memory",
                 f"fifo {fifo.name}: no DMA moves it, so it has no layout, channel or other object",
             )  # fmt: skip
+    if any(end.depth != fifo.producer.depth for end in fifo.consumers):
+        yield Violation(
+            where, "depth",
+            f"fifo {fifo.name}: both ends have the same buffers, so one depth, not "
+            f"{fifo.producer.depth} and {fifo.consumers[0].depth}",
+        )  # fmt: skip
     if fifo.packet is not None:
         yield Violation(where, "packet id", f"fifo {fifo.name} lies in shared memory: no stream")
 
@@ -202,6 +194,12 @@ def _link(link: Link) -> Iterator[Violation]:
             where, "link",
             f"{what}: segments of {sizes} bytes at {list(link.offsets)} must fill the {whole} "
             f"bytes of fifo {link.whole.name} exactly, one after another",
+        )  # fmt: skip
+    depths = {f.name: f.end(link.tile).depth for f in (link.whole, *link.parts)}
+    if len(set(depths.values())) > 1:
+        yield Violation(
+            where, "depth",
+            f"{what}: all its ends have the same buffers here, so one depth, not {depths}",
         )  # fmt: skip
     repeats = sorted({fifo.repeat for fifo in link.destinations})
     if len(repeats) > 1:

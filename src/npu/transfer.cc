@@ -80,6 +80,21 @@ std::string ToString(const std::vector<Dimension>& dims) {
   return text;
 }
 
+void RequireTasks(int64_t tasks, int64_t most) {
+  Require(tasks <= most, "the transfer takes ", tasks, " tasks, expected at most ", most);
+}
+
+// Every offset, once for each index of a dimension in words.
+std::vector<int64_t> Shifted(const std::vector<int64_t>& offsets, Dimension dimension) {
+  std::vector<int64_t> all;
+  for (const int64_t offset : offsets) {
+    for (int64_t i = 0; i < dimension.count; ++i) {
+      all.push_back(offset + i * dimension.stride * kWord);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) {
@@ -99,6 +114,20 @@ std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) 
   }
   const bool linear = dims.empty() || (dims.size() == 1 && dims[0].stride == 1);
   if (!linear) Factor(dims);
+  // The outermost dimensions whose stride no step can say become tasks of their own, unless all of
+  // them repeat together.
+  std::vector<int64_t> offsets{tap.offset};
+  while (iterated.count == 1 && !dims.empty() && dims.back().stride > kMaxStepWords) {
+    const Dimension apart = dims.back();
+    dims.pop_back();
+    RequireTasks(CheckedMultiply(static_cast<int64_t>(offsets.size()), apart.count), most);
+    offsets = Shifted(offsets, apart);
+  }
+  for (size_t d = 0; d < dims.size(); ++d) {
+    Require(dims[d].stride <= kMaxStepWords, "dimension ", d, " from within has a stride of ",
+            dims[d].stride * kWord, " bytes (", ToString(dims), " words), expected at most ",
+            kMaxStepWords * kWord);
+  }
   if (dims.size() == 4 && most_runs == kMaxIterations) {
     iterated = dims.back();
     dims.pop_back();
@@ -109,25 +138,21 @@ std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) 
           "), expected at most 3 and one of iterations or repeats, D0 and D1 of at most ",
           kMaxWrap);
   int64_t length = 1;
-  for (size_t d = 0; d < dims.size(); ++d) {
-    length = CheckedMultiply(length, dims[d].count);
-    Require(dims[d].stride <= kMaxStepWords, "D", d, " has a stride of ", dims[d].stride * kWord,
-            " bytes, expected at most ", kMaxStepWords * kWord);
-  }
+  for (const Dimension& d : dims) length = CheckedMultiply(length, d.count);
   Require(length <= kMaxLengthWords, "the transfer has ", length,
           " words in one descriptor, expected at most ", kMaxLengthWords);
-  Require(iterated.stride <= kMaxStepWords, "the iteration has a stride of ",
-          iterated.stride * kWord, " bytes, expected at most ", kMaxStepWords * kWord);
-  Require(iterated.count <= CheckedMultiply(most, most_runs), "the transfer repeats ",
-          iterated.count, " times, more than ", most, " tasks can");
+  const int64_t parts = iterated.count / most_runs + (iterated.count % most_runs == 0 ? 0 : 1);
+  RequireTasks(CheckedMultiply(static_cast<int64_t>(offsets.size()), parts), most);
 
   Task task{tap.offset, length, {{{1, 1}, {1, 1}, {1, 1}}}, iterated.stride, 1};
   if (!linear) std::copy(dims.begin(), dims.end(), task.data.begin());
   std::vector<Task> tasks;
-  for (int64_t first = 0; first < iterated.count; first += most_runs) {
-    task.offset = tap.offset + first * iterated.stride * kWord;
-    task.runs = static_cast<int>(std::min(most_runs, iterated.count - first));
-    tasks.push_back(task);
+  for (const int64_t offset : offsets) {
+    for (int64_t first = 0; first < iterated.count; first += most_runs) {
+      task.offset = offset + first * iterated.stride * kWord;
+      task.runs = static_cast<int>(std::min(most_runs, iterated.count - first));
+      tasks.push_back(task);
+    }
   }
   return tasks;
 }

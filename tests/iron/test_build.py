@@ -261,6 +261,15 @@ def test_a_tool_that_fails_is_quoted_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_aiecc_without_shared_channels_is_explained(
+    tools: Tools, design: Design, tmp_path: Path
+) -> None:
+    says = "error: pinned MM2S DMA channel 0 is out of range or already in use on this tile"
+    tools.make("mlir_aie/bin/aiecc", f"print({says!r}, file=sys.stderr); sys.exit(1)")
+    with pytest.raises(ToolchainError, match="share a shim channel under packet ids"):
+        driver.build(design, tmp_path / "out")
+
+
 def test_a_failed_build_leaves_the_package_that_was_there(
     tools: Tools, design: Design, tmp_path: Path
 ) -> None:

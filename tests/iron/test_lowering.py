@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from iron_recorder import AIETileType, Recording, array, execute, install
+from iron_recorder import Recording, execute, install
+from iron_rules import AIETileType, array
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.aie_kernels.iron import report
 from ort_aie_ep.aie_kernels.iron.interface import load
 from ort_aie_ep.aie_kernels.iron.program import make_program, object_file
-from ort_aie_ep.aie_kernels.iron.sequences import Run
+from ort_aie_ep.aie_kernels.iron.sequences import Run, ShapeError
 from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.design import (
     Acquire,
@@ -29,16 +30,8 @@ from ort_aie_ep.npu.device import DEVICES
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import DTYPES
 from ort_aie_ep.npu.package import manifest
-from ort_aie_ep.npu.sequence import evaluate
-
-# Small shapes for every sequence, by the columns of the device: at most 4 tasks a channel before a
-# wait.
-SHAPES: dict[str, list[Callable[[int], dict[str, int]]]] = {
-    "matvec": [
-        lambda _: {"N": 288, "K": 512, "bias": 0, "activation": 1},  # with an incomplete round
-        lambda columns: {"N": 256 * min(4, columns), "K": 256, "bias": 1, "activation": 0},
-    ],
-}
+from ort_aie_ep.npu.progress import small_shapes
+from ort_aie_ep.npu.sequence import Sequence, evaluate
 
 
 def cases() -> Iterator[Any]:
@@ -211,40 +204,47 @@ def plain(body: Any, values: dict[str, int]) -> Iterator[tuple[Any, ...]]:
                 steps = np.arange(evaluate(n, values)) * evaluate(stride, values)
                 words = (words[:, None] + steps).ravel()
             if words.size:
-                yield ("move", s["transfer"], s["argument"], words.tolist())
+                yield ("move", s["transfer"], s["argument"], words)
         elif "start" in s:
             yield ("start", s["start"], [evaluate(v, values) for v in s["values"]])
         elif "wait" in s:
             yield ("wait", s["wait"])
 
 
-RUNS = [
-    pytest.param(param.values[0], name, i, id=f"{param.id}-{name}-{i}")
+SEQUENCES = [
+    pytest.param(param.values[0], name, id=f"{param.id}-{name}")
     for param in DESIGNS
     for name in param.values[0].sequences
-    for i in range(len(SHAPES.get(name, [])))
 ]
 
 
-def test_every_sequence_has_a_shape_here() -> None:
-    assert {n for param in DESIGNS for n in param.values[0].sequences} <= set(SHAPES)
-
-
-@pytest.mark.parametrize(("design", "name", "number"), RUNS)
+@pytest.mark.parametrize(("design", "name"), SEQUENCES)
 def test_a_sequence_moves_the_same_bytes_and_starts_the_same_workers(
-    design: Design, name: str, number: int, record: Any
+    design: Design, name: str, record: Any
 ) -> None:
-    shape = SHAPES[name][number](design.device.columns)
     sequence = design.sequences[name]
-    recorded = record(design, Run(sequence, shape))
+    compared = 0
+    for shape in small_shapes(sequence):
+        try:
+            recorded = record(design, Run(sequence, shape))
+        except ShapeError:  # our own streams can, the compiler's cannot
+            continue
+        _compare(sequence, shape, recorded)
+        compared += 1
+    assert compared > 0
+
+
+def _compare(sequence: Sequence, shape: dict[str, int], recorded: Recording) -> None:
     arguments = [a.name for a in sequence.arguments]
     events = iter(recorded.runtime.events)
     awaited: set[str] = set()
+    moved: set[str] = set()
     for kind, *wanted in plain(sequence.body, dict(shape)):
         if kind == "move":
             what, fifo, argument, tap, wait = next(events)
             assert (what, fifo, arguments[argument]) == ("move", *wanted[:2])
-            assert (tap.elements() * 4).tolist() == wanted[2]
+            np.testing.assert_array_equal(tap.elements() * 4, wanted[2])
+            moved.add(fifo)
             awaited |= {fifo} if wait else set()
         elif kind == "start":
             worker, values = wanted
@@ -253,7 +253,8 @@ def test_a_sequence_moves_the_same_bytes_and_starts_the_same_workers(
             assert next(events) == ("set", f"{worker}_go", 1)
         else:
             assert next(events) == ("finish",)
-            assert awaited == set(wanted[0])
+            assert awaited == moved & set(wanted[0])
+            moved.clear()
             awaited.clear()
     assert list(events) in ([], [("finish",)])
 

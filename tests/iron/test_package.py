@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ort_aie_ep.aie_kernels.build import find_designs, make_design
 from ort_aie_ep.aie_kernels.designs import fused_dqp
 from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.device import device
@@ -47,6 +48,11 @@ def test_a_manifest_has_what_the_configuration_assigned() -> None:
     assert worker["lock"] == plan.workers["dqp7_3"].go.id
     assert made["bds"] == {str(c): list(range(16)) for c in range(8)}
     assert (made["toolchain"], made["uuid"]) == (None, None)
+
+
+@pytest.mark.parametrize("name", find_designs())
+def test_every_design_has_a_valid_manifest(name: str) -> None:
+    validate(json.loads(json.dumps(manifest(make_design(name, device("npu2"))))), name)
 
 
 def test_a_package_is_read_as_it_was_written(

@@ -10,7 +10,8 @@ from typing import Any
 import iron_recorder
 import numpy as np
 import pytest
-from iron_recorder import AIETileType, Violation, install
+from iron_recorder import install
+from iron_rules import AIETileType, Violation
 from iron_signatures import SIGNATURES, signature
 
 WORDS: Any = np.ndarray[(16,), np.dtype[np.int32]]

@@ -35,7 +35,6 @@ from ort_aie_ep.npu.txn import (
 )
 
 Channel = tuple[int, str, int]
-Plan = list[dict[str, Any]]
 
 #: Two columns: three fifos of their own channels, and two that share one by packet id.
 FIFOS = {

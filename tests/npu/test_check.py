@@ -106,7 +106,7 @@ def memory_outputs(n: int) -> Design:
     design = empty()
     whole = design.fifo("whole", "u8", 64 * n, design.shim(0), design.mem(0, 1))
     parts = [
-        design.fifo(f"part{i}", "u8", 64, design.mem(0), design.core(0, i // 2, 1))
+        design.fifo(f"part{i}", "u8", 64, design.mem(0, 1), design.core(0, i // 2, 1))
         for i in range(n)
     ]
     design.split(whole, parts)
@@ -192,7 +192,7 @@ def south_ports(n: int) -> Design:
     """One output of every core of a column to its memory tile, and a second one of the lowest."""
     design = empty("npu2_1col")
     parts = [
-        design.fifo(f"y{i}", "u8", 64, design.core(0, i % 4, 1), design.mem(0)) for i in range(n)
+        design.fifo(f"y{i}", "u8", 64, design.core(0, i % 4, 1), design.mem(0, 1)) for i in range(n)
     ]
     whole = design.fifo("y", "u8", 64 * n, design.mem(0, 1), design.shim(0))
     design.join(parts, whole)
@@ -439,6 +439,7 @@ def assigned(fifo: str, **fields: Any) -> Change:
 
 CHANGES: dict[str, tuple[Change, str]] = {
     "depth 0": (moved("b", "consumer", depth=0), "depth: fifo b: 0"),
+    "depth of one side of a link": (moved("a", "consumer", depth=3), "not {'b': 2, 'a': 3}"),
     "consumer elsewhere": (moved("b", "consumer", tile=Tile(0, 3)), "0 ports of workers"),
     "consumer outside": (moved("b", "consumer", tile=Tile(9, 3)), "npu2 has columns 0..7"),
     "producer elsewhere": (moved("b", "producer", tile=Tile(1, 1)), "fifo b does not start here"),
@@ -469,6 +470,12 @@ def test_a_changed_description_is_refused(name: str) -> None:
     assert said in refusal(design)
 
 
+def test_shared_memory_has_one_depth() -> None:
+    design = core_locks(5)
+    moved("s0", "consumer", depth=4)(design)
+    assert "core tile (0, 2), depth: fifo s0: both ends have the same buffers" in refusal(design)
+
+
 def test_a_broadcast_to_a_tile_twice_is_refused() -> None:
     design = relay()
     fifo = design.fifos["in"]
@@ -490,10 +497,10 @@ def test_kernels_of_the_other_architecture_are_refused() -> None:
 
 def test_what_has_no_effect_is_noted() -> None:
     design = through_memory()
-    moved("b", "producer", depth=5)(design)
+    design.workers["worker0_0"].stack = 512
     assigned("b", packet=3)(design)
     notes = check(design).notes
-    assert any("depth 2 of fifo a at mem tile (0, 1) has no effect" in note for note in notes)
+    assert any("has a stack of 512 bytes, less than the 1024" in note for note in notes)
     assert any("packet id 3 of fifo b serves nothing" in note for note in notes)
 
 

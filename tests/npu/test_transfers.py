@@ -43,7 +43,7 @@ def span(run: int, outer: list[tuple[int, int]]) -> int:
 def taps(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int]]]:
     """Taps that a shim can say: a run of up to 1023 words, or the product of two such."""
     small = st.integers(1, 7)
-    wide = draw(st.sampled_from(["none", "run", "middle", "outermost", "repeat"]))
+    wide = draw(st.sampled_from(["none", "run", "middle", "outermost", "apart", "repeat"]))
     run = 4 * draw(st.integers(1, 9))
     depth = draw(st.integers(0, 3))
     if wide == "run":
@@ -55,6 +55,8 @@ def taps(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int]]]:
         counts[1] = draw(st.sampled_from([1024, 1400, 1023]))
     if wide == "outermost" and depth:
         counts[0] = draw(st.integers(60, 200))
+    if wide == "apart" and depth:
+        strides[0] = draw(st.sampled_from([1 << 22, (1 << 22) + 4, 1 << 24]))
     if wide == "repeat" and depth:
         counts, strides = counts[:3], [0, *strides[1:3]]
         counts[0] = draw(st.integers(2, 600))
@@ -113,6 +115,22 @@ def test_more_than_64_iterations_become_several_tasks() -> None:
     tasks = one_transfer(8, 16, [(130, 4096), (4, 512), (3, 64)])
     assert [task.runs for task in tasks] == [64, 64, 2]
     assert [task.patch.buffer_offset for task in tasks] == [8, 8 + 64 * 4096, 8 + 128 * 4096]
+
+
+def test_outermost_strides_beyond_a_step_become_several_tasks() -> None:
+    apart = (1 << 22) + 4
+    tasks = one_transfer(8, 16, [(2, 8 * apart), (3, apart), (4, 512), (3, 64)])
+    offsets = [8 + i * 8 * apart + j * apart for i in range(2) for j in range(3)]
+    assert [task.patch.buffer_offset for task in tasks] == offsets
+    assert all(task.descriptor.dimensions == ((4, 512), (3, 64), (4, 4)) for task in tasks)
+    # 2048 rows are 4 times 512, and 512 rows of 16 KiB are more than a step.
+    tasks = one_transfer(0, 64, [(2048, 1 << 14)])
+    assert [task.descriptor.dimensions for task in tasks] == [((1, 4), (512, 1 << 14), (16, 4))] * 4
+    assert [task.patch.buffer_offset for task in tasks] == [512 * i << 14 for i in range(4)]
+    # The largest step.
+    (task,) = one_transfer(8, 16, [(2, 1 << 22)])
+    assert task.descriptor.dimensions[0] == (1, 4)
+    assert task.descriptor.dimensions[1] == (2, 1 << 22)
 
 
 def test_outermost_stride_of_0_repeats_the_task() -> None:
@@ -193,8 +211,8 @@ def test_stream_of_one_transfer_word_for_word() -> None:
         (0, 16, [(3, 0), (2, 2048), (2, 512), (2, 128)], "has 5 dimensions"),
         (0, 4 * 2048, [(2, 1 << 18), (2, 1 << 16), (2, 1 << 14)], "has 5 dimensions"),
         (0, 4 * 1031, [(2, 1 << 16), (2, 1 << 14)], "has 5 dimensions"),
-        (0, 16, [(2, (1 << 22) + 4), (2, 64)], "D2 has a stride of 4194308 bytes, .* 4194304"),
-        (0, 16, [(2, 1 << 23), (2, 4096), (2, 256)], "iteration has a stride of 8388608"),
+        (0, 16, [(2, 0), (2, (1 << 22) + 4), (2, 64)], "stride of 4194308 bytes .* most 4194304"),
+        (0, 16, [(2, 64), (2, (1 << 22) + 4)], "stride of 4194308 bytes .* most 4194304"),
         (0, 16, [(2, 4096), (2, 0), (2, 64)], "has a stride of 0"),
         (2, 16, [], "offset must be a multiple of 4 bytes and not negative, got 2"),
         (-4, 16, [], "offset must be .* got -4"),
@@ -204,7 +222,7 @@ def test_stream_of_one_transfer_word_for_word() -> None:
         (0, 1 << 30, [(2, 4)], "touches bytes up to 1073741828 of a buffer of 1073741824"),
         (4, 1 << 30, [], "touches bytes up to 1073741828"),
         (0, 4, [(1 << 62, 1 << 40)], "overflows 64 bits"),
-        (0, 4, [(1 << 62, 0)], "more than 4194304 tasks can"),
+        (0, 4, [(1 << 62, 0)], "takes 18014398509481984 tasks, expected at most 4194304"),
     ],
 )
 def test_transfers_that_a_shim_cannot_make_are_refused(
@@ -213,6 +231,11 @@ def test_transfers_that_a_shim_cannot_make_are_refused(
     with pytest.raises(ValueError, match=message) as error:
         one_transfer(offset, run, outer)
     assert 'sequence "run" (), body[0]: fifo "a0", argument "x": ' in str(error.value)
+
+
+def test_transfers_of_too_many_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"takes .* tasks, expected at most 4194304"):
+        one_transfer(0, 4, [(1 << 33, 1 << 23)], bytes=1 << 60)
 
 
 @given(taps())

@@ -267,11 +267,15 @@ def rope(
 
 
 def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel."""
+    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel.
+
+    The core holds one piece of each, so it computes and receives by turns.
+    """
+    channel = rows * _stream(2 * BF16 * ffn)
     return (
         Step(
-            streams=rows * _stream(2 * BF16 * ffn),
-            kernels=rows * (kernels.gelu if gelu else kernels.silu)(ffn),
+            streams=channel,
+            kernels=channel + rows * (kernels.gelu if gelu else kernels.silu)(ffn),
             read=rows * 2 * BF16 * ffn,
             write=rows * BF16 * ffn,
             control=control(tasks=2, words=3),
@@ -308,6 +312,8 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
     memory tile before it begins the next; from there C goes to DDR beside the next one's reads. A
     is read once for each 512 columns of C, B once for each 512 rows. K is padded to 256; bands of
     C that would pass its end are moved back and compute some of it twice, so every pass is whole.
+    The first slab of B fills its memory tile before anything is computed, and the last C, of the
+    same size, leaves its own when all is.
     """
     passes_m, passes_n = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
     depth = ceil(k / GEMM_SLAB) * GEMM_SLAB
@@ -324,7 +330,9 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
         ),
         Step(
             streams=megatiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS),
-            control=control(tasks=20, words=3 * 32) + megatiles * kernels.gemm_block,
+            control=control(tasks=20, words=3 * 32)
+            + megatiles * kernels.gemm_block
+            + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
         ),
     )
 

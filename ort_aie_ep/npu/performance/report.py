@@ -237,7 +237,7 @@ def _kv(judgement: Judgement) -> Table:
 def _goals(judgement: Judgement) -> Table:
     table = _table(
         "goal", "kernels", "at most", "is", "",
-        title="Goals, on cells that nothing was fitted to",
+        title="Goals (decode: on cells that nothing was fitted to)",
     )  # fmt: skip
     for goal in judgement.goals:
         table.add_row(

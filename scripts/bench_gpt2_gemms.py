@@ -1,0 +1,218 @@
+"""GPT-2 124M's twelve matrix products on one configuration of GEMM (paper 5), on a simulated NPU1.
+
+    python scripts/bench_gpt2_gemms.py             # full sizes: 34 G multiply-accumulates
+    python scripts/bench_gpt2_gemms.py --eighth    # the largest dimension of each divided by 8
+
+bf16 in, float32 out, as in the paper. Every product is simulated byte by byte, and all of C is
+compared in float64, |error| over the sum of |a||b|, with two products:
+
+* that of the bf16 operands, which is what the array was given: the error of its arithmetic;
+* that of the float32 operands, as in the paper: it contains their rounding to bf16, which no design
+  can avoid. It is independent from term to term, so that it falls with the root of K, and its
+  largest value grows with the number of results.
+
+Prints the simulated time and the errors of each size, and what a change of size costs beside what
+replacing the whole configuration would. Exits with 1 if the arithmetic misses the paper's figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.aie_kernels.designs import gemm
+from ort_aie_ep.npu import costs
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.txn import Write, core_lock_of, core_memory_of, decode
+
+Floats = npt.NDArray[np.float32]
+Size = tuple[int, int, int]  # M, K, N
+
+#: Forward and backward pass, paper 5's figure 6.
+SIZES: tuple[Size, ...] = (
+    (256, 768, 2304), (256, 768, 768), (256, 768, 3072), (256, 768, 50304),
+    (256, 3072, 768), (256, 2304, 768), (256, 50304, 768),
+    (2304, 256, 768), (768, 256, 768), (3072, 256, 768), (50304, 256, 768), (768, 256, 3072),
+)  # fmt: skip
+
+# Seconds. One dispatch of the design that is loaded, on 4 columns, and what a firmware load of
+# another adds (dispatch_micro report, Strix, XRT 2.23: 60.5 to 65.7 µs); another xclbin with a
+# context of its own (the same report). Nobody has published these for Phoenix.
+DISPATCH = 75.2e-6
+FIRMWARE_LOAD = 65.7e-6
+NEW_CONTEXT = 40e-3
+PAPER_MEAN, PAPER_LARGEST = 6e-4, 1e-3  # paper 5, VII-A
+PAPER_RATIO = 3.5  # paper 5, VII-A: first iteration of a size, whole array against minimal
+NPU1_READ = 28.1e9  # B/s, measured on a Phoenix (8700G); the simulator's rate is Krackan's
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Mean, standard deviation and largest of |error| over the sum of |a||b|."""
+
+    mean: float
+    deviation: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One product: seconds, bytes read, errors against bf16 and against float32 operands."""
+
+    size: Size
+    seconds: float
+    read: int
+    arithmetic: Errors
+    rounding: Errors
+
+
+def eighth(size: Size) -> Size:
+    """The size with its largest dimension (the last of equal ones) divided by 8."""
+    at = max(range(3), key=lambda i: (size[i], i))
+    m, k, n = (x // 8 if i == at else x for i, x in enumerate(size))
+    return m, k, n
+
+
+def padded(size: Size) -> Size:
+    """What GEMM is asked for: K to 256 and N to 32 with zeros, as paper 5 pads 50304 to 50432."""
+    m, k, n = size
+    return m, -(-k // gemm.SLAB) * gemm.SLAB, -(-n // gemm.PART) * gemm.PART
+
+
+def operands(size: Size) -> tuple[Floats, Floats]:
+    """A (M, K) and B (K, N), standard normal."""
+    m, k, n = size
+    rng = np.random.default_rng(size)
+    return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
+
+
+def multiply(session: Session, a: Floats, b: Floats) -> tuple[Floats, float, int]:
+    """C (M, N) of a simulated GEMM, its seconds, and the bytes it read."""
+    (m, k), n = a.shape, b.shape[1]
+    _, deep, wide = padded((m, k, n))
+    rows = max(m, gemm.ROWS)
+    x = np.zeros((rows, deep), ml_dtypes.bfloat16)
+    x[:m, :k] = a.astype(ml_dtypes.bfloat16)
+    weights = np.zeros((wide, deep), ml_dtypes.bfloat16)
+    weights[:n, :k] = b.T.astype(ml_dtypes.bfloat16)
+    c = np.full((rows, wide), np.nan, np.float32)
+    buffers = {"a": x, "b": gemm.pack_b(weights), "c": c}
+    results = session.run("gemm", {"M": m, "K": deep, "N": wide}, buffers)
+    return c[:m, :n], sum(r.seconds for r in results), sum(r.read for r in results)
+
+
+def relative_errors(c: Floats, a: Floats, b: Floats) -> Errors:
+    """|C - A B| / (|A| |B|) over all of C, in float64."""
+    right = b.astype(np.float64)
+    magnitude = np.abs(right)
+    total = squares = largest = 0.0
+    rows = max(1, (1 << 26) // (8 * c.shape[1]))  # 64 MB at a time
+    for start in range(0, len(a), rows):
+        left = a[start : start + rows].astype(np.float64)
+        error = np.abs(c[start : start + rows] - left @ right) / (np.abs(left) @ magnitude)
+        total += float(error.sum())
+        squares += float((error**2).sum())
+        largest = max(largest, float(error.max()))
+    mean = total / c.size
+    return Errors(mean, max(0.0, squares / c.size - mean**2) ** 0.5, largest)
+
+
+def rounded(values: Floats) -> Floats:
+    """To bf16 and back."""
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def measure(session: Session, size: Size) -> Outcome:
+    """Simulates one product and judges it."""
+    a, b = operands(size)
+    c, seconds, read = multiply(session, a, b)
+    arithmetic = relative_errors(c, rounded(a), rounded(b))
+    return Outcome(size, seconds, read, arithmetic, relative_errors(c, a, b))
+
+
+def switch_seconds(session: Session, size: Size) -> float:
+    """What a stream writes to the cores: parameters and go locks. It is there in every run."""
+    m, k, n = padded(size)
+    writes = sum(
+        isinstance(operation, Write)
+        and (core_memory_of(operation.address) or core_lock_of(operation.address)) is not None
+        for words in session.build("gemm", {"M": m, "K": k, "N": n}, ["a", "b", "c"])
+        for operation in decode(words).operations
+    )
+    return session.machine.clock.seconds(writes * costs.WRITE32.value)
+
+
+def main() -> int:
+    """Simulates all sizes; gives the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--eighth", action="store_true", help="an eighth of every size")
+    sizes = tuple(map(eighth, SIZES)) if parser.parse_args().eighth else SIZES
+    session = Session(gemm.build(device("npu1"), "f32"))
+    work = sum(m * k * n for m, k, n in sizes)
+    print(f"{len(sizes)} products, {work / 1e9:.1f} G multiply-accumulates, on npu1", flush=True)
+    print("errors: mean and largest, of bf16 operands; mean, std and largest, of float32 operands")
+    outcomes: list[Outcome] = []
+    done, start = 0, time.monotonic()
+    for size in sizes:
+        outcomes.append(measure(session, size))
+        done += size[0] * size[1] * size[2]
+        passed = time.monotonic() - start
+        print(f"{_line(outcomes[-1])}   {done / work:4.0%}, {passed:.0f} s", flush=True)
+    for name, errors in (
+        ("arithmetic", [o.arithmetic for o in outcomes]),
+        ("with the rounding of the operands", [o.rounding for o in outcomes]),
+    ):
+        print(
+            f"{name}: mean at most {max(e.mean for e in errors):.3g} (paper 5: {PAPER_MEAN:g}), "
+            f"largest {max(e.largest for e in errors):.3g} (paper 5: {PAPER_LARGEST:g})"
+        )
+    _print_switches(session, outcomes)
+    return int(
+        any(
+            o.arithmetic.mean > PAPER_MEAN or o.arithmetic.largest > PAPER_LARGEST for o in outcomes
+        )
+    )
+
+
+def _line(outcome: Outcome) -> str:
+    m, k, n = outcome.size
+    own, all_in = outcome.arithmetic, outcome.rounding
+    rate = 2 * m * k * n / outcome.seconds / 1e12
+    slower = outcome.read / NPU1_READ * 1e6
+    return (
+        f"{f'{m} x {k} x {n}':>18} {outcome.seconds * 1e6:9.1f} µs {rate:5.2f} TFLOP/s, "
+        f"reads {outcome.read / 1e6:6.1f} MB ({slower:8.1f} µs at 28.1 GB/s); "
+        f"{own.mean:.1e} {own.largest:.1e}; "
+        f"{all_in.mean:.4%} {all_in.deviation:.4%} {all_in.largest:.4%}"
+    )
+
+
+def _print_switches(session: Session, outcomes: list[Outcome]) -> None:
+    first = [DISPATCH + o.seconds for o in outcomes]
+    own = max(switch_seconds(session, o.size) for o in outcomes)
+    print(
+        f"change of size: {own * 1e6:.1f} µs for two parameters and the go lock of each core, "
+        "which every run writes: nothing more than the same size again"
+    )
+
+    def ratio(more: float) -> float:
+        return float(np.mean([1 + more / seconds for seconds in first]))
+
+    for name, more in (("firmware load (Strix)", FIRMWARE_LOAD), ("new context", NEW_CONTEXT)):
+        print(
+            f"whole configuration, {name}: {more * 1e6:.1f} µs more; the first run of a size takes "
+            f"{ratio(more):.1f} times as long"
+        )
+    needed = (PAPER_RATIO - 1) / float(np.mean([1 / seconds for seconds in first]))
+    print(f"paper 5's {PAPER_RATIO} times would be {needed * 1e6:.0f} µs with these runs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
