@@ -13,10 +13,10 @@ bound by compute (8: 3,650, 2,650 and 2,400 cycles). Under a soft cap those are 
 and 128, above 4 at 256.
 
 A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
-6.3, 2.2 and 0.9 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
+6.9, 2.3 and 0.9 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
 times: prefill is bound by compute but for the largest heads, most by exponentials, of which there
 are rows * keys. mlir-aie publishes 1,696 cycles for a partial softmax of 64 x 64 scores with the
-core's own exponential, 27 per 64; ours cost 56 per 64, 20 of them to scale and mask.
+core's own exponential, 27 per 64; ours cost 66 per 64, 20 of them to scale and mask.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     # Per tile: the mask 4 (16, but for the few chunks at an edge), rounding and maximum 4.
     scores = _map_scores(2 * tiles, softcap) + 2 * LOOP + 8 * tiles
     maximum = 30 + 10 * LATENCY
-    # Per tile: 36 issues, a quarter of them integer operations of 16 lanes.
-    probabilities = LOOP + 20 * LATENCY + 36 * tiles
+    # Per tile: two halves of 20 issues, a quarter of them integer operations of 16 lanes, then the
+    # transposition and the stores.
+    probabilities = LOOP + 20 * LATENCY + 46 * tiles
     return CALL + 20 * LATENCY + quads * (products + scores + maximum + probabilities)
 
 

@@ -13,7 +13,7 @@
 // matrix product are rounded to bfp16, 8 values sharing an exponent: each is off by up to 2^-7 of
 // the largest of its block. Beside that the exponential may be coarse, but not as coarse as
 // aie::exp2: the cubic in bfloat16 is off by at most 0.3 %, less than bfp16 rounds; the interpolant
-// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 36 issues
+// of the core is off by 6.2 %, which a softmax only partly cancels. The cubic costs about 46 issues
 // per tile of 64, the interpolant would cost about 16. l sums F as the value core will see it,
 // after its rounding to bfp16, by a product with ones: the weights of a row add up to one. C is a
 // power of two and rescaling exact (softmax.h).
@@ -35,10 +35,9 @@ constexpr int32_t kSumByte = 8704;
 
 using Tile = aie::mmul<8, 8, 8, bfloat16, bfloat16>;
 
-// The row of an 8x8 tile that a lane is in.
-alignas(64) constexpr int32_t kRowOfLane[64] = {
-    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3,
-    4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7};
+// The row of an 8x8 tile that a lane of its first half is in.
+alignas(64) constexpr int32_t kRowOfLane[32] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3};
 
 // The keys that each query row attends to, first to last.
 struct KeyRanges {
@@ -55,28 +54,33 @@ struct KeyRanges {
     }
   }
 
-  // Of the 8 keys from `key` on and the 8 queries from `row` on.
-  aie::mask<64> attended(int32_t row, int32_t key) const {
-    const auto keys = aie::add(aie::load_v<64>(kRowOfLane), key);
-    const auto low = aie::load_v<8>(first + row).grow_replicate<64>();
-    const auto high = aie::load_v<8>(last + row).grow_replicate<64>();
+  // Of the 4 keys from `key` on and the 8 queries from `row` on.
+  aie::mask<32> attended(int32_t row, int32_t key) const {
+    const auto keys = aie::add(aie::load_v<32>(kRowOfLane), key);
+    const auto low = aie::load_v<8>(first + row).grow_replicate<32>();
+    const auto high = aie::load_v<8>(last + row).grow_replicate<32>();
     return aie::ge(keys, low) & aie::le(keys, high);
   }
 };
 
-Floats<64> repeat_queries(const Floats<32>& v, int32_t part) {
-  return v.extract<8>(part).grow_replicate<64>();
-}
-
-// Scores of 32 queries, in tiles, from `row` and `first_key` on.
+// Scores of 32 queries, in half tiles, from `row` and `first_key` on.
 void mask_scores(float* scores, const KeyRanges& ranges, int32_t row, int32_t first_key,
                  int32_t keys) {
-  LOOP_TRIPS(keys / 2, 4, 16)
-  for (int32_t tile = 0; tile < keys / 2; ++tile) {
-    float* at = scores + 64 * tile;
-    const auto attended = ranges.attended(row + 8 * (tile & 3), first_key + 8 * (tile >> 2));
-    aie::store_v(at, aie::select(constant<64>(kMaskedScore), load_floats<64>(at), attended));
+  LOOP_TRIPS(keys, 8, 32)
+  for (int32_t half = 0; half < keys; ++half) {
+    float* at = scores + 32 * half;
+    const auto attended =
+        ranges.attended(row + 8 * (half >> 1 & 3), first_key + 8 * (half >> 3) + 4 * (half & 1));
+    aie::store_v(at, aie::select(constant<32>(kMaskedScore), load_floats<32>(at), attended));
   }
+}
+
+// F of a tile, keys x queries, whose 8 queries have the maxima m.
+Halves<64> tile_of_weights(const float* scores, const Floats<8>& m) {
+  const Floats<32> maxima = m.grow_replicate<32>();
+  const Halves<32> low = exp2_coarse(aie::sub(load_floats<32>(scores), maxima)).to_bfloat16();
+  const Halves<32> high = exp2_coarse(aie::sub(load_floats<32>(scores + 32), maxima)).to_bfloat16();
+  return aie::concat(low, high);
 }
 
 // Explicitly zero: a default-constructed one would look up in every product whether it is the
@@ -84,13 +88,6 @@ void mask_scores(float* scores, const KeyRanges& ranges, int32_t row, int32_t fi
 std::array<Tile, 4> no_products() {
   const Tile zero(aie::zeros<accfloat, 64>());
   return {zero, zero, zero, zero};
-}
-
-// The first column of four 8x8 blocks.
-Floats<32> first_columns(const std::array<Tile, 4>& tiles) {
-  const auto low = aie::filter_even(tiles[0].to_vector<float>(), tiles[1].to_vector<float>(), 1);
-  const auto high = aie::filter_even(tiles[2].to_vector<float>(), tiles[3].to_vector<float>(), 1);
-  return aie::filter_even(aie::filter_even(low, high, 1), 1);
 }
 
 // F times V for one block of 8 queries and all dimensions, four blocks of 8 at a time. The number
@@ -233,15 +230,18 @@ void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bflo
     for (int32_t key = 0; key < keys; key += 8) {
       LOOP_UNROLL_FULL
       for (int32_t i = 0; i < 4; ++i) {
-        const Floats<64> t = load_floats<64>(scores + 32 * key + 64 * i);
         const Halves<64> weights =
-            aie::transpose(exp2_coarse(aie::sub(t, repeat_queries(m, i))).to_bfloat16(), 8, 8);
+            aie::transpose(tile_of_weights(scores + 32 * key + 64 * i, m.extract<8>(i)), 8, 8);
         sums[i].mac(weights, ones);
         aie::store_v(row + 8 * i < rows ? f + key * rows + 8 * row + 64 * i : beyond, weights);
       }
     }
-    const Floats<32> l =
-        aie::add(scale_exactly(load_floats<32>(state + kRows + row), c), first_columns(sums));
+    // Every column of a sum holds it.
+    const Floats<32> sum =
+        fold_columns<float>({sums[0].to_vector<float>(), sums[1].to_vector<float>(),
+                             sums[2].to_vector<float>(), sums[3].to_vector<float>()},
+                            kFirst);
+    const Floats<32> l = aie::add(scale_exactly(load_floats<32>(state + kRows + row), c), sum);
     aie::store_v(state + row, m);
     aie::store_v(state + kRows + row, l);
     aie::store_v(reinterpret_cast<float*>(fcl + kCorrectionByte) + row, to_floats(c));

@@ -57,16 +57,24 @@ class ScoreMap {
   ScalarLimbs cap_;
 };
 
+// op of the even and the odd chunks of two vectors.
+template <unsigned kChunk, typename T, typename Op>
+inline aie::vector<T, 32> fold(const aie::vector<T, 32>& v, const aie::vector<T, 32>& w, Op op) {
+  return op(aie::filter_even(v, w, kChunk), aie::filter_odd(v, w, kChunk));
+}
+
 // op over the 8 rows (chunks 32, 16, 8) or the 8 columns (chunks 1, 1, 1) of four 8x8 blocks: 8
-// results of each block in turn.
+// results of each block in turn. In halves of a block, for shuffles take 1,024 bits at most.
 template <unsigned kChunk1, unsigned kChunk2, unsigned kChunk3, typename T, typename Op>
 inline aie::vector<T, 32> fold_blocks(const std::array<aie::vector<T, 64>, 4>& blocks, Op op) {
-  const auto low = op(aie::filter_even(blocks[0], blocks[1], kChunk1),
-                      aie::filter_odd(blocks[0], blocks[1], kChunk1));
-  const auto high = op(aie::filter_even(blocks[2], blocks[3], kChunk1),
-                       aie::filter_odd(blocks[2], blocks[3], kChunk1));
-  const auto all = op(aie::filter_even(low, high, kChunk2), aie::filter_odd(low, high, kChunk2));
-  return op(aie::filter_even(all, kChunk3), aie::filter_odd(all, kChunk3));
+  std::array<aie::vector<T, 32>, 4> parts;
+  LOOP_UNROLL_FULL
+  for (unsigned i = 0; i < 4; ++i) {
+    parts[i] =
+        fold<kChunk1>(blocks[i].template extract<32>(0), blocks[i].template extract<32>(1), op);
+  }
+  return fold<kChunk3>(fold<kChunk2>(parts[0], parts[1], op), fold<kChunk2>(parts[2], parts[3], op),
+                       op);
 }
 template <typename T, typename Op>
 inline aie::vector<T, 32> fold_rows(const std::array<aie::vector<T, 64>, 4>& blocks, Op op) {
@@ -78,6 +86,7 @@ inline aie::vector<T, 32> fold_columns(const std::array<aie::vector<T, 64>, 4>& 
 }
 
 inline constexpr auto kAdd = [](const auto& x, const auto& y) { return aie::add(x, y); };
+inline constexpr auto kFirst = [](const auto& x, const auto&) { return x; };
 inline constexpr auto kMax = [](const auto& x, const auto& y) { return aie::max(x, y); };
 
 // Each of 8 values 8 times: the factors of an 8x8 block's rows.

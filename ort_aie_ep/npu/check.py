@@ -17,7 +17,6 @@ from ort_aie_ep.npu.check_sequence import sequence_mistakes
 from ort_aie_ep.npu.configuration import Channel, Configuration, Direction, configure
 from ort_aie_ep.npu.design import Design, Layout, Worker
 from ort_aie_ep.npu.device import (
-    DEFAULT_STACK,
     MAX_LOCK_VALUE,
     PROGRAM_BYTES,
     TILES,
@@ -42,8 +41,8 @@ _PROGRAM_BASIS = (
     "has been compiled, and only the linker knows"
 )
 _STACK_BASIS = (
-    "stack is what the design reserves; only the compiler knows what the kernels need, and the "
-    "buffers begin right behind it"
+    "stack is what the design reserves, of what it could; only the compiler knows what the kernels "
+    "need, and the buffers begin right behind it"
 )
 # A memory tile's DMA sees its own memory behind its western neighbour's (mlir-aie's target model).
 _DMA_BASE = {"core": 0, "mem": 0x80000}
@@ -374,10 +373,10 @@ class _Examination:
         for worker in self._design.workers.values():
             size = BARE_PROGRAM + PROGRAM_OF_A_KERNEL * len({k.name for k in worker.kernels})
             yield Estimate(worker.tile, "program bytes", size, PROGRAM_BYTES, _PROGRAM_BASIS)
-            yield Estimate(
-                worker.tile, "stack bytes", worker.stack, max(worker.stack, DEFAULT_STACK),
-                _STACK_BASIS,
-            )  # fmt: skip
+            for use in self._uses:
+                if (use.tile, use.resource) == (worker.tile, "memory bytes"):
+                    most = worker.stack + max(0, use.limit - use.used)
+                    yield Estimate(worker.tile, "stack bytes", worker.stack, most, _STACK_BASIS)
 
 
 def _names(workers: list[Worker]) -> str:

@@ -77,9 +77,7 @@ class Trace:
     events: list[tuple[str, str, int]] = field(default_factory=list)
     calls: list[Kernel] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
-    most_held: dict[str, int] = field(default_factory=dict)
     starts: int = 0  # how often it waits for the sequence
-    reads: int = 0  # how many of its numbers are data
     complete: bool = True
 
     def first(self, what: str, port: str) -> int | None:
@@ -202,8 +200,6 @@ class _Run:
             self.trace.events.append(("acquire", step.port, count - len(held)))
         while len(held) < count:
             held.append(Memory(f"object of port {step.port}", array, step.port))
-        most = self.trace.most_held
-        most[step.port] = max(most.get(step.port, 0), len(held))
         return held[0] if count == 1 else list(held[:count])
 
     def _release(self, step: Release) -> None:
@@ -236,7 +232,6 @@ class _Run:
                 self.trace.mistake(f"kernel {kernel.name}, argument {i}: {wrong}")
 
     def _read(self, step: Read) -> Unknown:
-        self.trace.reads += 1
         array = _DryCore(self).buffer(step.buffer).array
         index = _integer(step.index, f"the index of Read({step.buffer!r})")
         if array.element != "i32" or not 0 <= index < array.count:

@@ -13,12 +13,12 @@ several sources reach one channel.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ort_aie_ep.npu.configuration import Channel, Configuration, Lock, Port, Stream, WorkerPlan
-from ort_aie_ep.npu.design import Acquire, Call, Core, Parameters, Read, Release
+from ort_aie_ep.npu.design import Acquire, Call, Core, Design, Parameters, Read, Release
 from ort_aie_ep.npu.device import MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.sequence import Json, Sequence, evaluate
@@ -98,8 +98,9 @@ class _Shim:
     @property
     def waits_for(self) -> str:
         """What it needs to go on."""
-        first = f"the end of fifo {self.tasks[0].fifo}'s" if self.tasks else "a transfer"
-        return f"{first} transfer first" if self.tasks else f"{first} that is not issued"
+        if not self.tasks:
+            return "a transfer that is not issued"
+        return f"the transfer on fifo {self.tasks[0].fifo} to end"
 
     def move(self, words: int) -> None:
         """Move as many."""
@@ -138,6 +139,11 @@ class _Process:
     def idle(self) -> bool:
         """Whether it stands at the start of its body."""
         return self._taken == 0
+
+    def touches(self, fifos: Container[str]) -> bool:
+        """Whether a port of it is one of `fifos`."""
+        worker = self.plan.worker
+        return any(f.name in fifos for f in (*worker.inputs.values(), *worker.outputs.values()))
 
     @property
     def rests(self) -> bool:
@@ -204,6 +210,18 @@ class _Process:
         return pool.consume if (port in self.plan.worker.inputs) == taking else pool.produce
 
 
+def _parts(design: Design) -> list[set[str]]:
+    """Fifos by the parts of a design that have no fifo in common."""
+    groups = [{f.name for f in (*link.sources, *link.destinations)} for link in design.links]
+    for worker in design.workers.values():
+        groups.append({f.name for f in (*worker.inputs.values(), *worker.outputs.values())})
+    parts: list[set[str]] = []
+    for group in groups:
+        apart = [part for part in parts if not part & group]
+        parts = [*apart, group.union(*(part for part in parts if part & group))]
+    return parts
+
+
 class TokenRun:
     """A configuration that runs with tokens. `endless`: the shims take and give without end."""
 
@@ -220,29 +238,65 @@ class TokenRun:
             (s, self._end(s.source), [self._end(p) for p in s.destinations])
             for s in configuration.streams
         ]
+        receivers: dict[Port, list[str]] = defaultdict(list)
+        for stream in configuration.streams:
+            for port in stream.destinations:
+                receivers[port].append(stream.fifo)
+        self._sharing = {fifo for fifos in receivers.values() if len(fifos) > 1 for fifo in fifos}
         self._steps = 0
+        self._problems: list[str] = []
         self._outstanding: dict[Port, list[_Task]] = defaultdict(list)
 
     def _end(self, port: Port) -> _Ring | _Shim:
         return self._shims[port] if port in self._shims else self._rings[port]
 
-    def _sweep(self) -> int:
-        """Let everything go on once; gives how much went on."""
+    def _move(self, stream: Stream, source: _Ring | _Shim, ends: list[Any]) -> bool:
+        words = min(end.words(stream.fifo) for end in (source, *ends))
+        if words in (0, _ENDLESS):
+            return False
+        for end in (source, *ends):
+            end.move(words)
+        return True
+
+    def _sweep(self, fifos: Container[str] | None = None) -> int:
+        """Let everything (or `fifos` and their workers) go on once; gives how much went on.
+
+        Streams into channels that they share wait for `_shared_turn`.
+        """
         moved = 0
         for stream, source, ends in self._streams:
-            while True:
-                words = min(end.words(stream.fifo) for end in (source, *ends))
-                if words in (0, _ENDLESS):
-                    break
-                for end in (source, *ends):
-                    end.move(words)
-                moved += 1
+            if stream.fifo not in self._sharing and (fifos is None or stream.fifo in fifos):
+                while self._move(stream, source, ends):
+                    moved += 1
         for process in self._workers.values():
-            moved += process.advance()
+            if fifos is None or process.touches(fifos):
+                moved += process.advance()
+        if not moved:
+            moved = self._shared_turn(fifos)
         self._steps += moved
         if self._steps > _MAX_STEPS:
             raise Unpredictable(f"the run takes more than {_MAX_STEPS} steps")
         return moved
+
+    def _shared_turn(self, fifos: Container[str] | None) -> int:
+        """Let a piece into each channel of a shim that several fifos share, when all else rests.
+
+        Packets enter such a channel in the order in which they come, whatever transfer is first
+        there. So whoever can send now without being first could have been too early.
+        """
+        turn = [
+            (stream, source, ends)
+            for stream, source, ends in self._streams
+            if stream.fifo in self._sharing and (fifos is None or stream.fifo in fifos)
+        ]
+        for stream, source, (shim,) in turn:
+            first = shim.tasks[0].fifo if shim.tasks else stream.fifo
+            if first != stream.fifo and source.words(stream.fifo):
+                self._problem(
+                    f"fifo {stream.fifo} can send to {stream.destinations[0]} while the transfer "
+                    f"on fifo {first} is first there, and would fill its memory"
+                )
+        return sum(self._move(*each) for each in turn)
 
     def settle(self) -> None:
         """Go on until nothing can."""
@@ -252,11 +306,14 @@ class TokenRun:
     def endless_passes(self, passes: int) -> str:
         """Run on shims without end until every worker has done `passes` passes.
 
-        Gives who waits for what if everything stands still before that, else ''.
+        Gives who waits for what if a part of the design (what hangs together by fifos) stands
+        still before that, else ''.
         """
-        while any(p.passes < passes for p in self._workers.values()):
-            if not self._sweep():
-                return self.who_waits()
+        for fifos in _parts(self._configuration.design):
+            workers = [p for p in self._workers.values() if p.touches(fifos)]
+            while any(p.passes < passes for p in workers):
+                if not self._sweep(fifos):
+                    return self.who_waits()
         return ""
 
     # --- a sequence ---
@@ -267,7 +324,7 @@ class TokenRun:
         that does not cover the transfers before it, a worker started twice before it has looked,
         and whatever is not as before when the sequence is over.
         """
-        self._problems: list[str] = []
+        self._problems = []
         self._limits = {a.name: evaluate(a.bytes, shape) for a in sequence.arguments}
         try:
             self._body(sequence.body, dict(shape))

@@ -1,7 +1,6 @@
 #include "npu/schedule.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -16,9 +15,16 @@ Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest), used_(mani
         channels_.push_back({column, direction, channel, {}});
       }
     }
-    const auto& ids = manifest.descriptors[static_cast<size_t>(column)];
-    descriptors_.emplace_back(ids.rbegin(), ids.rend());
   }
+  CompleteAll();
+}
+
+// No task is outstanding any more, and every descriptor is free.
+void Scheduler::CompleteAll() {
+  for (Channel& channel : channels_) channel.tasks.clear();
+  descriptors_.clear();
+  for (const auto& ids : manifest_.descriptors) descriptors_.emplace_back(ids.rbegin(), ids.rend());
+  used_.assign(manifest_.fifos.size(), false);
 }
 
 Scheduler::Channel& Scheduler::ChannelOf(const Fifo& fifo) {
@@ -79,8 +85,6 @@ void Scheduler::WaitUntil(Channel& channel, size_t task) {
     free.push_back(channel.tasks.front().descriptor);
     channel.tasks.pop_front();
   }
-  // The lowest next, so that a sequence gets the same descriptors whenever it is interpreted.
-  std::ranges::sort(free, std::greater<>());
 }
 
 void Scheduler::Wait(std::span<const int> fifos) {
@@ -97,13 +101,7 @@ void Scheduler::Wait(std::span<const int> fifos) {
       WaitUntil(channel, static_cast<size_t>(channel.tasks.rend() - last) - 1);
     }
   }
-  for (Channel& channel : channels_) {
-    auto& free = descriptors_[static_cast<size_t>(channel.column)];
-    for (const Outstanding& task : channel.tasks) free.push_back(task.descriptor);
-    channel.tasks.clear();
-  }
-  for (auto& free : descriptors_) std::ranges::sort(free, std::greater<>());
-  used_.assign(used_.size(), false);
+  CompleteAll();
 }
 
 size_t Scheduler::outstanding() const {

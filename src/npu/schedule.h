@@ -88,6 +88,7 @@ class Scheduler {
     std::deque<Outstanding> tasks;  // in the order of their pushes
   };
 
+  void CompleteAll();
   Channel& ChannelOf(const Fifo& fifo);
   int AcquireDescriptor(int column);
   void WaitUntil(Channel& channel, size_t task);

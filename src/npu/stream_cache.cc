@@ -8,16 +8,6 @@
 namespace ort_aie::npu {
 namespace {
 
-// The same sequences on the same buffers, whatever their shapes and offsets.
-bool SameStructure(const Plan& a, const Plan& b) {
-  return std::ranges::equal(a, b, [](const Invocation& left, const Invocation& right) {
-    return left.sequence == right.sequence &&
-           std::ranges::equal(left.arguments, right.arguments, [](const auto& x, const auto& y) {
-             return x.first == y.first && x.second.argument == y.second.argument;
-           });
-  });
-}
-
 // Whether two runs differ in nothing but their variable words.
 bool SameSkeleton(const Run& a, const Run& b) {
   if (a.words.size() != b.words.size() || a.variable != b.variable) return false;
@@ -78,9 +68,8 @@ StreamCache::Lookup StreamCache::Get(const Plan& plan) {
     return {entry.stream, entry.id, Outcome::kSame, {}};
   }
   Stream fresh = BuildStream(manifest_, plan);
-  const auto similar = std::ranges::find_if(entries_, [&](const Entry& entry) {
-    return SameStructure(entry.plan, plan) && SameSkeleton(entry.stream, fresh);
-  });
+  const auto similar = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return SameSkeleton(entry.stream, fresh); });
   if (similar != entries_.end()) {
     Entry& entry = to_front(similar);
     entry.plan = plan;

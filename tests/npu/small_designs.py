@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
+from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.design import Acquire, Body, Buffer, Core, Design, Fifo, Release, call
 from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.kernel import Array, Kernel
 
 COPY = Kernel("copy", "copy.cc", (Array("u8", 64), Array("u8", 64)), lambda arch, scalars: 10.0)
@@ -86,3 +90,22 @@ def through_memory(
     out = design.fifo("out", "u8", 64, design.core(0, 0), design.shim(0))
     add_worker(design, 0, 0, [b], [out])
     return design
+
+
+def steps(*made: Any) -> Callable[[Core], Iterator[Any]]:
+    """A body of just these steps."""
+
+    def body(core: Core) -> Iterator[Any]:
+        yield from (step for step in made)  # a generator, as a tuple takes no answers
+
+    return body
+
+
+TAKE, GIVE = (Acquire("in"), Release("in")), (Acquire("out"), Release("out"))
+
+
+def refusal(design: Design) -> str:
+    """What `check` says against a design."""
+    with pytest.raises(DesignError) as caught:
+        check(design)
+    return str(caught.value)

@@ -14,7 +14,9 @@ from ort_aie_ep import _native
 from ort_aie_ep.npu.sequence import (
     Sequence,
     Value,
+    at_most,
     evaluate,
+    less,
 )
 from ort_aie_ep.npu.txn import (
     AddressPatch,
@@ -106,14 +108,18 @@ def rounds() -> Sequence:
 
 
 def layered() -> Sequence:
-    """Rounds by n, lengths and addresses by k, a parameter by both."""
+    """Rounds and a wrap by n; lengths, addresses and the statements taken by k; parameters."""
     s = sequence_of("n", "k")
     n, k = s.symbols()
     with s.loop("r", n) as r:
         s.transfer("a0", "x", offset=r * k * 4, run=k * 4)
-        s.transfer("y0", "y", offset=k * 8, run=16, outer=[(k, 64)])
+        s.transfer("y0", "y", offset=k * 8, run=16, outer=[(n + 1, 64)])
         s.start("left", k, r - n)
         s.wait("a0", "y0")
+        with s.when(less(k, 20)):
+            s.start("right")
+        with s.when(at_most(20, k)):
+            s.start("right")
     return s
 
 

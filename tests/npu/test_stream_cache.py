@@ -72,10 +72,15 @@ def test_only_lengths_addresses_and_parameters_are_patched() -> None:
     assert get(2, 8)["outcome"] == "same"
     moved = get(2, 8, x=(0, 1 << 33))
     assert (moved["outcome"], moved["id"]) == ("patched", first["id"])
-    # Only the high half of the two addresses in x.
+    # Only the high half of the two addresses in x; then both halves, which lie side by side.
     assert [end - begin for _, begin, end in moved["changed"]] == [1, 1]
-    # Another wrap, another number of rounds, another buffer: other streams.
-    assert get(2, 9)["outcome"] == "encoded"
+    both = get(2, 8, x=(0, (1 << 34) + 64))
+    assert [end - begin for _, begin, end in both["changed"]] == [2, 2]
+    # In both rounds the length and the address in y, a parameter; in the second the address in x.
+    longer = get(2, 9, x=(0, (1 << 34) + 64))
+    assert (longer["outcome"], longer["id"]) == ("patched", first["id"])
+    assert len(longer["changed"]) == 7
+    # Another number of rounds, with other wraps; another buffer: other streams.
     assert get(3, 8)["outcome"] == "encoded"
     assert get(2, 8, x=(2, 0))["outcome"] == "encoded"
     again = get(2, 8, x=(0, 4))

@@ -204,6 +204,11 @@ def test_a_wait_for_fifos_that_moved_nothing_proves_nothing() -> None:
     with pytest.raises(ValueError, match="have moved nothing, while 1 transfers"):
         build(s, {"n": 0})
     assert len(build(s, {"n": 4})) == 1
+    # What it moved before the last wait does not count either.
+    s.transfer("a0", "x", offset=0, run=64)
+    s.wait("y0")
+    with pytest.raises(ValueError, match=r"body\[4\]: waits for fifos that have moved nothing"):
+        build(s, {"n": 4})
 
 
 # --- prediction and runs --------------------------------------------------------------------------
