@@ -27,7 +27,7 @@ from ort_aie_ep.aie_kernels.designs import decode
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.package import manifest
-from ort_aie_ep.npu.performance.kernels import CATALOG
+from ort_aie_ep.npu.performance.kernels import OURS
 from ort_aie_ep.npu.performance.operators import Machine as Model
 from ort_aie_ep.npu.performance.phases import decode as predict
 from ort_aie_ep.npu.simulator import Machine, Result
@@ -159,7 +159,7 @@ def main() -> None:
     rate = whole.read / whole.seconds / 1e9
     table.add_section()
     table.add_row("all, one stream", f"{whole.seconds * 1e6:.1f}", f"{rate:.1f}", "")
-    model = predict(shape, options.context, Model(kernels=CATALOG))
+    model = predict(shape, options.context, Model(kernels=OURS))
     parts = sum(model.parts[p] for p in ("projections", "attention", "vector")) / shape.layers
     table.add_row("the performance model", f"{parts * 1e6:.1f}", "", "")
     console.print(table)
