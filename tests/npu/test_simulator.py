@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -183,7 +185,85 @@ def test_a_fifth_waiting_task_is_dropped() -> None:
         w.move(0, IN, i, 64, 0, 256 * i)
     w.move(0, OUT, 8, 384, 1, token=True)
     w.wait(0, OUT)
-    assert "waits for a token" in deadlock(w, source, target)
+    text = deadlock(w, source, target)
+    assert "waits for a token" in text
+    assert "MM2S 0 of shim tile (0, 0): its queue was full, and 1 tasks were dropped" in text
+
+
+def test_a_dropped_task_is_an_error_even_when_nobody_misses_it() -> None:
+    source, target = numbers(320), np.zeros(1280, np.uint8)
+    w = Words()
+    for i in range(6):
+        w.move(0, IN, i, 64, 0, 256 * i if i < 5 else 0)
+    w.move(0, OUT, 8, 320, 1, token=True)
+    w.wait(0, OUT)
+    text = deadlock(w, source, target)
+    assert "left work behind" in text
+    assert "1 tasks were dropped" in text
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_descriptor_waits_for_its_lock(chained: bool) -> None:
+    source, target = numbers(32), np.zeros(128, np.uint8)
+    w = Words()
+    if chained:
+        w.descriptor(0, 2, 16, following=0)
+        w.patch(0, 2, 0)
+        w.descriptor(0, 0, 16, acquire=(3, -1))
+        w.patch(0, 0, 0, 64)
+    else:
+        w.descriptor(0, 0, 32, acquire=(3, -1))
+        w.patch(0, 0, 0)
+    w.push(0, IN, 2 if chained else 0)
+    w.move(0, OUT, 1, 32, 1, token=True)
+    held = Words(operations=list(w.operations))
+    held.wait(0, OUT)
+    assert "deadlock" in deadlock(held, source, target)
+    w.write(0, 0, 0x14030, 1)
+    w.wait(0, OUT)
+    run(through_memory_tile(), w, source, target)
+    np.testing.assert_array_equal(source, target)
+
+
+def test_an_acquire_of_an_exact_value_is_refused() -> None:
+    w = Words()
+    w.descriptor(0, 0, 16, acquire=(3, 1))
+    w.patch(0, 0, 0)
+    w.push(0, IN, 0)
+    w.wait(0, OUT)
+    with pytest.raises(SimulationError, match="lock 3 at exactly 1"):
+        run(through_memory_tile(), w, numbers(16))
+
+
+def test_a_channel_is_not_reset() -> None:
+    for name_it in (0xF00, 0x1F00):  # the controller's id, as FastFlowLM and mlir-aie write it
+        w = Words()
+        w.mask_write(0, 0x1D210, 0xF00, name_it)
+        run(through_memory_tile(), w)
+    w.mask_write(0, 0x1D210, 2, 2)
+    with pytest.raises(StreamError, match="operation 1 writes 0x2 to a channel's control"):
+        run(through_memory_tile(), w)
+
+
+def test_a_worker_that_is_not_started_again_is_shown() -> None:
+    d = Design("twice", device("npu2_1col"))
+    x = d.fifo("x", "i32", 16, d.shim(0), d.core(0, 0))
+    y = d.fifo("y", "i32", 16, d.core(0, 0), d.shim(0))
+
+    def body(core: Core) -> Iterator[Any]:
+        yield Acquire("x")
+        yield Parameters()
+        yield Release("x")
+        yield Acquire("y")
+        yield Release("y")
+
+    d.worker("w", d.core(0, 0), body, inputs={"x": x}, outputs={"y": y})
+    w = Words()
+    w.move(0, IN, 0, 16, 0)
+    w.move(0, OUT, 1, 16, 1, token=True)
+    w.wait(0, OUT)
+    with pytest.raises(SimulationError, match=r"worker w waits for lock \d+ of core tile \(0, 2\)"):
+        run(d, w, numbers(16), np.zeros(64, np.uint8))
 
 
 def test_what_a_run_leaves_behind_is_an_error() -> None:
@@ -213,6 +293,13 @@ def test_bytes_outside_of_the_buffers_are_refused() -> None:
 def test_a_stream_for_another_device_is_refused() -> None:
     with pytest.raises(StreamError, match="generation 3; npu2_1col is 4"):
         run(through_memory_tile(), Words(generation=3))
+
+
+def test_a_stream_for_other_rows_is_refused() -> None:
+    words = Words().words()
+    words[1] = 2 << 8 | 1
+    with pytest.raises(StreamError, match="6 rows, 2 of memory tiles; npu2_1col has 6 and 1"):
+        Machine(through_memory_tile()).run(words, [])
 
 
 def test_a_descriptor_that_is_not_valid_is_refused() -> None:
