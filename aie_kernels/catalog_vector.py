@@ -69,11 +69,19 @@ RMS_SUM = Kernel(
     lambda arch, scalars: CALL + LOOP + 4,
     ("aie2p",),
 )
+RMS_SCALE = Kernel(
+    "rms_scale",
+    "rms_norm.cc",
+    (Array("f32", 16), int, int),
+    lambda arch, scalars: CALL + INVERSE_ROOT,
+    ("aie2p",),
+)
+# The scale is divided into its limbs first.
 RMS_FINISH = Kernel(
     "rms_finish",
     "rms_norm.cc",
-    (Array("bf16", 16384), Array("bf16", 128), Array("bf16", 128), Array("f32", 16), *(int,) * 3),
-    lambda arch, scalars: CALL + LOOP + INVERSE_ROOT + 128 / 32 * 10,
+    (Array("bf16", 16384), Array("bf16", 128), Array("bf16", 128), Array("f32", 16), int),
+    lambda arch, scalars: CALL + LOOP + 3 * LATENCY + 128 / 32 * 10,
     ("aie2p",),
 )
 

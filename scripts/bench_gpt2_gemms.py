@@ -50,7 +50,6 @@ FIRMWARE_LOAD = 65.7e-6
 NEW_CONTEXT = 40e-3
 PAPER_MEAN, PAPER_LARGEST = 6e-4, 1e-3  # paper 5, VII-A
 PAPER_RATIO = 3.5  # paper 5, VII-A: first iteration of a size, whole array against minimal
-NPU1_READ = 28.1e9  # B/s, measured on a Phoenix (8700G); the simulator's rate is Krackan's
 
 
 @dataclass(frozen=True)
@@ -185,10 +184,9 @@ def _line(outcome: Outcome) -> str:
     m, k, n = outcome.size
     own, all_in = outcome.arithmetic, outcome.rounding
     rate = 2 * m * k * n / outcome.seconds / 1e12
-    slower = outcome.read / NPU1_READ * 1e6
     return (
         f"{f'{m} x {k} x {n}':>18} {outcome.seconds * 1e6:9.1f} µs {rate:5.2f} TFLOP/s, "
-        f"reads {outcome.read / 1e6:6.1f} MB ({slower:8.1f} µs at 28.1 GB/s); "
+        f"reads {outcome.read / 1e6:6.1f} MB; "
         f"{own.mean:.1e} {own.largest:.1e}; "
         f"{all_in.mean:.4%} {all_in.deviation:.4%} {all_in.largest:.4%}"
     )

@@ -32,7 +32,10 @@ from ort_aie_ep.text import TextStream, load_tokenizer
 
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
-COMMANDS = ("demo", "compile", "run", "explain", "bench", "accuracy", "doctor", "synth")
+COMMANDS = (
+    "demo", "compile", "run", "explain", "bench", "accuracy", "doctor", "synth", "simulate",
+    "kernels",
+)  # fmt: skip
 
 
 def ort_aie(*words: object) -> Any:

@@ -45,12 +45,18 @@ void rms_sum(bfloat16* __restrict row, bfloat16* __restrict out, int32_t index) 
   copy_bf16(row + index * kPiece, out, kPiece);
 }
 
-// y = row[index * 128 ..] * weight / sqrt(sum / n + eps).
-void rms_finish(bfloat16* __restrict row, bfloat16* __restrict weight, bfloat16* __restrict y,
-                float* __restrict state, int32_t index, int32_t n, int32_t eps_bits) {
+// state = 1 / sqrt(sum / n + eps), once for a row: the scalar root takes longer than a piece.
+void rms_scale(float* __restrict state, int32_t n, int32_t eps_bits) {
   aie::set_rounding(aie::rounding_mode::conv_even);
-  const ScalarLimbs inverse_rms(inverse_root_mean(aie::load_v<16>(state), n, eps_bits));
-  normalise(row + index * kPiece, weight, y, kPiece, inverse_rms);
+  const float inverse_rms = inverse_root_mean(aie::load_v<16>(state), n, eps_bits);
+  aie::store_v(state, aie::broadcast<float, 16>(inverse_rms));
+}
+
+// y = row[index * 128 ..] * weight * state.
+void rms_finish(bfloat16* __restrict row, bfloat16* __restrict weight, bfloat16* __restrict y,
+                float* __restrict state, int32_t index) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  normalise(row + index * kPiece, weight, y, kPiece, ScalarLimbs(state[0]));
 }
 
 }  // extern "C"

@@ -48,7 +48,7 @@ DISPATCH = Cost(
     "fitted", (22.2e-6, 200e-6),
 )  # fmt: skip
 OVERLAY_SWITCH = Cost(
-    1.75e-3, "s", "Krackan",
+    1.93e-3, "s", "Krackan",
     "60.5 to 132.4 µs within one context (dispatch_micro report, Strix); 40 ms for registering "
     "another xclbin with a context of its own (same report, cold)",
     "fitted", (60.5e-6, 40e-3),
@@ -66,6 +66,11 @@ DDR_WRITE = Cost(
     DDR_READ.value, "B/s", "Krackan",
     "taken to be the fitted read figure: AXI reads and writes have channels of their own, and "
     "mlir-air's element-wise add moves 38.5 GB/s in and 19.2 GB/s out at once", "inferred",
+)  # fmt: skip
+DDR_NPU1 = Cost(
+    28.1e9, "B/s", "NPU1",
+    "memcpy of 64 MiB through four channels on an 8700G, each way (ryzen-ai-xdna1-quantization)",
+    "measured",
 )  # fmt: skip
 DDR_LATENCY = Cost(
     747, "cycles", "NPU1",
@@ -139,6 +144,11 @@ MUL = Cost(142 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "mea
 ROPE = Cost(298 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
 SILU = Cost(211 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
 GELU = Cost(318 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "measured")
+
+
+def ddr(architecture: str) -> tuple[Cost, Cost]:
+    """Bandwidth of reads and of writes of all shims of a device with `architecture`."""
+    return (DDR_NPU1, DDR_NPU1) if architecture == "aie2" else (DDR_READ, DDR_WRITE)
 
 
 def all_costs() -> dict[str, Cost]:

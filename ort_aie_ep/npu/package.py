@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import DEVICES, MAX_PACKET_ID, TILES, WORD
@@ -27,10 +28,6 @@ FORMAT = 1
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
 KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every xclbin
-
-# What all shims together read, bytes per second, by generation. 3: 26 to 28 GB/s measured on
-# Phoenix; 4: "under 40 GB/s" on Krackan (paper 2, 4.2).
-DDR_BYTES_PER_SECOND = {3: 28_000_000_000, 4: 40_000_000_000}
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
 # then the header, in which the uuid follows lengths, times, versions, mode and platform name.
@@ -69,7 +66,7 @@ def manifest(
         "columns": device.columns,
         "kernel": KERNEL,
         "clock_hz": int(device.clock_hz),
-        "ddr_bytes_per_second": DDR_BYTES_PER_SECOND[device.generation],
+        "ddr_bytes_per_second": int(costs.ddr(device.architecture)[0].value),
         "fifos": fifos,
         "workers": {
             name: {

@@ -93,8 +93,9 @@ class Machine:
         self.trace = Trace(trace)
         self.kernels = Kernels(design.device.architecture)
         self.host = HostMemory([])
-        self.ddr_read = Ddr(self.env, costs.DDR_READ.value)
-        self.ddr_write = Ddr(self.env, costs.DDR_WRITE.value)
+        read, write = costs.ddr(design.device.architecture)
+        self.ddr_read = Ddr(self.env, read.value)
+        self.ddr_write = Ddr(self.env, write.value)
         self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
         self.failed: list[BaseException] = []
         self._memory: dict[Tile, np.ndarray] = {}

@@ -71,11 +71,11 @@ class Row:
 
     def finish(self, weight: Doubles, n: int, eps: float) -> Doubles:
         out = []
+        self.kernels.call(catalog.RMS_SCALE, self.state, n, bits(eps))
         for index, piece in enumerate(weight.reshape(-1, PIECE)):
             y = aligned(PIECE, BF16)
             self.kernels.call(
-                catalog.RMS_FINISH,
-                *(self.row, in_buffer(piece, PIECE, BF16), y, self.state, index, n, bits(eps)),
+                catalog.RMS_FINISH, self.row, in_buffer(piece, PIECE, BF16), y, self.state, index
             )
             out.append(y.astype(np.float64))
         return np.concatenate(out)

@@ -73,9 +73,9 @@ def _flow_qkv_begin(rows: int, head_dim: int) -> float:
 
 
 def _rms_norm(elements: int) -> float:
-    finish = _cycles(catalog_vector.RMS_FINISH, 0, RMS_OBJECT)
-    piece = _cycles(catalog_vector.RMS_ADD) + _cycles(catalog_vector.RMS_SUM) + finish
-    return _cycles(catalog_vector.RMS_BEGIN) + ceil(elements / RMS_OBJECT) * piece
+    row = _cycles(catalog_vector.RMS_BEGIN) + _cycles(catalog_vector.RMS_SCALE)
+    kernels = (catalog_vector.RMS_ADD, catalog_vector.RMS_SUM, catalog_vector.RMS_FINISH)
+    return row + ceil(elements / RMS_OBJECT) * sum(_cycles(kernel) for kernel in kernels)
 
 
 def _pieces(kernel: Kernel) -> Callable[[int], float]:

@@ -267,15 +267,11 @@ def rope(
 
 
 def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel.
-
-    The core holds one piece of each, so it computes and receives by turns.
-    """
-    channel = rows * _stream(2 * BF16 * ffn)
+    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel."""
     return (
         Step(
-            streams=channel,
-            kernels=channel + rows * (kernels.gelu if gelu else kernels.silu)(ffn),
+            streams=rows * _stream(2 * BF16 * ffn),
+            kernels=rows * (kernels.gelu if gelu else kernels.silu)(ffn),
             read=rows * 2 * BF16 * ffn,
             write=rows * BF16 * ffn,
             control=control(tasks=2, words=3),
