@@ -214,7 +214,7 @@ def _run(design: Design, name: str, shape: list[str]) -> Run:
 
 
 def _values(shape: list[str]) -> dict[str, int]:
-    values = {}
+    values: dict[str, int] = {}
     for item in shape:
         key, _, number = item.partition("=")
         if not number.isdecimal():
