@@ -3,7 +3,8 @@
 A stream is one process: it takes a transfer of its source, waits until every destination has a
 descriptor that can take data, and moves as many bytes as the shortest of them allows: an event per
 descriptor, not per beat. A destination that is not ready holds back the source and so all others,
-as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) are not modelled.
+as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) and hops (2 cycles) are not
+modelled.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ class ShimEndpoint:
         self._runs: Iterator[Transfer] | None = None
         self._left = 0
         self._chain: int | None = None
-        self._started = False
 
     @property
     def busy(self) -> list[Task]:
@@ -164,19 +164,15 @@ class ShimEndpoint:
             number, self._chain = self._chain, None
             return (yield from self._start(number))
         while self.current is None or self._left == 0:
+            idle = not self.tasks
             while not self.tasks:
                 self.waiting = "a task of the instruction stream"
                 yield self._pushed
             self.waiting = ""
             self.current = self.tasks.popleft()
             self._left = self.current.runs
-            first, steady = (
-                (costs.MM2S_FIRST, costs.MM2S_NEXT)
-                if self.port.direction == "MM2S"
-                else (costs.S2MM_FIRST, costs.S2MM_NEXT)
-            )
-            yield machine.env.timeout(machine.clock.cost(steady if self._started else first))
-            self._started = True
+            gate = costs.GATE_IDLE if idle else costs.GATE_PIPELINED
+            yield machine.env.timeout(machine.clock.cost(gate))
         return (yield from self._start(self.current.descriptor))
 
     def _start(self, number: int) -> Process:
