@@ -32,7 +32,7 @@ from ort_aie_ep.npu.core import CoreProcess
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import TILES, WORD, Tile
 from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
-from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
     Clock,
@@ -82,7 +82,8 @@ class Result:
 class Machine:
     """The array with one design on it; it keeps its state from run to run, as the device does.
 
-    Raises DesignError for a design that `configure` refuses. `trace` records every span.
+    Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
+    `trace` records every span.
     """
 
     def __init__(self, design: Design, *, trace: bool = False) -> None:
@@ -151,10 +152,18 @@ class Machine:
             for port in _shim_ports(Tile(column, 0)):
                 self.endpoints[port] = ShimEndpoint(self, port)
         states: dict[Port, StreamState] = {}
+        sources: dict[Port, Port] = {}  # by destination
         for stream in self.configuration.streams:
             if stream.source not in states:
                 states[stream.source] = StreamState(self.endpoints[stream.source])
             states[stream.source].routes[stream.packet] = stream
+            for port in stream.destinations:
+                other = sources.setdefault(port, stream.source)
+                if other != stream.source:
+                    raise DesignError(
+                        f"{other} and {stream.source} both send to {port}: the simulator has no "
+                        "model of how packets of several sources take turns"
+                    )
         self._streams = list(states.values())
         for state in self._streams:
             self._guard(pump(self, state))

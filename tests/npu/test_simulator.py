@@ -14,7 +14,7 @@ from stream_words import Words
 
 from ort_aie_ep.npu.design import Acquire, Core, Design, Layout, Parameters, Release
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.npu.simulator import Machine
 
 IN, OUT = ("MM2S", 0), ("S2MM", 0)
@@ -343,3 +343,13 @@ def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
     tracks = {e["args"]["name"] for e in events if e["ph"] == "M"}
     assert "MM2S 0 of shim tile (0, 0)" in tracks
     assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
+
+
+def test_streams_that_join_at_one_port_are_refused() -> None:
+    d = Design("join", device("npu2_1col"))
+    a = d.fifo("a", "i32", 8, d.shim(0, 0), d.mem(0, channel=0), packet=1)
+    b = d.fifo("b", "i32", 8, d.shim(0, 1), d.mem(0, channel=0), packet=2)
+    d.forward(a, d.fifo("oa", "i32", 8, d.mem(0), d.shim(0, 0)))
+    d.forward(b, d.fifo("ob", "i32", 8, d.mem(0), d.shim(0, 1)))
+    with pytest.raises(DesignError, match=r"both send to S2MM 0 of mem tile \(0, 1\)"):
+        Machine(d)
