@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
-import simpy
+
+try:
+    import simpy
+except ImportError as missing:
+    from ort_aie_ep.errors import AieError
+
+    raise AieError(
+        "the simulator needs SimPy: pip install simpy, or pip install 'ort_aie_ep[npu]'"
+    ) from missing
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.configuration import (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -353,3 +355,9 @@ def test_streams_that_join_at_one_port_are_refused() -> None:
     d.forward(b, d.fifo("ob", "i32", 8, d.mem(0), d.shim(0, 1)))
     with pytest.raises(DesignError, match=r"both send to S2MM 0 of mem tile \(0, 1\)"):
         Machine(d)
+
+
+def test_without_simpy_the_message_says_what_to_install() -> None:
+    code = "import sys; sys.modules['simpy'] = None; import ort_aie_ep.npu.simulator"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'ort_aie_ep[npu]'" in done.stderr.splitlines()[-1]
