@@ -213,6 +213,7 @@ def test_time_is_that_of_the_memory(session: Session) -> None:
         ({"capacity": 100}, "capacity=100 must be a multiple"),
         ({"context": 65}, "capacity=64 has no room"),
         ({"context": 0}, "there must be a key"),
+        ({"window": -1}, "window=-1 must be 0"),
     ],
 )
 def test_shapes_that_it_cannot_take_are_refused(

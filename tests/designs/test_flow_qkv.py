@@ -262,6 +262,7 @@ def test_room_for_rounded_prompts(shape: tuple[int, int, int, int], tokens: int)
         ({"past": -1}, "past=-1 must not be negative"),
         ({"prompt": 0}, "there must be a query"),
         ({"causal": 2}, "causal=2 must be 0 or 1"),
+        ({"window": -1}, "window=-1 must be 0"),
     ],
 )
 def test_shapes_that_it_cannot_take_are_refused(

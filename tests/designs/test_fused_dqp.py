@@ -96,12 +96,15 @@ def test_time_is_that_of_the_weight_channels() -> None:
         ({"N": 96, "K": 256}, "at least 128"),
         ({"N": 128, "K": 200}, "K=200 must be a multiple of 256"),
         ({"N": 128, "K": 32768}, "above 16384"),
+        ({"N": 128, "K": 0}, "K=0 must be a multiple of 256"),
+        ({"N": 128, "K": 256, "bias": 2}, "bias=2 must be 0 or 1"),
+        ({"N": 128, "K": 256, "activation": 3}, "activation=3 must be 0"),
     ],
 )
 def test_shapes_that_it_cannot_take_are_refused(shape: dict[str, int], message: str) -> None:
     session = Session(fused_dqp.build(device("npu2")))
     with pytest.raises(DesignError, match=message):
-        session.build("matvec", {**shape, "bias": 0, "activation": 0}, ["x", "w", "bias", "y"])
+        session.build("matvec", {"bias": 0, "activation": 0, **shape}, ["x", "w", "bias", "y"])
 
 
 def test_more_columns_than_the_device_has() -> None:
