@@ -184,6 +184,24 @@ def test_wrong_explicit_prefix_is_an_error_that_names_it(
     assert "has no xrt/xrt_device.h" in found.text
 
 
+def test_what_the_library_does_not_have_fails_the_link_and_not_the_load(
+    consumer: Consumer, tmp_path: Path
+) -> None:
+    prefix = write_xrt(tmp_path / "prefix")
+    (consumer.source / "module.cc").write_text(
+        "namespace xrt { int Declared(); }\nint Devices() { return xrt::Declared(); }\n"
+    )
+    found = consumer.configure(f"ORT_AIE_XRT_DIR={prefix}")
+    built = subprocess.run(
+        [str(find_cmake()), "--build", str(found.build)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode != 0
+    assert "undefined reference to `xrt::Declared()'" in built.stdout + built.stderr
+
+
 def test_explicit_prefix_with_an_old_xrt_is_an_error(consumer: Consumer, tmp_path: Path) -> None:
     found = consumer.configure(f"ORT_AIE_XRT_DIR={write_xrt(tmp_path / 'old', '2.19')}")
     assert found.failed

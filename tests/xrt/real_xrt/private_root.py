@@ -66,14 +66,15 @@ class PrivateRoot:
     ) -> subprocess.CompletedProcess[str]:
         """Runs `program` with this root's libc and XRT, and with more folders of `libraries`.
 
-        `name` is the path it takes itself to have been started by.
+        `name` is the path it takes itself to have been started by. Every function that a library
+        wants of another is looked up at its start: one that is missing ends the program.
         """
         path = ":".join(map(str, [self.libraries, *libraries]))
         command = [self.loader, "--argv0", name or program, "--library-path", path, program]
         inherited = {k: v for k, v in os.environ.items() if k not in STRANGERS}
         return subprocess.run(
             list(map(str, [*command, *arguments])),
-            env={**inherited, **(environment or {})},
+            env={**inherited, "LD_BIND_NOW": "1", **(environment or {})},
             capture_output=True,
             text=True,
             check=False,

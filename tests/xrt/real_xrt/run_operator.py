@@ -1,6 +1,6 @@
-"""Runs one aie.Q4NXMatMul with the options of the command line, and prints what came as JSON.
+"""Runs one aie.Q4NXMatMul on the target of the command line, and prints what came as JSON.
 
-    python run_operator.py TARGET ON_DEVICE_ERROR
+    python run_operator.py TARGET
 
 {"libraries": paths of all that the process has loaded, "y": the result's bytes in hexadecimal},
 or "error" with what was raised in place of "y".
@@ -9,7 +9,6 @@ or "error" with what was raised in place of "y".
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -40,8 +39,7 @@ def model() -> bytes:
     return content
 
 
-def main(target: str, on_device_error: str) -> None:
-    os.environ["ORT_AIE_ON_DEVICE_ERROR"] = on_device_error
+def main(target: str) -> None:
     report: dict[str, object] = {}
     a = np.random.default_rng(7).standard_normal((1, K), np.float32)
     try:
