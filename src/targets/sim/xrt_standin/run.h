@@ -23,19 +23,25 @@ enum Argument { kOpcode = 0, kInstructions = 1, kInstructionCount = 2, kFirstBuf
 inline constexpr int kBuffers = 5;
 inline constexpr uint64_t kTransaction = 3;  // opcode of an instruction stream
 
+struct Outcome {
+  ert_cmd_state state = ERT_CMD_STATE_NEW;
+  double seconds = 0;  // of the device
+  std::string error;
+};
+
 // One execution. Time is the device's: a wait of 100 ms sees 0.1 s of it pass, however long the
 // simulation takes.
 class Command {
  public:
   explicit Command(std::vector<std::shared_ptr<xrt::bo_impl>> held) : held_(std::move(held)) {}
 
-  void Finish(ert_cmd_state state, double seconds, std::string error);
-  // Takes it back if it has not reached the device; whether that was so.
-  bool Cancel();
-  // Takes it to the device, unless it was taken back.
+  void Finish(Outcome outcome);
+  // Called when its turn comes; false if it was cancelled before.
   bool Begin();
+  void Cancel();  // of no effect on what has begun
 
   ert_cmd_state state() const;
+  bool active() const;  // on its way, or at the device
   std::string error() const;
   // Waits for the end, 0 for as long as it takes. True at the end; false when the time is over.
   // Throws ENODEV if the device has gone.
@@ -46,6 +52,7 @@ class Command {
   std::condition_variable changed_;
   ert_cmd_state state_ = ERT_CMD_STATE_QUEUED;
   bool done_ = false;
+  bool cancelled_ = false;
   double seconds_ = 0;  // of the run that no wait has seen pass
   std::string error_;
   std::vector<std::shared_ptr<xrt::bo_impl>> held_;  // nobody frees them under the device
@@ -70,7 +77,8 @@ class run_impl {
   void SetValue(int index, const void* value, size_t bytes);
   void SetBuffer(int index, const bo& buffer);
   void Start();
-  std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before the first start
+  ert_cmd_state State() const;  // NEW before the first start
+  std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before it
 
   const std::shared_ptr<kernel_impl> kernel;
   bool listed = false;  // in a runlist, which starts it
