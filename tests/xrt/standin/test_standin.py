@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from standin_inputs import K, N, deadlock, find_cmake, matvec, words
+from standin_inputs import deadlock, find_cmake, matvec, words
 
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.device_process import write_packages
@@ -147,5 +147,3 @@ def test_without_the_package_it_says_what_to_set(program: Path, folders: dict[st
     )  # fmt: skip
     assert done.returncode == 1
     assert "set ORT_AIE_SIM_PYTHON" in done.stderr
-
-

@@ -39,16 +39,11 @@ std::string Python() {
 // The process id. Throws std::system_error.
 pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
-  std::string arguments[] = {python,
-                             "-P",  // the working directory may be the sources of the package
-                             "-m",
-                             "ort_aie_ep.npu.device_process",
-                             "--device",
-                             device,
-                             "--socket",
-                             std::to_string(kSocket),
-                             "--memory",
-                             std::to_string(kMemory)};
+  std::string arguments[] = {
+      python,
+      "-P",  // the working directory may be the sources of the package
+      "-m",       "ort_aie_ep.npu.device_process", "--device", device,
+      "--socket", std::to_string(kSocket),         "--memory", std::to_string(kMemory)};
   char* argv[std::size(arguments) + 1] = {};
   for (size_t i = 0; i < std::size(arguments); ++i) argv[i] = arguments[i].data();
 
@@ -117,8 +112,7 @@ class Process : public Conversation {
   void Send(const std::string& line) {
     size_t sent = 0;
     while (sent < line.size()) {
-      const ssize_t count =
-          send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+      const ssize_t count = send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) throw std::system_error(errno, std::generic_category(), "request");
       sent += static_cast<size_t>(count);

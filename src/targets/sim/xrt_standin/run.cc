@@ -108,7 +108,8 @@ using ort_aie::sim::Outcome;
 using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 
-// --- xrt::kernel ----------------------------------------------------------------------------------------
+// --- xrt::kernel
+// ----------------------------------------------------------------------------------------
 kernel_impl::kernel_impl(hw_context ctx, std::string kernel_name)
     : context(std::move(ctx)), name(std::move(kernel_name)) {
   if (!context.get_handle()->xclbin.get_kernel(name)) {
@@ -142,8 +143,9 @@ std::string kernel::get_name() const { return handle->name; }
 
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
 
-// --- one run --------------------------------------------------------------------------------------------
-// As much of the value as the argument is large.
+// --- one run
+// -------------------------------------------------------------------------------------------- As
+// much of the value as the argument is large.
 void run_impl::SetValue(int index, const void* value, size_t bytes) {
   const std::lock_guard lock(mutex_);
   switch (index) {
@@ -240,7 +242,8 @@ ert_cmd_state run_impl::State() const {
   return command_ ? command_->state() : ERT_CMD_STATE_NEW;
 }
 
-// --- xrt::run -------------------------------------------------------------------------------------------
+// --- xrt::run
+// -------------------------------------------------------------------------------------------
 class run::command_error_impl {
  public:
   ert_cmd_state state;
@@ -299,8 +302,7 @@ void run::set_arg_at_index(int index, const void* value, size_t bytes) {
 void run::set_arg_at_index(int index, const xrt::bo& buffer) { handle->SetBuffer(index, buffer); }
 
 int run::get_arg_index(const std::string& name) const {
-  constexpr const char* kNames[] = {"opcode", "instr", "ninstr", "bo0",
-                                    "bo1",    "bo2",   "bo3",    "bo4"};
+  constexpr const char* kNames[] = {"opcode", "instr", "ninstr", "bo0", "bo1", "bo2", "bo3", "bo4"};
   const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
   if (found == std::end(kNames)) Throw(EINVAL, "No kernel argument named '" + name + "'");
   return static_cast<int>(found - std::begin(kNames));

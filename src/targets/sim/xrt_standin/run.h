@@ -77,7 +77,7 @@ class run_impl {
   void SetValue(int index, const void* value, size_t bytes);
   void SetBuffer(int index, const bo& buffer);
   void Start();
-  ert_cmd_state State() const;  // NEW before the first start
+  ert_cmd_state State() const;                          // NEW before the first start
   std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before it
 
   const std::shared_ptr<kernel_impl> kernel;

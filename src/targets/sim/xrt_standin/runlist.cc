@@ -19,9 +19,7 @@ class runlist_impl {
   }
 
   // Whether runs that were started are not known to have ended.
-  bool Active() const {
-    return started > 0 && runs[started - 1].get_handle()->Last()->active();
-  }
+  bool Active() const { return started > 0 && runs[started - 1].get_handle()->Last()->active(); }
 
   const hw_context context;
   std::vector<run> runs;
