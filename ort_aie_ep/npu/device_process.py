@@ -280,7 +280,6 @@ def main() -> None:
     parser.add_argument("--memory", type=int, required=True, help="file descriptor of the memory")
     arguments = parser.parse_args()
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the group; the host decides
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with (
         socket.socket(fileno=arguments.socket) as channel,

@@ -53,8 +53,13 @@ pid_t Spawn(const std::string& device, int socket, int memory) {
   posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, socket, kSocket);
   posix_spawn_file_actions_adddup2(&actions, memory, kMemory);
+  // A group of its own: an interrupt from the terminal is for the host to handle.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t process = 0;
-  const int error = posix_spawnp(&process, python.c_str(), &actions, nullptr, argv, environ);
+  const int error = posix_spawnp(&process, python.c_str(), &actions, &attributes, argv, environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::system_error(error, std::generic_category(), python);
   return process;
@@ -212,13 +217,13 @@ void Child::Post(std::function<void(Conversation&)> job) {
 }
 
 Json Child::Ask(Json request) {
-  std::promise<Json> reply;
-  std::future<Json> future = reply.get_future();
-  Post([&](Conversation& conversation) {
+  auto reply = std::make_shared<std::promise<Json>>();
+  std::future<Json> future = reply->get_future();
+  Post([reply, request = std::move(request)](Conversation& conversation) {
     try {
-      reply.set_value(conversation.Ask(request));
+      reply->set_value(conversation.Ask(request));
     } catch (...) {
-      reply.set_exception(std::current_exception());
+      reply->set_exception(std::current_exception());
     }
   });
   return future.get();
