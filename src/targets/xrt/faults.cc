@@ -11,11 +11,9 @@
 namespace ort_aie::xrt {
 namespace {
 
-bool IsGone(const std::exception& error) {
+int NumberOf(const std::exception& error) {
   const auto* numbered = dynamic_cast<const std::system_error*>(&error);
-  if (numbered == nullptr) return false;
-  const int number = numbered->code().value();
-  return number == ENODEV || number == ENXIO || number == ESHUTDOWN;
+  return numbered == nullptr ? 0 : numbered->code().value();
 }
 
 // Buffers are locked in memory; the usual reason for a refusal.
@@ -30,11 +28,19 @@ std::string MemoryLimit() {
 }  // namespace
 
 void ThrowFault(Fault fault, std::string_view what, const std::exception& error) {
-  if (IsGone(error)) {
-    throw DeviceError(Fault::kDeviceLost, Concat(what, ": the device is gone: ", error.what()));
+  switch (NumberOf(error)) {
+    case ENODEV:
+    case ENXIO:
+    case ESHUTDOWN:
+      throw DeviceError(Fault::kDeviceLost, Concat(what, ": the device is gone: ", error.what()));
+    case EINVAL:
+      if (fault == Fault::kContextRefused) fault = Fault::kWrongOverlay;
+      break;
+    default:
+      break;
   }
-  throw DeviceError(
-      fault, Concat(what, ": ", error.what(), fault == Fault::kAllocation ? MemoryLimit() : ""));
+  throw DeviceError(fault, Concat(what, ": ", error.what(),
+                                  fault == Fault::kAllocation ? MemoryLimit() : ""));
 }
 
 }  // namespace ort_aie::xrt

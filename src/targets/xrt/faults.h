@@ -10,7 +10,7 @@
 namespace ort_aie::xrt {
 
 // Throws what `error`, which came from XRT while it did `what`, means: `fault`, unless the error's
-// number says that the device is gone.
+// number says that the device is gone, or that a context was refused because of its overlay.
 [[noreturn]] void ThrowFault(Fault fault, std::string_view what, const std::exception& error);
 
 // call(), which asks something of XRT.

@@ -108,25 +108,28 @@ const Package& Overlays::Get(std::string_view design) {
                                                  result.refusals, "\n  ", remedy));
 }
 
-std::vector<fs::path> OverlayFolders(std::string_view option) {
+std::vector<fs::path> FoldersOf(std::string_view option) {
   std::vector<fs::path> folders;
   for (size_t begin = 0; begin < option.size();) {
     const size_t end = std::min(option.find(':', begin), option.size());
     if (end > begin) folders.emplace_back(option.substr(begin, end - begin));
     begin = end + 1;
   }
-  Dl_info library{};
-  if (dladdr(reinterpret_cast<const void*>(&OverlayFolders), &library) != 0) {
-    folders.push_back(fs::path(library.dli_fname).parent_path() / "overlays");
-  }
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache != nullptr && *cache == '/') {
-    folders.push_back(fs::path(cache) / "ort_aie_ep" / "overlays");
-  } else if (home != nullptr && *home == '/') {
-    folders.push_back(fs::path(home) / ".cache" / "ort_aie_ep" / "overlays");
-  }
   return folders;
+}
+
+fs::path InstalledOverlays() {
+  Dl_info library{};
+  if (dladdr(reinterpret_cast<const void*>(&InstalledOverlays), &library) == 0) return {};
+  return fs::path(library.dli_fname).parent_path() / "overlays";
+}
+
+fs::path CacheFolder(std::string_view name) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return fs::path(cache) / "ort_aie_ep" / name;
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return fs::path(home) / ".cache" / "ort_aie_ep" / name;
+  return {};
 }
 
 }  // namespace ort_aie::xrt

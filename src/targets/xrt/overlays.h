@@ -47,8 +47,13 @@ class Overlays {
   std::map<std::string, Result, std::less<>> results_;
 };
 
-// Where packages are sought: `option` (folders with : between), then the folder that the package
-// ort_aie_ep was installed with, then the user's cache.
-std::vector<std::filesystem::path> OverlayFolders(std::string_view option);
+// Folders with : between, as option `overlays` has them.
+std::vector<std::filesystem::path> FoldersOf(std::string_view option);
+
+// Where packages are sought after those: the folder that ort_aie_ep was installed with.
+std::filesystem::path InstalledOverlays();
+
+// `name` in the user's cache of ort_aie_ep; empty for a user without a home.
+std::filesystem::path CacheFolder(std::string_view name);
 
 }  // namespace ort_aie::xrt

@@ -41,10 +41,9 @@ const char* KindOf(const std::string& name) {
 
 class XrtDevice final : public Device {
  public:
-  XrtDevice(::xrt::device device, std::string name, const char* kind, std::string_view overlays)
-      : device_(std::move(device)),
-        name_(std::move(name)),
-        overlays_(kind, OverlayFolders(overlays)) {}
+  XrtDevice(::xrt::device device, std::string name, const char* kind,
+            const std::vector<std::filesystem::path>& folders)
+      : device_(std::move(device)), name_(std::move(name)), overlays_(kind, folders) {}
 
   const std::string& name() const override { return name_; }
 
@@ -81,21 +80,28 @@ class XrtDevice final : public Device {
 
   Counters counters() const override { return CountersOfProcess(); }
 
+  void RequireOverlays() {
+    const std::lock_guard lock(mutex_);
+    AnyPackage();
+  }
+
   // Whether it is of no use to those who come.
   bool lost() const { return lost_; }
 
  private:
+  // Of a design that decodes, if there is one: its context will be wanted.
+  const Package& AnyPackage() {
+    for (const char* design : {"decode", "fused_dqp", "gemm", "flow_qkv", "dequant"}) {
+      if (const Package* package = overlays_.Find(design)) return *package;
+    }
+    return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
+  }
+
   // The bank in which buffers lie is a matter of kernels, so the first buffer takes a context.
   BufferPool& Pool() {
     const std::lock_guard lock(mutex_);
     if (pool_ == nullptr) {
-      // Designs that decode with; any other will do.
-      const Package* package = nullptr;
-      for (const char* design : {"decode", "fused_dqp", "gemm", "flow_qkv", "dequant"}) {
-        if (package == nullptr) package = overlays_.Find(design);
-      }
-      if (package == nullptr) package = &overlays_.Get("decode");
-      pool_ = std::make_shared<BufferPool>(device_, ContextOf(*package).group());
+      pool_ = std::make_shared<BufferPool>(device_, ContextOf(AnyPackage()).group());
     }
     return *pool_;
   }
@@ -134,7 +140,7 @@ class XrtDevice final : public Device {
   std::atomic<bool> lost_ = false;
 };
 
-std::shared_ptr<XrtDevice> Discover(std::string_view overlays) {
+std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& folders) {
   const unsigned count = Ask(Fault::kNoDevice, "XRT cannot look for devices",
                              [] { return ::xrt::system::enumerate_devices(); });
   std::string others;
@@ -145,7 +151,7 @@ std::shared_ptr<XrtDevice> Discover(std::string_view overlays) {
       return std::pair(std::move(opened), std::move(its_name));
     });
     if (const char* kind = KindOf(name)) {
-      return std::make_shared<XrtDevice>(std::move(device), std::move(name), kind, overlays);
+      return std::make_shared<XrtDevice>(std::move(device), std::move(name), kind, folders);
     }
     others += Concat(others.empty() ? ": " : ", ", name);
   }
@@ -156,19 +162,19 @@ std::shared_ptr<XrtDevice> Discover(std::string_view overlays) {
 
 }  // namespace
 
-std::shared_ptr<Device> OpenDevice(std::string_view overlays) {
+std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders) {
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<XrtDevice>, std::less<>> devices;
+  static std::map<std::vector<std::filesystem::path>, std::weak_ptr<XrtDevice>> devices;
   const std::lock_guard lock(mutex);
-  const auto known = devices.find(overlays);
-  if (known != devices.end()) {
-    std::shared_ptr<XrtDevice> device = known->second.lock();
-    if (device != nullptr && !device->lost()) return device;
+  std::shared_ptr<XrtDevice> device = devices[folders].lock();
+  if (device == nullptr || device->lost()) {
+    device = Discover(folders);
+    devices[folders] = device;
   }
-  std::shared_ptr<XrtDevice> device = Discover(overlays);
-  devices.insert_or_assign(std::string(overlays), device);
   return device;
 }
+
+void RequireOverlays(Device& device) { static_cast<XrtDevice&>(device).RequireOverlays(); }
 
 Counters CountersOfProcess() { return Tally::OfProcess().Read(); }
 
