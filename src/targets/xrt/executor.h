@@ -17,8 +17,8 @@ namespace ort_aie::xrt {
 struct ExecutorOptions {
   // Raise a fault of the device that a fresh context did not cure, instead of going on on the host.
   bool raise_on_error = false;
-  // Gets one line for people at the first fault of a target and one when it gives the device up.
-  // Null: stderr.
+  // Gets one line for people when a fresh context has cured a fault, the first time, and one when
+  // the device is given up. Null: stderr.
   std::function<void(const std::string& line)> report;
   // Gets what the host did for a plan and when, such as "compare cache". Null: nobody wants it.
   std::function<void(std::string_view what, std::chrono::steady_clock::time_point begin,
