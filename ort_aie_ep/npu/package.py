@@ -8,6 +8,7 @@ compiler reports.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import struct
@@ -32,7 +33,12 @@ KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every x
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
 # then the header, in which the uuid follows lengths, times, versions, mode and platform name.
 _XCLBIN_MAGIC = b"xclbin2\0"
+_XCLBIN_LENGTH = 304
 _XCLBIN_UUID = 416
+_XCLBIN_SECTIONS = 448  # their number; the table of sections follows 8 bytes later
+_SECTION = struct.Struct("<I16s4xQQ")  # struct axlf_section_header: kind, name, offset, size
+_USER_METADATA = 16  # axlf_section_kind
+_SIMULATED = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # namespace of their UUIDs
 
 
 class PackageError(DesignError):
@@ -162,6 +168,86 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
                 f"{found}; build the package again"
             )
     return package
+
+
+# --- packages for the modelled NPU -----------------------------------------------------------------
+@dataclass(frozen=True)
+class SimulatedOverlay:
+    """What stands in an overlay for the modelled NPU, in the place of a configuration.
+
+    `digest` is that of the design's manifest: an overlay that another version of this library made
+    is told by it.
+    """
+
+    design: str
+    device: str
+    digest: str
+
+    @property
+    def content(self) -> bytes:
+        """The section of the xclbin."""
+        fields = {"design": self.design, "device": self.device, "manifest": self.digest}
+        return json.dumps({"simulated": fields}).encode()
+
+    @property
+    def uuid(self) -> str:
+        """The UUID, which follows from the content."""
+        return str(uuids.uuid5(_SIMULATED, self.content.hex()))
+
+
+def simulated_overlay(design: Design) -> SimulatedOverlay:
+    """The overlay of `design` for the modelled NPU."""
+    digest = hashlib.sha256(json.dumps(manifest(design), sort_keys=True).encode()).hexdigest()
+    return SimulatedOverlay(design.name, design.device.name, digest)
+
+
+def write_simulated_package(folder: Path, design: Design) -> Package:
+    """Write a package of `design` for the modelled NPU; no compiler is needed.
+
+    Its overlay is an xclbin in form: an axlf header with a UUID, and one section that names the
+    design. Raises PackageError as `write_package` does.
+    """
+    overlay = simulated_overlay(design)
+    start = _XCLBIN_SECTIONS + 8 + _SECTION.size
+    head = bytearray(start)
+    head[: len(_XCLBIN_MAGIC)] = _XCLBIN_MAGIC
+    struct.pack_into("<i", head, 8, -1)  # no signature
+    struct.pack_into("<Q", head, _XCLBIN_LENGTH, start + len(overlay.content))
+    head[_XCLBIN_UUID : _XCLBIN_UUID + 16] = uuids.UUID(overlay.uuid).bytes
+    struct.pack_into("<I", head, _XCLBIN_SECTIONS, 1)
+    _SECTION.pack_into(
+        head, _XCLBIN_SECTIONS + 8, _USER_METADATA, b"simulated", start, len(overlay.content)
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / OVERLAY
+        path.write_bytes(head + overlay.content)
+        return write_package(folder, manifest(design, uuid=overlay.uuid), path)
+
+
+def read_simulated_overlay(path: Path) -> SimulatedOverlay:
+    """What a simulated overlay holds.
+
+    Raises PackageError for an xclbin of a real NPU, and for a file that is damaged.
+    """
+    found = xclbin_uuid(path)
+    data = path.read_bytes()
+    count = struct.unpack_from("<I", data, _XCLBIN_SECTIONS)[0] if len(data) > 456 else 0
+    if struct.unpack_from("<Q", data, _XCLBIN_LENGTH)[0] != len(data) or count < 1:
+        raise PackageError(f"{path} is damaged: its length is not the one in its header")
+    kind, name, start, size = _SECTION.unpack_from(data, _XCLBIN_SECTIONS + 8)
+    if kind != _USER_METADATA or not name.startswith(b"simulated"):
+        raise PackageError(
+            f"{path} is an overlay for a real NPU; the modelled one takes packages made with: "
+            "ort-aie kernels build --simulated"
+        )
+    try:
+        fields = json.loads(data[start : start + size])["simulated"]
+        overlay = SimulatedOverlay(fields["design"], fields["device"], fields["manifest"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PackageError(f"{path} is damaged: {error}") from error
+    if overlay.uuid != found:
+        raise PackageError(f"{path} is damaged: its UUID {found} does not fit its content")
+    return overlay
 
 
 # --- validation -----------------------------------------------------------------------------------

@@ -13,9 +13,7 @@ namespace ort_aie::xrt {
 namespace {
 
 constexpr int64_t kMaxDim = 256;
-// The queries, and the outputs, of one run; a longer prompt goes in chunks, for which the chunks
-// before are past.
-constexpr int64_t kQueryBytes = 8 << 20;
+// A prompt of more queries than one run takes goes in chunks, for which the chunks before are past.
 constexpr int64_t kChunkMultiple = 64;  // tokens
 
 // A copy of the layer's cache that holds the step's present, back in its place once it was of use.
@@ -107,7 +105,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const AttentionStep& step,
                      batch.OnHost(step.present_value, Bytes(step, present, step.cache_type));
   if (!ready || !batch.HasRoom(1)) return false;
   {
-    const Span span(engine, "write present");
+    const Timed timed(engine, "write present");
     host::WritePresent(step, engine.kernels(), threads);
   }
   const auto lease = std::make_shared<CacheLease>(engine, step, threads);
@@ -147,13 +145,13 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& t
   const npu::Manifest* manifest = engine.device().Overlay(kFlowQkv);
   Require(manifest != nullptr, "there is no overlay flow_qkv");
   {
-    const Span span(engine, "write present");
+    const Timed timed(engine, "write present");
     host::WritePresent(step, engine.kernels(), threads);
   }
   CacheLease lease(engine, step, threads);
   const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
-  const int64_t most =
-      std::max(kChunkMultiple, kQueryBytes / (2 * width) / kChunkMultiple * kChunkMultiple);
+  const int64_t most = std::max(
+      kChunkMultiple, engine.options().query_bytes / (2 * width) / kChunkMultiple * kChunkMultiple);
   for (int64_t b = 0; b < step.batch; ++b) {
     const auto i = static_cast<size_t>(b);
     const int64_t tokens = step.total_length[i] - step.past_length[i];
@@ -177,7 +175,7 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& t
                                  {"v", {2, lease->ValueOffset(b)}},
                                  {"o", {1, 0}}}};
       const auto bytes = static_cast<size_t>(ArgumentBytes(*manifest, attention, "q"));
-      const auto q = engine.pool().Take(bytes), o = engine.pool().Take(bytes);
+      const auto q = engine.device().Allocate(bytes), o = engine.device().Allocate(bytes);
       auto* queries = reinterpret_cast<uint16_t*>(q->host());
       const int64_t token = b * step.sequence + first;
       threads.ParallelFor(count, [&](int64_t t) noexcept {

@@ -43,7 +43,8 @@ Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
 void Batch::Run() {
   const int64_t inputs = sizes_[kInputs], results = sizes_[kResults];
   const int64_t starts[kRegions] = {0, inputs, inputs + results};
-  const auto arena = engine_.pool().Take(static_cast<size_t>(inputs + results + sizes_[kScratch]));
+  const auto arena =
+      engine_.device().Allocate(static_cast<size_t>(inputs + results + sizes_[kScratch]));
   for (npu::Invocation& invocation : plan_) {
     for (auto& [name, view] : invocation.arguments) {
       if (view.argument < 0) view = {0, starts[view.argument - kFirstRegion] + view.offset};

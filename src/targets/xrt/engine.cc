@@ -8,9 +8,6 @@
 namespace ort_aie::xrt {
 namespace {
 
-constexpr size_t kLeastBytes = 64 * 1024;
-constexpr size_t kIdleBuffers = 8;
-
 uint64_t NextGeneration() {
   static std::atomic<uint64_t> last = 0;
   return ++last;
@@ -18,60 +15,22 @@ uint64_t NextGeneration() {
 
 }  // namespace
 
-BufferPool::BufferPool(std::shared_ptr<Device> device)
-    : device_(std::move(device)), shelf_(std::make_shared<Shelf>()) {}
-
-std::shared_ptr<Buffer> BufferPool::Take(size_t bytes) {
-  std::shared_ptr<Shelf> shelf;
-  {
-    const std::lock_guard lock(mutex_);
-    shelf = shelf_;
-  }
-  const size_t size = std::bit_ceil(std::max(bytes, kLeastBytes));
-  std::shared_ptr<Buffer> own;
-  {
-    const std::lock_guard lock(shelf->mutex);
-    const auto found = std::ranges::find_if(
-        shelf->idle, [&](const auto& buffer) { return buffer->size() == size; });
-    if (found != shelf->idle.end()) {
-      own = std::move(*found);
-      shelf->idle.erase(found);
-    }
-  }
-  if (own == nullptr) own = device_->Allocate(size);
-  Buffer* buffer = own.get();
-  return {buffer, [own = std::move(own), shelf = std::weak_ptr(shelf)](Buffer*) mutable {
-            const auto home = shelf.lock();
-            if (home == nullptr) return;
-            const std::lock_guard lock(home->mutex);
-            home->idle.push_back(std::move(own));
-            if (home->idle.size() > kIdleBuffers) home->idle.erase(home->idle.begin());
-          }};
-}
-
-void BufferPool::Clear() {
-  const std::lock_guard lock(mutex_);
-  shelf_ = std::make_shared<Shelf>();
-}
-
 Engine::Engine(std::shared_ptr<Device> device, const ExecutorOptions& options)
     : device_(std::move(device)),
       options_(options),
       kernels_(host::SelectedKernels()),
-      pool_(device_),
       generation_(NextGeneration()) {}
 
 void Engine::Renew(uint64_t generation) {
   const std::lock_guard lock(renewing_);
   if (generation_ != generation) return;
   generation_ = NextGeneration();
-  pool_.Clear();
   device_->Reset();
 }
 
 void Engine::Run(std::string_view design, const npu::Plan& plan,
                  std::span<Buffer* const> arguments) {
-  const Span span(*this, "run");
+  const Timed timed(*this, "run");
   device_->Run(design, plan, arguments);
 }
 

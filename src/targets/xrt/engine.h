@@ -1,4 +1,4 @@
-// What the parts of the executor share: the device, buffers that are used again, counters.
+// What the parts of the executor share: the device, scratch memory, counters.
 #pragma once
 
 #include <atomic>
@@ -17,34 +17,12 @@
 
 namespace ort_aie::xrt {
 
-// Buffers of activations. What is in one is whatever its last user left.
-class BufferPool {
- public:
-  explicit BufferPool(std::shared_ptr<Device> device);
-
-  // At least `bytes`; back in the pool when the last pointer to it goes.
-  std::shared_ptr<Buffer> Take(size_t bytes);
-  // Forgets all buffers, also those that are out.
-  void Clear();
-
- private:
-  struct Shelf {
-    std::mutex mutex;
-    std::vector<std::shared_ptr<Buffer>> idle;
-  };
-
-  std::shared_ptr<Device> device_;
-  std::mutex mutex_;  // guards which shelf it is
-  std::shared_ptr<Shelf> shelf_;
-};
-
 class Engine {
  public:
   Engine(std::shared_ptr<Device> device, const ExecutorOptions& options);
 
   Device& device() const { return *device_; }
   const host::Kernels& kernels() const { return kernels_; }
-  BufferPool& pool() { return pool_; }
   const ExecutorOptions& options() const { return options_; }
 
   // Names the engine, among all of the process, and what the device's memory holds of its buffers:
@@ -77,7 +55,6 @@ class Engine {
   std::shared_ptr<Device> device_;
   const ExecutorOptions options_;
   const host::Kernels& kernels_;
-  BufferPool pool_;
   std::atomic<uint64_t> generation_;
   std::mutex renewing_;
   mutable std::mutex mutex_;  // of the counters
@@ -89,14 +66,14 @@ class Engine {
 };
 
 // Tells who traces how long it lived.
-class Span {
+class Timed {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Span(const Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
-  Span(const Span&) = delete;
-  Span& operator=(const Span&) = delete;
-  ~Span() {
+  Timed(const Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() {
     if (engine_.options().trace) engine_.options().trace(what_, begin_, Clock::now());
   }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }

@@ -145,12 +145,11 @@ class Executor final : public XrtTarget {
   }
 
   void Report(const std::string& fault, const char* outcome) const {
-    const std::string line =
-        Concat("ort_aie: ", engine_.device().name(), ": ", fault, "; ", outcome);
+    const std::string line = Concat(engine_.device().name(), ": ", fault, "; ", outcome);
     if (engine_.options().report) {
       engine_.options().report(line);
     } else {
-      std::fprintf(stderr, "%s\n", line.c_str());
+      std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
     }
   }
 

@@ -24,6 +24,11 @@ struct ExecutorOptions {
   std::function<void(std::string_view what, std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point end)>
       trace;
+
+  // What a prompt takes of the device's memory at most: dequantised weights of one matrix; rows of
+  // activations or of products; queries or outputs of attention. A larger matrix is done in bands
+  // of out-features, a longer prompt in chunks.
+  int64_t weight_bytes = 128 << 20, row_bytes = 32 << 20, query_bytes = 8 << 20;
 };
 
 // What a target has done since it was made.

@@ -48,7 +48,7 @@ int64_t KvCopy::ShadowOffset(bool values, int64_t head) const {
 }
 
 bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const {
-  const Span span(engine_, "compare cache");
+  const Timed timed(engine_, "compare cache");
   const auto row_bytes = dim_ * static_cast<int64_t>(SizeOf(type_));
   const auto equal = [&](bool values, int64_t head, int64_t first, int64_t count) {
     const int64_t offset = first * row_bytes;
@@ -74,7 +74,7 @@ bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) c
   }
   engine_.Count([&](ExecutorCounters& counters) {
     counters.cache_bytes_compared += compared;
-    counters.compare_seconds += span.seconds();
+    counters.compare_seconds += timed.seconds();
   });
   return same;
 }
@@ -123,7 +123,7 @@ void KvCopy::Convert(const AttentionStep& step, bool values, int64_t head, int64
 
 void KvCopy::Update(const AttentionStep& step, const ThreadPool& threads) {
   Grow(step);
-  const Span span(engine_, "send cache");
+  const Timed timed(engine_, "send cache");
   present_ = step.present_key;
   const auto from = [&](size_t b) { return std::min(rows_[b], step.past_length[b]); };
   const int64_t heads = batch_ * kv_heads_;

@@ -22,11 +22,6 @@ constexpr int64_t kGemmLeastRows = 64;
 constexpr int64_t kGluLeast = 256;
 constexpr int64_t kRmsMultiple = 128;
 
-// What a prompt's projection takes of the device's memory at most: dequantised weights of one
-// matrix, activations, products. A larger matrix is done in bands of out-features, a longer prompt
-// in runs of rows.
-constexpr int64_t kWeightBytes = 128 << 20;
-constexpr int64_t kRowBytes = 32 << 20;
 constexpr int64_t kRowMultiple = 512;  // rows of C that eight columns compute in a pass
 
 int64_t WeightBytes(const MatMulStep& step) {
@@ -146,7 +141,7 @@ std::string WhyNotProjection(Engine& engine, const MatMulStep& step) {
   } else if (engine.device().Overlay(kDequant) == nullptr) {
     return "no overlay dequant";
   } else if (engine.device().Overlay(kGemm) == nullptr) {
-    return "no overlay gemm_bf16";
+    return "no overlay gemm";
   }
   return "";
 }
@@ -217,23 +212,25 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
   const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
   const int64_t block_rows = n / q4nx::kBlockRows, row_blocks = k / q4nx::kBlockCols;
 
-  const int64_t most_block_rows = kWeightBytes / (2 * k * q4nx::kBlockRows);
+  const int64_t most_block_rows = std::max(
+      engine.options().weight_bytes / (2 * k * q4nx::kBlockRows), 2 * kLeastN / q4nx::kBlockRows);
   const int64_t bands = CeilDiv(block_rows, most_block_rows);
   const int64_t band_blocks = CeilDiv(block_rows, bands);
   const int64_t band_n = band_blocks * q4nx::kBlockRows;
   const int64_t widest = 2 * std::max(k, gated ? 2 * band_n : band_n);  // bytes of a row
-  const int64_t run_rows =
-      std::min(step.rows, std::max(kRowMultiple, kRowBytes / widest / kRowMultiple * kRowMultiple));
+  const int64_t run_rows = std::min(
+      step.rows,
+      std::max(kRowMultiple, engine.options().row_bytes / widest / kRowMultiple * kRowMultiple));
   const auto padded_rows = [](int64_t rows) { return std::max(rows, kGemmLeastRows); };
 
   const PinnedWeights pinned = Pin(engine, step);
   const auto scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), gated);
-  const auto a = engine.pool().Take(static_cast<size_t>(2 * k * padded_rows(run_rows)));
-  const auto c =
-      engine.pool().Take(static_cast<size_t>(2 * band_n * padded_rows(run_rows) * (gated ? 2 : 1)));
+  const auto a = engine.device().Allocate(static_cast<size_t>(2 * k * padded_rows(run_rows)));
+  const auto c = engine.device().Allocate(
+      static_cast<size_t>(2 * band_n * padded_rows(run_rows) * (gated ? 2 : 1)));
 
   const auto load_rows = [&](int64_t first, int64_t rows) {
-    const Span span(engine, "activations");
+    const Timed timed(engine, "activations");
     auto* to = reinterpret_cast<uint16_t*>(a->host());
     const float* norm_weight = NormWeight(kernels, step);
     threads.ParallelFor(padded_rows(rows), [&](int64_t row) noexcept {
@@ -274,7 +271,7 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
       }
       engine.Run(kGemm, gemm, arguments);
       c->FromDevice(0, static_cast<size_t>(2 * c_elements * (gated ? 2 : 1)));
-      const Span span(engine, "results");
+      const Timed timed(engine, "results");
       const auto* products = reinterpret_cast<const uint16_t*>(c->host());
       const int64_t n0 = first_block * q4nx::kBlockRows;
       const int64_t count = std::min(band_n, step.n - n0);

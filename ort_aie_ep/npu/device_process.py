@@ -1,0 +1,301 @@
+"""The modelled NPU as a process of its own: what the stand-in of XRT starts, and talks to.
+
+    python -m ort_aie_ep.npu.device_process --device npu2 --socket 3 --memory 4
+
+The memory of the device is a memfd that both map; requests and replies are JSON objects, one a
+line, over a socket. A request that works is answered with {"ok": true, ...}, another one with
+{"ok": false, "kind": ..., "error": ...}:
+
+    {"op": "hello"}                                     device, name
+    {"op": "load", "overlay": path, "uuid": u}          context
+    {"op": "run", "context": n, "words": [offset, count], "arguments": [[offset, bytes], ...]}
+                                                        seconds of the device
+    {"op": "release", "context": n}
+    {"op": "packages", "folder": path}                  designs
+    {"op": "stop"}
+
+The kind of a failed run is "timeout", if the watchdog of the device has ended it, or "error". After
+either the array is configured anew. Who kills this process has pulled out the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import Device, device
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.npu.machine import Process
+from ort_aie_ep.npu.package import (
+    MANIFEST,
+    OVERLAY,
+    PackageError,
+    read_simulated_overlay,
+    simulated_overlay,
+    write_simulated_package,
+    xclbin_uuid,
+)  # fmt: skip
+from ort_aie_ep.npu.simulator import Machine
+
+WATCHDOG = 2.0  # seconds a run may take: the driver's `timeout_in_sec`
+GARBAGE = 0xFF  # what a run that failed leaves: not-a-number as bf16, fp16 and fp32
+
+NAMES = {"aie2": "NPU Phoenix (simulated)", "aie2p": "NPU Strix (simulated)"}
+
+_PR_SET_PDEATHSIG = 1
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class WatchdogError(SimulationError):
+    """A run that took longer than the driver lets it."""
+
+
+class Span(NamedTuple):
+    """A part of the device's memory, in bytes."""
+
+    offset: int
+    bytes: int
+
+
+@dataclass
+class Context:
+    """The array as one hardware context has it; None is an overlay made for another NPU.
+
+    That configures nothing, so its runs complete and write nothing.
+    """
+
+    design: Design | None
+    machine: Machine | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Configure the array anew."""
+        self.machine = None if self.design is None else Machine(self.design)
+
+    def run(self, words: npt.NDArray[np.uint32], arguments: list[tuple[str, Bytes]]) -> float:
+        """Execute a stream; seconds of the device.
+
+        Raises WatchdogError, SimulationError or StreamError; then the context must be reset.
+        """
+        if self.machine is None:
+            return 0.0
+        _start_watchdog(self.machine)
+        try:
+            return self.machine.run(words, arguments).seconds
+        except SimulationError as error:
+            if str(error).startswith("deadlock"):  # to the driver: a run that does not end
+                raise WatchdogError(str(error)) from error
+            raise
+
+
+def _start_watchdog(machine: Machine) -> None:
+    """Let the run that comes next fail after `WATCHDOG` seconds of the device."""
+    env = machine.env
+
+    def watchdog() -> Process:
+        yield env.timeout(WATCHDOG)
+        if env.peek() != float("inf"):  # otherwise the run is over, or stands still for ever
+            machine.failed.append(WatchdogError(f"the run is not over after {WATCHDOG} s"))
+
+    env.process(watchdog())
+
+
+def designs_for(target: Device) -> dict[str, Design]:
+    """By name, the designs that exist for a device."""
+    from ort_aie_ep.aie_kernels.build import find_designs
+
+    found = {}
+    for name, build in find_designs().items():
+        try:
+            found[name] = build(target)
+            simulated_overlay(found[name])
+        except DesignError:  # its kernels or its layout are not for this one
+            found.pop(name, None)
+    return found
+
+
+def write_packages(folder: Path, target: Device) -> list[str]:
+    """Write the packages of all designs for the modelled NPU; those that are there are kept.
+
+    Gives their names. `folder` is the one of the device: a package is `folder`/`name`.
+    """
+    designs = designs_for(target)
+    for name, design in designs.items():
+        if not _has(folder / name, design):
+            try:
+                write_simulated_package(folder / name, design)
+            except OSError:
+                if not _has(folder / name, design):  # another process was as fast
+                    raise
+    return list(designs)
+
+
+def _has(folder: Path, design: Design) -> bool:
+    try:
+        return (folder / MANIFEST).is_file() and (
+            xclbin_uuid(folder / OVERLAY) == simulated_overlay(design).uuid
+        )
+    except (PackageError, OSError):
+        return False
+
+
+class DeviceProcess:
+    """The modelled device: its contexts, and what is asked of it. `memory` is (n,) uint8."""
+
+    def __init__(self, target: Device, memory: Bytes) -> None:
+        self._device = target
+        self._memory = memory
+        self._contexts: dict[int, Context] = {}
+        self._next = 1
+        self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "hello": self._hello,
+            "load": self._load,
+            "run": self._run,
+            "release": self._release,
+            "packages": self._packages,
+        }
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The reply to a request; never raises for what a request can do wrong."""
+        operation = self._operations.get(request.get("op", ""))
+        if operation is None:
+            known = ", ".join(self._operations)
+            return _failure("error", f"unknown request {request.get('op')!r}; known: {known}")
+        try:
+            return {"ok": True, **operation(request)}
+        except WatchdogError as error:
+            return _failure("timeout", str(error))
+        except (AieError, OSError, KeyError, TypeError, ValueError) as error:
+            return _failure("error", f"{type(error).__name__}: {error}")
+
+    def _hello(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"device": self._device.name, "name": NAMES[self._device.architecture]}
+
+    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        path = Path(request["overlay"])
+        overlay = read_simulated_overlay(path)
+        if overlay.uuid != request["uuid"]:
+            raise PackageError(
+                f"{path} is the overlay {overlay.uuid}, and {request['uuid']} was registered"
+            )
+        design = None if request.get("wrong") else self._design(path)
+        self._contexts[self._next] = Context(design)
+        self._next += 1
+        return {"context": self._next - 1}
+
+    def _design(self, path: Path) -> Design | None:
+        from ort_aie_ep.aie_kernels.build import make_design
+
+        overlay = read_simulated_overlay(path)
+        target = device(overlay.device)
+        if target.generation != self._device.generation:
+            return None
+        if target.columns > self._device.columns:
+            raise PackageError(
+                f"{path} is for {target.columns} columns; {self._device.name} has "
+                f"{self._device.columns}"
+            )
+        design = make_design(overlay.design, target)
+        if simulated_overlay(design) != overlay:
+            raise PackageError(
+                f"{path} was made by another version of ort_aie_ep; delete the package, and it is "
+                "made again"
+            )
+        return design
+
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        context = self._contexts[request["context"]]
+        offset, count = request["words"]
+        words = self._view(Span(offset, 4 * count)).view(np.uint32)
+        arguments = [
+            (f"argument {i}", self._view(Span(*span)))
+            for i, span in enumerate(request["arguments"])
+        ]
+        fault = request.get("fault")
+        before = [data.copy() for _, data in arguments] if fault else []
+        try:
+            seconds = context.run(words, arguments)
+        except (SimulationError, StreamError):
+            context.reset()
+            raise
+        if fault:
+            for (_, data), old in zip(arguments, before, strict=True):
+                data[data != old] = GARBAGE
+            context.reset()
+            text = f"injected fault: {fault}"
+            raise WatchdogError(text) if fault == "timeout" else SimulationError(text)
+        return {"seconds": seconds}
+
+    def _view(self, span: Span) -> Bytes:
+        if not 0 <= span.offset <= span.offset + span.bytes <= self._memory.size:
+            raise ValueError(f"{span} is outside of the memory of {self._memory.size} bytes")
+        return self._memory[span.offset : span.offset + span.bytes]
+
+    def _release(self, request: dict[str, Any]) -> dict[str, Any]:
+        del self._contexts[request["context"]]
+        return {}
+
+    def _packages(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"designs": write_packages(Path(request["folder"]), self._device)}
+
+
+def _failure(kind: str, text: str) -> dict[str, Any]:
+    return {"ok": False, "kind": kind, "error": text}
+
+
+def serve(process: DeviceProcess, reader: TextIO, writer: TextIO) -> None:
+    """Answer requests until a stop, or until the other end closes."""
+    for line in reader:
+        request = json.loads(line)
+        if request.get("op") == "stop":
+            return
+        writer.write(json.dumps(process.answer(request)) + "\n")
+        writer.flush()
+
+
+def main() -> None:
+    """Serve the process that has started this one, and end with it."""
+    parser = argparse.ArgumentParser(description="The modelled NPU, for the stand-in of XRT.")
+    parser.add_argument("--device", required=True, help="a device of `ort-aie kernels list`")
+    parser.add_argument("--socket", type=int, required=True, help="file descriptor of the requests")
+    parser.add_argument("--memory", type=int, required=True, help="file descriptor of the memory")
+    arguments = parser.parse_args()
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the group; the host decides
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with (
+        socket.socket(fileno=arguments.socket) as channel,
+        channel.makefile("r", encoding="utf-8") as reader,
+        channel.makefile("w", encoding="utf-8") as writer,
+    ):
+        shared = mmap.mmap(arguments.memory, os.fstat(arguments.memory).st_size)
+        memory = np.frombuffer(shared, dtype=np.uint8)
+        try:
+            target = device(arguments.device)
+        except DesignError as error:
+            json.loads(reader.readline())
+            writer.write(json.dumps(_failure("error", str(error))) + "\n")
+            return
+        serve(DeviceProcess(target, memory), reader, writer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+#include "targets/sim/xrt_standin/run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "targets/sim/xrt_standin/faults.h"
+
+namespace ort_aie::sim {
+
+void Command::Finish(ert_cmd_state state, double seconds, std::string error) {
+  std::vector<std::shared_ptr<xrt::bo_impl>> released;
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = state;
+    seconds_ = seconds;
+    error_ = std::move(error);
+    done_ = true;
+    released.swap(held_);
+  }
+  changed_.notify_all();
+}
+
+bool Command::Begin() {
+  const std::lock_guard lock(mutex_);
+  if (done_) return false;
+  state_ = ERT_CMD_STATE_RUNNING;
+  return true;
+}
+
+bool Command::Cancel() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_ || state_ != ERT_CMD_STATE_QUEUED) return false;
+  }
+  Finish(ERT_CMD_STATE_ABORT, 0, "aborted");
+  return true;
+}
+
+ert_cmd_state Command::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+std::string Command::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+bool Command::Wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_; });  // the child's patience bounds it
+  if (state_ == ERT_CMD_STATE_NORESPONSE) ThrowIoctl(ENODEV, "WAIT_CMD");
+  const double limit = std::chrono::duration<double>(timeout).count();
+  if (limit > 0 && seconds_ > limit) {
+    seconds_ -= limit;
+    return false;
+  }
+  seconds_ = 0;
+  return true;
+}
+
+namespace {
+
+// On the child's thread: gives a command to the device and waits for its end.
+void Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& context, int resets,
+             Command& command, Json request) {
+  if (!command.Begin()) return;
+  if (context.resets() != resets) {
+    command.Finish(ERT_CMD_STATE_ABORT, 0, "the context was reset");
+    return;
+  }
+  Faults& faults = Faults::Get();
+  const bool timeout = faults.Happens("run_timeout");
+  const bool error = faults.Happens("run_error");
+  if (faults.Happens("device_removed")) conversation.Kill();
+  if (timeout || error) request["fault"] = timeout ? "timeout" : "error";
+  try {
+    const Json reply = conversation.Ask(request);
+    ++Totals::Get().runs;
+    double seconds = reply.value("seconds", 0.0);
+    ert_cmd_state state = ERT_CMD_STATE_COMPLETED;
+    if (!reply.value("ok", false)) {
+      const bool late = reply.value("kind", "") == "timeout";
+      state = late ? ERT_CMD_STATE_TIMEOUT : ERT_CMD_STATE_ERROR;
+      seconds = late ? 2.0 : 0.0;  // the driver's watchdog
+      if (late) context.CountReset();
+    }
+    Totals::Get().device_nanoseconds += static_cast<int64_t>(seconds * 1e9);
+    command.Finish(state, seconds, reply.value("error", ""));
+  } catch (const std::exception& lost) {
+    npu.Remove();
+    command.Finish(ERT_CMD_STATE_NORESPONSE, 0, lost.what());
+  }
+}
+
+}  // namespace
+}  // namespace ort_aie::sim
+
+namespace xrt {
+
+using ort_aie::sim::Command;
+using ort_aie::sim::Json;
+using ort_aie::sim::kBuffers;
+using ort_aie::sim::kFirstBuffer;
+using ort_aie::sim::kInstructionCount;
+using ort_aie::sim::kInstructions;
+using ort_aie::sim::kOpcode;
+using ort_aie::sim::Throw;
+using ort_aie::sim::ThrowIoctl;
+
+// --- xrt::kernel ----------------------------------------------------------------------------------------
+kernel_impl::kernel_impl(hw_context ctx, std::string kernel_name)
+    : context(std::move(ctx)), name(std::move(kernel_name)) {
+  if (!context.get_handle()->xclbin.get_kernel(name)) {
+    Throw(EINVAL, "No kernel '" + name + "' in the xclbin");
+  }
+}
+
+kernel::kernel(const xrt::hw_context& ctx, const std::string& name)
+    : handle(std::make_shared<kernel_impl>(ctx, name)) {}
+
+kernel::~kernel() = default;
+
+int kernel::group_id(int argno) const {
+  const uint8_t slot = handle->context.get_handle()->slot;
+  if (argno == kInstructions) return static_cast<int>(MemoryGroup(slot, kInstructionBank));
+  if (argno >= kFirstBuffer && argno < kFirstBuffer + kBuffers) {
+    return static_cast<int>(MemoryGroup(slot, kHostBank));
+  }
+  Throw(EINVAL, "No memory group for kernel argument " + std::to_string(argno));
+}
+
+uint32_t kernel::offset(int argno) const {
+  constexpr uint32_t kOffsets[] = {0x00, 0x08, 0x10, 0x14, 0x1C, 0x24, 0x2C, 0x34};
+  if (argno < 0 || argno >= static_cast<int>(std::size(kOffsets))) {
+    Throw(EINVAL, "No kernel argument " + std::to_string(argno));
+  }
+  return kOffsets[argno];
+}
+
+std::string kernel::get_name() const { return handle->name; }
+
+xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
+
+// --- one run --------------------------------------------------------------------------------------------
+// As much of the value as the argument is large.
+void run_impl::SetValue(int index, const void* value, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  switch (index) {
+    case kOpcode:
+      opcode_ = 0;
+      std::memcpy(&opcode_, value, std::min(bytes, sizeof(opcode_)));
+      break;
+    case kInstructionCount:
+      count_ = 0;
+      std::memcpy(&count_, value, std::min(bytes, sizeof(count_)));
+      break;
+    default:
+      Throw(EINVAL, "kernel argument " + std::to_string(index) +
+                        " is a buffer or does not exist; got a value for it");
+  }
+}
+
+void run_impl::SetBuffer(int index, const bo& buffer) {
+  const std::shared_ptr<bo_impl>& memory = buffer.get_handle();
+  const std::string argument = "kernel argument " + std::to_string(index);
+  if (!memory) Throw(EINVAL, argument + ": an empty buffer");
+  const bool data = index >= kFirstBuffer && index < kFirstBuffer + kBuffers;
+  if (index != kInstructions && !data) {
+    Throw(EINVAL, argument + " is no buffer; the kernel takes instructions as 1 and data as 3 to " +
+                      std::to_string(kFirstBuffer + kBuffers - 1));
+  }
+  if (memory->instructions() == data) {
+    Throw(EINVAL, argument + (data ? " needs a host_only buffer" : " needs a cacheable buffer"));
+  }
+  if (memory->device != kernel->context.get_handle()->device.get_handle()) {
+    Throw(EINVAL, argument + ": the buffer is of another device");
+  }
+  const std::lock_guard lock(mutex_);
+  (data ? buffers_[static_cast<size_t>(index - kFirstBuffer)] : instructions_) = memory;
+}
+
+Json run_impl::Request() const {
+  // As the firmware would: what is nonsense to it ends in an error, not here.
+  Json words = Json::array({0, uint64_t{1} << 62});
+  if (opcode_ == ort_aie::sim::kTransaction && instructions_ &&
+      count_ <= instructions_->size / sizeof(uint32_t)) {
+    words = Json::array({instructions_->device_offset(), count_});
+  }
+  Json arguments = Json::array();
+  for (const std::shared_ptr<bo_impl>& buffer : buffers_) {
+    arguments.push_back(buffer ? Json::array({buffer->device_offset(), buffer->size})
+                               : Json::array({0, 0}));
+  }
+  return {{"op", "run"},
+          {"context", kernel->context.get_handle()->id},
+          {"words", std::move(words)},
+          {"arguments", std::move(arguments)}};
+}
+
+void run_impl::Start() {
+  const std::shared_ptr<hw_context_impl> context = kernel->context.get_handle();
+  const std::shared_ptr<xrt_core::device> device = context->device.get_handle();
+  device->RequirePresent("EXEC_CMD");
+  std::shared_ptr<Command> command;
+  Json request;
+  {
+    const std::lock_guard lock(mutex_);
+    if (command_) {
+      const ert_cmd_state state = command_->state();
+      if (state == ERT_CMD_STATE_QUEUED || state == ERT_CMD_STATE_RUNNING) {
+        throw std::runtime_error("bad command state, can't launch");
+      }
+    }
+    std::vector<std::shared_ptr<bo_impl>> held(buffers_.begin(), buffers_.end());
+    held.push_back(instructions_);
+    command = command_ = std::make_shared<Command>(std::move(held));
+    request = Request();
+  }
+  const int resets = context->BeginCommand();
+  device->child().Post([device, context, resets, command, request = std::move(request)](
+                           ort_aie::sim::Conversation& conversation) {
+    ort_aie::sim::Execute(conversation, *device, *context, resets, *command, request);
+    context->EndCommand();
+  });
+}
+
+std::shared_ptr<Command> run_impl::Last() const {
+  const std::lock_guard lock(mutex_);
+  if (!command_) throw std::runtime_error("the run was never started");
+  return command_;
+}
+
+// --- xrt::run -------------------------------------------------------------------------------------------
+class run::command_error_impl {
+ public:
+  ert_cmd_state state;
+  std::string message;
+};
+
+run::command_error::command_error(ert_cmd_state state, const std::string& what)
+    : detail::pimpl<command_error_impl>(
+          std::make_shared<command_error_impl>(command_error_impl{state, what})) {}
+
+run::command_error::command_error(const xrt::run& run, const std::string& what)
+    : command_error(run.state(), what) {}
+
+ert_cmd_state run::command_error::get_command_state() const { return handle->state; }
+
+const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
+
+run::aie_error::aie_error(const xrt::run& run, const std::string& what)
+    : command_error(run, what) {}
+
+run::run(const kernel& krnl) : handle(std::make_shared<run_impl>(krnl.get_handle())) {}
+
+run::~run() = default;
+
+void run::start() {
+  if (handle->listed) throw std::runtime_error("a run in a runlist is started by the list");
+  handle->Start();
+}
+
+// What the device has begun it ends, or the watchdog does.
+ert_cmd_state run::abort() {
+  const std::shared_ptr<Command> command = handle->Last();
+  if (!command->Cancel()) command->Wait(std::chrono::milliseconds(0));
+  return command->state();
+}
+
+ert_cmd_state run::wait(const std::chrono::milliseconds& timeout) const {
+  const std::shared_ptr<Command> command = handle->Last();
+  return command->Wait(timeout) ? command->state() : ERT_CMD_STATE_TIMEOUT;
+}
+
+std::cv_status run::wait2(const std::chrono::milliseconds& timeout) const {
+  const std::shared_ptr<Command> command = handle->Last();
+  if (!command->Wait(timeout)) return std::cv_status::timeout;
+  if (command->state() != ERT_CMD_STATE_COMPLETED) throw aie_error(*this, command->error());
+  return std::cv_status::no_timeout;
+}
+
+ert_cmd_state run::state() const { return handle->Last()->state(); }
+
+void run::set_arg_at_index(int index, const void* value, size_t bytes) {
+  handle->SetValue(index, value, bytes);
+}
+
+void run::set_arg_at_index(int index, const xrt::bo& buffer) { handle->SetBuffer(index, buffer); }
+
+int run::get_arg_index(const std::string& name) const {
+  constexpr const char* kNames[] = {"opcode", "instr", "ninstr", "bo0",
+                                    "bo1",    "bo2",   "bo3",    "bo4"};
+  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) Throw(EINVAL, "No kernel argument named '" + name + "'");
+  return static_cast<int>(found - std::begin(kNames));
+}
+
+}  // namespace xrt
