@@ -128,9 +128,9 @@ std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions
   std::erase_if(targets, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<const Target>& known = targets[{library, options, session}];
   if (std::shared_ptr<const Target> target = known.lock()) return target;
-  const std::string text = Concat("{\"on_device_error\":", Quoted(options.on_device_error),
-                                  ",\"log\":", Quoted(options.log),
-                                  ",\"overlays\":", Quoted(options.overlays), "}");
+  const std::string text =
+      Concat("{\"on_device_error\":", Quoted(options.on_device_error),
+             ",\"log\":", Quoted(options.log), ",\"overlays\":", Quoted(options.overlays), "}");
   char* error = nullptr;
   const Target* opened = functions.open(text.c_str(), &error);
   if (opened == nullptr) {
@@ -145,8 +145,7 @@ bool HasNpu() {
   const char* other = std::getenv("ORT_AIE_SYSFS");
   const fs::path sys = other != nullptr && *other != '\0' ? other : "/sys";
   std::error_code error;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(sys / "class" / "accel", error)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(sys / "class" / "accel", error)) {
     std::string vendor;
     std::ifstream(entry.path() / "device" / "vendor") >> vendor;
     if (vendor == "0x1022") return true;

@@ -39,8 +39,8 @@ void ThrowFault(Fault fault, std::string_view what, const std::exception& error)
     default:
       break;
   }
-  throw DeviceError(fault, Concat(what, ": ", error.what(),
-                                  fault == Fault::kAllocation ? MemoryLimit() : ""));
+  throw DeviceError(
+      fault, Concat(what, ": ", error.what(), fault == Fault::kAllocation ? MemoryLimit() : ""));
 }
 
 }  // namespace ort_aie::xrt

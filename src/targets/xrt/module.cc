@@ -61,9 +61,9 @@ void Prepare(const std::vector<std::filesystem::path>& folders) {
   if (written.contains(folders.back())) return;
   char error[1024] = "";
   if (ort_aie_sim_write_packages(folders.back().c_str(), error, sizeof(error)) != 0) {
-    throw DeviceError(Fault::kNoOverlay, Concat("the packages of the modelled NPU cannot be ",
-                                                "written to ", folders.back().string(), ": ",
-                                                error));
+    throw DeviceError(Fault::kNoOverlay,
+                      Concat("the packages of the modelled NPU cannot be ", "written to ",
+                             folders.back().string(), ": ", error));
   }
   written.insert(folders.back());
 }
@@ -211,7 +211,6 @@ ORT_AIE_EXPORT char* ort_aie_target_counters() {
   return strdup(ort_aie::xrt::CountersText().c_str());
 }
 
-static_assert(
-    std::is_same_v<decltype(ort_aie_open_target), ort_aie::OpenTargetFunction> &&
-    std::is_same_v<decltype(ort_aie_close_target), ort_aie::CloseTargetFunction> &&
-    std::is_same_v<decltype(ort_aie_target_counters), ort_aie::TargetCountersFunction>);
+static_assert(std::is_same_v<decltype(ort_aie_open_target), ort_aie::OpenTargetFunction> &&
+              std::is_same_v<decltype(ort_aie_close_target), ort_aie::CloseTargetFunction> &&
+              std::is_same_v<decltype(ort_aie_target_counters), ort_aie::TargetCountersFunction>);

@@ -1,5 +1,5 @@
-// What libort_aie_xrt.so and libort_aie_sim.so export: targets/loader.cc calls it. Texts are JSON in
-// UTF-8; those that are returned are for free().
+// What libort_aie_xrt.so and libort_aie_sim.so export: targets/loader.cc calls it. Texts are JSON
+// in UTF-8; those that are returned are for free().
 #pragma once
 
 #include "targets/target.h"

@@ -9,8 +9,9 @@
 
 namespace ort_aie::xrt {
 
-// The NPU of this machine, with the packages of these folders (see Overlays): one object for all who
-// ask with the same folders, for as long as one of them keeps it. Throws DeviceError: kNoDevice.
+// The NPU of this machine, with the packages of these folders (see Overlays): one object for all
+// who ask with the same folders, for as long as one of them keeps it. Throws DeviceError:
+// kNoDevice.
 std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders);
 
 // Throws DeviceError, kNoOverlay or kWrongOverlay, unless a device of OpenDevice has some package.

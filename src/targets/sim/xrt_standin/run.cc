@@ -8,13 +8,14 @@
 
 namespace ort_aie::sim {
 
-void Command::Finish(ert_cmd_state state, double seconds, std::string error) {
+void Command::Finish(ert_cmd_state state, double seconds, std::string error, uint32_t operation) {
   std::vector<std::shared_ptr<xrt::bo_impl>> released;
   {
     const std::lock_guard lock(mutex_);
     state_ = state;
     seconds_ = seconds;
     error_ = std::move(error);
+    operation_ = operation;
     done_ = true;
     released.swap(held_);
   }
@@ -45,6 +46,11 @@ ert_cmd_state Command::state() const {
 std::string Command::error() const {
   const std::lock_guard lock(mutex_);
   return error_;
+}
+
+uint32_t Command::operation() const {
+  const std::lock_guard lock(mutex_);
+  return operation_;
 }
 
 bool Command::Wait(std::chrono::milliseconds timeout) {
@@ -87,7 +93,8 @@ void Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& context
       if (late) context.CountReset();
     }
     Totals::Get().device_nanoseconds += static_cast<int64_t>(seconds * 1e9);
-    command.Finish(state, seconds, reply.value("error", ""));
+    command.Finish(state, seconds, reply.value("error", ""),
+                   reply.value("operation", kNoOperation));
   } catch (const std::exception& lost) {
     npu.Remove();
     command.Finish(ERT_CMD_STATE_NORESPONSE, 0, lost.what());
@@ -109,7 +116,8 @@ using ort_aie::sim::kOpcode;
 using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 
-// --- xrt::kernel ----------------------------------------------------------------------------------------
+// --- xrt::kernel
+// ----------------------------------------------------------------------------------------
 kernel_impl::kernel_impl(hw_context ctx, std::string kernel_name)
     : context(std::move(ctx)), name(std::move(kernel_name)) {
   if (!context.get_handle()->xclbin.get_kernel(name)) {
@@ -143,8 +151,9 @@ std::string kernel::get_name() const { return handle->name; }
 
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
 
-// --- one run --------------------------------------------------------------------------------------------
-// As much of the value as the argument is large.
+// --- one run
+// -------------------------------------------------------------------------------------------- As
+// much of the value as the argument is large.
 void run_impl::SetValue(int index, const void* value, size_t bytes) {
   const std::lock_guard lock(mutex_);
   switch (index) {
@@ -219,8 +228,8 @@ void run_impl::Start() {
     request = Request();
   }
   const int resets = context->BeginCommand();
-  device->child().Post([device, context, resets, command, request = std::move(request)](
-                           ort_aie::sim::Conversation& conversation) {
+  device->child().Post([device, context, resets, command,
+                        request = std::move(request)](ort_aie::sim::Conversation& conversation) {
     ort_aie::sim::Execute(conversation, *device, *context, resets, *command, request);
     context->EndCommand();
   });
@@ -232,11 +241,13 @@ std::shared_ptr<Command> run_impl::Last() const {
   return command_;
 }
 
-// --- xrt::run -------------------------------------------------------------------------------------------
+// --- xrt::run
+// -------------------------------------------------------------------------------------------
 class run::command_error_impl {
  public:
   ert_cmd_state state;
   std::string message;
+  ort_aie::sim::Health health = ort_aie::sim::HealthAt(ort_aie::sim::kNoOperation);
 };
 
 run::command_error::command_error(ert_cmd_state state, const std::string& what)
@@ -250,8 +261,14 @@ ert_cmd_state run::command_error::get_command_state() const { return handle->sta
 
 const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
 
-run::aie_error::aie_error(const xrt::run& run, const std::string& what)
-    : command_error(run, what) {}
+run::aie_error::aie_error(const xrt::run& run, const std::string& what) : command_error(run, what) {
+  get_handle()->health = ort_aie::sim::HealthAt(run.get_handle()->Last()->operation());
+}
+
+run::aie_error::span<const uint32_t> run::aie_error::data() const {
+  const ort_aie::sim::Health& health = get_handle()->health;
+  return {health.data(), health.size()};
+}
 
 run::run(const kernel& krnl) : handle(std::make_shared<run_impl>(krnl.get_handle())) {}
 
@@ -290,8 +307,7 @@ void run::set_arg_at_index(int index, const void* value, size_t bytes) {
 void run::set_arg_at_index(int index, const xrt::bo& buffer) { handle->SetBuffer(index, buffer); }
 
 int run::get_arg_index(const std::string& name) const {
-  constexpr const char* kNames[] = {"opcode", "instr", "ninstr", "bo0",
-                                    "bo1",    "bo2",   "bo3",    "bo4"};
+  constexpr const char* kNames[] = {"opcode", "instr", "ninstr", "bo0", "bo1", "bo2", "bo3", "bo4"};
   const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
   if (found == std::end(kNames)) Throw(EINVAL, "No kernel argument named '" + name + "'");
   return static_cast<int>(found - std::begin(kNames));

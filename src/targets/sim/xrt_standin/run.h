@@ -21,7 +21,13 @@ namespace ort_aie::sim {
 // Arguments of the kernel that mlir-aie puts into every xclbin.
 enum Argument { kOpcode = 0, kInstructions = 1, kInstructionCount = 2, kFirstBuffer = 3 };
 inline constexpr int kBuffers = 5;
-inline constexpr uint64_t kTransaction = 3;  // opcode of an instruction stream
+inline constexpr uint64_t kTransaction = 3;           // opcode of an instruction stream
+inline constexpr uint32_t kNoOperation = 0xFFFFFFFF;  // as the driver says that it does not know
+
+// What the driver leaves of a command that failed: ert_ctx_health_data of XRT's ert.h, of version
+// 0.
+using Health = std::array<uint32_t, 7>;
+inline Health HealthAt(uint32_t operation) { return {0, operation}; }
 
 // One execution. Time is the device's: a wait of 100 ms sees 0.1 s of it pass, however long the
 // simulation takes.
@@ -29,7 +35,9 @@ class Command {
  public:
   explicit Command(std::vector<std::shared_ptr<xrt::bo_impl>> held) : held_(std::move(held)) {}
 
-  void Finish(ert_cmd_state state, double seconds, std::string error);
+  // `operation` of the stream is where it stopped, if that is known.
+  void Finish(ert_cmd_state state, double seconds, std::string error,
+              uint32_t operation = kNoOperation);
   // Takes it back if it has not reached the device; whether that was so.
   bool Cancel();
   // Takes it to the device, unless it was taken back.
@@ -37,6 +45,7 @@ class Command {
 
   ert_cmd_state state() const;
   std::string error() const;
+  uint32_t operation() const;
   // Waits for the end, 0 for as long as it takes. True at the end; false when the time is over.
   // Throws ENODEV if the device has gone.
   bool Wait(std::chrono::milliseconds timeout);
@@ -48,6 +57,7 @@ class Command {
   bool done_ = false;
   double seconds_ = 0;  // of the run that no wait has seen pass
   std::string error_;
+  uint32_t operation_ = kNoOperation;
   std::vector<std::shared_ptr<xrt::bo_impl>> held_;  // nobody frees them under the device
 };
 
