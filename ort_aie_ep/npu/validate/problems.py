@@ -1,7 +1,7 @@
 """A sequence's shape with inputs, and what numpy says of its outputs.
 
-`shapes(manifest, device, sequence)` gives the shapes that `ort-aie validate` runs: small ones first,
-at the edges that the designs' tests know, then those of a layer of a model of 10^9 weights
+`shapes(manifest, device, sequence)` gives the shapes that `ort-aie validate` runs: small ones
+first, at the edges that the designs' tests know, then those of a layer of a model of 10^9 weights
 (Llama 3.2 1B: hidden size 2048, 32 heads of 64 with 8 for keys and values, 8192 between).
 """
 
@@ -105,7 +105,7 @@ def _matvec(context: _Context, p: dict[str, int]) -> Problem:
     bias = rng.standard_normal(n * p["bias"]).astype(BF16)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        w = codes * np.repeat(_doubles(scales), 32, 1)
+        w = _doubles(codes) * np.repeat(_doubles(scales), 32, 1)
         w += np.repeat(_doubles(mins), 32, 1)
         added = _doubles(bias) if p["bias"] else 0.0
         return [
@@ -332,7 +332,7 @@ def _rope_of(count: str, *shapes: tuple[int, int, int, int, int]) -> Callable[[D
                 "interleaved": 0, "norm": norm, "eps_bits": bits(EPS), "position": position,
             }  # fmt: skip
             if count == "kv_heads":
-                values["capacity"] = -(-(position + tokens) // 64) * 64
+                values["capacity"] = ((position + tokens) // 64 + 1) * 64  # with old keys behind
             yield values
 
     return each

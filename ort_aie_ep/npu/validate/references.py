@@ -8,6 +8,7 @@ are float64 arrays of values that bfloat16 holds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -47,9 +48,10 @@ def bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-def bf16(values: NDArray | float) -> Doubles:
+def bf16(values: NDArray[Any] | float) -> Doubles:
     """Rounded to bfloat16."""
-    return np.asarray(values, np.float32).astype(BF16).astype(np.float64)
+    narrowed: Doubles = np.asarray(values, np.float32).astype(BF16).astype(np.float64)
+    return narrowed
 
 
 def bfp16(values: Doubles, axis: int) -> Doubles:
@@ -69,7 +71,7 @@ def to_cache_blocks(rows: Doubles) -> Doubles:
     return rows.reshape(keys // 8, 8, head_dim // 8, 8).transpose(0, 2, 1, 3)
 
 
-def in_cache(rows: Doubles, capacity: int, first: int = 0, fill: float = 0.0) -> NDArray:
+def in_cache(rows: Doubles, capacity: int, first: int = 0, fill: float = 0.0) -> NDArray[Any]:
     """(heads, keys, head_dim) in the layout of the cache, bfloat16; `fill` before key `first` and
     behind the last."""
     heads, keys, head_dim = rows.shape
@@ -78,7 +80,7 @@ def in_cache(rows: Doubles, capacity: int, first: int = 0, fill: float = 0.0) ->
     return np.stack([to_cache_blocks(head) for head in full]).astype(BF16)
 
 
-def gemm_order(weights: NDArray) -> NDArray:
+def gemm_order(weights: NDArray[Any]) -> NDArray[Any]:
     """(N, K) as [N/32][K/256][4 steps of 64][8 kb][4 nb][8 k][8 n] bfloat16: B of the GEMM."""
     n, k = weights.shape
     blocks = weights.reshape(n // 32, 4, 8, k // 256, 4, 8, 8)  # [N][nb][n][K][step][kb][k]
@@ -134,7 +136,7 @@ def scores(q: Doubles, k: Doubles, scale: float, softcap: float = 0.0) -> Double
     return softcap * np.tanh(s / softcap) if softcap else s
 
 
-def weights(s: Doubles, attended: NDArray | None = None) -> Doubles:
+def weights(s: Doubles, attended: NDArray[np.bool_] | None = None) -> Doubles:
     """Softmax over the keys attended to; rows without any are zero."""
     if attended is None:
         attended = np.ones(s.shape, bool)

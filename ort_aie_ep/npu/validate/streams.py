@@ -153,8 +153,8 @@ def split_tasks(
     The stream must be of one column, with contiguous transfers that divide evenly and descriptors
     left over; DesignError otherwise.
     """
-    blocks = {}
-    patches = {}
+    blocks: dict[int, tuple[Any, ...]] = {}
+    patches: dict[int, tuple[Any, ...]] = {}
     for each in operations:
         place = shim_descriptor_of(each[1]) if each[0] in ("block_write", "address_patch") else None
         if place is not None:
