@@ -92,7 +92,8 @@ def _nan(*shape: int) -> NDArray[Any]:
 
 
 def _doubles(values: NDArray[Any]) -> Doubles:
-    return values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # NaN, of what nobody wrote
+        return values.astype(np.float64)
 
 
 # --- projections ----------------------------------------------------------------------------------

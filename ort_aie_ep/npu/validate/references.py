@@ -208,7 +208,8 @@ def rounded(exact: Doubles, relative: float, mass: Doubles | None = None) -> Ref
 
 def normalised(x: Doubles, weight: Doubles, n: int, eps: float) -> Doubles:
     """RMS normalisation of rows whose first `n` elements count."""
-    return x / np.sqrt((x**2).sum(-1, keepdims=True) / n + eps) * weight
+    root: Doubles = np.sqrt((x**2).sum(-1, keepdims=True) / n + eps)
+    return x / root * weight
 
 
 def rotated(x: Doubles, table: Doubles, rotary_dim: int, interleaved: int) -> Doubles:

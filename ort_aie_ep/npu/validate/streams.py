@@ -150,8 +150,9 @@ def split_tasks(
 ) -> Operations:
     """The same transfers with `pieces` tasks in the place of each of a direction's.
 
-    The stream must be of one column, with contiguous transfers that divide evenly and descriptors
-    left over; DesignError otherwise.
+    All but the last are a sixteenth of the transfer: so whatever waits for a later part of it waits
+    for all of the additional tasks. The stream must be of one column, with contiguous transfers of
+    a multiple of 16 words, and descriptors left over; DesignError otherwise.
     """
     blocks: dict[int, tuple[Any, ...]] = {}
     patches: dict[int, tuple[Any, ...]] = {}
@@ -160,11 +161,11 @@ def split_tasks(
         if place is not None:
             (blocks if each[0] == "block_write" else patches)[place[1]] = each
     spare: Iterator[int] = (n for n in range(_SPARE + 1) if n not in blocks)
-    divided = {}
+    divided = set()
     for each in operations:
         channel = shim_queue_of(each[1]) if each[0] == "write" else None
         if channel is not None and channel.direction == direction:
-            divided[QueuePush.from_word(each[2]).descriptor] = each
+            divided.add(QueuePush.from_word(each[2]).descriptor)
     made: Operations = []
     for each in operations:
         place = shim_descriptor_of(each[1]) if each[0] in ("block_write", "address_patch") else None
@@ -176,19 +177,21 @@ def split_tasks(
             continue
         number = QueuePush.from_word(each[2]).descriptor
         words, address = list(blocks[number][2]), patches[number]
-        if ShimDescriptor.from_words(words).dimensions != ((words[0], 4),) or words[0] % pieces:
-            raise DesignError(f"descriptor {number} of the stream is not {pieces} equal runs")
-        words[0] //= pieces
+        length = words[0]
+        if ShimDescriptor.from_words(words).dimensions != ((length, 4),) or length % 16:
+            raise DesignError(f"descriptor {number} of the stream is not 16 equal runs")
+        part = length // 16
         for piece in range(pieces):
             own = number if piece == 0 else next(spare, None)
             if own is None:
                 raise DesignError("the stream leaves too few descriptors")
             last = piece == pieces - 1
+            words[0] = length - piece * part if last else part
             column = channel.column
             made += [
-                ("block_write", _descriptor_word(manifest, own, 0, column), words),
+                ("block_write", _descriptor_word(manifest, own, 0, column), list(words)),
                 ("address_patch", _descriptor_word(manifest, own, 1, column), address[2],
-                 address[3] + 4 * words[0] * piece),
+                 address[3] + 4 * part * piece),
                 ("write", each[1], own | (each[2] & _TOKEN if last else 0)),
             ]  # fmt: skip
     return made

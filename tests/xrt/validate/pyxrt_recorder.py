@@ -48,6 +48,7 @@ class Recorder:
     names: tuple[str, ...] = ("NPU Strix",)
     fail: Callable[[str], str | None] = lambda call: None
     corrupt: Callable[[dict[int, np.ndarray]], None] = lambda buffers: None
+    cold: bool = False  # whether the channels of the shims start anew with every run
     calls: Counter[str] = field(default_factory=Counter)
     now: float = 0.0  # seconds of the modelled host
 
@@ -246,6 +247,8 @@ def _classes(module: Recorder) -> list[type]:
             assert all(b.flag == module.bo.host_only for b in buffers.values())
             words = instructions.device.view(np.uint32).copy()
             machine = self.kernel.context.machine
+            for endpoint in machine.endpoints.values() if module.cold else ():
+                endpoint._started = False
             result = machine.run(words, [(str(i), b.device) for i, b in buffers.items()])
             if module.active not in (None, self.kernel.context):
                 module.now += SWITCH

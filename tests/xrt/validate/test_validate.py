@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import TOOLS, Site
 from pyxrt_recorder import Recorder
 from pyxrt_signatures import SIGNATURES, bind
 from typer.testing import CliRunner
@@ -18,38 +17,12 @@ from typer.testing import CliRunner
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.package import manifest, write_package
+from ort_aie_ep.npu.package import manifest
 from ort_aie_ep.npu.validate import Report, validate
 from ort_aie_ep.npu.validate import npu as npu_module
 from ort_aie_ep.npu.validate import session as session_module
 from ort_aie_ep.npu.validate.report import render, write
-
-TOOLS = {"mlir_aie": "1.4.4", "peano": "19.0"}
-
-
-@dataclass
-class Site:
-    """A folder of packages and the designs that the recorder finds under their UUIDs."""
-
-    folder: Path
-    designs: dict[str, Design] = field(default_factory=dict)
-
-    def add(self, name: str, on: str = "npu2_2col") -> Path:
-        made = make_design(name, device(on))
-        its = uuid.UUID(int=len(self.designs) + 1)
-        xclbin = self.folder / "aie.xclbin"
-        # The head of an axlf: magic, and the UUID at byte 416 (xclbin.h).
-        xclbin.write_bytes(b"xclbin2\0" + bytes(408) + its.bytes + bytes(64))
-        self.designs[str(its)] = made
-        content = manifest(made, toolchain=TOOLS, uuid=str(its))
-        return write_package(self.folder / "overlays" / f"{name}_{on}", content, xclbin).folder
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
 
 
 @pytest.fixture
