@@ -30,6 +30,8 @@ FORMAT = 1
 RUNS, QUICK_RUNS = 9, 3
 #: A design whose runs end badly this often is not tried any further.
 MAX_FAULTS = 3
+#: Seconds of the device that are simulated, which takes some ten thousand times as long.
+MAX_SIMULATED = 1e-3
 
 Outcome = Literal["passed", "wrong", "refused", "fault"]
 MakeDesign = Callable[[str, Device], Design]
@@ -54,8 +56,9 @@ class Case:
     """A sequence with a shape. Seconds are those of all runs that the shape takes together.
 
     `predicted` is the schedule's estimate, by which sequences are divided into runs, `simulated`
-    the simulator's (None: not simulated), both without the dispatch; `measured` is the median from
-    start to completion, `spread` the distance of the quartiles.
+    the simulator's (None: too long, or the package has another version of the design), both
+    without the dispatch; `measured` is the median from start to completion, `spread` the distance
+    of the quartiles.
     """
 
     sequence: str
@@ -172,7 +175,7 @@ def _read(folder: Path, identity: Identity, result: DesignResult) -> Package:
         raise PackageError(
             f"built for {content['device']} (generation {content['generation']}), and this is "
             f"{identity.name} (generation {identity.generation}): it would run, complete and give "
-            f"zeros; build it with: ort-aie kernels build {content['name']} --device "
+            f"zeros; build all designs with: ort-aie kernels build all --device "
             f"{'npu1' if identity.generation == 3 else 'npu2'}"
         )
     return package
@@ -268,8 +271,9 @@ def run_case(
     wrong = sum(d.wrong for d in differences)
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
+    predicted = sum(run["predicted_seconds"] for run in built)
     simulated = None
-    if simulator is not None:
+    if simulator is not None and predicted <= MAX_SIMULATED:
         copies = {name: np.array(array) for name, array in problem.buffers.items()}
         simulated = sum(
             r.seconds for r in simulator.run(problem.sequence, problem.parameters, copies)
@@ -278,7 +282,7 @@ def run_case(
         problem.sequence, problem.parameters, "wrong" if wrong else "passed",
         f"{wrong} elements are off by more than their tolerance" if wrong else "",
         differences, len(programs), repetitions, statistics.median(times), _spread(times),
-        sum(run["predicted_seconds"] for run in built), simulated,
+        predicted, simulated,
     )  # fmt: skip
 
 
