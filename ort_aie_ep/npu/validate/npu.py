@@ -1,7 +1,7 @@
 """An NPU through pyxrt, XRT's Python binding: contexts, buffers, runs with bounded waits.
 
-Only what the binding has had since XRT 2.16 is used, positionally: names of parameters came in
-2.25. Whatever fails is a Fault with its kind; nothing here waits without a limit.
+Only what the binding had before 2.25 too is used, positionally: names of parameters came with
+that. Whatever fails is a Fault with its kind; nothing here waits without a limit.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _PCI_GENERATIONS = {0x1502: 3, 0x17F0: 4}
 
 HOW_TO_GET_PYXRT = (
     "pyxrt, XRT's Python binding, is not in this Python. Debian (sid), Ubuntu (26.04 and later): "
-    "apt install python3-xrt libxrt-npu2; Fedora: dnf install xrt, or whichever package `dnf "
-    "provides '*/pyxrt*.so'` names; AMD's own packages: source /opt/xilinx/xrt/setup.sh. It is "
-    "built for the distribution's python3: use that one (a venv with --system-site-packages)"
+    "apt install python3-xrt libxrt-npu2; Fedora: dnf install python3-xrt xrt; AMD's own packages: "
+    "source /opt/xilinx/xrt/setup.sh. It is built for the distribution's python3: use that one (a "
+    "venv with --system-site-packages)"
 )
 
 

@@ -290,7 +290,7 @@ def test_without_pyxrt_the_command_says_where_it_is(
     out = site.folder / "report.json"
     result = CliRunner().invoke(app, ["validate", str(folder), "--json", str(out)])
     assert result.exit_code == 1
-    for part in ("apt install python3-xrt", "dnf install xrt", "/opt/xilinx/xrt"):
+    for part in ("apt install python3-xrt", "dnf install python3-xrt", "/opt/xilinx/xrt"):
         assert part in result.output
     assert "apt install python3-xrt" in json.loads(out.read_text())["problem"]
 
