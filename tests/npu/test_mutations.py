@@ -148,6 +148,7 @@ def test_every_change_of_a_stream_shows(name: str) -> None:
         outcomes[end] += 1
         if end == "survived":
             survivors.append(str(mutation))
+    print(name, dict(outcomes))
     assert survivors == [], outcomes
     assert len(outcomes) == 4, outcomes
 
@@ -179,6 +180,7 @@ def test_every_change_of_a_design_shows(name: str, mutators: list[DesignMutator]
         outcomes[end] += 1
         if end == "survived":
             survivors.append(text)
+    print(name, dict(outcomes))
     assert survivors == [], outcomes
     if mutators is REWRITING:
         assert outcomes["refused"] < sum(outcomes.values()) / 2, (
