@@ -90,6 +90,25 @@ void ParseColumns(const Json& value, const std::string& path, Manifest& manifest
   }
 }
 
+Costs ParseCosts(const Json& value, const std::string& path) {
+  ObjectReader reader(value, path);
+  const Costs costs{
+      .write = reader.PositiveNumber("write32"),
+      .mask_write = reader.PositiveNumber("maskwrite"),
+      .block_write = reader.PositiveNumber("blockwrite"),
+      .block_write_word = reader.PositiveNumber("blockwrite_word"),
+      .address_patch = reader.PositiveNumber("ddr_patch"),
+      .wait = reader.PositiveNumber("tct_wait"),
+      .mm2s_first = reader.PositiveNumber("mm2s_first"),
+      .mm2s_next = reader.PositiveNumber("mm2s_next"),
+      .s2mm_first = reader.PositiveNumber("s2mm_first"),
+      .s2mm_next = reader.PositiveNumber("s2mm_next"),
+      .stream = reader.PositiveNumber("stream"),
+  };
+  reader.Finish();
+  return costs;
+}
+
 Manifest ReadManifest(const Json& value) {
   ObjectReader reader(value, "manifest");
   Manifest manifest{};
@@ -103,6 +122,8 @@ Manifest ReadManifest(const Json& value) {
   manifest.columns = static_cast<int>(reader.Integer("columns", 1, kMaxColumns));
   manifest.clock_hz = reader.PositiveNumber("clock_hz");
   manifest.ddr_bytes_per_second = reader.PositiveNumber("ddr_bytes_per_second");
+  manifest.ddr_write_bytes_per_second = reader.PositiveNumber("ddr_write_bytes_per_second");
+  manifest.costs = ParseCosts(reader.Take("costs"), reader.PathOf("costs"));
   ForEachMember(reader.Take("fifos"), reader.PathOf("fifos"),
                 [&](const std::string& name, const Json& fifo, const std::string& path) {
                   manifest.fifos.push_back(ParseFifo(name, fifo, path, manifest.columns));
