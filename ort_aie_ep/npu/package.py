@@ -32,7 +32,7 @@ KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every x
 #: Of `costs`, what the runtime predicts the time of a run with; cycles, and bytes per cycle.
 COSTS = (
     "write32", "maskwrite", "blockwrite", "blockwrite_word", "ddr_patch", "tct_wait",
-    "mm2s_first", "mm2s_next", "s2mm_first", "s2mm_next", "stream",
+    "gate_idle", "gate_pipelined", "stream",
 )  # fmt: skip
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,

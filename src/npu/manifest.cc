@@ -99,10 +99,8 @@ Costs ParseCosts(const Json& value, const std::string& path) {
       .block_write_word = reader.PositiveNumber("blockwrite_word"),
       .address_patch = reader.PositiveNumber("ddr_patch"),
       .wait = reader.PositiveNumber("tct_wait"),
-      .mm2s_first = reader.PositiveNumber("mm2s_first"),
-      .mm2s_next = reader.PositiveNumber("mm2s_next"),
-      .s2mm_first = reader.PositiveNumber("s2mm_first"),
-      .s2mm_next = reader.PositiveNumber("s2mm_next"),
+      .gate_idle = reader.PositiveNumber("gate_idle"),
+      .gate_pipelined = reader.PositiveNumber("gate_pipelined"),
       .stream = reader.PositiveNumber("stream"),
   };
   reader.Finish();

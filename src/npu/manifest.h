@@ -105,12 +105,10 @@ struct Costs {
   double block_write;
   double block_write_word;
   double address_patch;
-  double wait;        // once the token is there
-  double mm2s_first;  // from a push to the data of a channel's first task, then of each further one
-  double mm2s_next;
-  double s2mm_first;
-  double s2mm_next;
-  double stream;  // bytes per cycle of a channel
+  double wait;            // once the token is there
+  double gate_idle;       // from a push to an idle channel to its data
+  double gate_pipelined;  // to a channel at work: from the end of its task to the next one's data
+  double stream;          // bytes per cycle of a channel
 };
 
 struct Manifest {

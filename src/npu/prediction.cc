@@ -60,9 +60,7 @@ void Predictor::Do(const Push& push) {
     now_ += costs.mask_write;
   }
   const bool reads = push.direction == Direction::kMm2s;
-  const double gate = channel.started ? (reads ? costs.mm2s_next : costs.s2mm_next)
-                                      : (reads ? costs.mm2s_first : costs.s2mm_first);
-  channel.started = true;
+  const double gate = now_ >= channel.free ? costs.gate_idle : costs.gate_pipelined;
   const double start = std::max(now_, channel.free) + gate;
   const double bytes = static_cast<double>(push.bytes);
   const double run = static_cast<double>(push.contiguous);

@@ -33,7 +33,6 @@ class Predictor {
     double cycles;
   };
   struct Channel {
-    bool started = false;        // in an earlier segment or in this one
     bool named = false;          // its controller id is set
     bool fed = false;            // in this stretch
     double free = 0;             // cycles

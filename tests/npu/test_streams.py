@@ -248,18 +248,17 @@ def test_prediction_counts_commands_and_gates() -> None:
     s.wait("a0", "y0")
     costs = {
         "write32": 100, "maskwrite": 200, "blockwrite": 90, "blockwrite_word": 10, "ddr_patch": 300,
-        "tct_wait": 50, "mm2s_first": 1000, "mm2s_next": 1, "s2mm_first": 400, "s2mm_next": 1,
-        "stream": 4,
+        "tct_wait": 50, "gate_idle": 1000, "gate_pipelined": 1, "stream": 4,
     }  # fmt: skip
     push = 90 + 8 * 10 + 300 + 200 + 100  # with a token, the first of its channel
     # Cycles: a0 brings data at 1770, left is started at 1540 + 300, and its work begins. The tokens
-    # come before it ends: y0's at 1540 + 400 + 1000, a0's at 2770; their waits end at 3040.
+    # come before it ends: y0's at 1540 + 1000 + 1000, a0's at 2770; their waits end at 3640.
     assert push == 770
     (run,) = build(s, costs=costs)
     assert math.isclose(run["predicted_seconds"], 100e-6 + (2 * push + 300 + 5000) * 1e-9)
-    # y0's token is last, then come the two waits.
-    (run,) = build(s, costs=costs | {"s2mm_first": 9000})
-    assert math.isclose(run["predicted_seconds"], 100e-6 + (2 * push + 9000 + 1000 + 2 * 50) * 1e-9)
+    # a0's data come at 9770, and the work begins.
+    (run,) = build(s, costs=costs | {"gate_idle": 9000})
+    assert math.isclose(run["predicted_seconds"], 100e-6 + (push + 9000 + 5000) * 1e-9)
 
 
 @pytest.mark.parametrize("name", ["npu1", "npu2"])
