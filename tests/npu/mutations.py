@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.design import Array, Design, End, Fifo, Layout
+from ort_aie_ep.npu.design import Design, End, Fifo, Layout
 from ort_aie_ep.npu.device import TILES, WORD, Tile
+from ort_aie_ep.npu.kernel import Array
 from ort_aie_ep.npu.progress import statements
 from ort_aie_ep.npu.txn import (
     AddressPatch,

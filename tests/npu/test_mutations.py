@@ -34,7 +34,7 @@ from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import SimulationError
-from ort_aie_ep.npu.kernel import DTYPES
+from ort_aie_ep.npu.kernel import DTYPES, Array
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import aligned_bytes
 from ort_aie_ep.npu.session import Session
@@ -171,7 +171,8 @@ def test_a_broken_promise_names_the_worker_the_kernel_and_the_promise() -> None:
     # The same without limits reaches the kernel, which promises a trip to its compiler.
     bare = replace(catalog_attention.FLOW_KV_SCORES, limits=None)
     scalars = (2, 512, 0, 8, 0, 0)
-    arrays = [aligned_bytes(a.bytes).view(DTYPES[a.element]) for a in bare.arguments[:4]]
+    buffers = [a for a in bare.arguments if isinstance(a, Array)]
+    arrays = [aligned_bytes(a.bytes).view(DTYPES[a.element]) for a in buffers]
     with pytest.raises(SimulationError, match="flow_kv_scores has stopped: a loop's trips break"):
         Kernels("aie2p").call(bare, *arrays, *scalars)
 

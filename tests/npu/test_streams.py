@@ -248,27 +248,34 @@ def test_prediction_counts_commands_and_gates() -> None:
     s.wait("a0", "y0")
     costs = {
         "write32": 100, "maskwrite": 200, "blockwrite": 90, "blockwrite_word": 10, "ddr_patch": 300,
-        "tct_wait": 50, "gate_idle": 1000, "gate_pipelined": 1, "stream": 4,
+        "tct_wait": 50, "gate_idle": 1000, "gate_pipelined": 400, "stream": 4,
     }  # fmt: skip
     push = 90 + 8 * 10 + 300 + 200 + 100  # with a token, the first of its channel
-    # Cycles: a0 brings data at 1770, left is started at 1540 + 300, and its work begins. The tokens
-    # come before it ends: y0's at 1540 + 1000 + 1000, a0's at 2770; their waits end at 3640.
+    # Cycles: a0 brings data at 1770, left is started at 1540 + 300, and its work begins.
     assert push == 770
     (run,) = build(s, costs=costs)
     assert math.isclose(run["predicted_seconds"], 100e-6 + (2 * push + 300 + 5000) * 1e-9)
-    # a0's data come at 9770, and the work begins.
+    # Or it begins with the data.
     (run,) = build(s, costs=costs | {"gate_idle": 9000})
     assert math.isclose(run["predicted_seconds"], 100e-6 + (push + 9000 + 5000) * 1e-9)
+    # The second task waits for the first, which has no token of its own, and then for less long.
+    s = sequence_of()
+    s.transfer("a0", "x", offset=0, run=4000)
+    s.transfer("a0", "x", offset=0, run=4000)
+    s.wait("a0")
+    (run,) = build(s, costs=costs)
+    cycles = (push - 200) + 1000 + 1000 + 400 + 1000 + 50
+    assert math.isclose(run["predicted_seconds"], 100e-6 + cycles * 1e-9)
 
 
 @pytest.mark.parametrize("name", ["npu1", "npu2"])
 @pytest.mark.parametrize("design", find_designs())
 def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
-    """Not below two thirds of it, without the dispatch, from 1.6 microseconds up.
+    """0.8 to 2 times as long, without the dispatch; of GEMM two thirds at least.
 
-    What is not counted is how first objects come through memory tiles and how results leave after
-    the work: at most 0.3 of the small runs here. Above it may be where a sequence's `work` is for
-    full objects and the shape has fractions of them: up to 2.2 times, for rotary embeddings.
+    Not counted is how first objects come through memory tiles and how results leave after the work,
+    of which GEMM has most. Above 1 it is where a sequence's `work` is for full objects and the
+    shape has fractions of them.
     """
     try:
         made = make_design(design, device(name))
@@ -284,7 +291,7 @@ def test_prediction_is_near_the_simulator(name: str, design: str) -> None:
             predicted = sum(run["predicted_seconds"] - 100e-6 for run in runs)
             results = Session(made).run(title, shape, random_buffers(made, title, shape))
             ratio = predicted / sum(result.seconds for result in results)
-            assert 2 / 3 < ratio < 2.2, (title, shape, ratio)
+            assert (2 / 3 if design == "gemm" else 0.8) < ratio < 2, (title, shape, ratio)
 
 
 def test_long_work_is_divided_into_runs_of_at_most_half_a_second() -> None:
