@@ -102,12 +102,24 @@ def _flow_qkv_values(arch: str, scalars: tuple[int, ...]) -> float:
     return CALL + rows / 8 * (tiles + rescale / 4 + 10)
 
 
+def _flow_kv_heads(group: int, head_dim: int) -> bool:
+    """Whether q, F and Y have room for these heads."""
+    return head_dim in (64, 128, 256) and 0 <= group <= 2048 // head_dim
+
+
+def _flow_kv_keys(scalars: tuple[int, ...]) -> bool:
+    """Scores also want at least one key of the chunk."""
+    group, head_dim, begin, end, _scale, _softcap = scalars
+    return _flow_kv_heads(group, head_dim) and 0 <= begin < end <= KV_CHUNK // head_dim
+
+
 FLOW_KV_LOAD_Q = Kernel(
     "flow_kv_load_q",
     "flow_kv.cc",
     (Array("bf16", 64), Array("bf16", 2048), int),
     lambda arch, scalars: _copy(64),
     ("aie2p",),
+    lambda scalars: 0 <= scalars[0] < 32,
 )
 FLOW_KV_BEGIN = Kernel(
     "flow_kv_begin",
@@ -128,6 +140,7 @@ FLOW_KV_SCORES = Kernel(
     ),
     _flow_kv_scores,
     ("aie2p",),
+    _flow_kv_keys,
 )
 FLOW_KV_VALUES_BEGIN = Kernel(
     "flow_kv_values_begin",
@@ -142,6 +155,7 @@ FLOW_KV_VALUES = Kernel(
     (Array("u8", 4352), Array("bf16", 4096), Array("f32", 2080), int, int),
     _flow_kv_values,
     ("aie2p",),
+    lambda scalars: _flow_kv_heads(*scalars),
 )
 # Two trips of limbs, three macs and a rounding after a scalar inverse.
 FLOW_KV_OUTPUT = Kernel(
@@ -150,6 +164,7 @@ FLOW_KV_OUTPUT = Kernel(
     (Array("f32", 2080), Array("bf16", 64), int, int),
     lambda arch, scalars: CALL + 20 * LATENCY,
     ("aie2p",),
+    lambda scalars: 0 <= scalars[0] < 32 and _flow_kv_heads(0, scalars[1]),
 )
 
 # Integer work on one core's scalar unit.

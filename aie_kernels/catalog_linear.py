@@ -75,6 +75,7 @@ DQP_LOAD_X = Kernel(
     (Array("bf16", 256), Array("bf16", 16384), Array("bf16", 1024), int),
     # Per group: two loads and stores, a reduction of six dependent adds.
     _fixed(CALL + 8 * 40 + 20),
+    limits=lambda scalars: 0 <= scalars[0] < 64,
 )
 DQP_LOAD_BIAS = Kernel(
     "dqp_load_bias",
@@ -82,6 +83,8 @@ DQP_LOAD_BIAS = Kernel(
     (Array("bf16", 256), Array("bf16", 2560), int, int, int),
     # The quotient is counted up and eight places are looked at, six cycles each.
     lambda arch, scalars: CALL + 10 + 6 * (8 * scalars[0] // scalars[2] + 8),
+    # The kernel drops rounds that have no room; their number is kept in 32 bits.
+    limits=lambda scalars: 0 <= 8 * scalars[0] < 1 << 31 and scalars[2] > 0,
 )
 DQP_ZERO = Kernel("dqp_zero", "fused_dqp.cc", (Array("f32", 32),), _fixed(CALL))
 DQP_BLOCK = Kernel(
@@ -89,6 +92,7 @@ DQP_BLOCK = Kernel(
     "fused_dqp.cc",
     (Array("u8", 5120), Array("bf16", 16384), Array("bf16", 1024), Array("f32", 32), int),
     _dqp_block_cycles,
+    limits=lambda scalars: 0 <= scalars[0] < 64,
 )
 
 
@@ -101,31 +105,59 @@ def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
     return CALL + 20 + (0, 17, 21)[activation] * product
 
 
+def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
+    """Without a bias the round is not looked at."""
+    round_, epilogue = scalars
+    return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < 80)
+
+
+def _gemm_limits(scalars: tuple[int, ...]) -> bool:
+    m, k, n, part = scalars
+    even = m % 2 == n % 2 == 0 and min(m, k, n) > 0 <= part
+    fits = m * k <= 4096 // 64 and k * n <= 2048 // 64
+    return even and fits and (part + 1) * m * n <= 8192 // 64
+
+
+def _part_limits(scalars: tuple[int, ...]) -> bool:
+    part, count = scalars
+    return 0 <= part < 8192 // max(count, 1) and 0 < count <= 2048 and count % 32 == 0
+
+
 DQP_FINISH = Kernel(
     "dqp_finish",
     "fused_dqp.cc",
     (Array("f32", 32), Array("bf16", 2560), Array("bf16", 32), int, int),
     _dqp_finish_cycles,
+    limits=_dqp_finish_limits,
 )
 Q4NX_DEQUANT = Kernel(
     "q4nx_dequant", "dequant.cc", (Array("u8", 5120), Array("bf16", 8192)), _dequant_cycles
 )
-GEMM_ZERO = Kernel("gemm_zero", "gemm.cc", (Array("f32", 8192), int), _copy_cycles(0, 4))
+GEMM_ZERO = Kernel(
+    "gemm_zero",
+    "gemm.cc",
+    (Array("f32", 8192), int),
+    _copy_cycles(0, 4),
+    limits=lambda scalars: 0 < scalars[0] <= 8192 and scalars[0] % 32 == 0,
+)
 GEMM_TILE = Kernel(
     "gemm_tile",
     "gemm.cc",
     (Array("bf16", 4096), Array("bf16", 2048), Array("f32", 8192), int, int, int, int),
     _gemm_cycles,
+    limits=_gemm_limits,
 )
 GEMM_STORE_BF16 = Kernel(
     "gemm_store_bf16",
     "gemm.cc",
     (Array("f32", 8192), Array("bf16", 2048), int, int),
     _copy_cycles(4, 2),
+    limits=_part_limits,
 )
 GEMM_STORE_F32 = Kernel(
     "gemm_store_f32",
     "gemm.cc",
     (Array("f32", 8192), Array("f32", 2048), int, int),
     _copy_cycles(4, 4),
+    limits=_part_limits,
 )

@@ -117,7 +117,7 @@ def build(device: Device, output: Output = "bf16") -> Design:
             f"gemm on {device.name}: it has {device.columns} columns; B of the 4 rows of cores "
             "enters through 1, 2 or 4 of them"
         )
-    design = Design(f"gemm_{output}", device)
+    design = Design("gemm" if output == "bf16" else f"gemm_{output}", device)
     shape = _Blocking(device.columns, output)
     for group in range(shape.groups):
         _place_b(design, shape, group)

@@ -18,7 +18,7 @@ with the row, and what it has in common with the one before is computed twice. O
 must count each element once, takes rows that are padded with zeros.
 
 A token's vectors cost microseconds. For a prompt, one core an operator is the limit: in the
-simulator rms takes 3.1 us for a row of 2,048, glu 17 us for one of 8,192, where their channels
+simulator rms takes 3.6 us for a row of 2,048, glu 17 us for one of 8,192, where their channels
 would take 1.1 and 4.6 (`ort-aie kernels simulate vector_ops rms_norm ...`).
 
 `append` rotates keys straight into the cache of FlowKV and FlowQKV, [kv_heads][capacity/8]

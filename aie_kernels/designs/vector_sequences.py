@@ -246,13 +246,12 @@ def _start_rope(s: Sequence) -> None:
 
 
 def _end_rope(s: Sequence, design: Design) -> None:
-    heads, tokens, head_dim = s.symbols()[:3]
+    heads, tokens, head_dim, norm = (s.symbols()[i] for i in (0, 1, 2, 5))
     architecture = design.device.architecture
-    piece = max(
-        QK_NORM.cycles(architecture, (d, 0)) + ROPE.cycles(architecture, (d, d, 0))
-        for d in (64, 128, 256)
-    )
-    s.work(tokens * ceil_div(heads * head_dim, OBJECT) * round(piece))
+    dims = (64, 128, 256)
+    normed = round(max(QK_NORM.cycles(architecture, (d, 0)) for d in dims))
+    rotated = round(max(ROPE.cycles(architecture, (d, d, 0)) for d in dims))
+    s.work(tokens * ceil_div(heads * head_dim, OBJECT) * (norm * normed + rotated))
     _end(s, "rope_y")
 
 

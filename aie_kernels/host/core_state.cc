@@ -1,5 +1,24 @@
-// For the loader: a core as it is after power-up.
+// For the loader: calls a kernel on a core as it is after power-up.
 
 #include <aie_api/aie.hpp>
+#include <cstdint>
 
-extern "C" void aie_host_power_up() { aie::detail::core = {}; }
+// Calls `kernel` with pointers and int32_t, the first of 16 `arguments`. Gives null, or the promise
+// to the chip or its compiler that the kernel has broken, at which it stopped.
+//
+// In the calling convention of x86-64 Linux each has a register or eight bytes of the stack to
+// itself, and what a function does not take it does not see: one type serves all kernels.
+extern "C" const char* aie_host_call(void* kernel, const std::intptr_t* arguments) {
+  using word = std::intptr_t;
+  using entry = void (*)(word, word, word, word, word, word, word, word, word, word, word, word,
+                         word, word, word, word);
+  aie::detail::core = {};
+  const word* a = arguments;
+  try {
+    reinterpret_cast<entry>(kernel)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],
+                                    a[10], a[11], a[12], a[13], a[14], a[15]);
+  } catch (const aie::detail::broken_promise& promise) {
+    return promise.what();
+  }
+  return nullptr;
+}

@@ -5,7 +5,9 @@ Every fifo is an `ObjectFifo` and every forward, split or join an `ObjectFifoLin
 both ends nor another object type at the receiver (mlir-aie python/iron/dataflow/objectfifo.py).
 
 What the manifest promises is pinned: tiles, depths, the shims' channels, packet ids, the addresses
-of the run-time parameters and the ids of the go locks. All else is the compiler's choice.
+of the run-time parameters and the ids of the go locks. So are the addresses of the workers' own
+buffers, because the compiler aligns to 32 bytes and AIE2P's wide accesses need 64; those of fifos
+have no such option. All else is the compiler's choice.
 """
 
 from __future__ import annotations
@@ -209,7 +211,12 @@ class _Lowering:
         }
         kernels = {kernel.name: self._kernel(kernel) for kernel in worker.kernels}
         buffers = {
-            b.name: iron.Buffer(type=array_type(b.array), name=f"{worker.name}_{b.name}", tile=tile)
+            b.name: iron.Buffer(
+                type=array_type(b.array),
+                name=f"{worker.name}_{b.name}",
+                tile=tile,
+                address=plan.buffers[b.name],
+            )
             for b in worker.buffers
         }
         words = []

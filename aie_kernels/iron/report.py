@@ -8,16 +8,18 @@ include/aie/Dialect/AIE/IR/AIEOps.td and its tests).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ort_aie_ep.aie_kernels.iron.toolchain import ToolchainError
 from ort_aie_ep.npu.device import DEVICES, Tile
 
 _TILE = re.compile(r"%(\w+) = aie\.tile\((\d+), (\d+)\)")
-_BUFFER = re.compile(r"aie\.buffer\(%(\w+)\)\s*\{([^}]*)\}")
+_BUFFER = re.compile(r"aie\.buffer\(%(\w+)\)\s*\{([^}]*)\}\s*:\s*memref<((?:\d+x)*)\D+(\d+)\b")
 _LOCK = re.compile(r"aie\.lock\(%(\w+)(?:, (\d+))?\)\s*(?:\{([^}]*)\})?")
 _SHIM = re.compile(r"aie\.shim_dma_allocation @(\w+)\s*\(%(\w+), (MM2S|S2MM), (\d+)")
 _PACKET = re.compile(r"aie\.packet_flow\((0x[0-9a-fA-F]+|\d+)\)\s*\{([^}]*)\}")
@@ -32,6 +34,7 @@ class Assigned:
     """By name: (column, row, number), the number an address, a lock's id or a channel."""
 
     buffers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # of the buffers, bytes
     locks: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     shims: dict[str, tuple[int, str, int]] = field(default_factory=dict)  # column, direction, ..
     packets: set[tuple[int, int, int, int]] = field(default_factory=set)  # column, row, ch., id
@@ -42,10 +45,12 @@ def parse(text: str) -> Assigned:
     """What `input_with_addresses.mlir` says."""
     tiles = {name: (int(column), int(row)) for name, column, row in _TILE.findall(text)}
     found = Assigned()
-    for tile, attributes in _BUFFER.findall(text):
+    for tile, attributes, shape, bits in _BUFFER.findall(text):
         name, address = _NAME.search(attributes), _ADDRESS.search(attributes)
         if name and address and tile in tiles:
             found.buffers[name[1]] = (*tiles[tile], int(address[1]))
+            counts = (int(count) for count in shape.split("x")[:-1])
+            found.sizes[name[1]] = math.prod(counts) * int(bits) // 8
     for tile, number, attributes in _LOCK.findall(text):
         name = _NAME.search(attributes)
         if name and number and tile in tiles:
@@ -100,11 +105,20 @@ def differences(manifest: Mapping[str, Any], assigned: Assigned) -> list[str]:
         if (
             Tile(column, row).kind == "core"
             and not name.endswith("_parameters")  # read word by word
+            and assigned.sizes[name] >= alignment  # nor are the compiler's counters of turns
             and address % alignment
         ):
             lines.append(
                 f"buffer {name} of tile ({column}, {row}): address {address}, where kernels load "
                 f"{alignment} bytes at once and it must be a multiple of that"
+            )
+    # Some allocators that go by banks know a pinned buffer in the bank where it begins only.
+    placed = sorted((at, name) for name, at in assigned.buffers.items())
+    for (first, name), (second, after) in pairwise(placed):
+        if first[:2] == second[:2] and first[2] + assigned.sizes[name] > second[2]:
+            lines.append(
+                f"buffers {name} and {after} of tile {first[:2]}: the first has "
+                f"{assigned.sizes[name]} bytes from {first[2]}, the second begins at {second[2]}"
             )
     for column in sorted(assigned.static & {int(c) for c in manifest["bds"]}):
         lines.append(

@@ -109,17 +109,20 @@ class CoreProcess(Core):
     def _call(self, step: Call) -> Process:
         machine, kernel = self._machine, step.kernel
         scalars = tuple(int(a) for a in step.arguments if not isinstance(a, np.ndarray))
+        what = f"worker {self.plan.worker.name} calls {kernel.name} with {scalars}"
         try:
             cycles = kernel.cycles(machine.design.device.architecture, scalars)
         except (ArithmeticError, LookupError) as error:
-            raise SimulationError(
-                f"worker {self.plan.worker.name} calls {kernel.name} with {scalars}, for which it "
-                f"has no meaning ({error})"
-            ) from error
+            raise SimulationError(f"{what}, for which it has no meaning ({error})") from error
+        if cycles < 0:
+            raise SimulationError(f"{what}, for which it has no meaning ({cycles} cycles)")
         seconds = machine.clock.seconds(cycles)
         start = machine.env.now
         yield machine.env.timeout(seconds)
-        machine.kernels.call(kernel, *step.arguments)
+        try:
+            machine.kernels.call(kernel, *step.arguments)
+        except SimulationError as error:
+            raise SimulationError(f"{what}: {error}") from error
         self.kernel_seconds += seconds
         machine.trace.span(str(self.plan.worker.tile), kernel.name, start, machine.env.now)
 

@@ -40,6 +40,8 @@ class Kernel:
     signature. `cycles(arch, scalars)` is the modelled time of a call in core cycles, given the
     architecture ("aie2", "aie2p") and the scalar arguments in order; what the model rests on
     stands beside it in the catalog. `architectures` are those for which the source compiles.
+    `limits(scalars)` is whether the scalar arguments keep a call inside of its buffers; None where
+    the catalog cannot say, and then a caller must not make them up.
     """
 
     name: str
@@ -47,3 +49,4 @@ class Kernel:
     arguments: tuple[Array | type[int], ...]
     cycles: Callable[[str, tuple[int, ...]], float]
     architectures: tuple[str, ...] = ("aie2", "aie2p")
+    limits: Callable[[tuple[int, ...]], bool] | None = None

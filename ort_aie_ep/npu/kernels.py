@@ -22,7 +22,10 @@ from ort_aie_ep.npu.kernel import DTYPES, Array, Kernel
 
 ALIGNMENT = 64  # bytes, of every buffer in L1: the most that a load or store asks for
 
-_Entry = tuple[Any, tuple[tuple[np.dtype[Any], int] | None, ...]]
+_MAX_ARGUMENTS = 16  # of aie_host_call
+_Arguments = ctypes.c_ssize_t * _MAX_ARGUMENTS
+
+_Entry = tuple[ctypes.c_void_p, tuple[tuple[np.dtype[Any], int] | None, ...]]
 
 
 class Kernels:
@@ -44,7 +47,9 @@ class Kernels:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
             raise SimulationError(f"{path} does not load: {error}; reinstall ort_aie_ep") from error
-        self._power_up = self._library.aie_host_power_up
+        self._call = self._library.aie_host_call
+        self._call.restype = ctypes.c_char_p
+        self._call.argtypes = [ctypes.c_void_p, _Arguments]
         self._entries: dict[Kernel, _Entry] = {}
 
     def call(self, kernel: Kernel, *arguments: Any) -> None:
@@ -59,7 +64,9 @@ class Kernels:
                 many bytes or more, aligned to 64 bytes) and an int for an int32_t.
 
         Raises:
-            SimulationError: the library has no such kernel, or an argument is not as described.
+            SimulationError: the library has no such kernel, an argument is not as described or
+                reaches outside of the buffers (`Kernel.limits`), or the kernel has broken a promise
+                to the chip or its compiler, such as an alignment or the trips of a loop.
         """
         entry = self._entries.get(kernel)
         if entry is None:
@@ -86,19 +93,33 @@ class Kernels:
             if address % ALIGNMENT:
                 raise SimulationError(_complaint(kernel, len(passed), argument))
             passed.append(address)
-        self._power_up()
         try:
-            function(*passed)
-        except (ctypes.ArgumentError, TypeError) as error:
+            words = _Arguments(*passed)
+        except TypeError as error:
             raise SimulationError(
                 f"{kernel.name} takes an int for each scalar argument: {error}"
             ) from error
+        if kernel.limits is not None:
+            scalars = tuple(a for a, e in zip(passed, expected, strict=True) if e is None)
+            if not kernel.limits(scalars):
+                raise SimulationError(
+                    f"{kernel.name} would reach outside of its buffers with the scalar arguments "
+                    f"{scalars}"
+                )
+        broken = self._call(function, words)
+        if broken is not None:
+            raise SimulationError(f"{kernel.name} has stopped: {broken.decode()}")
 
     def _find(self, kernel: Kernel) -> _Entry:
         if self.architecture not in kernel.architectures:
             raise SimulationError(
                 f"{kernel.name} exists for {', '.join(kernel.architectures)}, "
                 f"not for {self.architecture}"
+            )
+        if len(kernel.arguments) > _MAX_ARGUMENTS:
+            raise SimulationError(
+                f"{kernel.name} takes {len(kernel.arguments)} arguments; the host calls with up to "
+                f"{_MAX_ARGUMENTS}"
             )
         try:
             function = self._library[kernel.name]
@@ -107,11 +128,7 @@ class Kernels:
                 f"the library of kernels for {self.architecture} has no {kernel.name} "
                 f"({kernel.source}): reinstall the package ort_aie_ep"
             ) from error
-        function.restype = None
-        function.argtypes = [
-            ctypes.c_void_p if isinstance(a, Array) else ctypes.c_int32 for a in kernel.arguments
-        ]
-        return function, tuple(
+        return ctypes.cast(function, ctypes.c_void_p), tuple(
             (DTYPES[a.element], a.bytes) if isinstance(a, Array) else None for a in kernel.arguments
         )
 

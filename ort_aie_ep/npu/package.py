@@ -30,6 +30,12 @@ OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
 KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every xclbin
 
+#: Of `costs`, what the runtime predicts the time of a run with; cycles, and bytes per cycle.
+COSTS = (
+    "write32", "maskwrite", "blockwrite", "blockwrite_word", "ddr_patch", "tct_wait",
+    "gate_idle", "gate_pipelined", "stream",
+)  # fmt: skip
+
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
 # then the header, in which the uuid follows lengths, times, versions, mode and platform name.
 _XCLBIN_MAGIC = b"xclbin2\0"
@@ -54,6 +60,7 @@ def manifest(
     DesignError where the design cannot be configured.
     """
     device, plan = design.device, configure(design)
+    read, write = costs.ddr(device.architecture)
     fifos = {
         name: {
             "column": port.tile.column,
@@ -72,7 +79,9 @@ def manifest(
         "columns": device.columns,
         "kernel": KERNEL,
         "clock_hz": int(device.clock_hz),
-        "ddr_bytes_per_second": int(costs.ddr(device.architecture)[0].value),
+        "ddr_bytes_per_second": int(read.value),
+        "ddr_write_bytes_per_second": int(write.value),
+        "costs": {name: getattr(costs, name.upper()).value for name in COSTS},
         "fifos": fifos,
         "workers": {
             name: {
@@ -264,11 +273,15 @@ def validate(manifest: Any, where: str) -> None:
         manifest, "the manifest",
         {
             "name": str, "device": str, "generation": int, "rows": int, "columns": int,
-            "kernel": str, "clock_hz": int, "ddr_bytes_per_second": int, "fifos": dict,
+            "kernel": str, "clock_hz": int, "ddr_bytes_per_second": int,
+            "ddr_write_bytes_per_second": int, "costs": dict, "fifos": dict,
             "workers": dict, "bds": dict, "sequences": dict, "toolchain": (dict, type(None)),
             "uuid": (str, type(None)),
         },
     )  # fmt: skip
+    check.table(manifest["costs"], "costs", dict.fromkeys(COSTS, (int, float)))
+    for name, value in manifest["costs"].items():
+        check.that(name in COSTS and value > 0, f"costs.{name}", value, "a positive cost we know")
     device = DEVICES.get(manifest["device"])
     check.that(device is not None, "device", manifest["device"], f"one of {', '.join(DEVICES)}")
     assert device is not None

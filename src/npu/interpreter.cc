@@ -1,10 +1,10 @@
 #include "npu/interpreter.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <utility>
 
+#include "npu/prediction.h"
 #include "ops/error.h"
 
 namespace ort_aie::npu {
@@ -14,12 +14,10 @@ namespace {
 constexpr int64_t kMaxStatements = int64_t{1} << 24;
 constexpr size_t kMaxOperations = size_t{1} << 22;
 
-constexpr double kStreamBytesPerCycle = 4;  // of a channel; AM020
-
 class Interpreter {
  public:
   Interpreter(const Manifest& manifest, const Plan& plan)
-      : manifest_(manifest), plan_(plan), scheduler_(manifest) {}
+      : manifest_(manifest), plan_(plan), scheduler_(manifest), predictor_(manifest) {}
 
   std::vector<Segment> Run() {
     for (size_t i = 0; i < plan_.size(); ++i) {
@@ -173,9 +171,6 @@ class Interpreter {
     }
     for (const Task& task : tasks) {
       scheduler_.Transfer(transfer.fifo, task, buffer.view.argument, buffer.view.offset);
-      const auto bytes = static_cast<double>(task.bytes());
-      channel_bytes_[ShimChannelIndex(fifo.column, fifo.direction, fifo.channel)] += bytes;
-      if (fifo.direction == Direction::kMm2s) mm2s_bytes_ += bytes;
       CheckOperations();
     }
   }
@@ -187,12 +182,15 @@ class Interpreter {
     CheckOperations();
   }
 
-  void Do(const WaitStatement& wait) { scheduler_.Wait(wait.fifos); }
+  void Do(const WaitStatement& wait) {
+    scheduler_.Wait(wait.fifos);
+    predictor_.Complete(scheduler_.operations());
+  }
 
   void Do(const WorkStatement& work) {
     const int64_t cycles = Value(work.cycles);
     Require(cycles >= 0, "work of ", cycles, " cycles, expected none that is negative");
-    work_cycles_ += static_cast<double>(cycles);
+    predictor_.Work(static_cast<double>(cycles));
   }
 
   void Do(const CutStatement&) { Divide("is cut"); }
@@ -208,18 +206,15 @@ class Interpreter {
   void Divide(const char* what) {
     Require(scheduler_.outstanding() == 0, what, " while ", scheduler_.outstanding(),
             " transfers are under way, expected a wait before");
-    const double channel = *std::ranges::max_element(channel_bytes_) / kStreamBytesPerCycle;
-    const double core = std::max(channel, work_cycles_) / manifest_.clock_hz;
-    const double ddr = mm2s_bytes_ / manifest_.ddr_bytes_per_second;
     std::vector<Operation> operations = scheduler_.Take();
-    if (!operations.empty()) segments_.push_back({std::move(operations), std::max(core, ddr)});
-    channel_bytes_.fill(0);
-    mm2s_bytes_ = work_cycles_ = 0;
+    const double seconds = predictor_.Seconds(operations);
+    if (!operations.empty()) segments_.push_back({std::move(operations), seconds});
   }
 
   const Manifest& manifest_;
   const Plan& plan_;
   Scheduler scheduler_;
+  Predictor predictor_;
   std::vector<Segment> segments_;
 
   int invocation_ = 0;
@@ -229,10 +224,6 @@ class Interpreter {
   std::vector<int> loops_;  // slots of the loops that are open
   int path_ = -1;
   int64_t statements_ = 0;
-
-  std::array<double, kMaxColumns * 2 * kShimChannels> channel_bytes_{};  // since the last cut
-  double mm2s_bytes_ = 0;
-  double work_cycles_ = 0;
 };
 
 }  // namespace

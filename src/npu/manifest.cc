@@ -90,6 +90,23 @@ void ParseColumns(const Json& value, const std::string& path, Manifest& manifest
   }
 }
 
+Costs ParseCosts(const Json& value, const std::string& path) {
+  ObjectReader reader(value, path);
+  const Costs costs{
+      .write = reader.PositiveNumber("write32"),
+      .mask_write = reader.PositiveNumber("maskwrite"),
+      .block_write = reader.PositiveNumber("blockwrite"),
+      .block_write_word = reader.PositiveNumber("blockwrite_word"),
+      .address_patch = reader.PositiveNumber("ddr_patch"),
+      .wait = reader.PositiveNumber("tct_wait"),
+      .gate_idle = reader.PositiveNumber("gate_idle"),
+      .gate_pipelined = reader.PositiveNumber("gate_pipelined"),
+      .stream = reader.PositiveNumber("stream"),
+  };
+  reader.Finish();
+  return costs;
+}
+
 Manifest ReadManifest(const Json& value) {
   ObjectReader reader(value, "manifest");
   Manifest manifest{};
@@ -103,6 +120,8 @@ Manifest ReadManifest(const Json& value) {
   manifest.columns = static_cast<int>(reader.Integer("columns", 1, kMaxColumns));
   manifest.clock_hz = reader.PositiveNumber("clock_hz");
   manifest.ddr_bytes_per_second = reader.PositiveNumber("ddr_bytes_per_second");
+  manifest.ddr_write_bytes_per_second = reader.PositiveNumber("ddr_write_bytes_per_second");
+  manifest.costs = ParseCosts(reader.Take("costs"), reader.PathOf("costs"));
   ForEachMember(reader.Take("fifos"), reader.PathOf("fifos"),
                 [&](const std::string& name, const Json& fifo, const std::string& path) {
                   manifest.fifos.push_back(ParseFifo(name, fifo, path, manifest.columns));

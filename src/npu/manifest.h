@@ -98,6 +98,19 @@ struct Sequence {
   std::vector<std::string> paths;    // of the statements, such as body[3].do[0] transfer
 };
 
+// Of ort_aie_ep/npu/costs.py, cycles unless said otherwise.
+struct Costs {
+  double write;
+  double mask_write;
+  double block_write;
+  double block_write_word;
+  double address_patch;
+  double wait;            // once the token is there
+  double gate_idle;       // from a push to an idle channel to its data
+  double gate_pipelined;  // to a channel at work: from the end of its task to the next one's data
+  double stream;          // bytes per cycle of a channel
+};
+
 struct Manifest {
   std::string name;
   std::string device;
@@ -106,7 +119,9 @@ struct Manifest {
   int rows;
   int columns;
   double clock_hz;
-  double ddr_bytes_per_second;
+  double ddr_bytes_per_second;  // reads
+  double ddr_write_bytes_per_second;
+  Costs costs;
   std::vector<Fifo> fifos;
   std::vector<Worker> workers;
   std::vector<std::vector<int>> descriptors;  // by shim column

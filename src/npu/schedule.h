@@ -38,7 +38,9 @@ struct Push {
   int argument;  // of the run
   int64_t plus;  // bytes from the start of that argument's buffer
   int runs;
-  bool token;  // a wait consumes it
+  int64_t bytes;       // of all runs
+  int64_t contiguous;  // bytes without a gap
+  bool token;          // a wait consumes it
 };
 struct TokenWait {
   int column;

@@ -157,6 +157,16 @@ std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) 
   return tasks;
 }
 
+int64_t Task::contiguous() const {
+  if (std::ranges::all_of(data, [](Dimension d) { return d.count == 1; })) return 4 * length;
+  int64_t words = 1;
+  for (const Dimension& d : data) {
+    if (d.stride != words) break;
+    words *= d.count;
+  }
+  return 4 * words;
+}
+
 ShimDescriptorWords DescriptorWords(const Task& task, int generation, std::optional<int> packet) {
   namespace bd = shim_descriptor;
   ShimDescriptorWords words{};

@@ -31,6 +31,7 @@ struct Task {
   int runs;                       // of the queue
 
   int64_t bytes() const { return 4 * length * runs; }
+  int64_t contiguous() const;  // bytes of the longest run without a gap
 };
 
 // The tasks of a tap, in the order in which the bytes move; none when a count or the run is 0.

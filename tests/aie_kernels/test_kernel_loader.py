@@ -125,3 +125,29 @@ def test_unknown_kernels_and_architectures_are_named(
     (tmp_path / "libaie_kernels_aie2.so").write_bytes(b"no library")
     with pytest.raises(SimulationError, match="does not load"):
         Kernels("aie2")
+
+
+def test_a_broken_promise_is_told_and_the_next_call_starts_afresh() -> None:
+    kernels = Kernels("aie2")
+    unlimited = replace(catalog_linear.GEMM_ZERO, limits=None)
+    acc = zeros(8192, np.float32)
+    acc[:] = 1
+    with pytest.raises(
+        SimulationError, match="gemm_zero has stopped: a loop's trips break its promise"
+    ):
+        kernels.call(unlimited, acc, 32)
+    assert (acc == 1).all()
+    kernels.call(unlimited, acc, 64)
+    np.testing.assert_array_equal(acc[:65], [0] * 64 + [1])
+
+
+def test_scalars_that_lead_out_of_the_buffers_are_refused() -> None:
+    kernels = Kernels("aie2")
+    with pytest.raises(SimulationError, match=r"gemm_zero would reach outside .* \(8224,\)"):
+        kernels.call(catalog_linear.GEMM_ZERO, zeros(8192, np.float32), 8224)
+
+
+def test_a_kernel_has_at_most_sixteen_arguments() -> None:
+    kernel = replace(catalog_linear.DQP_ZERO, arguments=(Array("f32", 32), *(int,) * 16))
+    with pytest.raises(SimulationError, match=r"dqp_zero takes 17 arguments; .* up to 16"):
+        Kernels("aie2").call(kernel, zeros(32, np.float32), *range(16))

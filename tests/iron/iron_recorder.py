@@ -301,9 +301,13 @@ class Recording:
 
         for buffer in self.buffers:
             address = f"address = {buffer.address or 0} : i32, "
+            count, dtype = array(buffer.array_type)
+            element = {"bfloat16": "bf16", "float32": "f32"}.get(
+                dtype.name, f"i{8 * dtype.itemsize}"
+            )
             lines.append(
                 f"%{buffer.name} = aie.buffer({at(buffer.tile)}) "
-                f'{{{address}sym_name = "{buffer.name}"}} : memref<1xi32>'
+                f'{{{address}sym_name = "{buffer.name}"}} : memref<{count}x{element}>'
             )
         for lock in self.locks:
             lines.append(

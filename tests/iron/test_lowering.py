@@ -131,17 +131,50 @@ def test_what_the_manifest_promises_is_pinned(design: Design, record: Any) -> No
         assert all(kernels[k.name].object == object_file(k) for k in worker.kernels)
 
 
+@pytest.mark.parametrize("design", DESIGNS)
+def test_buffers_of_workers_are_pinned_where_wide_loads_find_them(
+    design: Design, record: Any
+) -> None:
+    pinned = {b.name: (b.tile.place, b.address) for b in record(design).buffers}
+    plan = configure(design)
+    for name, worker in design.workers.items():
+        for buffer in worker.buffers:
+            address = plan.workers[name].buffers[buffer.name]
+            assert pinned.pop(f"{name}_{buffer.name}") == (
+                (worker.tile.column, worker.tile.row),
+                address,
+            )
+            assert address % design.device.alignment == 0
+    assert all(name.endswith("_parameters") for name in pinned)
+
+
+def test_buffers_that_the_compiler_has_laid_over_another_are_told() -> None:
+    promised = manifest(find_designs()["gemm"](DEVICES["npu2_1col"]))
+    promised |= {"fifos": {}, "workers": {}}
+    text = """
+      %t = aie.tile(0, 2)
+      %u = aie.tile(0, 3)
+      %a = aie.buffer(%t) {address = 1024 : i32, sym_name = "first"} : memref<64xbf16>
+      %b = aie.buffer(%t) {address = 1152 : i32, sym_name = "second"} : memref<4x16xf32>
+      %c = aie.buffer(%t) {address = 1344 : i32, sym_name = "third"} : memref<1xi32>
+      %d = aie.buffer(%u) {address = 1152 : i32, sym_name = "elsewhere"} : memref<8192xi8>
+    """
+    (line,) = report.differences(promised, report.parse(text))
+    assert "buffers second and third of tile (0, 2): the first has 256 bytes from 1152" in line
+
+
 @pytest.mark.parametrize(("name", "alignment"), [("npu1_1col", 32), ("npu2_1col", 64)])
 def test_buffers_that_wide_loads_would_miss_are_told(name: str, alignment: int) -> None:
     promised = manifest(find_designs()["gemm"](DEVICES[name])) | {"fifos": {}, "workers": {}}
     text = """
       %m = aie.tile(0, 1)
       %t = aie.tile(0, 2)
-      %a = aie.buffer(%m) {address = 4 : i32, sym_name = "in_memory_tile"} : memref<1xi32>
-      %b = aie.buffer(%t) {address = 128 : i32, sym_name = "aligned"} : memref<1xi32>
-      %c = aie.buffer(%t) {address = 196 : i32, sym_name = "w_parameters"} : memref<1xi32>
-      %d = aie.buffer(%t) {address = 1056 : i32, sym_name = "by_32"} : memref<1xi32>
-      %e = aie.buffer(%t) {address = 2064 : i32, sym_name = "by_16"} : memref<1xi32>
+      %a = aie.buffer(%m) {address = 4 : i32, sym_name = "in_memory_tile"} : memref<16xi32>
+      %b = aie.buffer(%t) {address = 128 : i32, sym_name = "aligned"} : memref<16xi32>
+      %c = aie.buffer(%t) {address = 196 : i32, sym_name = "w_parameters"} : memref<16xi32>
+      %d = aie.buffer(%t) {address = 1056 : i32, sym_name = "by_32"} : memref<32xbf16>
+      %e = aie.buffer(%t) {address = 2064 : i32, sym_name = "by_16"} : memref<8x16xi8>
+      %f = aie.buffer(%t) {address = 4100 : i32, sym_name = "turns"} : memref<2xi32>
     """
     lines = report.differences(promised, report.parse(text))
     wrong = ["by_16"] if alignment == 32 else ["by_16", "by_32"]

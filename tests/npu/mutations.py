@@ -2,22 +2,24 @@
 
 A change is made to a field that is in use: a stride of a dimension that the transfer has, a wrap
 that is not the outermost, a descriptor that is pushed. What a field that nothing reads holds
-changes nothing by definition. Parameters of workers keep their values: host kernels stop the
-program where a promise to their compiler is broken.
+changes nothing by definition. Nor do the parameters in `EQUIVALENT` change what they are given
+for, and of a float only the upper half is changed, that is, what bfloat16 results can show.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.npu.design import Array, Design, End, Fifo, Layout
-from ort_aie_ep.npu.device import TILES, Tile
+from ort_aie_ep.npu.configuration import configure
+from ort_aie_ep.npu.design import Design, End, Fifo, Layout
+from ort_aie_ep.npu.device import TILES, WORD, Tile
+from ort_aie_ep.npu.kernel import Array
 from ort_aie_ep.npu.progress import statements
 from ort_aie_ep.npu.txn import (
     AddressPatch,
@@ -33,6 +35,15 @@ from ort_aie_ep.npu.txn import (
 )  # fmt: skip
 
 Words = npt.NDArray[np.uint32]
+
+
+#: By worker (without its number) and parameter, why another value can mean the same.
+EQUIVALENT = {
+    ("score", "group"): "scores come in pairs of heads, and heads too many are not used",
+    ("value", "group"): "heads too many are not put out",
+    ("score", "softcap"): "a cap far above the scores leaves them as they are",
+}
+FLOATS = {"scale"}
 
 
 @dataclass(frozen=True)
@@ -68,12 +79,20 @@ class Mutation:
         return f"{self.field.kind}: {self.field.name} {self.before} -> {self.after}"
 
 
-def fields(words: Words) -> list[Field]:
-    """Every field in use of the six categories: stride, wrap, length, lock, address, queue."""
-    return [f for op in decode(words).operations for f in _fields_of(op)]
+def fields(words: Words, design: Design) -> list[Field]:
+    """Every field in use, of stride, wrap, length, lock, address, queue or parameter."""
+    parameters = {
+        (tile.column, tile.row, plan.parameters + WORD * i): (worker.rstrip("0123456789"), name)
+        for worker, plan in configure(design).workers.items()
+        for tile in [plan.worker.tile]
+        for i, name in enumerate(plan.worker.parameters)
+    }
+    return [f for op in decode(words).operations for f in _fields_of(op, parameters)]
 
 
-def _fields_of(op: object) -> Iterator[Field]:
+def _fields_of(
+    op: object, parameters: Mapping[tuple[int, int, int], tuple[str, str]]
+) -> Iterator[Field]:
     match op:
         case BlockWrite() if shim_descriptor_of(op.address) is not None:
             yield from _descriptor_fields(op)
@@ -91,8 +110,13 @@ def _fields_of(op: object) -> Iterator[Field]:
             yield Field("lock", f"op {op.index} value", op.offset + 4, 0, 6)
             yield Field("lock", f"op {op.index} lock", op.offset + 2, 4, 4)
             yield Field("lock", f"op {op.index} row", op.offset + 2, 20, 3)
-        case Write() if core_memory_of(op.address) is not None:
+        case Write() if (place := core_memory_of(op.address)) is not None:
             yield Field("address", f"op {op.index} parameter word", op.offset + 2, 2, 3)
+            worker, name = parameters[place]
+            if (worker, name) not in EQUIVALENT:
+                low = 16 if name in FLOATS else 0
+                what = f"op {op.index} value of {name} of a {worker}"
+                yield Field("parameter", what, op.offset + 4, low, 32 - low)
         case Wait():
             yield Field("queue", f"op {op.index} waits for channel", op.offset + 3, 24, 1)
             yield Field("queue", f"op {op.index} waits for direction", op.offset + 2, 0, 1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep import _native
+from ort_aie_ep.npu import package
 from ort_aie_ep.npu.sequence import (
     Sequence,
     Value,
@@ -51,6 +52,8 @@ WORKERS = {
     "left": {"column": 0, "row": 2, "parameters": ["m", "n"], "address": 1024, "lock": 15},
     "right": {"column": 1, "row": 5, "parameters": [], "address": 65532, "lock": 0},
 }
+#: So small that only bytes and work count, at 4 bytes a cycle.
+COSTS = dict.fromkeys(package.COSTS, 1e-9) | {"stream": 4}
 
 
 def manifest(*sequences: Sequence, **changes: Any) -> dict[str, Any]:
@@ -64,6 +67,8 @@ def manifest(*sequences: Sequence, **changes: Any) -> dict[str, Any]:
         "kernel": "MLIR_AIE",
         "clock_hz": 1_000_000_000,
         "ddr_bytes_per_second": 40_000_000_000,
+        "ddr_write_bytes_per_second": 40_000_000_000,
+        "costs": COSTS,
         "fifos": FIFOS,
         "workers": WORKERS,
         "bds": {"0": list(range(16)), "1": list(range(16))},

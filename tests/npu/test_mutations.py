@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -26,12 +26,17 @@ from mutations import (
     stream_mutation,
 )
 
+from ort_aie_ep.aie_kernels import catalog_attention
 from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.configuration import configure
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.errors import SimulationError
+from ort_aie_ep.npu.kernel import DTYPES, Array
+from ort_aie_ep.npu.kernels import Kernels
+from ort_aie_ep.npu.machine import aligned_bytes
 from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.simulator import Machine
 
@@ -110,7 +115,7 @@ CASES = {
         _flow_kv_buffers,
     ),
 }
-STREAM_MUTATIONS = 501  # 167 a case
+STREAM_MUTATIONS = 501  # 167 a case, of which a seventh are values of run-time parameters
 DESIGN_MUTATIONS = 102  # of either group
 
 
@@ -139,7 +144,7 @@ def test_every_change_of_a_stream_shows(name: str) -> None:
     design = case.build()
     (words,) = Session(design).build(case.sequence, case.parameters, list(case.buffers()))
     expected = simulate(design, words, case.buffers())
-    choices, rng = fields(words), random.Random(name)
+    choices, rng = fields(words, case.build()), random.Random(name)
     outcomes: Counter[str] = Counter()
     survivors = []
     for _ in range(STREAM_MUTATIONS // len(CASES)):
@@ -148,8 +153,28 @@ def test_every_change_of_a_stream_shows(name: str) -> None:
         outcomes[end] += 1
         if end == "survived":
             survivors.append(str(mutation))
+    print(name, dict(outcomes))
     assert survivors == [], outcomes
     assert len(outcomes) == 4, outcomes
+
+
+def test_a_broken_promise_names_the_worker_the_kernel_and_the_promise() -> None:
+    case = CASES["flow_kv"]
+    design = case.build()
+    words = Session(design).build(case.sequence, case.parameters, list(case.buffers()))[0]
+    head_dim = next(f for f in fields(words, design) if "head_dim of a score" in f.name)
+    with pytest.raises(
+        SimulationError,
+        match=r"worker score\d calls flow_kv_scores with \(2, 100, 0, 16, .*outside",
+    ):
+        simulate(design, head_dim.set(words, 100), case.buffers())
+    # The same without limits reaches the kernel, which promises a trip to its compiler.
+    bare = replace(catalog_attention.FLOW_KV_SCORES, limits=None)
+    scalars = (2, 512, 0, 8, 0, 0)
+    buffers = [a for a in bare.arguments if isinstance(a, Array)]
+    arrays = [aligned_bytes(a.bytes).view(DTYPES[a.element]) for a in buffers]
+    with pytest.raises(SimulationError, match="flow_kv_scores has stopped: a loop's trips break"):
+        Kernels("aie2p").call(bare, *arrays, *scalars)
 
 
 @pytest.mark.parametrize("mutators", [BREAKING, REWRITING], ids=["breaking", "rewriting"])
@@ -179,6 +204,7 @@ def test_every_change_of_a_design_shows(name: str, mutators: list[DesignMutator]
         outcomes[end] += 1
         if end == "survived":
             survivors.append(text)
+    print(name, dict(outcomes))
     assert survivors == [], outcomes
     if mutators is REWRITING:
         assert outcomes["refused"] < sum(outcomes.values()) / 2, (

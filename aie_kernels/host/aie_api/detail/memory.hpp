@@ -1,5 +1,5 @@
 // Loads and stores. The chip truncates a pointer that is not aligned and reads or destroys
-// neighbours; here it stops the program.
+// neighbours; here it throws.
 #pragma once
 
 #include "vector.hpp"

@@ -4,9 +4,8 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <type_traits>
 #include <utility>
 
@@ -74,10 +73,17 @@ struct core_state {
 };
 inline constinit thread_local core_state core;
 
-[[noreturn]] inline void fail(const char* what) {
-  std::fprintf(stderr, "AIE kernel on the host: %s\n", what);
-  std::abort();
-}
+// A kernel has done what the chip leaves undefined; `what` is a literal.
+class broken_promise : public std::exception {
+ public:
+  explicit broken_promise(const char* what) : what_(what) {}
+  const char* what() const noexcept override { return what_; }
+
+ private:
+  const char* what_;
+};
+
+[[noreturn]] inline void fail(const char* what) { throw broken_promise(what); }
 
 inline void check(bool fine, const char* what) {
   if (!fine) [[unlikely]] {
