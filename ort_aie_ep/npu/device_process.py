@@ -241,8 +241,8 @@ class DeviceProcess:
             for (_, data), old in zip(arguments, before, strict=True):
                 data[data != old] = GARBAGE
             context.reset()
-            text = f"injected fault: {fault}"
-            raise WatchdogError(text) if fault == "timeout" else SimulationError(text)
+            # As if what the stream waits for at its end never came. Word 2 counts its operations.
+            return _failure(fault, f"injected fault: {fault}") | {"operation": int(words[2]) - 1}
         return {"seconds": seconds}
 
     def _view(self, span: Span) -> Bytes:

@@ -18,6 +18,7 @@ void Command::Finish(Outcome outcome) {
     state_ = outcome.state;
     seconds_ = outcome.seconds;
     error_ = std::move(outcome.error);
+    operation_ = outcome.operation;
     done_ = true;
     held_.clear();
   }
@@ -50,6 +51,11 @@ std::string Command::error() const {
   return error_;
 }
 
+uint32_t Command::operation() const {
+  const std::lock_guard lock(mutex_);
+  return operation_;
+}
+
 bool Command::Wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_; });  // the child's patience bounds it
@@ -76,7 +82,8 @@ Outcome Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& cont
   if (timeout || error) request["fault"] = timeout ? "timeout" : "error";
   try {
     const Json reply = conversation.Ask(request);
-    Outcome outcome{ERT_CMD_STATE_COMPLETED, reply.value("seconds", 0.0), reply.value("error", "")};
+    Outcome outcome{ERT_CMD_STATE_COMPLETED, reply.value("seconds", 0.0), reply.value("error", ""),
+                    reply.value("operation", kNoOperation)};
     if (!reply.value("ok", false)) {
       const bool late = reply.value("kind", "") == "timeout";
       outcome.state = late ? ERT_CMD_STATE_TIMEOUT : ERT_CMD_STATE_ERROR;
@@ -108,8 +115,7 @@ using ort_aie::sim::Outcome;
 using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 
-// --- xrt::kernel
-// ----------------------------------------------------------------------------------------
+// --- xrt::kernel ---------------------------------------------------------------------------------
 kernel_impl::kernel_impl(hw_context ctx, std::string kernel_name)
     : context(std::move(ctx)), name(std::move(kernel_name)) {
   if (!context.get_handle()->xclbin.get_kernel(name)) {
@@ -143,9 +149,8 @@ std::string kernel::get_name() const { return handle->name; }
 
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
 
-// --- one run
-// -------------------------------------------------------------------------------------------- As
-// much of the value as the argument is large.
+// --- one run -------------------------------------------------------------------------------------
+// As much of the value as the argument is large.
 void run_impl::SetValue(int index, const void* value, size_t bytes) {
   const std::lock_guard lock(mutex_);
   switch (index) {
@@ -242,12 +247,12 @@ ert_cmd_state run_impl::State() const {
   return command_ ? command_->state() : ERT_CMD_STATE_NEW;
 }
 
-// --- xrt::run
-// -------------------------------------------------------------------------------------------
+// --- xrt::run ------------------------------------------------------------------------------------
 class run::command_error_impl {
  public:
   ert_cmd_state state;
   std::string message;
+  ort_aie::sim::Health health = ort_aie::sim::HealthAt(ort_aie::sim::kNoOperation);
 };
 
 run::command_error::command_error(ert_cmd_state state, const std::string& what)
@@ -261,8 +266,14 @@ ert_cmd_state run::command_error::get_command_state() const { return handle->sta
 
 const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
 
-run::aie_error::aie_error(const xrt::run& run, const std::string& what)
-    : command_error(run, what) {}
+run::aie_error::aie_error(const xrt::run& run, const std::string& what) : command_error(run, what) {
+  get_handle()->health = ort_aie::sim::HealthAt(run.get_handle()->Last()->operation());
+}
+
+run::aie_error::span<const uint32_t> run::aie_error::data() const {
+  const ort_aie::sim::Health& health = get_handle()->health;
+  return {health.data(), health.size()};
+}
 
 run::run(const kernel& krnl) : handle(std::make_shared<run_impl>(krnl.get_handle())) {}
 

@@ -22,11 +22,18 @@ namespace ort_aie::sim {
 enum Argument { kOpcode = 0, kInstructions = 1, kInstructionCount = 2, kFirstBuffer = 3 };
 inline constexpr int kBuffers = 5;
 inline constexpr uint64_t kTransaction = 3;  // opcode of an instruction stream
+// As the driver says that it does not know.
+inline constexpr uint32_t kNoOperation = 0xFFFFFFFF;
+
+// What the driver leaves of a command that failed: ert_ctx_health_data of XRT's ert.h, version 0.
+using Health = std::array<uint32_t, 7>;
+inline Health HealthAt(uint32_t operation) { return {0, operation}; }
 
 struct Outcome {
   ert_cmd_state state = ERT_CMD_STATE_NEW;
   double seconds = 0;  // of the device
   std::string error;
+  uint32_t operation = kNoOperation;  // of the stream, where it stopped
 };
 
 // One execution. Time is the device's: a wait of 100 ms sees 0.1 s of it pass, however long the
@@ -43,6 +50,7 @@ class Command {
   ert_cmd_state state() const;
   bool active() const;  // on its way, or at the device
   std::string error() const;
+  uint32_t operation() const;
   // Waits for the end, 0 for as long as it takes. True at the end; false when the time is over.
   // Throws ENODEV if the device has gone.
   bool Wait(std::chrono::milliseconds timeout);
@@ -55,6 +63,7 @@ class Command {
   bool cancelled_ = false;
   double seconds_ = 0;  // of the run that no wait has seen pass
   std::string error_;
+  uint32_t operation_ = kNoOperation;
   std::vector<std::shared_ptr<xrt::bo_impl>> held_;  // nobody frees them under the device
 };
 
