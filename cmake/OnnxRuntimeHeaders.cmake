@@ -17,8 +17,9 @@
 #   ORT_AIE_ONNXRUNTIME_INCLUDE_DIR     for "path"; a wrong one is an error, never passed over
 #   ORT_AIE_ONNXRUNTIME_ARCHIVE_URL     for "archive"; file:// works
 #   ORT_AIE_ONNXRUNTIME_ARCHIVE_SHA256  for "archive"; required with an URL of one's own
-#   ORT_AIE_CACHE_DIR                   where downloads are kept for the next build; default
-#                                       $XDG_CACHE_HOME/ort_aie_ep or ~/.cache/ort_aie_ep
+#   ORT_AIE_CACHE_DIR                   where downloads are kept (Downloads.cmake)
+
+include("${CMAKE_CURRENT_LIST_DIR}/Downloads.cmake")
 
 # ORT_API_VERSION n belongs to ONNX Runtime 1.n; 1.23 is the oldest the library supports. Newer
 # headers only append to its structs.
@@ -33,15 +34,6 @@ set(_ORT_AIE_ARCHIVE_SHA256 "1fa4dcaef22f6f7d5cd81b28c2800414350c10116f5fdd46a21
 
 # The layouts of the package, of an installed build tree, and of the archive.
 set(_ORT_AIE_SUFFIXES onnxruntime onnxruntime/core/session include include/onnxruntime)
-
-# Value of a setting, empty when it is not given.
-function(_ort_aie_setting name value_out)
-  if(DEFINED ${name} AND NOT "${${name}}" STREQUAL "")
-    set(${value_out} "${${name}}" PARENT_SCOPE)
-  else()
-    set(${value_out} "$ENV{${name}}" PARENT_SCOPE)
-  endif()
-endfunction()
 
 # ORT_API_VERSION of the headers in DIRECTORY, or what is wrong with them.
 function(_ort_aie_read_version directory api_out problem_out)
@@ -87,37 +79,6 @@ function(_ort_aie_newest_below directory_out)
   set(${directory_out} "${best}" PARENT_SCOPE)
 endfunction()
 
-function(_ort_aie_cache_directory directory_out)
-  _ort_aie_setting(ORT_AIE_CACHE_DIR directory)
-  if(NOT directory STREQUAL "")
-    get_filename_component(directory "${directory}" ABSOLUTE BASE_DIR "${CMAKE_BINARY_DIR}")
-    set(${directory_out} "${directory}" PARENT_SCOPE)
-    return()
-  endif()
-  if(IS_ABSOLUTE "$ENV{XDG_CACHE_HOME}")
-    set(directory "$ENV{XDG_CACHE_HOME}/ort_aie_ep")
-  elseif(IS_ABSOLUTE "$ENV{HOME}")
-    set(directory "$ENV{HOME}/.cache/ort_aie_ep")
-  endif()
-  # A build service's user may have no home to write to. Then the cache lasts as long as the build
-  # tree.
-  string(RANDOM LENGTH 12 probe)
-  set(probe "${directory}/.writable-${probe}")
-  set(failed 1)
-  if(NOT directory STREQUAL "")
-    execute_process(COMMAND "${CMAKE_COMMAND}" -E make_directory "${directory}"
-                    OUTPUT_QUIET ERROR_QUIET)
-    execute_process(COMMAND "${CMAKE_COMMAND}" -E touch "${probe}" RESULT_VARIABLE failed
-                    OUTPUT_QUIET ERROR_QUIET)
-  endif()
-  if(failed)
-    set(directory "${CMAKE_BINARY_DIR}/ort_aie_cache")
-  else()
-    file(REMOVE "${probe}")
-  endif()
-  set(${directory_out} "${directory}" PARENT_SCOPE)
-endfunction()
-
 # Each way below sets the directory that has the headers and a description of it, or a problem.
 
 function(_ort_aie_headers_from_path directory_out detail_out problem_out)
@@ -161,27 +122,10 @@ function(_ort_aie_headers_from_apt directory_out detail_out problem_out)
   file(GLOB packages "${cache}/libonnxruntime-dev-*")
   _ort_aie_newest_below(directory ${packages})
   if(directory STREQUAL "")
-    find_program(bash bash NO_CACHE)
-    find_program(apt_get apt-get NO_CACHE)
-    if(NOT bash OR NOT apt_get)
-      set(${problem_out} "there is no apt-get on this machine" PARENT_SCOPE)
-      return()
-    endif()
     message(STATUS "ONNX Runtime headers: apt downloads libonnxruntime-dev into ${cache}")
-    execute_process(
-      COMMAND "${bash}" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/apt_headers.sh" "${cache}"
-              "1.${_ORT_AIE_MINIMUM_API}"
-      RESULT_VARIABLE failed
-      OUTPUT_VARIABLE packages
-      ERROR_VARIABLE problem
-      OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE
-      TIMEOUT 600)
-    if(NOT failed EQUAL 0)
-      if(problem MATCHES "apt_headers: ([^\n]*)$")
-        set(problem "${CMAKE_MATCH_1}")
-      else()
-        set(problem "apt_headers.sh ended with \"${failed}\": ${problem}")
-      endif()
+    _ort_aie_apt_packages(packages problem "${cache}" "1.${_ORT_AIE_MINIMUM_API}"
+                          libonnxruntime-dev)
+    if(NOT problem STREQUAL "")
       set(${problem_out} "${problem}" PARENT_SCOPE)
       return()
     endif()

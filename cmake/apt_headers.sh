@@ -1,10 +1,12 @@
 #!/bin/bash
-# Lets apt download libonnxruntime-dev without root and unpacks it into a cache directory.
+# Lets apt download packages without root and unpacks them into a cache directory.
 #
-#   apt_headers.sh CACHE_DIR MINIMUM_VERSION
+#   apt_headers.sh [--with-dependencies] CACHE_DIR MINIMUM_VERSION [PACKAGE...]
 #
-# Prints the unpacked package's directory, CACHE_DIR/libonnxruntime-dev-VERSION, on stdout. When
-# that fails, the last line on stderr is "apt_headers: REASON" and the exit status is 1.
+# Takes the newest version of each package, MINIMUM_VERSION or newer (of libonnxruntime-dev when none
+# is named), and with --with-dependencies all that they depend on besides. Prints the directory of
+# every unpacked package, CACHE_DIR/PACKAGE-VERSION, on stdout. When that fails, the last line on
+# stderr is "apt_headers: REASON" and the exit status is 1.
 #
 # apt runs with lists, state, cache and sources of its own; the machine's are read, never written.
 # The mirror and its Signed-By are those of the machine's own configuration. Only suites are added:
@@ -14,7 +16,6 @@
 set -euo pipefail
 export LC_ALL=C
 
-readonly PACKAGE=libonnxruntime-dev
 work='' unpacked=''
 
 cleanup() { rm -rf ${work:+"$work"} ${unpacked:+"$unpacked"}; }
@@ -117,8 +118,8 @@ private_sources() {
         [[ $components == *' main '* ]] || continue
         suites='sid experimental' component=main
         ;;
-      "ubuntu:$codename") suites="$suite devel" component=universe ;;
-      "ubuntu:$codename"-*) suites=$suite component=universe ;;
+      "ubuntu:$codename") suites="$suite devel" component='main universe' ;;
+      "ubuntu:$codename"-*) suites=$suite component='main universe' ;;
       *) continue ;;
     esac
     [[ -z ${seen[$uri $suites]:-} ]] || continue
@@ -158,9 +159,64 @@ Dir::Etc::preferencesparts "/dev/null";
 CONF
 }
 
+# Versions of a package that apt finds, newest first.
+versions_of() {
+  apt-cache -c "$work/apt.conf" madison "$1" 2>/dev/null |
+    awk -F'[ |]+' '{ sub(/^ +/, ""); print $2 }' | sort -urV || true
+}
+
+# Prints the directory of PACKAGE in VERSION once it is in the CACHE; fails if apt cannot get it.
+unpack() {
+  local cache=$1 package=$2 version=$3 destination
+  destination=$cache/$package-${version//:/%}
+  if [[ ! -d $destination ]]; then
+    apt-get -c "$work/apt.conf" -q download "$package=$version" >>"$work/download.log" 2>&1 ||
+      return 1
+    unpacked=$(mktemp -d "$cache/.unpacking.XXXXXXXX") &&
+      dpkg-deb -x "$work/download/$package"_*.deb "$unpacked" &&
+      chmod -R u+rwX,go+rX "$unpacked" || fail "cannot unpack $package $version into $cache"
+    rm "$work/download/$package"_*.deb
+    # Whoever comes second finds the first one's directory, and it has the same content.
+    mv -T "$unpacked" "$destination" 2>/dev/null || [[ -d $destination ]] ||
+      fail "cannot write $destination"
+    rm -rf "$unpacked"
+  fi
+  echo "$destination"
+}
+
+# Prints the directory of the newest version of PACKAGE that will do.
+unpack_newest() {
+  local cache=$1 minimum=$2 package=$3 versions version
+  versions=$(versions_of "$package")
+  [[ -n $versions ]] || fail "apt finds no $package: $(complaints "$work/update.log")"
+  : >"$work/download.log"
+  for version in $versions; do
+    dpkg --compare-versions "$version" ge "$minimum" || continue
+    ! unpack "$cache" "$package" "$version" || return 0
+  done
+  [[ ! -s $work/download.log ]] ||
+    fail "apt cannot download $package: $(complaints "$work/download.log")"
+  fail "apt finds only $package $(echo $versions), and $minimum is the oldest that will do"
+}
+
+# "PACKAGE VERSION" of all that the arguments (PACKAGE=VERSION) need on an empty machine, themselves
+# left out.
+dependencies() {
+  apt-get -c "$work/apt.conf" -q -s -o APT::Install-Recommends=false install "$@" \
+    2>"$work/dependencies.log" | awk '$1 == "Inst" { sub(/^\(/, "", $3); print $2, $3 }' |
+    grep -vxF "$(printf '%s\n' "${@/=/ }")" || true
+  ! grep -q '^E: ' "$work/dependencies.log" ||
+    fail "apt cannot satisfy what $* depend on: $(complaints "$work/dependencies.log")"
+}
+
 main() {
-  [[ $# == 2 ]] || fail 'usage: apt_headers.sh CACHE_DIR MINIMUM_VERSION'
-  local cache=$1 minimum=$2 tool base codename versions version destination
+  local with_dependencies=false
+  if [[ ${1:-} == --with-dependencies ]]; then with_dependencies=true && shift; fi
+  [[ $# -ge 2 ]] ||
+    fail 'usage: apt_headers.sh [--with-dependencies] CACHE_DIR MINIMUM_VERSION [PACKAGE...]'
+  local cache=$1 minimum=$2 tool base codename package version directory
+  local packages=("${@:3}") directories=() exact=()
+  [[ ${#packages[@]} -gt 0 ]] || packages=(libonnxruntime-dev)
   for tool in apt-get apt-cache apt-config dpkg dpkg-deb; do
     command -v "$tool" >/dev/null || fail "there is no $tool on this machine"
   done
@@ -182,32 +238,27 @@ main() {
   private_configuration >"$work/apt.conf"
 
   # A suite that a mirror lacks makes update fail after it has read the others: what counts is
-  # whether the package is there.
+  # whether the packages are there.
   apt-get -c "$work/apt.conf" -q update >"$work/update.log" 2>&1 || true
-  versions=$(apt-cache -c "$work/apt.conf" madison "$PACKAGE" 2>/dev/null |
-    awk -F'[ |]+' '{ sub(/^ +/, ""); print $2 }' | sort -urV)
-  [[ -n $versions ]] || fail "apt finds no $PACKAGE: $(complaints "$work/update.log")"
 
   cd "$work/download"
-  for version in $versions; do
-    dpkg --compare-versions "$version" ge "$minimum" || continue
-    destination=$cache/$PACKAGE-${version//:/%}
-    if [[ ! -d $destination ]]; then
-      apt-get -c "$work/apt.conf" -q download "$PACKAGE=$version" >>"$work/download.log" 2>&1 ||
-        continue
-      unpacked=$(mktemp -d "$cache/.unpacking.XXXXXXXX")
-      dpkg-deb -x "$work/download/$PACKAGE"_*.deb "$unpacked"
-      chmod -R u+rwX,go+rX "$unpacked"
-      # Whoever comes second finds the first one's directory, and it has the same content.
-      mv -T "$unpacked" "$destination" 2>/dev/null || [[ -d $destination ]] ||
-        fail "cannot write $destination"
-    fi
-    echo "$destination"
-    return
+  for package in "${packages[@]}"; do
+    # No pipe and no $(): `unpacked` and `fail` are this shell's.
+    unpack_newest "$cache" "$minimum" "$package" >"$work/directory"
+    directory=$(<"$work/directory")
+    version=${directory#"$cache/$package-"}
+    directories+=("$directory") exact+=("$package=${version//%/:}")
   done
-  [[ ! -e $work/download.log ]] ||
-    fail "apt cannot download $PACKAGE: $(complaints "$work/download.log")"
-  fail "apt finds only $PACKAGE $(echo $versions), and $minimum is the oldest that will do"
+  if $with_dependencies; then
+    dependencies "${exact[@]}" >"$work/dependencies"
+    while read -r package version; do
+      : >"$work/download.log"
+      unpack "$cache" "$package" "$version" >"$work/directory" ||
+        fail "apt cannot download $package $version: $(complaints "$work/download.log")"
+      directories+=("$(<"$work/directory")")
+    done <"$work/dependencies"
+  fi
+  printf '%s\n' "${directories[@]}"
 }
 
 main "$@"

@@ -255,6 +255,7 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   step.head_sink = inputs[kHeadSink] ? inputs[kHeadSink].data : nullptr;
   step.smooth_softmax = a.smooth_softmax == 1;
   step.output = output;
+  step.kept = kept_;
   return {std::move(step)};
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 
 #include "ops/plan.h"
 
@@ -60,6 +61,7 @@ class FlowAttention {
   void CheckRotary(const Inputs& inputs, int64_t dim) const;
 
   FlowAttentionAttributes attributes_;
+  std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
 };
 
 }  // namespace ort_aie

@@ -1,12 +1,21 @@
 #include "ops/options.h"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
+#include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
+#include <map>
+#include <mutex>
 
 #include "ops/error.h"
+#include "targets/loader.h"
 
 namespace ort_aie {
 namespace {
+
+constexpr std::array kNames = {"target", "numerics", "on_device_error", "log", "overlays"};
 
 std::string Read(const ConfigEntry& entry, const char* name, const char* fallback) {
   if (std::optional<std::string> value = entry(name)) return *value;
@@ -18,6 +27,43 @@ std::string Read(const ConfigEntry& entry, const char* name, const char* fallbac
   return value != nullptr && *value != '\0' ? value : fallback;
 }
 
+// One of `known`, of which the first is the default.
+std::string ReadChoice(const ConfigEntry& entry, const char* name,
+                       std::initializer_list<const char*> known) {
+  std::string value = Read(entry, name, *known.begin());
+  if (std::find(known.begin(), known.end(), value) != known.end()) return value;
+  std::string expected;
+  for (const char* const* choice = known.begin(); choice != known.end(); ++choice) {
+    if (choice != known.begin()) expected += choice + 1 == known.end() ? " or " : ", ";
+    expected += *choice;
+  }
+  Fail(ErrorCode::kInvalidArgument, "ort_aie.", name, "=", value, " is unknown; expected ",
+       expected);
+}
+
+std::shared_ptr<const Target> Host() { return {std::shared_ptr<const void>(), &HostTarget()}; }
+
+// The NPU if it works, else the host, said in one line for a session.
+std::shared_ptr<const Target> AutoTarget(const NpuOptions& options, const void* session) {
+  if (!HasNpu()) return Host();
+  // What was said last, by options: the nodes of a session ask one by one.
+  static std::mutex mutex;
+  static auto& refused = *new std::map<NpuOptions, const void*>();
+  const std::lock_guard lock(mutex);
+  const auto before = refused.find(options);
+  if (before != refused.end() && before->second == session) return Host();
+  try {
+    return OpenNpuTarget(NpuLibrary::kXrt, options, session);
+  } catch (const Error& error) {
+    refused[options] = session;
+    if (options.log != "quiet") {
+      std::fprintf(stderr, "ort_aie_ep: the host computes, because the NPU cannot be used: %s\n",
+                   error.what());
+    }
+    return Host();
+  }
+}
+
 }  // namespace
 
 Numerics Options::NumericsFor(int64_t accuracy_level) const {
@@ -27,28 +73,30 @@ Numerics Options::NumericsFor(int64_t accuracy_level) const {
   return numerics == NumericsOption::kInt8 ? Numerics::kInt8 : Numerics::kBf16;
 }
 
-Options ReadOptions(const ConfigEntry& entry) {
+bool IsOption(std::string_view name) { return std::ranges::find(kNames, name) != kNames.end(); }
+
+std::string OptionNames() {
+  std::string names;
+  for (const char* name : kNames) names += Concat(names.empty() ? "" : ", ", name);
+  return names;
+}
+
+Options ReadOptions(const ConfigEntry& entry, const void* session) {
   Options options;
-  const std::string target = Read(entry, "target", "auto");
-  if (target == "auto" || target == "host") {
-    options.target = &HostTarget();
-  } else if (target == "xrt" || target == "sim") {
-    Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", target,
-         ": this build has no such target; use auto or host");
+  const std::string numerics = ReadChoice(entry, "numerics", {"auto", "bf16", "int8"});
+  if (numerics == "bf16") options.numerics = NumericsOption::kBf16;
+  if (numerics == "int8") options.numerics = NumericsOption::kInt8;
+  const std::string target = ReadChoice(entry, "target", {"auto", "host", "xrt", "sim"});
+  const NpuOptions npu = {ReadChoice(entry, "on_device_error", {"host", "raise"}),
+                          ReadChoice(entry, "log", {"warning", "quiet", "trace"}),
+                          Read(entry, "overlays", "")};
+  if (target == "auto") {
+    options.target = AutoTarget(npu, session);
+  } else if (target == "host") {
+    options.target = Host();
   } else {
-    Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", target,
-         " is unknown; expected auto, host, xrt or sim");
-  }
-  const std::string numerics = Read(entry, "numerics", "auto");
-  if (numerics == "auto") {
-    options.numerics = NumericsOption::kAuto;
-  } else if (numerics == "bf16") {
-    options.numerics = NumericsOption::kBf16;
-  } else if (numerics == "int8") {
-    options.numerics = NumericsOption::kInt8;
-  } else {
-    Fail(ErrorCode::kInvalidArgument, "ort_aie.numerics=", numerics,
-         " is unknown; expected auto, bf16 or int8");
+    const auto library = target == "xrt" ? NpuLibrary::kXrt : NpuLibrary::kSim;
+    options.target = OpenNpuTarget(library, npu, session);
   }
   return options;
 }

@@ -1,10 +1,18 @@
 // Options of a session: session config entries `ort_aie.<name>`, else the environment
 // `ORT_AIE_<NAME>`, else the default.
+//
+//   target           auto (an NPU if there is one that works, else the host), host, xrt, sim
+//   numerics         auto, bf16, int8
+//   on_device_error  host (go on there), raise
+//   log              warning, quiet, trace (a timeline is written, see targets/xrt/trace.h)
+//   overlays         folders with design packages, : between
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "targets/target.h"
 
@@ -13,17 +21,22 @@ namespace ort_aie {
 enum class NumericsOption { kAuto, kBf16, kInt8 };
 
 struct Options {
-  const Target* target = nullptr;
+  std::shared_ptr<const Target> target;
   NumericsOption numerics = NumericsOption::kAuto;
 
   // auto follows the node's accuracy_level: int8 only where the model allows it (4).
   Numerics NumericsFor(int64_t accuracy_level) const;
 };
 
+bool IsOption(std::string_view name);
+// The names, for messages.
+std::string OptionNames();
+
 // entry(name) gives the session's config entry ort_aie.<name>, if it has one.
 using ConfigEntry = std::function<std::optional<std::string>(const char* name)>;
 
-// Throws Error naming the option, the value and what is accepted.
-Options ReadOptions(const ConfigEntry& entry);
+// `session` tells sessions apart while they live: the nodes of one share a target. Throws Error
+// naming the option, the value and what is accepted, or why there is no such target.
+Options ReadOptions(const ConfigEntry& entry, const void* session);
 
 }  // namespace ort_aie

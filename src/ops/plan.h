@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <variant>
 #include <vector>
 
@@ -12,6 +14,13 @@ namespace ort_aie {
 // bf16: activations rounded to bfloat16, float32 accumulation.
 // int8: activations quantised to int8 per group of 32, exact integer dot products, float32 after.
 enum class Numerics { kBf16, kInt8 };
+
+// What a target keeps for an op from one call to the next, such as its weights on a device. It is
+// of the target's making, and goes when the op goes.
+struct KeptState {
+  std::mutex mutex;  // guards which object `object` names
+  std::shared_ptr<void> object;
+};
 
 // What stands between the two halves of a gated MLP.
 enum class Activation { kSilu, kGeluTanh };
@@ -38,6 +47,8 @@ struct MatMulStep {
 
   const uint8_t* up_weights = nullptr;  // as weights, or null: not gated
   Activation activation = Activation::kSilu;
+
+  std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
 };
 
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
@@ -84,6 +95,8 @@ struct AttentionStep {
   bool smooth_softmax;
 
   void* output;  // (batch, sequence, heads * dim)
+
+  std::shared_ptr<KeptState> kept;  // the op's; null: keep nothing
 };
 
 using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;

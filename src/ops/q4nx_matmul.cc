@@ -45,6 +45,7 @@ Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   step.skip = skip ? skip.data : nullptr;
   step.sum = sum;
   step.norm_epsilon = norm_epsilon_;
+  step.kept = kept_;
   if (rows == 0) return {};
   return {step};
 }

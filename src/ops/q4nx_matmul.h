@@ -12,6 +12,8 @@
 // so that the minima need not be read; default 0), norm_epsilon, format.
 #pragma once
 
+#include <memory>
+
 #include "ops/options.h"
 #include "ops/plan.h"
 #include "ops/q4nx_weights.h"
@@ -42,6 +44,7 @@ class Q4NXMatMul {
   Numerics numerics_;
   bool symmetric_;
   float norm_epsilon_;
+  std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
 };
 
 }  // namespace ort_aie

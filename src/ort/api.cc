@@ -158,6 +158,12 @@ std::optional<std::string> KernelInfo::ConfigEntry([[maybe_unused]] const char* 
   return std::nullopt;
 }
 
+const void* KernelInfo::Session() const {
+  const OrtLogger* logger = nullptr;  // a session has one of its own
+  Check(api_, api_->KernelInfo_GetLogger(info_, &logger));
+  return logger;
+}
+
 size_t KernelContext::InputCount() const {
   size_t count = 0;
   Check(api_, api_->KernelContext_GetInputCount(context_, &count));

@@ -59,6 +59,8 @@ class NodeInfo {
   virtual Tensor ConstantInput(size_t index) const = 0;
   // The session's option `name`.
   virtual std::optional<std::string> ConfigEntry(const char* name) const = 0;
+  // Tells sessions apart while they live.
+  virtual const void* Session() const = 0;
 };
 
 // Of a custom op's node.
@@ -73,6 +75,7 @@ class KernelInfo final : public NodeInfo {
   Tensor ConstantInput(size_t index) const override;
   // The config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
   std::optional<std::string> ConfigEntry(const char* name) const override;
+  const void* Session() const override;
   std::string NodeName() const;
 
  private:

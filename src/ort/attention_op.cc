@@ -1,6 +1,5 @@
 // aie.FlowAttention for ONNX Runtime.
 #include "ops/flow_attention.h"
-#include "ops/options.h"
 #include "ort/custom_op.h"
 
 namespace ort_aie {
@@ -27,8 +26,7 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
 class AttentionKernel final : public Kernel {
  public:
   explicit AttentionKernel(const NodeInfo& info)
-      : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
-        op_(ReadAttributes(info)) {}
+      : options_(ReadOptions(info)), op_(ReadAttributes(info)) {}
 
   void Compute(const KernelContext& context) const override {
     FlowAttention::Inputs inputs;

@@ -14,6 +14,10 @@ const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp
 
 }  // namespace
 
+Options ReadOptions(const NodeInfo& info) {
+  return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
+}
+
 std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
   size_t count = 0;
   Check(api_, api_->ShapeInferContext_GetInputCount(context_, &count));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "ops/options.h"
 #include "ort/api.h"
 
 namespace ort_aie {
@@ -44,6 +45,9 @@ struct OpDescription {
   std::unique_ptr<Kernel> (*create)(const NodeInfo& info);
   void (*infer)(const ShapeContext& context);
 };
+
+// Options as a node has them.
+Options ReadOptions(const NodeInfo& info);
 
 const OpDescription& Q4NXMatMulDescription();
 const OpDescription& Q4NXGatedMLPDescription();

@@ -1,11 +1,13 @@
 // What the shared library exports: the custom-op door and the plugin-EP door.
 #include <onnxruntime_c_api.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 
 #include "ort/custom_op.h"
+#include "targets/loader.h"
 #if ORT_API_VERSION >= 24
 #include "ort/ep/factory.h"
 #endif
@@ -84,3 +86,6 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFa
 #endif
   return nullptr;
 }
+
+// What the NPU targets of this process have done, in JSON; for free(). ort_aie_ep.npu_counters().
+ORT_AIE_EXPORT char* ort_aie_npu_counters() { return strdup(ort_aie::NpuCounters().c_str()); }

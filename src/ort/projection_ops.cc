@@ -24,7 +24,7 @@ class MatMulKernel final : public Kernel {
   enum Input { kA, kWeights, kBias, kNormWeight, kSkip, kInputCount };
 
   explicit MatMulKernel(const NodeInfo& info)
-      : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
+      : options_(ReadOptions(info)),
         op_("W", ReadAttributes(info), info.ConstantInput(kWeights), options_) {}
 
   void Compute(const KernelContext& context) const override {
@@ -45,7 +45,7 @@ class GatedMLPKernel final : public Kernel {
   enum Input { kA, kGate, kUp, kNormWeight, kSkip, kInputCount };
 
   explicit GatedMLPKernel(const NodeInfo& info)
-      : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
+      : options_(ReadOptions(info)),
         op_(ReadAttributes(info), info.String("activation"), info.ConstantInput(kGate),
             info.ConstantInput(kUp), options_) {}
 
@@ -65,7 +65,7 @@ class GatedMLPKernel final : public Kernel {
 class GatherKernel final : public Kernel {
  public:
   explicit GatherKernel(const NodeInfo& info)
-      : options_(ReadOptions([&](const char* name) { return info.ConfigEntry(name); })),
+      : options_(ReadOptions(info)),
         op_({info.Int("K", 0), info.Int("N", 0), info.Int("format", 0),
              FromOnnxType(static_cast<ONNXTensorElementDataType>(
                  info.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)))},

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,14 +73,19 @@ class AptSite:
         """A libonnxruntime-dev of `version` whose headers say `api`, below `root`/www/pool."""
         tree = self.root / f"tree-{version}"
         write_headers(tree / "usr/include/onnxruntime", api)
-        (tree / "DEBIAN").mkdir()
+        return self.build("libonnxruntime-dev", version, tree)
+
+    def build(self, package: str, version: str, tree: Path, depends: str = "") -> Path:
+        """A `package` of `version` with the content of `tree`, below `root`/www/pool."""
+        (tree / "DEBIAN").mkdir(parents=True)
         (tree / "DEBIAN/control").write_text(
-            f"Package: libonnxruntime-dev\nVersion: {version}\nArchitecture: {_architecture()}\n"
-            "Maintainer: nobody <nobody@example.invalid>\nDescription: for a test\n"
+            f"Package: {package}\nVersion: {version}\nArchitecture: {_architecture()}\n"
+            + (f"Depends: {depends}\n" if depends else "")
+            + "Maintainer: nobody <nobody@example.invalid>\nDescription: for a test\n"
         )
         pool = self.root / "www/pool"
         pool.mkdir(parents=True, exist_ok=True)
-        deb = pool / f"libonnxruntime-dev_{version}_{_architecture()}.deb"
+        deb = pool / f"{package}_{version.split(':')[-1]}_{_architecture()}.deb"
         _run("dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, deb)
         return deb
 
@@ -88,9 +93,14 @@ class AptSite:
         self, name: str, versions: Mapping[str, int], component: str = "main", sign: bool = True
     ) -> None:
         """Publishes suite `name` with a package per item of `versions` (version: API)."""
+        self.publish(name, [self.package(*item) for item in versions.items()], component, sign)
+
+    def publish(
+        self, name: str, debs: Iterable[Path], component: str = "main", sign: bool = True
+    ) -> None:
+        """Publishes suite `name` with the packages `debs`."""
         entries = []
-        for version, api in versions.items():
-            deb = self.package(version, api)
+        for deb in debs:
             entries.append(
                 _run("dpkg-deb", "-f", deb)
                 + f"Filename: pool/{deb.name}\nSize: {deb.stat().st_size}\n"

@@ -2,7 +2,6 @@
 
 #include "ops/error.h"
 #include "ops/format.h"
-#include "ops/options.h"
 #include "ort/custom_op.h"
 #include "ort/ep/claims.h"
 #include "ort/ep/context_file.h"
@@ -213,10 +212,11 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
       settings_(std::move(settings)),
       context_(std::move(context)) {
   for (const auto& [name, value] : settings_) {
-    Require(name == "target" || name == "numerics", "provider option '", name,
-            "' is unknown; expected target or numerics");
+    Require(IsOption(name), "provider option '", name, "' is unknown; expected one of ",
+            OptionNames());
   }
-  ReadOptions([this](const char* name) { return RecipeInfo({}, settings_, {}).ConfigEntry(name); });
+  const Recipe nothing{};
+  options_ = ReadOptions(RecipeInfo(nothing, settings_, {}));
   Require(!context_.enable || !context_.embed,
           "ep.context_embed_mode=1: weights are written to a file beside the model; use 0");
 

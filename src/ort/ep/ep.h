@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "ops/options.h"
 #include "ort/ep/recipe.h"
 
 namespace ort_aie::ep {
@@ -36,6 +37,7 @@ class Ep : public OrtEp {
   const OrtLogger* logger_;
   const Settings settings_;
   const ContextOptions context_;
+  Options options_;  // its target stays open until the nodes have it
   const std::string compatibility_ = CompatibilityInfo();
 };
 

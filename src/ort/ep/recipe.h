@@ -55,6 +55,7 @@ class RecipeInfo final : public NodeInfo {
   std::string String(const char*) const override { return ""; }
   Tensor ConstantInput(size_t index) const override;
   std::optional<std::string> ConfigEntry(const char* name) const override;
+  const void* Session() const override { return &settings_; }  // the provider's
 
  private:
   const Recipe& recipe_;

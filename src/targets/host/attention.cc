@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "q4nx/layout.h"
+#include "targets/host/attention_inputs.h"
 #include "targets/host/attention_sweep.h"
 #include "targets/host/host_target.h"
 #include "targets/host/scratch.h"
@@ -36,12 +37,14 @@ class Attention {
   void Run() {
     PrepareQueries();
     if (step_.windowed_cache) {
-      WriteNewRows(Scratch<uint8_t>(Purpose::kNewRows, 2 * NewElements() * cache_size_));
+      // Apart, for queries may need rows that the cache is about to drop.
+      new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, 2 * NewElements() * cache_size_);
+      new_values_ = Advance(new_keys_, step_.cache_type, NewElements());
+      WriteNewRows(step_, kernels_, threads_, new_keys_, new_values_);
       Attend();
       ShiftWindow();
     } else {
-      CarryPast();
-      WriteNewRows(nullptr);
+      WritePresent(step_, kernels_, threads_);
       Attend();
     }
   }
@@ -49,44 +52,14 @@ class Attention {
  private:
   int64_t NewElements() const { return step_.batch * step_.kv_heads * step_.sequence * step_.dim; }
 
-  // --- queries, new keys and values ---
-
-  // RMS norm per head, then rotary embedding, in place.
-  void Transform(float* x, const void* norm, int64_t token) const {
-    const int64_t dim = step_.dim;
-    if (norm != nullptr) {
-      float* weight = Scratch<float>(Purpose::kRow, dim);
-      ToFloat(kernels_, step_.type, norm, dim, weight);
-      kernels_.rms_norm(weight, dim, step_.norm_epsilon, x);
-    }
-    if (step_.cos == nullptr) return;
-    const int64_t half = step_.rotary_dim / 2;
-    const int64_t position = step_.positions[static_cast<size_t>(token)];
-    float* cos = Scratch<float>(Purpose::kRow, 2 * half);
-    float* sin = cos + half;
-    ToFloat(kernels_, step_.type, Advance(step_.cos, step_.type, position * half), half, cos);
-    ToFloat(kernels_, step_.type, Advance(step_.sin, step_.type, position * half), half, sin);
-    const int64_t pair = step_.rotary_interleaved ? 1 : half;
-    const int64_t stride = step_.rotary_interleaved ? 2 : 1;
-    for (int64_t i = 0; i < half; ++i) {
-      float& first = x[i * stride];
-      float& second = x[i * stride + pair];
-      const float a = first, b = second;
-      first = a * cos[i] - b * sin[i];
-      second = b * cos[i] + a * sin[i];
-    }
-  }
-
   // queries_ (batch, kv_heads, sequence, group, dim): the rows of a tile stand together.
   void PrepareQueries() {
     const int64_t dim = step_.dim, heads = step_.heads;
     queries_ = Scratch<float>(Purpose::kQueries, step_.batch * step_.sequence * heads * dim);
-    ForEachToken([&](int64_t b, int64_t t, int64_t token) noexcept {
+    ForEachToken(step_, threads_, [&](int64_t b, int64_t t, int64_t token) noexcept {
       for (int64_t h = 0; h < heads; ++h) {
-        float* q = queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim;
-        ToFloat(kernels_, step_.type,
-                Advance(step_.query, step_.type, token * step_.query_stride + h * dim), dim, q);
-        Transform(q, step_.q_norm, token);
+        LoadQuery(step_, kernels_, token, h,
+                  queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim);
       }
     });
   }
@@ -95,67 +68,7 @@ class Attention {
     return ((b * step_.kv_heads + kv_head) * step_.sequence + t) * group_;
   }
 
-  // Into the present at [past, past + sequence), or, for a windowed cache, into `apart`: its
-  // queries may need rows that the cache is about to drop.
-  void WriteNewRows(void* apart) {
-    new_keys_ = apart;
-    new_values_ = apart == nullptr ? nullptr : Advance(apart, step_.cache_type, NewElements());
-    const int64_t dim = step_.dim;
-    ForEachToken([&](int64_t b, int64_t t, int64_t token) noexcept {
-      const int64_t row = step_.past_length[static_cast<size_t>(b)] + t;
-      if (apart == nullptr && row >= step_.present_capacity) return;  // padding of a short prompt
-      float* x = Scratch<float>(Purpose::kTile, dim);
-      for (int64_t h = 0; h < step_.kv_heads; ++h) {
-        const int64_t head = b * step_.kv_heads + h;
-        const int64_t place = apart == nullptr ? (head * step_.present_capacity + row) * dim
-                                               : (head * step_.sequence + t) * dim;
-        ToFloat(kernels_, step_.type,
-                Advance(step_.key, step_.type, token * step_.key_stride + h * dim), dim, x);
-        Transform(x, step_.k_norm, token);
-        FromFloat(
-            kernels_, step_.cache_type, x, dim,
-            Advance(apart == nullptr ? step_.present_key : new_keys_, step_.cache_type, place));
-        ToFloat(kernels_, step_.type,
-                Advance(step_.value, step_.type, token * step_.value_stride + h * dim), dim, x);
-        FromFloat(
-            kernels_, step_.cache_type, x, dim,
-            Advance(apart == nullptr ? step_.present_value : new_values_, step_.cache_type, place));
-      }
-    });
-  }
-
-  template <typename F>
-  void ForEachToken(const F& f) const {
-    const auto one = [&](int64_t token) noexcept {
-      f(token / step_.sequence, token % step_.sequence, token);
-    };
-    const int64_t tokens = step_.batch * step_.sequence;
-    if (tokens == 1) return one(0);  // handing one token to the pool costs more than its work
-    threads_.ParallelFor(tokens, one);
-  }
-
   // --- the cache ---
-
-  // A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
-  void CarryPast() const {
-    const int64_t row_bytes = step_.dim * cache_size_;
-    const auto carry = [&](const void* past, void* present, int64_t head) noexcept {
-      if (past == present) return;
-      const auto past_rows = step_.past_length[static_cast<size_t>(head / step_.kv_heads)];
-      auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
-      if (past_rows > 0) {
-        std::memcpy(to, static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes,
-                    static_cast<size_t>(past_rows * row_bytes));
-      }
-      const int64_t end = std::min(step_.present_capacity, past_rows + step_.sequence);
-      std::memset(to + end * row_bytes, 0,
-                  static_cast<size_t>((step_.present_capacity - end) * row_bytes));
-    };
-    threads_.ParallelFor(step_.batch * step_.kv_heads, [&](int64_t head) noexcept {
-      carry(step_.past_key, step_.present_key, head);
-      carry(step_.past_value, step_.present_value, head);
-    });
-  }
 
   int64_t CacheRows(int64_t total) const {
     return WindowedCacheRows(total, step_.present_capacity, step_.window);

@@ -53,9 +53,9 @@ struct Counters {
   int64_t bytes_from = 0;    // and back
   int64_t streams_kept = 0;  // instruction streams reused or patched
   int64_t streams_built = 0;
-  int64_t retries = 0;     // plans that were run again in a fresh context
-  int64_t fallbacks = 0;   // plans that the host executed after a fault
-  int64_t buffers = 0;     // alive now
+  int64_t retries = 0;    // plans that were run again in a fresh context
+  int64_t fallbacks = 0;  // plans that the host executed after a fault
+  int64_t buffers = 0;    // alive now
   int64_t buffer_bytes = 0;
 };
 
@@ -76,9 +76,9 @@ class Device {
   // device.
   virtual std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) = 0;
 
-  // Executes `plan` on the overlay of `design` and waits for its end. Argument i of the plan's views
-  // is `arguments[i]`, at most five. Throws DeviceError; then the contents of the arguments on the
-  // device are unknown.
+  // Executes `plan` on the overlay of `design` and waits for its end. Argument i of the plan's
+  // views is `arguments[i]`, at most five. Throws DeviceError; then the contents of the arguments
+  // on the device are unknown.
   virtual void Run(std::string_view design, const npu::Plan& plan,
                    std::span<Buffer* const> arguments) = 0;
 

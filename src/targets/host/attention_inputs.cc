@@ -1,0 +1,108 @@
+#include "targets/host/attention_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "targets/host/scratch.h"
+
+namespace ort_aie::host {
+namespace {
+
+// RMS norm per head, then rotary embedding, in place.
+void Transform(const AttentionStep& step, const Kernels& kernels, float* x, const void* norm,
+               int64_t token) {
+  const int64_t dim = step.dim;
+  if (norm != nullptr) {
+    float* weight = Scratch<float>(Purpose::kRow, dim);
+    ToFloat(kernels, step.type, norm, dim, weight);
+    kernels.rms_norm(weight, dim, step.norm_epsilon, x);
+  }
+  if (step.cos == nullptr) return;
+  const int64_t half = step.rotary_dim / 2;
+  const int64_t position = step.positions[static_cast<size_t>(token)];
+  float* cos = Scratch<float>(Purpose::kRow, 2 * half);
+  float* sin = cos + half;
+  ToFloat(kernels, step.type, Advance(step.cos, step.type, position * half), half, cos);
+  ToFloat(kernels, step.type, Advance(step.sin, step.type, position * half), half, sin);
+  const int64_t pair = step.rotary_interleaved ? 1 : half;
+  const int64_t stride = step.rotary_interleaved ? 2 : 1;
+  for (int64_t i = 0; i < half; ++i) {
+    float& first = x[i * stride];
+    float& second = x[i * stride + pair];
+    const float a = first, b = second;
+    first = a * cos[i] - b * sin[i];
+    second = b * cos[i] + a * sin[i];
+  }
+}
+
+// place(b, t, kv_head) is the row's first element in keys and in values, or negative: leave it out.
+template <typename Place>
+void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
+               void* keys, void* values, const Place& place) {
+  const int64_t dim = step.dim;
+  ForEachToken(step, threads, [&](int64_t b, int64_t t, int64_t token) noexcept {
+    float* x = Scratch<float>(Purpose::kTile, dim);
+    for (int64_t h = 0; h < step.kv_heads; ++h) {
+      const int64_t to = place(b, t, h);
+      if (to < 0) continue;
+      ToFloat(kernels, step.type, Advance(step.key, step.type, token * step.key_stride + h * dim),
+              dim, x);
+      Transform(step, kernels, x, step.k_norm, token);
+      FromFloat(kernels, step.cache_type, x, dim, Advance(keys, step.cache_type, to));
+      ToFloat(kernels, step.type,
+              Advance(step.value, step.type, token * step.value_stride + h * dim), dim, x);
+      FromFloat(kernels, step.cache_type, x, dim, Advance(values, step.cache_type, to));
+    }
+  });
+}
+
+// A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
+void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
+  const int64_t row_bytes = step.dim * static_cast<int64_t>(SizeOf(step.cache_type));
+  const auto carry = [&](const void* past, void* present, int64_t head) noexcept {
+    if (past == present) return;
+    const auto past_rows = step.past_length[static_cast<size_t>(head / step.kv_heads)];
+    auto* to = static_cast<uint8_t*>(present) + head * step.present_capacity * row_bytes;
+    if (past_rows > 0) {
+      std::memcpy(to, static_cast<const uint8_t*>(past) + head * step.past_capacity * row_bytes,
+                  static_cast<size_t>(past_rows * row_bytes));
+    }
+    const int64_t end = std::min(step.present_capacity, past_rows + step.sequence);
+    std::memset(to + end * row_bytes, 0,
+                static_cast<size_t>((step.present_capacity - end) * row_bytes));
+  };
+  threads.ParallelFor(step.batch * step.kv_heads, [&](int64_t head) noexcept {
+    carry(step.past_key, step.present_key, head);
+    carry(step.past_value, step.present_value, head);
+  });
+}
+
+}  // namespace
+
+void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
+               float* x) {
+  ToFloat(kernels, step.type,
+          Advance(step.query, step.type, token * step.query_stride + head * step.dim), step.dim, x);
+  Transform(step, kernels, x, step.q_norm, token);
+}
+
+void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
+                  void* keys, void* values) {
+  WriteRows(step, kernels, threads, keys, values, [&](int64_t b, int64_t t, int64_t h) noexcept {
+    return ((b * step.kv_heads + h) * step.sequence + t) * step.dim;
+  });
+}
+
+void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  CarryPast(step, threads);
+  WriteRows(step, kernels, threads, step.present_key, step.present_value,
+            [&](int64_t b, int64_t t, int64_t h) noexcept {
+              const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
+              // Padding of a short prompt may have no place.
+              return row < step.present_capacity
+                         ? ((b * step.kv_heads + h) * step.present_capacity + row) * step.dim
+                         : int64_t{-1};
+            });
+}
+
+}  // namespace ort_aie::host

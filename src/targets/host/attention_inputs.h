@@ -1,0 +1,32 @@
+// What comes before attention on any target: queries, and the present that the host writes.
+#pragma once
+
+#include "targets/host/host_target.h"
+
+namespace ort_aie::host {
+
+// Head `head` of a token's query -> x (dim): normalised and rotated.
+void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
+               float* x);
+
+// New keys, normalised and rotated, and values -> (batch, kv_heads, sequence, dim) of the cache's
+// type.
+void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
+                  void* keys, void* values);
+
+// The whole present of a cache without a window: the past, unless it is there already, the new
+// rows, zeros behind them. Doing it twice gives the same.
+void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
+
+// Calls f(b, t, token) for every token of a step; f must not throw.
+template <typename F>
+void ForEachToken(const AttentionStep& step, const ThreadPool& threads, const F& f) {
+  const auto one = [&](int64_t token) noexcept {
+    f(token / step.sequence, token % step.sequence, token);
+  };
+  const int64_t tokens = step.batch * step.sequence;
+  if (tokens == 1) return one(0);  // handing one token to the pool costs more than its work
+  threads.ParallelFor(tokens, one);
+}
+
+}  // namespace ort_aie::host

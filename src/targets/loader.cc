@@ -1,0 +1,158 @@
+#include "targets/loader.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "ops/error.h"
+#include "targets/xrt/module.h"
+
+namespace ort_aie {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Names {
+  const char* target;
+  const char* file;
+};
+
+Names NamesOf(NpuLibrary library) {
+  return library == NpuLibrary::kXrt ? Names{"xrt", "libort_aie_xrt.so"}
+                                     : Names{"sim", "libort_aie_sim.so"};
+}
+
+struct Functions {
+  OpenTargetFunction* open = nullptr;
+  CloseTargetFunction* close = nullptr;
+  TargetCountersFunction* counters = nullptr;
+};
+
+std::string TakeText(char* text) {
+  const std::unique_ptr<char, decltype(&std::free)> owned(text, &std::free);
+  return text != nullptr ? text : "";
+}
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
+      quoted += escape;
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+// Libraries that were loaded; they stay, because their threads and statics do.
+class Libraries {
+ public:
+  static Libraries& OfProcess() {
+    static auto& libraries = *new Libraries();
+    return libraries;
+  }
+
+  const Functions& Load(NpuLibrary library) {
+    const std::lock_guard lock(mutex_);
+    const auto known = loaded_.find(library);
+    if (known != loaded_.end()) return known->second;
+    const Names names = NamesOf(library);
+    Dl_info here{};
+    dladdr(reinterpret_cast<const void*>(&NamesOf), &here);
+    const fs::path path = fs::path(here.dli_fname).parent_path() / names.file;
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
+      Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", names.target,
+           ": this build has no such target, because it was built without XRT's headers (there is ",
+           "no ", path.string(), "); install libxrt-dev and build again, or use auto or host");
+    }
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      Fail(ErrorCode::kRuntime, "ort_aie.target=", names.target, ": ", dlerror(),
+           library == NpuLibrary::kXrt ? "; install XRT with its NPU plugin (packages libxrt2 and "
+                                         "libxrt-npu2)"
+                                       : "");
+    }
+    Functions functions;
+    functions.open = Symbol<OpenTargetFunction>(handle, kOpenTarget, path);
+    functions.close = Symbol<CloseTargetFunction>(handle, kCloseTarget, path);
+    functions.counters = Symbol<TargetCountersFunction>(handle, kTargetCounters, path);
+    return loaded_[library] = functions;
+  }
+
+  std::string Counters() {
+    const std::lock_guard lock(mutex_);
+    std::string text = "{";
+    for (const auto& [library, functions] : loaded_) {
+      text += Concat(text.size() > 1 ? "," : "", Quoted(NamesOf(library).target), ":",
+                     TakeText(functions.counters()));
+    }
+    return text + "}";
+  }
+
+ private:
+  template <typename Function>
+  static Function* Symbol(void* handle, const char* name, const fs::path& path) {
+    void* symbol = dlsym(handle, name);
+    if (symbol == nullptr) {
+      Fail(ErrorCode::kRuntime, path.string(), " has no ", name, ": reinstall ort_aie_ep");
+    }
+    return reinterpret_cast<Function*>(symbol);
+  }
+
+  std::mutex mutex_;
+  std::map<NpuLibrary, Functions> loaded_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions& options,
+                                            const void* session) {
+  using Key = std::tuple<NpuLibrary, NpuOptions, const void*>;
+  static std::mutex mutex;
+  static auto& targets = *new std::map<Key, std::weak_ptr<const Target>>();
+  const Functions& functions = Libraries::OfProcess().Load(library);
+  const std::lock_guard lock(mutex);
+  std::erase_if(targets, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const Target>& known = targets[{library, options, session}];
+  if (std::shared_ptr<const Target> target = known.lock()) return target;
+  const std::string text =
+      Concat("{\"on_device_error\":", Quoted(options.on_device_error),
+             ",\"log\":", Quoted(options.log), ",\"overlays\":", Quoted(options.overlays), "}");
+  char* error = nullptr;
+  const Target* opened = functions.open(text.c_str(), &error);
+  if (opened == nullptr) {
+    Fail(ErrorCode::kRuntime, "ort_aie.target=", NamesOf(library).target, ": ", TakeText(error));
+  }
+  std::shared_ptr<const Target> target(opened, functions.close);
+  known = target;
+  return target;
+}
+
+bool HasNpu() {
+  const char* other = std::getenv("ORT_AIE_SYSFS");
+  const fs::path sys = other != nullptr && *other != '\0' ? other : "/sys";
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(sys / "class" / "accel", error)) {
+    std::string vendor;
+    std::ifstream(entry.path() / "device" / "vendor") >> vendor;
+    if (vendor == "0x1022") return true;
+  }
+  return false;
+}
+
+std::string NpuCounters() { return Libraries::OfProcess().Counters(); }
+
+}  // namespace ort_aie

@@ -1,0 +1,66 @@
+"""`ort-aie kernels simulate` and `draw`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ort_aie_ep.cli import app
+
+SHAPE = [f"--shape={item}" for item in ("N=512", "K=256", "bias=0", "activation=0")]
+
+
+def ort_aie(*words: object) -> Any:
+    return CliRunner().invoke(app, ["kernels", *(str(word) for word in words)])
+
+
+def test_simulate_reports_times_and_bytes() -> None:
+    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--json")
+    assert result.exit_code == 0, result.output
+    (run,) = json.loads(result.stdout)
+    assert run["read"] == 512 * 256 * 5 // 8 + 2 * 256
+    assert run["written"] == 2 * 512
+    assert run["seconds"] > 0
+    assert set(run["workers"]["dqp0_0"]) == {"kernel", "wait"}
+
+
+def test_simulate_writes_a_timeline_and_a_picture(tmp_path: Path) -> None:
+    trace, picture = tmp_path / "run.json", tmp_path / "run.svg"
+    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, "--trace", trace, "--draw", picture)
+    assert result.exit_code == 0, result.output
+    assert "modelled NPU" in result.stdout
+    tracks = [
+        e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if "args" in e
+    ]
+    assert "core tile (0, 2)" in tracks
+    assert "<svg" in picture.read_text()
+
+
+def test_draw_writes_the_placement(tmp_path: Path) -> None:
+    result = ort_aie("draw", "decode", tmp_path / "decode.svg")
+    assert result.exit_code == 0, result.output
+    assert "score0" in (tmp_path / "decode.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fused_dqp", "gemv"], "has no sequence 'gemv'; it has matvec"),
+        (["fused_dqp", "matvec", "--shape=N=256"], "takes N, K, bias, activation; got N"),
+        (["fused_dqp", "matvec", *SHAPE, "--device=npu3"], "unknown device 'npu3'; known: npu1"),
+        (["fused", "matvec"], "fused"),
+        (["fused_dqp", "matvec", *SHAPE[1:], "--shape=N=100"], "N=100 must be a multiple of 32"),
+        (["fused_dqp", "matvec", "--shape=N=x"], "expected NAME=VALUE"),
+        (["fused_dqp", "matvec", *SHAPE, "--shape=N=64"], "--shape N=64: N is 512 already"),
+        (["fused_dqp", "matvec", *SHAPE[1:], "--shape=N=64000000000"], "argument w would have"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], message: str) -> None:
+    result = ort_aie("simulate", *words)
+    assert result.exit_code != 0
+    text = " ".join((result.output + str(result.exception)).split())
+    assert message in text

@@ -1,0 +1,113 @@
+"""`ort-aie simulate`: tables, JSON, the picture, mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ort_aie_ep.cli import app
+from ort_aie_ep.performance import plot as plot_module
+
+
+def simulate(*words: object) -> Any:
+    return CliRunner().invoke(app, ["simulate", *map(str, words)])
+
+
+def succeeded(*words: object) -> Any:
+    result = simulate(*words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def mistake(*words: object) -> str:
+    result = simulate(*words)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    return str(result.stderr)
+
+
+def test_a_model_is_shown_beside_the_papers() -> None:
+    result = succeeded("gemma3-4b", "--contexts", "1024,131072")
+    for word in ("decode", "prefill", "residual", "what if", "14.4", "9.2", "128k"):
+        assert word in result.stdout.lower()
+    assert "no part of this has met an NPU" in result.stderr
+
+
+def test_a_model_without_figures_has_no_empty_columns() -> None:
+    text = succeeded("llama-3.2-1b").stdout
+    assert "residual" not in text
+    assert "ratios only" in text
+    assert "16.2x" in text
+
+
+def test_the_papers_tables_show_every_cell_and_all_goals() -> None:
+    text = succeeded("--papers").stdout
+    assert text.count("*") == 5 + 2  # calibration cells, and what the star means, twice
+    assert len(re.findall(r"[+-]\d+\.\d%", text)) >= 100
+    assert "Leave one out" in text
+    assert "OVERLAY_SWITCH" in text
+    assert text.count("met") + text.count("missed") >= 3
+
+
+def test_json_of_a_model() -> None:
+    report = json.loads(succeeded("qwen3-0.6b", "--contexts", "1024", "--json").stdout)
+    assert {"model", "device", "points", "what_if", "speedups", "environment"} <= report.keys()
+    decoding, prompt = report["points"]
+    assert (decoding["phase"], prompt["phase"]) == ("decode", "prefill")
+    assert decoding["paper"] == 50.4
+    assert decoding["calibrates"]
+    assert decoding["timing"]["parts"]["projections"] > 0
+    assert prompt["residual"] is None
+    assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 3
+
+
+def test_json_of_the_papers() -> None:
+    report = json.loads(succeeded("--papers", "--json").stdout)
+    assert len(report["cells"]) == 2 * 50
+    assert len(report["left_out"]) == 5
+    assert all(
+        {"name", "kernels", "limit", "value", "met"} == goal.keys() for goal in report["goals"]
+    )
+    for cost in report["constants"].values():
+        assert cost["status"] == "fitted"
+        assert cost["unit"]
+        assert len(cost["interval"]) == 2
+
+
+def test_mistakes_name_what_is_known() -> None:
+    assert "known: llama-3.2-1b" in mistake("llama")
+    assert "known: npu1" in mistake("qwen3-4b", "--device", "npu3")
+    assert "8 columns" in mistake("--papers", "--device", "npu1")
+    assert "context 99999999" in mistake("qwen3-4b", "--contexts", "99999999")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("qwen3-4b", "--papers"), ("qwen3-4b", "--contexts", "1k"),
+     ("--papers", "--contexts", "1024")],
+)  # fmt: skip
+def test_a_command_that_is_written_wrongly_ends_with_2(words: tuple[str, ...]) -> None:
+    assert simulate(*words).exit_code == 2
+
+
+def test_without_matplotlib_the_plot_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plot_module, "find_spec", lambda name: None)
+    assert "pip install matplotlib" in mistake("qwen3-4b", "--plot", tmp_path / "x.png")
+
+
+@pytest.mark.skipif(util.find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "model.png"
+    result = succeeded("qwen3-4b", "--contexts", "1000,2048", "--plot", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert str(path) in result.stderr
+    assert "cannot be written" in simulate("qwen3-4b", "--plot", tmp_path / "no" / "x.png").stderr

@@ -1,0 +1,507 @@
+// Uses the device layer as an executor does, on the stand-in of XRT: one case a process, named by
+// the first argument; the second is a folder with design packages (packages/DEVICE, others by case)
+// and the buffers of one matvec (x, w, bias, result).
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/error.h"
+#include "targets/sim/control.h"
+#include "targets/xrt/mappings.h"
+#include "targets/xrt/trace.h"
+#include "targets/xrt/xrt_device.h"
+
+namespace {
+
+using namespace ort_aie;
+using namespace ort_aie::xrt;
+
+constexpr int64_t kN = 256, kK = 512;
+
+std::string folder;
+
+void Check(bool legal, const std::string& what) {
+  if (!legal) throw std::logic_error("not so: " + what);
+}
+#define CHECK(condition) Check((condition), #condition " in line " + std::to_string(__LINE__))
+
+// Runs `action`, which must end in the fault and say all of `texts`.
+void Faulty(Fault fault, const std::vector<std::string>& texts,
+            const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const DeviceError& error) {
+    const std::string said = error.what();
+    Check(error.fault() == fault, "fault " + std::to_string(static_cast<int>(fault)) + ", not " +
+                                      std::to_string(static_cast<int>(error.fault())) + ": " +
+                                      said);
+    for (const std::string& text : texts) {
+      Check(said.find(text) != std::string::npos, "\"" + text + "\" in: " + said);
+    }
+    return;
+  }
+  Check(false, "a fault");
+}
+
+std::vector<uint8_t> Read(const std::string& name) {
+  std::ifstream file(folder + "/" + name, std::ios::binary);
+  Check(file.good(), "there is a file " + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+ort_aie_sim_counts Counts() {
+  ort_aie_sim_counts counts;
+  ort_aie_sim_get_counts(&counts);
+  return counts;
+}
+
+std::string Npu() {
+  const char* const name = std::getenv("ORT_AIE_SIM_DEVICE");
+  return name != nullptr ? name : "npu2";
+}
+
+// The overlay that an executor decodes with.
+std::string Decoder() { return Npu() == "npu1" ? "fused_dqp" : "decode"; }
+
+std::shared_ptr<Device> Open(const std::string& packages = "packages") {
+  return OpenDevice({folder + "/" + packages});
+}
+
+std::shared_ptr<Buffer> Send(Device& device, const std::vector<uint8_t>& data) {
+  std::shared_ptr<Buffer> buffer = device.Allocate(data.size());
+  std::memcpy(buffer->host(), data.data(), data.size());
+  buffer->ToDevice(0, data.size());
+  return buffer;
+}
+
+npu::Invocation Matvec(int64_t y_offset = 0) {
+  return {"matvec",
+          {{"N", kN}, {"K", kK}, {"bias", 1}, {"activation", 0}},
+          {{"x", {0, 0}}, {"w", {1, 0}}, {"bias", {2, 0}}, {"y", {3, y_offset}}}};
+}
+
+// The buffers of the matvec, with room for several results.
+struct Problem {
+  explicit Problem(Device& device, int results = 1)
+      : x(Send(device, Read("x"))),
+        w(Send(device, Read("w"))),
+        bias(Send(device, Read("bias"))),
+        y(Send(device, std::vector<uint8_t>(result.size() * static_cast<size_t>(results), 0xff))) {}
+
+  void Run(Device& device, const npu::Plan& plan = {Matvec()},
+           const std::string& design = Decoder()) {
+    Buffer* const arguments[] = {x.get(), w.get(), bias.get(), y.get()};
+    device.Run(design, plan, arguments);
+  }
+
+  void Verify(size_t index = 0) {
+    y->FromDevice(index * result.size(), result.size());
+    CHECK(std::memcmp(y->host() + index * result.size(), result.data(), result.size()) == 0);
+  }
+
+  const std::vector<uint8_t> result = Read("result");
+  std::shared_ptr<Buffer> x, w, bias, y;
+};
+
+// --- runs
+// -------------------------------------------------------------------------------------------
+void RunsMatvec() {
+  const auto device = Open();
+  Problem problem(*device);
+  problem.Run(*device);
+  problem.Verify();
+  if (Npu() == "npu2") {
+    Problem other(*device);
+    other.Run(*device, {Matvec()}, "fused_dqp");
+    other.Verify();
+    CHECK(device->name() == "NPU Strix (simulated)");
+    CHECK(device->Overlay("decode")->name == "decode");
+  }
+  CHECK(device->Overlay("nothing") == nullptr);
+}
+
+void KeptStreamsAreNotSentAgain() {
+  const auto device = Open();
+  Problem problem(*device);
+  problem.Run(*device);
+  const Counters first = device->counters();
+  problem.Run(*device);
+  const Counters second = device->counters();
+  CHECK(second.bytes_to == first.bytes_to);
+  CHECK(first.streams_built == 1 && second.streams_built == 1 && second.streams_kept == 1);
+  CHECK(second.runs == 2);
+  CHECK(second.buffers == first.buffers);
+  problem.Verify();
+}
+
+void ChangedLinesAreSent() {
+  const auto device = Open();
+  Problem problem(*device, 2);
+  const int64_t before = device->counters().bytes_to;
+  problem.Run(*device);
+  const int64_t whole = device->counters().bytes_to - before;
+  problem.Run(*device, {Matvec(2 * kN)});
+  const int64_t changed = device->counters().bytes_to - before - whole;
+  CHECK(device->counters().streams_kept == 1);
+  CHECK(changed > 0 && changed < whole / 2 && changed % 4 == 0);
+  problem.Verify(0);
+  problem.Verify(1);
+}
+
+void StepsOfAPlanAreOneRun() {
+  const auto device = Open();
+  Problem problem(*device, 4);
+  const int64_t y = 2 * kN;
+  problem.Run(*device, {Matvec(0), Matvec(y), Matvec(2 * y), Matvec(3 * y)});
+  CHECK(device->counters().runs == 1);
+  for (size_t i = 0; i < 4; ++i) problem.Verify(i);
+}
+
+// The manifest of packages `slow` says that memory is slow, so that a plan is more than one run.
+void LongPlansAreSeveralRuns() {
+  const auto device = Open("slow");
+  constexpr size_t kSteps = 30;
+  Problem problem(*device, kSteps);
+  npu::Plan plan;
+  for (size_t i = 0; i < kSteps; ++i) plan.push_back(Matvec(2 * kN * static_cast<int64_t>(i)));
+  problem.Run(*device, plan);
+  CHECK(device->counters().runs == kSteps);
+  for (size_t i = 0; i < kSteps; ++i) problem.Verify(i);
+  problem.Run(*device, plan);  // lists are used again
+  CHECK(device->counters().runs == 2 * kSteps);
+  ort_aie_sim_inject("run_error@5");
+  Faulty(Fault::kRunError, {"matvec", "ERROR"}, [&] { problem.Run(*device, plan); });
+  problem.Run(*device, plan);
+  problem.Verify(kSteps - 1);
+}
+
+void PlansThatDoNotFitAreErrors() {
+  const auto device = Open();
+  Problem problem(*device);
+  npu::Invocation wrong = Matvec();
+  wrong.parameters["N"] = 33;
+  try {
+    problem.Run(*device, {wrong});
+    CHECK(false);
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("multiple of 32") != std::string::npos);
+  }
+  problem.Run(*device);
+  problem.Verify();
+  CHECK(Counts().contexts == 1);
+}
+
+void SessionsShareContexts() {
+  const auto device = Open();
+  CHECK(Open() == device);
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(3);
+  for (size_t t = 0; t < errors.size(); ++t) {
+    threads.emplace_back([&, t] {
+      try {
+        const auto mine = Open();
+        Problem problem(*mine, 2);
+        for (int i = 0; i < 4; ++i) {
+          problem.Run(*mine, {Matvec(i % 2 * 2 * kN)});
+          problem.Verify(static_cast<size_t>(i % 2));
+        }
+      } catch (const std::exception& error) {
+        errors[t] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) Check(error.empty(), error);
+  CHECK(Counts().contexts == 1);
+}
+
+// --- memory
+// -----------------------------------------------------------------------------------------
+void BuffersAreUsedAgain() {
+  {
+    const auto device = Open();
+    const auto first = device->Allocate(100'000);
+    CHECK(first->size() == 100'000);
+    const uint8_t* const host = first->host();
+    const int64_t buffers = device->counters().buffers;
+    device->Allocate(5000).reset();
+    CHECK(device->Allocate(5100)->size() == 5100);  // the same size in pages
+    CHECK(device->counters().buffers == buffers + 1);
+    CHECK(device->Allocate(100'000)->host() != host);
+  }
+  CHECK(Counts().buffers == 0 && Counts().contexts == 0);
+  CHECK(CountersOfProcess().buffers == 0 && CountersOfProcess().buffer_bytes == 0);
+}
+
+// The weights as ONNX Runtime maps them: privately writable.
+struct Weights {
+  explicit Weights(const std::string& name = "w") {
+    const std::string path = folder + "/" + name;
+    bytes = std::filesystem::file_size(path);
+    const int file = open(path.c_str(), O_RDONLY);
+    data =
+        static_cast<uint8_t*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0));
+    close(file);
+    CHECK(data != MAP_FAILED);
+  }
+  ~Weights() { munmap(data, bytes); }
+
+  bool resident() const {  // in this mapping, as opposed to the page cache
+    const int pages = open("/proc/self/pagemap", O_RDONLY);
+    uint64_t entry = 0;
+    const auto at = static_cast<off_t>(reinterpret_cast<uintptr_t>(data) / kPageBytes * 8);
+    const ssize_t got = pread(pages, &entry, sizeof(entry), at);
+    close(pages);
+    CHECK(got == sizeof(entry));
+    return entry >> 63 != 0;
+  }
+
+  uint8_t* data;
+  size_t bytes;
+};
+
+void RunWith(Device& device, std::shared_ptr<Buffer> weights) {
+  Problem problem(device);
+  problem.w = std::move(weights);
+  problem.Run(device);
+  problem.Verify();
+}
+
+void WeightsArePinnedInPlace() {
+  const auto device = Open();
+  const Weights weights;
+  const auto pinned = device->Pin(weights.data, weights.bytes);
+  CHECK(pinned->host() != weights.data);
+  const auto mapping = FindMapping(pinned->host(), weights.bytes);
+  CHECK(mapping && !mapping->writable && mapping->shared);
+  CHECK(mapping->inode == FindMapping(weights.data, weights.bytes)->inode);
+  CHECK(device->Pin(weights.data, weights.bytes) == pinned);
+  RunWith(*device, pinned);
+}
+
+void MemoryWithoutAFileIsPinnedInPlace() {
+  const auto device = Open();
+  const std::vector<uint8_t> w = Read("w");
+  const std::unique_ptr<uint8_t, decltype(&std::free)> memory(
+      static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, w.size())), &std::free);
+  std::memcpy(memory.get(), w.data(), w.size());
+  const auto pinned = device->Pin(memory.get(), w.size());
+  CHECK(pinned->host() == memory.get());
+  RunWith(*device, pinned);
+}
+
+void WeightsBetweenPagesAreCopied() {
+  const auto device = Open();
+  const std::vector<uint8_t> w = Read("w");
+  std::vector<uint8_t> shifted(w.size() + 64);
+  std::memcpy(shifted.data() + 32, w.data(), w.size());
+  const auto pinned = device->Pin(shifted.data() + 32, w.size());
+  CHECK(pinned->host() != shifted.data() + 32);
+  RunWith(*device, pinned);
+}
+
+void RefusedWeightsAreCopiedAndLetGo() {
+  const auto device = Open();
+  device->Allocate(1);  // a context, and its group
+  const Weights weights;
+  ort_aie_sim_inject("allocation@1");
+  const auto copy = device->Pin(weights.data, weights.bytes);
+  CHECK(!weights.resident());
+  CHECK(FindMapping(copy->host(), weights.bytes)->inode == 0);
+  RunWith(*device, copy);
+  CHECK(std::memcmp(weights.data, copy->host(), weights.bytes) == 0);  // read again
+}
+
+void WrittenPagesAreCopiedAndKept() {
+  const auto device = Open();
+  const Weights weights;
+  const auto byte = static_cast<uint8_t>(weights.data[7] ^ 1);
+  weights.data[7] = byte;
+  const auto copy = device->Pin(weights.data, weights.bytes);
+  CHECK(copy->host()[7] == byte);
+  CHECK(weights.resident());
+  CHECK(weights.data[7] == byte);
+}
+
+void AnotherFileUnderTheNameIsNotTaken() {
+  const auto device = Open();
+  std::filesystem::copy_file(folder + "/w", folder + "/w2");
+  const Weights weights("w2");
+  std::filesystem::remove(folder + "/w2");
+  std::ofstream(folder + "/w2") << std::string(weights.bytes, 'x');
+  RunWith(*device, device->Pin(weights.data, weights.bytes));
+}
+
+// --- faults
+// ----------------------------------------------------------------------------------------- A run
+// that fails, then one in a fresh context; nothing is left over.
+void Recovers(const char* inject, Fault fault, const std::vector<std::string>& texts) {
+  const auto device = Open();
+  Problem problem(*device);
+  problem.Run(*device);
+  const int64_t buffers = device->counters().buffers;
+  ort_aie_sim_inject(inject);
+  Faulty(fault, texts, [&] { problem.Run(*device); });
+  device->Reset();
+  CHECK(Counts().contexts == 0);
+  problem.Run(*device);
+  problem.Verify();
+  CHECK(device->counters().buffers == buffers && Counts().contexts == 1);
+}
+
+void Timeout() {
+  Recovers("run_timeout@1", Fault::kTimeout,
+           {"TIMEOUT", "(K=512, N=256", Decoder(), "it stopped at operation", "body["});
+}
+void RunError() { Recovers("run_error@1", Fault::kRunError, {"ERROR", "matvec", Decoder()}); }
+
+void RefusedContext() {
+  const auto device = Open();
+  ort_aie_sim_inject("context_refused@1");
+  Faulty(Fault::kContextRefused, {"a hardware context for", "err=-16"},
+         [&] { device->Allocate(1); });
+  Problem problem(*device);
+  problem.Run(*device);
+  problem.Verify();
+}
+
+void AnOlderContextMakesRoom() {
+  const auto device = Open();
+  Problem problem(*device);
+  problem.Run(*device);
+  ort_aie_sim_inject("context_refused@1");
+  problem.Run(*device, {Matvec()}, "fused_dqp");
+  problem.Verify();
+  CHECK(Counts().contexts == 1);
+}
+
+void Allocation() {
+  const auto device = Open();
+  device->Allocate(10'000).reset();
+  ort_aie_sim_inject("allocation@1");
+  device->Allocate(100'000);  // what is idle goes, and then there is room
+  ort_aie_sim_inject("allocation@1..2");
+  Faulty(Fault::kAllocation, {"a buffer of", "err=-12"}, [&] { device->Allocate(1'000'000); });
+  Problem problem(*device);
+  problem.Run(*device);
+  problem.Verify();
+}
+
+void CorruptedOverlay() {
+  const auto device = Open();
+  ort_aie_sim_inject("overlay_corrupted@1");
+  Faulty(Fault::kWrongOverlay, {"overlay.xclbin", "err=-22"}, [&] { device->Allocate(1); });
+}
+
+void RemovedDevice() {
+  const auto device = Open();
+  Problem problem(*device);
+  ort_aie_sim_inject("device_removed@1");
+  Faulty(Fault::kDeviceLost, {}, [&] { problem.Run(*device); });
+  device->Reset();
+  Faulty(Fault::kDeviceLost, {"the device is gone"}, [&] { problem.Run(*device); });
+  Faulty(Fault::kNoDevice, {"no NPU", "ort-aie doctor"}, [] { Open(); });
+  ort_aie_sim_plug_in();
+  const auto next = Open();
+  CHECK(next != device);
+  Problem again(*next);
+  again.Run(*next);
+  again.Verify();
+}
+
+// --- overlays
+// ---------------------------------------------------------------------------------------
+void Overlays() {
+  const std::string command = "ort-aie kernels build all --device npu2 --out DIR";
+  const auto none = Open("nowhere");
+  Faulty(Fault::kNoOverlay, {"no overlay decode for npu2", "nowhere", command},
+         [&] { RequireOverlays(*none); });
+  Faulty(Fault::kNoOverlay, {command}, [&] { none->Allocate(1); });
+  const std::map<std::string, std::string> refused = {
+      {"of_npu1", "it was built for npu1, and the device is npu2"},
+      {"of_format_9", "format"},
+      {"of_another_xclbin", "its manifest belongs to the xclbin"},
+      {"unbuilt", "the package was never built"},
+      {"no_xclbin", "is no xclbin"},
+      {"renamed", "its manifest is of the design gemm"},
+  };
+  for (const auto& [name, reason] : refused) {
+    const auto device = Open(name);
+    CHECK(device->Overlay("decode") == nullptr);
+    Faulty(Fault::kWrongOverlay, {"no overlay decode fits npu2", name, reason, command},
+           [&] { RequireOverlays(*device); });
+  }
+  // The first that fits.
+  const auto device = OpenDevice({folder + "/of_npu1", folder + "/packages"});
+  CHECK(device->Overlay("decode") != nullptr);
+}
+
+// --- the timeline
+// -----------------------------------------------------------------------------------
+void WritesATrace() {
+  Trace::OfProcess().Join();
+  {
+    const auto device = Open();
+    Problem problem(*device);
+    problem.Run(*device);
+    problem.Verify();
+  }
+  Trace::OfProcess().Leave();
+}
+
+const std::map<std::string, void (*)()> kCases = {
+    {"RunsMatvec", RunsMatvec},
+    {"KeptStreamsAreNotSentAgain", KeptStreamsAreNotSentAgain},
+    {"ChangedLinesAreSent", ChangedLinesAreSent},
+    {"StepsOfAPlanAreOneRun", StepsOfAPlanAreOneRun},
+    {"LongPlansAreSeveralRuns", LongPlansAreSeveralRuns},
+    {"PlansThatDoNotFitAreErrors", PlansThatDoNotFitAreErrors},
+    {"SessionsShareContexts", SessionsShareContexts},
+    {"BuffersAreUsedAgain", BuffersAreUsedAgain},
+    {"WeightsArePinnedInPlace", WeightsArePinnedInPlace},
+    {"MemoryWithoutAFileIsPinnedInPlace", MemoryWithoutAFileIsPinnedInPlace},
+    {"WeightsBetweenPagesAreCopied", WeightsBetweenPagesAreCopied},
+    {"RefusedWeightsAreCopiedAndLetGo", RefusedWeightsAreCopiedAndLetGo},
+    {"WrittenPagesAreCopiedAndKept", WrittenPagesAreCopiedAndKept},
+    {"AnotherFileUnderTheNameIsNotTaken", AnotherFileUnderTheNameIsNotTaken},
+    {"Timeout", Timeout},
+    {"RunError", RunError},
+    {"RefusedContext", RefusedContext},
+    {"AnOlderContextMakesRoom", AnOlderContextMakesRoom},
+    {"Allocation", Allocation},
+    {"CorruptedOverlay", CorruptedOverlay},
+    {"RemovedDevice", RemovedDevice},
+    {"Overlays", Overlays},
+    {"WritesATrace", WritesATrace},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3 || !kCases.contains(arguments[1])) {
+    std::fprintf(stderr, "usage: device_test CASE FOLDER\n");
+    return 2;
+  }
+  folder = arguments[2];
+  try {
+    kCases.at(arguments[1])();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", arguments[1], error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,128 @@
+"""The device layer over the stand-in of XRT, used by a C++ program; numpy has the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_inputs import find_cmake, matvec
+
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.device_process import write_packages
+
+HERE = Path(__file__).parent
+CASES = re.findall(r'^    \{"(\w+)", \w+\},$', (HERE / "device_test.cc").read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, built with the XRT headers that CMake finds for the library too."""
+    cmake = find_cmake()
+    if cmake is None:
+        pytest.skip("there is no cmake")
+    build = tmp_path_factory.mktemp("device")
+    configure = ["-S", HERE, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
+    for command in (configure, ["--build", build, "--parallel"]):
+        done = subprocess.run(
+            [cmake, *map(str, command)], capture_output=True, text=True, check=False
+        )
+        if "nlohmann/json.hpp was not found" in done.stderr:
+            pytest.skip("there is no nlohmann_json, which a build of the package has")
+        assert done.returncode == 0, done.stdout + done.stderr
+    if not (build / "device_test").is_file():
+        pytest.skip("there are no XRT headers")
+    return build / "device_test"
+
+
+def edited(package: Path, copy: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Another package whose manifest has something else."""
+    shutil.copytree(package, copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    edit(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By device, what the program reads: packages, others that do not fit, a matvec's buffers."""
+    packages = tmp_path_factory.mktemp("packages")
+    folders = {}
+    for name in ("npu1", "npu2"):
+        write_packages(packages / name, device(name))
+        folder = folders[name] = tmp_path_factory.mktemp(name)
+        (folder / "packages").symlink_to(packages)
+        buffers, result, _, _ = matvec(name)
+        for file, data in {**buffers, "result": result}.items():
+            if file != "y":
+                (folder / file).write_bytes(data.tobytes())
+        # One matvec is predicted to take above 0.25 s, so two are no run.
+        rate = buffers["w"].nbytes / 0.2
+        decoder = "fused_dqp" if name == "npu1" else "decode"
+        edited(
+            packages / name / decoder, folder / "slow" / decoder,
+            lambda m, rate=rate: m.update(ddr_bytes_per_second=rate),
+        )  # fmt: skip
+    folder, decode = folders["npu2"], packages / "npu2" / "decode"
+    (folder / "nowhere").mkdir()
+    edited(decode, folder / "of_npu1" / "decode", lambda m: m.update(device="npu1"))
+    edited(decode, folder / "of_format_9" / "decode", lambda m: m.update(format=9))
+    other = "00000000-0000-4000-8000-000000000000"
+    edited(decode, folder / "of_another_xclbin" / "decode", lambda m: m.update(uuid=other))
+    edited(decode, folder / "unbuilt" / "decode", lambda m: m.update(uuid=None))
+    shutil.copytree(decode, folder / "no_xclbin" / "decode")
+    (folder / "no_xclbin" / "decode" / "overlay.xclbin").write_bytes(b"xclbin1\0" + bytes(500))
+    shutil.copytree(packages / "npu2" / "gemm", folder / "renamed" / "decode")
+    return folders
+
+
+def run(program: Path, case: str, folder: Path, name: str = "npu2", trace: str = "") -> None:
+    environment = {
+        **os.environ,
+        "ORT_AIE_SIM_PYTHON": sys.executable,
+        "ORT_AIE_SIM_DEVICE": name,
+        "ORT_AIE_TRACE": trace,
+    }
+    environment.pop("ORT_AIE_SIM_FAULTS", None)
+    done = subprocess.run(
+        [program, case, folder], env=environment, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "WritesATrace"])
+def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
+    run(program, case, folders["npu2"])
+
+
+# Without lists of runs.
+@pytest.mark.parametrize("case", ["RunsMatvec", "LongPlansAreSeveralRuns", "Timeout"])
+def test_first_generation(program: Path, folders: dict[str, Path], case: str) -> None:
+    run(program, case, folders["npu1"], "npu1")
+
+
+def test_trace_has_what_happened_in_order(
+    program: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    run(program, "WritesATrace", folders["npu2"], trace=str(path))
+    trace = json.loads(path.read_text())
+    assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
+    events = sorted(trace["traceEvents"], key=lambda event: event["ts"])
+    # x, w, bias, y and the instructions, the run, and y back.
+    what = [event["cat"] for event in events]
+    assert what == ["sync"] * 5 + ["dispatch", "wait", "sync"]
+    assert events[5]["name"] == events[6]["name"] == "matvec"
+    assert events[0]["args"]["bytes"] == (folders["npu2"] / "x").stat().st_size
+    assert all(event["ph"] == "X" and event["dur"] >= 0 for event in events)
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert all(end <= event["ts"] for end, event in zip(ends, events[1:], strict=False))

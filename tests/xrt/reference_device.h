@@ -1,0 +1,44 @@
+// A device for tests: executes the invocations of a plan by references of the sequences. What the
+// host writes reaches it by transfers only, and what nobody wrote is NaN.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "targets/xrt/device.h"
+
+namespace ort_aie::xrt {
+
+class ReferenceDevice final : public Device {
+ public:
+  // The manifests <folder>/<design>.json of `designs`.
+  ReferenceDevice(const std::filesystem::path& folder, const std::set<std::string>& designs);
+
+  const std::string& name() const override { return name_; }
+  const npu::Manifest* Overlay(std::string_view design) override;
+  std::shared_ptr<Buffer> Allocate(size_t bytes) override;
+  std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) override;
+  void Run(std::string_view design, const npu::Plan& plan,
+           std::span<Buffer* const> arguments) override;
+  void Reset() override { ++resets; }
+  Counters counters() const override { return *counters_; }
+
+  // Called before a run; what it throws is the run's end, after which its arguments hold NaN.
+  std::function<void(int64_t run)> before_run;
+  std::function<void(size_t bytes)> before_allocation;
+  int64_t resets = 0;
+  std::vector<std::string> sequences;  // that were executed
+
+ private:
+  const std::string name_ = "NPU Reference";
+  std::map<std::string, npu::Manifest, std::less<>> manifests_;
+  std::shared_ptr<Counters> counters_ = std::make_shared<Counters>();
+  std::mutex mutex_;
+};
+
+}  // namespace ort_aie::xrt
