@@ -15,6 +15,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -153,8 +154,7 @@ struct Matvec {
   std::vector<xrt::bo> buffers;
 };
 
-// --- what works
-// ------------------------------------------------------------------------------------------
+// --- what works ----------------------------------------------------------------------------------
 void RunsMatvec() {
   CHECK(xrt::system::enumerate_devices() == 1);
   Matvec matvec;
@@ -323,8 +323,18 @@ void ThreadsShareADevice() {
   for (const int result : right) CHECK(result == 4);
 }
 
-// --- what is refused
-// -----------------------------------------------------------------------------------
+// The kernel ends the child with the thread that has started it.
+void ChildOutlivesTheThreadThatOpenedTheDevice() {
+  std::unique_ptr<Matvec> matvec;
+  std::thread([&] { matvec = std::make_unique<Matvec>(); }).join();
+  const int child = ort_aie_sim_child();
+  usleep(20000);
+  CHECK(matvec->Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec->Right());
+  CHECK(ort_aie_sim_child() == child);
+}
+
+// --- what is refused -----------------------------------------------------------------------------
 void KindsOfBuffers() {
   Matvec matvec;
   const int data = matvec.kernel.group_id(3);
@@ -418,15 +428,16 @@ void OverlayOfAnotherNpuWritesNothing() {
   CHECK(matvec.Poison());
 }
 
-// --- what goes wrong
-// -------------------------------------------------------------------------------------
+// --- what goes wrong -----------------------------------------------------------------------------
 void WatchdogResetsTheContext() {
   Matvec matvec;
+  Matvec other;
   const xrt::bo deadlock = matvec.Instructions("deadlock");
+  kill(ort_aie_sim_child(), SIGSTOP);  // until all are on their way
   xrt::run run = matvec.Start(deadlock);
   xrt::run behind = matvec.Start(matvec.words);  // of the same context
-  Matvec other;
   xrt::run beside = other.Start(other.words);
+  kill(ort_aie_sim_child(), SIGCONT);
   CHECK(run.wait2(std::chrono::milliseconds(500)) ==
         std::cv_status::timeout);  // of the device's time
   CHECK(run.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
@@ -451,9 +462,13 @@ void WatchdogResetsTheContext() {
 void AbortTakesBackWhatHasNotBegun() {
   Matvec matvec;
   std::vector<xrt::run> runs;
+  kill(ort_aie_sim_child(), SIGSTOP);
   for (int i = 0; i < 4; ++i) runs.push_back(matvec.Start(matvec.words));
   Refused(0, "can't launch", [&] { runs[3].start(); });
-  CHECK(runs[3].abort() == ERT_CMD_STATE_ABORT);
+  std::thread aborter([&] { runs[3].abort(); });  // waits for what is ahead
+  usleep(10000);
+  kill(ort_aie_sim_child(), SIGCONT);
+  aborter.join();
   CHECK(runs[3].state() == ERT_CMD_STATE_ABORT);
   CHECK(runs[0].wait(kWait) == ERT_CMD_STATE_COMPLETED);
   CHECK(runs[0].abort() == ERT_CMD_STATE_COMPLETED);
@@ -468,13 +483,27 @@ void InjectedFailuresOfRuns() {
   Matvec matvec;
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(matvec.Right());
-  CHECK(matvec.Run() == ERT_CMD_STATE_TIMEOUT);
+  xrt::run late = matvec.Start(matvec.words);
+  CHECK(late.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
   CHECK(matvec.Right());  // bytes that did not change are not garbage
+  // The driver's record says at which operation: the last of the stream.
+  const ert_ctx_health_data* const health = get_ert_ctx_health_data(late.get_ert_packet());
+  CHECK(health != nullptr);
+  CHECK(health->version == ERT_CTX_HEALTH_DATA_V0);
+  CHECK(health->txn_op_idx + 1 == std::as_const(matvec.words).map<const uint32_t*>()[2]);
   std::memset(matvec.buffers[3].map<char*>(), 0, matvec.buffers[3].size());
   matvec.buffers[3].sync(XCL_BO_SYNC_BO_TO_DEVICE);
   CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
   CHECK(!matvec.Right());
-  CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
+  xrt::run failed = matvec.Start(matvec.words);
+  bool thrown = false;
+  try {
+    failed.wait2(std::chrono::milliseconds(kWait));
+  } catch (const xrt::run::aie_error& error) {
+    thrown = true;
+    CHECK(error.get_command_state() == ERT_CMD_STATE_ERROR);
+  }
+  CHECK(thrown);
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(matvec.Right());
 }
@@ -523,12 +552,19 @@ void ChildKilledWhileIdle() {
 
 void ChildKilledInARun() {
   Matvec matvec;
-  ort_aie_sim_inject("device_removed@2");
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   std::vector<xrt::run> runs;
+  kill(ort_aie_sim_child(), SIGSTOP);
   for (int i = 0; i < 3; ++i) runs.push_back(matvec.Start(matvec.words));
+  kill(ort_aie_sim_child(), SIGKILL);
   Removed(matvec, [&] { runs[2].wait(kWait); });
   CHECK(runs[0].state() == ERT_CMD_STATE_NORESPONSE);
+}
+
+void InjectedRemoval() {
+  ort_aie_sim_inject("device_removed@2");
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  Removed(matvec, [&] { matvec.Run(); });
 }
 
 // For the test that kills this process.
@@ -550,6 +586,7 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(Runlist),
     CASE(FirstGenerationHasNoRunlists),
     CASE(ThreadsShareADevice),
+    CASE(ChildOutlivesTheThreadThatOpenedTheDevice),
     CASE(KindsOfBuffers),
     CASE(Arguments),
     CASE(Overlays),
@@ -560,6 +597,7 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(InjectedFailuresOfContextsAndBuffers),
     CASE(ChildKilledWhileIdle),
     CASE(ChildKilledInARun),
+    CASE(InjectedRemoval),
     CASE(PrintChildAndStay),
 };
 

@@ -182,6 +182,7 @@ def test_injected_faults_leave_garbage_in_results_alone(
     run.host.memory[offset : offset + size] = 0
     inputs = run.host.memory[:offset].copy()
     reply = run.run(fault=fault)
+    assert reply["operation"] == words("npu2")[2] - 1
     assert (reply["ok"], reply["kind"]) == (False, kind)
     assert not run.right
     assert np.any(np.isnan(run.result.astype(np.float32)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +24,10 @@ HERE = Path(__file__).parent
 CASES = [
     "RunsMatvec", "BytesMoveBySyncAlone", "InstructionsWithoutSyncAreAnError",
     "DataWithoutSyncIsPoison", "UserMemory", "PartsOfBuffers", "Runlist", "ThreadsShareADevice",
+    "ChildOutlivesTheThreadThatOpenedTheDevice",
     "KindsOfBuffers", "Arguments", "Overlays", "OverlayOfAnotherNpuWritesNothing",
     "WatchdogResetsTheContext", "AbortTakesBackWhatHasNotBegun", "InjectedFailuresOfRuns",
-    "ChildKilledWhileIdle", "ChildKilledInARun",
+    "ChildKilledWhileIdle", "ChildKilledInARun", "InjectedRemoval",
 ]  # fmt: skip
 
 
@@ -95,6 +98,24 @@ def test_result_of_the_simulator_is_that_of_numpy() -> None:
         assert np.all(np.abs(result.astype(np.float64) - exact) <= bound)
 
 
+def symbols(*arguments: str | Path) -> set[str]:
+    """Mangled names of what nm finds defined."""
+    done = subprocess.run(
+        ["nm", "--defined-only", *arguments], capture_output=True, text=True, check=True
+    )
+    fields = [line.split() for line in done.stdout.splitlines()]
+    return {f[2].partition("@")[0] for f in fields if len(f) == 3 and f[1] == "T"}
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm")
+def test_what_it_implements_is_in_the_real_library(program: Path) -> None:
+    real = symbols("-D", (program.parent / "xrt_library").read_text())
+    own = symbols(*(program.parent / "objects").read_text().splitlines())
+    public = {name for name in own if re.match("_ZNK?3xrt", name) and "_impl" not in name}
+    assert len(public) > 80
+    assert public <= real
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
     run(program, case, folders["npu2"])
@@ -139,11 +160,22 @@ def alive(process: int) -> bool:
         return False
 
 
-def test_without_the_package_it_says_what_to_set(program: Path, folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("ORT_AIE_SIM_PYTHON", "/nonexistent/python", "set ORT_AIE_SIM_PYTHON"),
+        ("ORT_AIE_SIM_PYTHON", "/bin/false", "set ORT_AIE_SIM_PYTHON"),
+        ("ORT_AIE_SIM_DEVICE", "npu9", "unknown device 'npu9'; known: npu1"),
+        ("ORT_AIE_SIM_FAULTS", "fire@1", 'unknown fault "fire"'),
+    ],
+)
+def test_wrong_settings_are_named(
+    program: Path, folders: dict[str, Path], variable: str, value: str, text: str
+) -> None:
     done = subprocess.run(
         [program, "RunsMatvec", folders["npu2"]],
-        env={**environment("npu2"), "ORT_AIE_SIM_PYTHON": "/nonexistent/python"},
+        env={**environment("npu2"), variable: value},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "set ORT_AIE_SIM_PYTHON" in done.stderr
+    assert text in done.stderr

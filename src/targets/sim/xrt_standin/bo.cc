@@ -142,8 +142,7 @@ void bo_impl::Sync(xclBOSyncDirection direction, size_t bytes, size_t offset) {
   Totals::Get().bytes_synced += static_cast<int64_t>(bytes);
 }
 
-// --- xrt::bo
-// ------------------------------------------------------------------------------------------
+// --- xrt::bo -------------------------------------------------------------------------------------
 bo::bo(const xrt::device& device, void* userptr, size_t sz, bo::flags flags, memory_group grp)
     : handle(Make(device.get_handle(), userptr, sz, flags, grp)) {}
 

@@ -39,8 +39,7 @@ Totals& Totals::Get() {
   return *totals;
 }
 
-// --- memory
-// -----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 Allocation::Allocation(std::shared_ptr<Heap> heap, size_t bytes, bool instructions)
     : heap_(std::move(heap)),
       bytes_(bytes),
@@ -77,8 +76,7 @@ std::unique_ptr<Allocation> Npu::Allocate(size_t bytes, bool instructions) {
   }
 }
 
-// --- the device
-// ---------------------------------------------------------------------------------------
+// --- the device ----------------------------------------------------------------------------------
 std::shared_ptr<Npu> Npu::Open() {
   Slot& slot = Slot::Get();
   const std::lock_guard lock(slot.mutex);
@@ -134,8 +132,7 @@ void Npu::Remove() {
   slot.removed = true;
 }
 
-// --- contexts
-// -------------------------------------------------------------------------------------------
+// --- contexts ------------------------------------------------------------------------------------
 void Npu::Register(const xrt::xclbin& xclbin) {
   const std::lock_guard lock(mutex_);
   xclbins_.insert_or_assign(xclbin.get_uuid(), xclbin);
