@@ -36,7 +36,7 @@ def library_path() -> str:
     Raises:
         AieError: the package was installed without its library.
     """
-    # The modelled NPU (target sim) is a process of its own, of an interpreter that has this package.
+    # The modelled NPU (target sim) is a process, of an interpreter that has this package.
     os.environ.setdefault("ORT_AIE_SIM_PYTHON", sys.executable)
     return str(_installed("libort_aie_ep.so"))
 

@@ -115,8 +115,7 @@ using ort_aie::sim::Outcome;
 using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 
-// --- xrt::kernel
-// ----------------------------------------------------------------------------------------
+// --- xrt::kernel ----------------------------------------------------------------------------------------
 kernel_impl::kernel_impl(hw_context ctx, std::string kernel_name)
     : context(std::move(ctx)), name(std::move(kernel_name)) {
   if (!context.get_handle()->xclbin.get_kernel(name)) {
@@ -249,13 +248,25 @@ ert_cmd_state run_impl::State() const {
   return command_ ? command_->state() : ERT_CMD_STATE_NEW;
 }
 
-// --- xrt::run
-// -------------------------------------------------------------------------------------------
+ert_packet* run_impl::Packet() {
+  const std::shared_ptr<Command> command = Last();
+  auto* const packet = reinterpret_cast<ert_packet*>(packet_.data());
+  packet->opcode = ERT_START_CU;
+  packet->state = static_cast<uint32_t>(command->state());
+  if (command->state() == ERT_CMD_STATE_TIMEOUT) {
+    const ert_ctx_health_data health = {
+        ERT_CTX_HEALTH_DATA_V0, command->operation(), 0, 0, 0, 0, 0};
+    static_assert(sizeof(health) == sizeof(packet_) - sizeof(packet->header));
+    std::memcpy(&packet_[1], &health, sizeof(health));
+  }
+  return packet;
+}
+
+// --- xrt::run -------------------------------------------------------------------------------------------
 class run::command_error_impl {
  public:
   ert_cmd_state state;
   std::string message;
-  ort_aie::sim::Health health = ort_aie::sim::HealthAt(ort_aie::sim::kNoOperation);
 };
 
 run::command_error::command_error(ert_cmd_state state, const std::string& what)
@@ -270,14 +281,7 @@ ert_cmd_state run::command_error::get_command_state() const { return handle->sta
 const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
 
 run::aie_error::aie_error(const xrt::run& run, const std::string& what)
-    : command_error(run, what) {
-  get_handle()->health = ort_aie::sim::HealthAt(run.get_handle()->Last()->operation());
-}
-
-run::aie_error::span<const uint32_t> run::aie_error::data() const {
-  const ort_aie::sim::Health& health = get_handle()->health;
-  return {health.data(), health.size()};
-}
+    : command_error(run, what) {}
 
 run::run(const kernel& krnl) : handle(std::make_shared<run_impl>(krnl.get_handle())) {}
 
@@ -307,6 +311,8 @@ std::cv_status run::wait2(const std::chrono::milliseconds& timeout) const {
   if (command->state() != ERT_CMD_STATE_COMPLETED) throw aie_error(*this, command->error());
   return std::cv_status::no_timeout;
 }
+
+ert_packet* run::get_ert_packet() const { return handle->Packet(); }
 
 ert_cmd_state run::state() const { return handle->State(); }
 

@@ -25,9 +25,6 @@ inline constexpr uint64_t kTransaction = 3;  // opcode of an instruction stream
 // As the driver says that it does not know.
 inline constexpr uint32_t kNoOperation = 0xFFFFFFFF;
 
-// What the driver leaves of a command that failed: ert_ctx_health_data of XRT's ert.h, version 0.
-using Health = std::array<uint32_t, 7>;
-inline Health HealthAt(uint32_t operation) { return {0, operation}; }
 
 struct Outcome {
   ert_cmd_state state = ERT_CMD_STATE_NEW;
@@ -88,6 +85,8 @@ class run_impl {
   void Start();
   ert_cmd_state State() const;                          // NEW before the first start
   std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before it
+  // Of the last command, brought up to date: the driver leaves in it where a command stopped.
+  ert_packet* Packet();
 
   const std::shared_ptr<kernel_impl> kernel;
   bool listed = false;  // in a runlist, which starts it
@@ -101,6 +100,7 @@ class run_impl {
   std::shared_ptr<bo_impl> instructions_;
   std::array<std::shared_ptr<bo_impl>, ort_aie::sim::kBuffers> buffers_;
   std::shared_ptr<ort_aie::sim::Command> command_;
+  alignas(ert_packet) std::array<uint32_t, 8> packet_{};
 };
 
 }  // namespace xrt

@@ -31,7 +31,6 @@ class runlist::command_error_impl {
   run failed;
   ert_cmd_state state;
   std::string message;
-  ort_aie::sim::Health health = ort_aie::sim::HealthAt(ort_aie::sim::kNoOperation);
 };
 
 runlist::command_error::command_error(const xrt::run& run, ert_cmd_state state,
@@ -46,14 +45,7 @@ ert_cmd_state runlist::command_error::get_command_state() const { return handle-
 const char* runlist::command_error::what() const noexcept { return handle->message.c_str(); }
 
 runlist::aie_error::aie_error(const xrt::run& run, ert_cmd_state state, const std::string& what)
-    : command_error(run, state, what) {
-  get_handle()->health = ort_aie::sim::HealthAt(run.get_handle()->Last()->operation());
-}
-
-xrt::detail::span<const uint32_t> runlist::aie_error::data() const {
-  const ort_aie::sim::Health& health = get_handle()->health;
-  return {health.data(), health.size()};
-}
+    : command_error(run, state, what) {}
 
 // NPU1's firmware has no command chains that can be relied on.
 runlist::runlist(const xrt::hw_context& hwctx)
