@@ -27,7 +27,6 @@ import mmap
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +118,7 @@ def _start_watchdog(machine: Machine) -> None:
 
 
 def designs_for(target: Device) -> dict[str, Design]:
-    """By name, the designs that exist for a device."""
+    """By the name that `aie_kernels` has for it, every design that exists for a device."""
     from ort_aie_ep.aie_kernels.build import find_designs
 
     found = {}
@@ -135,23 +134,25 @@ def designs_for(target: Device) -> dict[str, Design]:
 def write_packages(folder: Path, target: Device) -> list[str]:
     """Write the packages of all designs for the modelled NPU; those that are there are kept.
 
-    Gives their names. `folder` is the one of the device: a package is `folder`/`name`.
+    Gives the names, those of the folders in `folder` and of the manifests.
     """
-    designs = designs_for(target)
-    for name, design in designs.items():
-        if not _has(folder, name, design):
+    names = []
+    for name, design in designs_for(target).items():
+        package = folder / design.name
+        if not _fits(package, name, design):
             try:
-                write_simulated_package(folder / name, name, design)
+                write_simulated_package(package, name, design)
             except OSError:
-                if not _has(folder, name, design):  # another process was as fast
+                if not _fits(package, name, design):  # another process was as fast
                     raise
-    return list(designs)
+        names.append(design.name)
+    return names
 
 
-def _has(folder: Path, name: str, design: Design) -> bool:
+def _fits(package: Path, name: str, design: Design) -> bool:
     try:
-        return (folder / name / MANIFEST).is_file() and (
-            xclbin_uuid(folder / name / OVERLAY) == simulated_overlay(name, design).uuid
+        return (package / MANIFEST).is_file() and (
+            xclbin_uuid(package / OVERLAY) == simulated_overlay(name, design).uuid
         )
     except (PackageError, OSError):
         return False
@@ -279,7 +280,6 @@ def main() -> None:
     parser.add_argument("--memory", type=int, required=True, help="file descriptor of the memory")
     arguments = parser.parse_args()
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the group; the host decides
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with (
         socket.socket(fileno=arguments.socket) as channel,
@@ -298,4 +298,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -170,7 +170,7 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
     return package
 
 
-# --- packages for the modelled NPU -----------------------------------------------------------------
+# --- packages for the modelled NPU ----------------------------------------------------------------
 @dataclass(frozen=True)
 class SimulatedOverlay:
     """What stands in an overlay for the modelled NPU, in the place of a configuration.

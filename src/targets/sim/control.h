@@ -14,9 +14,9 @@ struct ort_aie_sim_counts {
   int64_t buffer_bytes;       // theirs
   int64_t instruction_bytes;  // of them, in the heap for instructions
   int64_t contexts;
-  int64_t runs;            // that the device has ended, in whatever state
-  int64_t bytes_synced;    // in both directions
-  double device_seconds;   // that runs took, in time of the device
+  int64_t runs;           // that the device has ended, in whatever state
+  int64_t bytes_synced;   // in both directions
+  double device_seconds;  // that runs took, in time of the device
 };
 
 void ort_aie_sim_get_counts(struct ort_aie_sim_counts* counts);

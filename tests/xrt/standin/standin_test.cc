@@ -1,6 +1,7 @@
 // Uses the stand-in of XRT as a program would use XRT: one case a process, named by the first
-// argument; the second is a folder with the design packages of the modelled NPU (packages/DEVICE) and
-// the buffers of one matvec (words, x, w, bias; result and `deadlock`, a stream that waits for ever).
+// argument; the second is a folder with the design packages of the modelled NPU (packages/DEVICE)
+// and the buffers of one matvec (words, x, w, bias; result and `deadlock`, a stream that waits for
+// ever).
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -152,7 +154,7 @@ struct Matvec {
   std::vector<xrt::bo> buffers;
 };
 
-// --- what works ------------------------------------------------------------------------------------------
+// --- what works ----------------------------------------------------------------------------------
 void RunsMatvec() {
   CHECK(xrt::system::enumerate_devices() == 1);
   Matvec matvec;
@@ -234,9 +236,8 @@ void UserMemory() {
     pinned.sync(XCL_BO_SYNC_BO_FROM_DEVICE);  // the device has not written
 
     auto* const start = static_cast<char*>(mapped);
-    Refused(EINVAL, "multiple of 4096", [&] {
-      xrt::bo(matvec.context, start + 64, 4096, flags, group);
-    });
+    Refused(EINVAL, "multiple of 4096",
+            [&] { xrt::bo(matvec.context, start + 64, 4096, flags, group); });
     Refused(EINVAL, "whole pages", [&] { xrt::bo(matvec.context, start, 5120, flags, group); });
     Refused(ENOTSUP, "cannot hold instructions", [&] {
       xrt::bo(matvec.context, start, 4096, xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
@@ -302,9 +303,9 @@ void FirstGenerationHasNoRunlists() {
   Refused(ENOTSUP, "no runlists", [&] { xrt::runlist list(matvec.context); });
   std::vector<xrt::hw_context> contexts(5);
   for (xrt::hw_context& context : contexts) {
-    context = Context(matvec.device, Overlay("npu1", "gemm"));
+    context = Context(matvec.device, Overlay("npu1", "gemm_bf16"));
   }
-  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm")); });
+  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm_bf16")); });
 }
 
 void ThreadsShareADevice() {
@@ -322,7 +323,18 @@ void ThreadsShareADevice() {
   for (const int result : right) CHECK(result == 4);
 }
 
-// --- what is refused -----------------------------------------------------------------------------------
+// The kernel ends the child with the thread that has started it.
+void ChildOutlivesTheThreadThatOpenedTheDevice() {
+  std::unique_ptr<Matvec> matvec;
+  std::thread([&] { matvec = std::make_unique<Matvec>(); }).join();
+  const int child = ort_aie_sim_child();
+  usleep(20000);
+  CHECK(matvec->Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec->Right());
+  CHECK(ort_aie_sim_child() == child);
+}
+
+// --- what is refused -----------------------------------------------------------------------------
 void KindsOfBuffers() {
   Matvec matvec;
   const int data = matvec.kernel.group_id(3);
@@ -335,19 +347,16 @@ void KindsOfBuffers() {
   }
   Refused(ENOTSUP, "flags must be", [&] { xrt::bo(matvec.device, 4096, data); });
   Refused(EINVAL, "memory group", [&] { xrt::bo(matvec.device, 4096, Flags::cacheable, data); });
-  Refused(EINVAL, "memory group", [&] {
-    xrt::bo(matvec.device, 4096, Flags::host_only, instructions);
-  });
+  Refused(EINVAL, "memory group",
+          [&] { xrt::bo(matvec.device, 4096, Flags::host_only, instructions); });
   Refused(EINVAL, "CREATE_BO", [&] { xrt::bo(matvec.device, 0, Flags::host_only, data); });
   // The heap of instructions has 64 MB.
   xrt::bo large(matvec.device, 60 << 20, Flags::cacheable, instructions);
-  Refused(ENOMEM, "CREATE_BO", [&] {
-    xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions);
-  });
+  Refused(ENOMEM, "CREATE_BO",
+          [&] { xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions); });
   // No device has this much.
-  Refused(ENOMEM, "CREATE_BO", [&] {
-    xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data);
-  });
+  Refused(ENOMEM, "CREATE_BO",
+          [&] { xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data); });
 }
 
 void Arguments() {
@@ -396,20 +405,20 @@ void Overlays() {
   xrt::device device(0u);
   Refused(EINVAL, "No such device with index '1'", [] { xrt::device other(1u); });
   Refused(0, "Failed to open", [&] { xrt::xclbin(folder + "/missing.xclbin"); });
-  Refused(0, "bad magic", [&] { xrt::xclbin(folder + "/packages/npu2/gemm/manifest.json"); });
+  Refused(0, "bad magic", [&] { xrt::xclbin(folder + "/packages/npu2/gemm_bf16/manifest.json"); });
   Refused(0, "bad length", [&] { xrt::xclbin(folder + "/truncated.xclbin"); });
   Refused(EINVAL, "No xclbin with uuid", [&] { xrt::hw_context(device, xrt::uuid()); });
   Refused(EINVAL, "damaged", [&] { Context(device, folder + "/damaged.xclbin"); });
-  xrt::hw_context context = Context(device, Overlay("npu2", "gemm"));
+  xrt::hw_context context = Context(device, Overlay("npu2", "gemm_bf16"));
   Refused(EINVAL, "No kernel 'other'", [&] { xrt::kernel(context, "other"); });
   CHECK(context.get_xclbin().get_kernels()[0].get_name() == "MLIR_AIE");
-  CHECK(context.get_xclbin_uuid() == xrt::xclbin(Overlay("npu2", "gemm")).get_uuid());
+  CHECK(context.get_xclbin_uuid() == xrt::xclbin(Overlay("npu2", "gemm_bf16")).get_uuid());
 
   std::vector<xrt::hw_context> contexts(15);
-  for (xrt::hw_context& other : contexts) other = Context(device, Overlay("npu2", "gemm"));
-  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(device, Overlay("npu2", "gemm")); });
+  for (xrt::hw_context& other : contexts) other = Context(device, Overlay("npu2", "gemm_bf16"));
+  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(device, Overlay("npu2", "gemm_bf16")); });
   contexts.pop_back();
-  contexts.push_back(Context(device, Overlay("npu2", "gemm")));
+  contexts.push_back(Context(device, Overlay("npu2", "gemm_bf16")));
 }
 
 // As on the chip: nobody refuses it, and nothing is written.
@@ -419,15 +428,18 @@ void OverlayOfAnotherNpuWritesNothing() {
   CHECK(matvec.Poison());
 }
 
-// --- what goes wrong -------------------------------------------------------------------------------------
+// --- what goes wrong -----------------------------------------------------------------------------
 void WatchdogResetsTheContext() {
   Matvec matvec;
+  Matvec other;
   const xrt::bo deadlock = matvec.Instructions("deadlock");
+  kill(ort_aie_sim_child(), SIGSTOP);  // until all are on their way
   xrt::run run = matvec.Start(deadlock);
   xrt::run behind = matvec.Start(matvec.words);  // of the same context
-  Matvec other;
   xrt::run beside = other.Start(other.words);
-  CHECK(run.wait2(std::chrono::milliseconds(500)) == std::cv_status::timeout);  // of the device's time
+  kill(ort_aie_sim_child(), SIGCONT);
+  CHECK(run.wait2(std::chrono::milliseconds(500)) ==
+        std::cv_status::timeout);  // of the device's time
   CHECK(run.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
   CHECK(run.state() == ERT_CMD_STATE_TIMEOUT);
   bool failed = false;
@@ -450,9 +462,13 @@ void WatchdogResetsTheContext() {
 void AbortTakesBackWhatHasNotBegun() {
   Matvec matvec;
   std::vector<xrt::run> runs;
+  kill(ort_aie_sim_child(), SIGSTOP);
   for (int i = 0; i < 4; ++i) runs.push_back(matvec.Start(matvec.words));
   Refused(0, "can't launch", [&] { runs[3].start(); });
-  CHECK(runs[3].abort() == ERT_CMD_STATE_ABORT);
+  std::thread aborter([&] { runs[3].abort(); });  // waits for what is ahead
+  usleep(10000);
+  kill(ort_aie_sim_child(), SIGCONT);
+  aborter.join();
   CHECK(runs[3].state() == ERT_CMD_STATE_ABORT);
   CHECK(runs[0].wait(kWait) == ERT_CMD_STATE_COMPLETED);
   CHECK(runs[0].abort() == ERT_CMD_STATE_COMPLETED);
@@ -473,7 +489,18 @@ void InjectedFailuresOfRuns() {
   matvec.buffers[3].sync(XCL_BO_SYNC_BO_TO_DEVICE);
   CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
   CHECK(!matvec.Right());
-  CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
+  xrt::run failed = matvec.Start(matvec.words);
+  bool thrown = false;
+  try {
+    failed.wait2(std::chrono::milliseconds(kWait));
+  } catch (const xrt::run::aie_error& error) {
+    thrown = true;
+    CHECK(error.get_command_state() == ERT_CMD_STATE_ERROR);
+    // The driver's record: version 0, and the last operation of the stream.
+    CHECK(error.data()[0] == 0);
+    CHECK(error.data()[1] + 1 == std::as_const(matvec.words).map<const uint32_t*>()[2]);
+  }
+  CHECK(thrown);
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   CHECK(matvec.Right());
 }
@@ -500,9 +527,8 @@ void Removed(Matvec& matvec, const std::function<void()>& action) {
   Refused(EINVAL, "No such device with index '0'", [] { xrt::device device(0u); });
   Refused(ENODEV, "EXEC_CMD", [&] { matvec.Run(); });
   Refused(ENODEV, "CREATE_BO", [&] { matvec.Data(Read("x")); });
-  Refused(ENODEV, "CREATE_HWCTX", [&] {
-    xrt::hw_context context(matvec.device, matvec.context.get_xclbin_uuid());
-  });
+  Refused(ENODEV, "CREATE_HWCTX",
+          [&] { xrt::hw_context context(matvec.device, matvec.context.get_xclbin_uuid()); });
   Refused(ENODEV, "GET_INFO", [&] { matvec.device.get_info<xrt::info::device::name>(); });
   matvec.Result();  // caches are still the host's
   ort_aie_sim_plug_in();
@@ -523,12 +549,19 @@ void ChildKilledWhileIdle() {
 
 void ChildKilledInARun() {
   Matvec matvec;
-  ort_aie_sim_inject("device_removed@2");
-  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
   std::vector<xrt::run> runs;
+  kill(ort_aie_sim_child(), SIGSTOP);
   for (int i = 0; i < 3; ++i) runs.push_back(matvec.Start(matvec.words));
+  kill(ort_aie_sim_child(), SIGKILL);
   Removed(matvec, [&] { runs[2].wait(kWait); });
   CHECK(runs[0].state() == ERT_CMD_STATE_NORESPONSE);
+}
+
+void InjectedRemoval() {
+  ort_aie_sim_inject("device_removed@2");
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  Removed(matvec, [&] { matvec.Run(); });
 }
 
 // For the test that kills this process.
@@ -550,6 +583,7 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(Runlist),
     CASE(FirstGenerationHasNoRunlists),
     CASE(ThreadsShareADevice),
+    CASE(ChildOutlivesTheThreadThatOpenedTheDevice),
     CASE(KindsOfBuffers),
     CASE(Arguments),
     CASE(Overlays),
@@ -560,6 +594,7 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(InjectedFailuresOfContextsAndBuffers),
     CASE(ChildKilledWhileIdle),
     CASE(ChildKilledInARun),
+    CASE(InjectedRemoval),
     CASE(PrintChildAndStay),
 };
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from standin_inputs import K, N, deadlock, find_cmake, matvec, words
+from standin_inputs import deadlock, find_cmake, matvec, words
 
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.device_process import write_packages
@@ -22,9 +22,10 @@ HERE = Path(__file__).parent
 CASES = [
     "RunsMatvec", "BytesMoveBySyncAlone", "InstructionsWithoutSyncAreAnError",
     "DataWithoutSyncIsPoison", "UserMemory", "PartsOfBuffers", "Runlist", "ThreadsShareADevice",
+    "ChildOutlivesTheThreadThatOpenedTheDevice",
     "KindsOfBuffers", "Arguments", "Overlays", "OverlayOfAnotherNpuWritesNothing",
     "WatchdogResetsTheContext", "AbortTakesBackWhatHasNotBegun", "InjectedFailuresOfRuns",
-    "ChildKilledWhileIdle", "ChildKilledInARun",
+    "ChildKilledWhileIdle", "ChildKilledInARun", "InjectedRemoval",
 ]  # fmt: skip
 
 
@@ -139,13 +140,22 @@ def alive(process: int) -> bool:
         return False
 
 
-def test_without_the_package_it_says_what_to_set(program: Path, folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("ORT_AIE_SIM_PYTHON", "/nonexistent/python", "set ORT_AIE_SIM_PYTHON"),
+        ("ORT_AIE_SIM_PYTHON", "/bin/false", "set ORT_AIE_SIM_PYTHON"),
+        ("ORT_AIE_SIM_DEVICE", "npu9", "unknown device 'npu9'; known: npu1"),
+        ("ORT_AIE_SIM_FAULTS", "fire@1", 'unknown fault "fire"'),
+    ],
+)
+def test_wrong_settings_are_named(
+    program: Path, folders: dict[str, Path], variable: str, value: str, text: str
+) -> None:
     done = subprocess.run(
         [program, "RunsMatvec", folders["npu2"]],
-        env={**environment("npu2"), "ORT_AIE_SIM_PYTHON": "/nonexistent/python"},
+        env={**environment("npu2"), variable: value},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "set ORT_AIE_SIM_PYTHON" in done.stderr
-
-
+    assert text in done.stderr

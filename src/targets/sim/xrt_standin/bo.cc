@@ -54,8 +54,9 @@ void CheckKind(bo::flags flags, memory_group group) {
       }
       break;
     default:
-      Throw(ENOTSUP, "unsupported buffer type: flags must be cacheable (instructions) or "
-                     "host_only (data)");
+      Throw(ENOTSUP,
+            "unsupported buffer type: flags must be cacheable (instructions) or "
+            "host_only (data)");
   }
   if ((group >> 24) != 0) Throw(EINVAL, "a memory group has 24 bits");
 }
@@ -141,7 +142,7 @@ void bo_impl::Sync(xclBOSyncDirection direction, size_t bytes, size_t offset) {
   Totals::Get().bytes_synced += static_cast<int64_t>(bytes);
 }
 
-// --- xrt::bo ------------------------------------------------------------------------------------------
+// --- xrt::bo -------------------------------------------------------------------------------------
 bo::bo(const xrt::device& device, void* userptr, size_t sz, bo::flags flags, memory_group grp)
     : handle(Make(device.get_handle(), userptr, sz, flags, grp)) {}
 

@@ -39,16 +39,11 @@ std::string Python() {
 // The process id. Throws std::system_error.
 pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
-  std::string arguments[] = {python,
-                             "-P",  // the working directory may be the sources of the package
-                             "-m",
-                             "ort_aie_ep.npu.device_process",
-                             "--device",
-                             device,
-                             "--socket",
-                             std::to_string(kSocket),
-                             "--memory",
-                             std::to_string(kMemory)};
+  std::string arguments[] = {
+      python,
+      "-P",  // the working directory may be the sources of the package
+      "-m",       "ort_aie_ep.npu.device_process", "--device", device,
+      "--socket", std::to_string(kSocket),         "--memory", std::to_string(kMemory)};
   char* argv[std::size(arguments) + 1] = {};
   for (size_t i = 0; i < std::size(arguments); ++i) argv[i] = arguments[i].data();
 
@@ -58,8 +53,13 @@ pid_t Spawn(const std::string& device, int socket, int memory) {
   posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, socket, kSocket);
   posix_spawn_file_actions_adddup2(&actions, memory, kMemory);
+  // A group of its own: an interrupt from the terminal is for the host to handle.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t process = 0;
-  const int error = posix_spawnp(&process, python.c_str(), &actions, nullptr, argv, environ);
+  const int error = posix_spawnp(&process, python.c_str(), &actions, &attributes, argv, environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::system_error(error, std::generic_category(), python);
   return process;
@@ -117,8 +117,7 @@ class Process : public Conversation {
   void Send(const std::string& line) {
     size_t sent = 0;
     while (sent < line.size()) {
-      const ssize_t count =
-          send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+      const ssize_t count = send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) throw std::system_error(errno, std::generic_category(), "request");
       sent += static_cast<size_t>(count);
@@ -218,13 +217,13 @@ void Child::Post(std::function<void(Conversation&)> job) {
 }
 
 Json Child::Ask(Json request) {
-  std::promise<Json> reply;
-  std::future<Json> future = reply.get_future();
-  Post([&](Conversation& conversation) {
+  auto reply = std::make_shared<std::promise<Json>>();
+  std::future<Json> future = reply->get_future();
+  Post([reply, request = std::move(request)](Conversation& conversation) {
     try {
-      reply.set_value(conversation.Ask(request));
+      reply->set_value(conversation.Ask(request));
     } catch (...) {
-      reply.set_exception(std::current_exception());
+      reply->set_exception(std::current_exception());
     }
   });
   return future.get();

@@ -29,7 +29,8 @@ class Conversation {
 
 class Child {
  public:
-  // `memory` is the file descriptor of the device's memory. The process starts on the first request.
+  // `memory` is the file descriptor of the device's memory. The process starts on the first
+  // request.
   Child(std::string device, int memory);
   ~Child();
   Child(const Child&) = delete;

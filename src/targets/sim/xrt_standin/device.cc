@@ -1,9 +1,8 @@
 // xrt::device and xrt::system. The signatures here and in the files beside it are checked by the
 // compiler against XRT's own headers; what is not used is not here, and does not link.
-#include "xrt/xrt_device.h"
-
 #include "targets/sim/xrt_standin/npu.h"
 #include "xrt/experimental/xrt_system.h"
+#include "xrt/xrt_device.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 namespace ort_aie::sim {
 namespace {
 
-constexpr std::string_view kNames[] = {"run_timeout",       "run_error",     "device_removed",
-                                       "context_refused",   "overlay_wrong", "allocation",
+constexpr std::string_view kNames[] = {"run_timeout",      "run_error",     "device_removed",
+                                       "context_refused",  "overlay_wrong", "allocation",
                                        "overlay_corrupted"};
 
 long Number(std::string_view text) {
@@ -49,8 +49,7 @@ void Faults::Set(std::string_view list) {
       const std::string_view counts = entry.substr(at + 1);
       const size_t dots = counts.find("..");
       range.first = Number(counts.substr(0, dots));
-      range.last =
-          dots == std::string_view::npos ? range.first : Number(counts.substr(dots + 2));
+      range.last = dots == std::string_view::npos ? range.first : Number(counts.substr(dots + 2));
     }
     faults[std::string(name)].ranges.push_back(range);
   }

@@ -10,7 +10,7 @@
 namespace ort_aie::sim {
 namespace {
 
-constexpr int kContexts1 = 6;  // amdxdna's limits of hardware contexts: NPU1,
+constexpr int kContexts1 = 6;   // amdxdna's limits of hardware contexts: NPU1,
 constexpr int kContexts2 = 16;  // and NPU2
 constexpr int64_t kInstructionHeap = 64 << 20;
 constexpr size_t kInstructionUnit1 = 32 << 10;  // what NPU1 rounds instruction buffers to
@@ -39,7 +39,7 @@ Totals& Totals::Get() {
   return *totals;
 }
 
-// --- memory -----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 Allocation::Allocation(std::shared_ptr<Heap> heap, size_t bytes, bool instructions)
     : heap_(std::move(heap)),
       bytes_(bytes),
@@ -76,7 +76,7 @@ std::unique_ptr<Allocation> Npu::Allocate(size_t bytes, bool instructions) {
   }
 }
 
-// --- the device ---------------------------------------------------------------------------------------
+// --- the device ----------------------------------------------------------------------------------
 std::shared_ptr<Npu> Npu::Open() {
   Slot& slot = Slot::Get();
   const std::lock_guard lock(slot.mutex);
@@ -132,7 +132,7 @@ void Npu::Remove() {
   slot.removed = true;
 }
 
-// --- contexts -------------------------------------------------------------------------------------------
+// --- contexts ------------------------------------------------------------------------------------
 void Npu::Register(const xrt::xclbin& xclbin) {
   const std::lock_guard lock(mutex_);
   xclbins_.insert_or_assign(xclbin.get_uuid(), xclbin);
@@ -174,8 +174,8 @@ int64_t Npu::OpenContext(const xrt::xclbin& xclbin) {
       ThrowIoctl(ENODEV, "CREATE_HWCTX");
     }
     if (!reply.value("ok", false)) {
-      Throw(EINVAL, "DRM_IOCTL_AMDXDNA_CONFIG_HWCTX IOCTL failed (err=-22), " +
-                        reply.value("error", "?"));
+      Throw(EINVAL,
+            "DRM_IOCTL_AMDXDNA_CONFIG_HWCTX IOCTL failed (err=-22), " + reply.value("error", "?"));
     }
     ++Totals::Get().contexts;
     return reply.at("context");

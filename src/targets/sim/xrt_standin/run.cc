@@ -115,7 +115,7 @@ using ort_aie::sim::Outcome;
 using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 
-// --- xrt::kernel ----------------------------------------------------------------------------------------
+// --- xrt::kernel ---------------------------------------------------------------------------------
 kernel_impl::kernel_impl(hw_context ctx, std::string kernel_name)
     : context(std::move(ctx)), name(std::move(kernel_name)) {
   if (!context.get_handle()->xclbin.get_kernel(name)) {
@@ -149,9 +149,8 @@ std::string kernel::get_name() const { return handle->name; }
 
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
 
-// --- one run
-// -------------------------------------------------------------------------------------------- As
-// much of the value as the argument is large.
+// --- one run -------------------------------------------------------------------------------------
+// As much of the value as the argument is large.
 void run_impl::SetValue(int index, const void* value, size_t bytes) {
   const std::lock_guard lock(mutex_);
   switch (index) {
@@ -262,7 +261,7 @@ ert_packet* run_impl::Packet() {
   return packet;
 }
 
-// --- xrt::run -------------------------------------------------------------------------------------------
+// --- xrt::run ------------------------------------------------------------------------------------
 class run::command_error_impl {
  public:
   ert_cmd_state state;
@@ -280,8 +279,7 @@ ert_cmd_state run::command_error::get_command_state() const { return handle->sta
 
 const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
 
-run::aie_error::aie_error(const xrt::run& run, const std::string& what)
-    : command_error(run, what) {}
+run::aie_error::aie_error(const xrt::run& run, const std::string& what) : command_error(run, what) {}
 
 run::run(const kernel& krnl) : handle(std::make_shared<run_impl>(krnl.get_handle())) {}
 

@@ -25,7 +25,6 @@ inline constexpr uint64_t kTransaction = 3;  // opcode of an instruction stream
 // As the driver says that it does not know.
 inline constexpr uint32_t kNoOperation = 0xFFFFFFFF;
 
-
 struct Outcome {
   ert_cmd_state state = ERT_CMD_STATE_NEW;
   double seconds = 0;  // of the device

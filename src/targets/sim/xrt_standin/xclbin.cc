@@ -1,13 +1,13 @@
 // xrt::xclbin: an axlf file. What mlir-aie writes into every one (a DPU kernel MLIR_AIE with an
-// opcode, instructions, their number and five buffers) is not in a simulated overlay, and given here.
-#include "xrt/experimental/xrt_xclbin.h"
-
+// opcode, instructions, their number and five buffers) is not in a simulated overlay, and given
+// here.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "targets/sim/xrt_standin/npu.h"
+#include "xrt/experimental/xrt_xclbin.h"
 
 namespace xrt {
 namespace {

@@ -1,0 +1,234 @@
+"""The process that is the modelled NPU, without the stand-in of XRT in front of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from standin_inputs import ORDER, deadlock, matvec, words
+
+from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.npu import device_process
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.device_process import DeviceProcess, serve, write_packages
+from ort_aie_ep.npu.package import (
+    PackageError,
+    read_package,
+    read_simulated_overlay,
+    write_simulated_package,
+    xclbin_uuid,
+)  # fmt: skip
+
+PAGE = 4096
+
+
+class Host:
+    """What the stand-in does: buffers in the memory, requests by offsets."""
+
+    def __init__(self, name: str = "npu2") -> None:
+        self.memory = np.full(256 * PAGE, 0xFF, np.uint8)
+        self.process = DeviceProcess(device(name), self.memory)
+        self._end = 0
+
+    def place(self, data: npt.NDArray[np.generic]) -> list[int]:
+        span = [self._end, data.nbytes]
+        self.memory[self._end : self._end + data.nbytes] = data.reshape(-1).view(np.uint8)
+        self._end += -(-data.nbytes // PAGE) * PAGE
+        return span
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        return self.process.answer({"op": op, **fields})
+
+    def load(self, package: Path, uuid: str | None = None) -> dict[str, Any]:
+        overlay = package / "overlay.xclbin"
+        return self.ask("load", overlay=str(overlay), uuid=uuid or xclbin_uuid(overlay))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages")
+    for name in ("npu1", "npu2"):
+        write_packages(folder / name, device(name))
+    return folder
+
+
+class Matvec:
+    """The matvec of fused_dqp on a host."""
+
+    def __init__(self, host: Host, package: Path) -> None:
+        self.host = host
+        buffers, self.expected, _, _ = matvec("npu2")
+        self.arguments = [host.place(buffers[name]) for name in ORDER]
+        self.words = self.stream(words("npu2"))
+        reply = host.load(package)
+        assert reply["ok"], reply
+        self.context = reply["context"]
+
+    def stream(self, stream: npt.NDArray[np.uint32]) -> list[int]:
+        offset, size = self.host.place(stream)
+        return [offset, size // 4]
+
+    def run(self, stream: list[int] | None = None, **fields: Any) -> dict[str, Any]:
+        return self.host.ask(
+            "run", context=self.context, words=stream or self.words, arguments=self.arguments,
+            **fields,
+        )  # fmt: skip
+
+    @property
+    def result(self) -> npt.NDArray[np.generic]:
+        offset, size = self.arguments[3]
+        return self.host.memory[offset : offset + size].view(self.expected.dtype)
+
+    @property
+    def right(self) -> bool:
+        return self.result.tobytes() == self.expected.tobytes()
+
+
+def test_packages_are_those_of_the_device(packages: Path) -> None:
+    for name in ("npu1", "npu2"):
+        written = sorted(path.name for path in (packages / name).iterdir())
+        assert written == sorted(write_packages(packages / name, device(name)))
+        for design in written:
+            package = read_package(packages / name / design, device=name)
+            assert package.manifest["name"] == design
+            assert read_simulated_overlay(package.overlay).uuid == package.manifest["uuid"]
+    assert {"decode", "dequant", "gemm_bf16", "flow_qkv", "fused_dqp"} <= set(
+        path.name for path in (packages / "npu2").iterdir()
+    )
+
+
+def test_packages_that_fit_are_kept_and_others_replaced(tmp_path: Path) -> None:
+    write_packages(tmp_path, device("npu2"))
+    kept = (tmp_path / "gemm_bf16" / "overlay.xclbin").stat().st_ino
+    other = fused_dqp.build(device("npu2"), 2)  # as another version of the library might have it
+    write_simulated_package(tmp_path / "fused_dqp", "fused_dqp", other)
+    before = xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin")
+    write_packages(tmp_path, device("npu2"))
+    assert (tmp_path / "gemm_bf16" / "overlay.xclbin").stat().st_ino == kept
+    assert xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin") != before
+
+
+def test_a_run_reads_and_writes_the_shared_memory(packages: Path) -> None:
+    host = Host()
+    assert host.ask("hello") == {"ok": True, "device": "npu2", "name": "NPU Strix (simulated)"}
+    run = Matvec(host, packages / "npu2" / "fused_dqp")
+    assert np.all(np.isnan(run.result.astype(np.float32)))
+    reply = run.run()
+    assert reply["ok"]
+    assert 0 < reply["seconds"] < 1e-3
+    assert run.right
+    assert host.ask("release", context=run.context) == {"ok": True}
+    assert "KeyError" in run.run()["error"]
+
+
+def test_a_stream_that_waits_for_ever_is_a_timeout(packages: Path) -> None:
+    run = Matvec(Host(), packages / "npu2" / "fused_dqp")
+    reply = run.run(run.stream(deadlock()))
+    assert (reply["ok"], reply["kind"]) == (False, "timeout")
+    assert "waits for a token" in reply["error"]
+    assert run.run()["ok"]
+    assert run.right
+
+
+def test_the_watchdog_ends_a_run_that_takes_too_long(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Matvec(Host(), packages / "npu2" / "fused_dqp")
+    took = run.run()["seconds"]
+    monkeypatch.setattr(device_process, "WATCHDOG", took / 2)
+    for _ in range(2):  # the second finds a fresh array
+        reply = run.run()
+        assert (reply["ok"], reply["kind"]) == (False, "timeout")
+        assert "is not over after" in reply["error"]
+    # As long as it needs to become idle again, which is a little after its last wait.
+    monkeypatch.setattr(device_process, "WATCHDOG", took * 2)
+    for _ in range(2):
+        assert run.run()["ok"]
+        assert run.right
+
+
+def test_nonsense_is_an_error_and_the_array_is_configured_anew(packages: Path) -> None:
+    host = Host()
+    run = Matvec(host, packages / "npu2" / "fused_dqp")
+    poison = host.place(np.full(16, 0xFFFFFFFF, np.uint32))
+    for stream in ([poison[0], 16], [host.memory.size - 4, 2], [-4, 2], [0, 0]):
+        reply = run.run(stream)
+        assert (reply["ok"], reply["kind"]) == (False, "error"), stream
+    assert "unknown request" in host.ask("fly")["error"]
+    assert run.run()["ok"]
+    assert run.right
+
+
+def test_a_buffer_that_is_too_small_is_an_error(packages: Path) -> None:
+    run = Matvec(Host(), packages / "npu2" / "fused_dqp")
+    run.arguments[3][1] -= 4
+    reply = run.run()
+    assert (reply["ok"], reply["kind"]) == (False, "error")
+    assert "outside of the run's buffers" in reply["error"]
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("timeout", "timeout"), ("error", "error")])
+def test_injected_faults_leave_garbage_in_results_alone(
+    packages: Path, fault: str, kind: str
+) -> None:
+    run = Matvec(Host(), packages / "npu2" / "fused_dqp")
+    offset, size = run.arguments[3]
+    run.host.memory[offset : offset + size] = 0
+    inputs = run.host.memory[:offset].copy()
+    reply = run.run(fault=fault)
+    assert reply["operation"] == words("npu2")[2] - 1
+    assert (reply["ok"], reply["kind"]) == (False, kind)
+    assert not run.right
+    assert np.any(np.isnan(run.result.astype(np.float32)))
+    assert np.array_equal(run.host.memory[:offset], inputs)
+    assert run.run()["ok"]
+    assert run.right
+
+
+def test_an_overlay_of_another_npu_runs_and_writes_nothing(packages: Path) -> None:
+    run = Matvec(Host(), packages / "npu1" / "fused_dqp")
+    before = run.host.memory.copy()
+    assert run.run() == {"ok": True, "seconds": 0.0}
+    assert np.array_equal(run.host.memory, before)
+
+
+def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
+    good = packages / "npu2" / "fused_dqp" / "overlay.xclbin"
+    uuid, data = xclbin_uuid(good), good.read_bytes()
+
+    def load(changed: bytes, said: str = uuid) -> str:
+        (tmp_path / "overlay.xclbin").write_bytes(changed)
+        reply = Host().load(tmp_path, said)
+        assert not reply["ok"]
+        return str(reply["error"])
+
+    assert "its length" in load(data[:-1])
+    assert "does not start with an axlf header" in load(b"xclbin3" + data[7:])
+    assert "does not fit its content" in load(data.replace(b"fused_dqp", b"fused_dqq"))
+    assert "damaged" in load(data.replace(b'{"simulated"', b'{"simulate_"'))
+    assert "was registered" in load(data, "00000000-0000-0000-0000-000000000000")
+    real = bytearray(data)
+    struct.pack_into("<I", real, 456, 32)  # AIE_PARTITION
+    assert "is an overlay for a real NPU" in load(bytes(real))
+    with pytest.raises(PackageError, match="real NPU"):
+        read_simulated_overlay(tmp_path / "overlay.xclbin")
+    other = fused_dqp.build(device("npu2"), 2)
+    write_simulated_package(tmp_path / "other", "fused_dqp", other)
+    reply = Host().load(tmp_path / "other")
+    assert "made by another version" in reply["error"]
+    wide = Host("npu2_2col").load(packages / "npu2" / "fused_dqp")
+    assert "is for 8 columns; npu2_2col has 2" in wide["error"]
+
+
+def test_requests_come_line_by_line_until_a_stop() -> None:
+    requests = [{"op": "hello"}, {"op": "nothing"}, {"op": "stop"}, {"op": "hello"}]
+    written = io.StringIO()
+    serve(Host().process, io.StringIO("".join(json.dumps(r) + "\n" for r in requests)), written)
+    replies = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [reply["ok"] for reply in replies] == [True, False]
