@@ -279,7 +279,8 @@ ert_cmd_state run::command_error::get_command_state() const { return handle->sta
 
 const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
 
-run::aie_error::aie_error(const xrt::run& run, const std::string& what) : command_error(run, what) {}
+run::aie_error::aie_error(const xrt::run& run, const std::string& what)
+    : command_error(run, what) {}
 
 run::run(const kernel& krnl) : handle(std::make_shared<run_impl>(krnl.get_handle())) {}
 
