@@ -126,7 +126,7 @@ def designs_for(target: Device) -> dict[str, Design]:
     for name, build in find_designs().items():
         try:
             found[name] = build(target)
-            simulated_overlay(found[name])
+            simulated_overlay(name, found[name])
         except DesignError:  # its kernels or its layout are not for this one
             found.pop(name, None)
     return found
@@ -139,19 +139,19 @@ def write_packages(folder: Path, target: Device) -> list[str]:
     """
     designs = designs_for(target)
     for name, design in designs.items():
-        if not _has(folder / name, design):
+        if not _has(folder, name, design):
             try:
-                write_simulated_package(folder / name, design)
+                write_simulated_package(folder / name, name, design)
             except OSError:
-                if not _has(folder / name, design):  # another process was as fast
+                if not _has(folder, name, design):  # another process was as fast
                     raise
     return list(designs)
 
 
-def _has(folder: Path, design: Design) -> bool:
+def _has(folder: Path, name: str, design: Design) -> bool:
     try:
-        return (folder / MANIFEST).is_file() and (
-            xclbin_uuid(folder / OVERLAY) == simulated_overlay(design).uuid
+        return (folder / name / MANIFEST).is_file() and (
+            xclbin_uuid(folder / name / OVERLAY) == simulated_overlay(name, design).uuid
         )
     except (PackageError, OSError):
         return False
@@ -214,7 +214,7 @@ class DeviceProcess:
                 f"{self._device.columns}"
             )
         design = make_design(overlay.design, target)
-        if simulated_overlay(design) != overlay:
+        if simulated_overlay(overlay.design, design) != overlay:
             raise PackageError(
                 f"{path} was made by another version of ort_aie_ep; delete the package, and it is "
                 "made again"

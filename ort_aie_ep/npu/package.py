@@ -175,8 +175,8 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
 class SimulatedOverlay:
     """What stands in an overlay for the modelled NPU, in the place of a configuration.
 
-    `digest` is that of the design's manifest: an overlay that another version of this library made
-    is told by it.
+    `design` is the name under which `aie_kernels` has the design, `digest` that of its manifest: an
+    overlay that another version of this library made is told by it.
     """
 
     design: str
@@ -195,19 +195,19 @@ class SimulatedOverlay:
         return str(uuids.uuid5(_SIMULATED, self.content.hex()))
 
 
-def simulated_overlay(design: Design) -> SimulatedOverlay:
-    """The overlay of `design` for the modelled NPU."""
+def simulated_overlay(name: str, design: Design) -> SimulatedOverlay:
+    """The overlay for the modelled NPU of the design that `aie_kernels` has as `name`."""
     digest = hashlib.sha256(json.dumps(manifest(design), sort_keys=True).encode()).hexdigest()
-    return SimulatedOverlay(design.name, design.device.name, digest)
+    return SimulatedOverlay(name, design.device.name, digest)
 
 
-def write_simulated_package(folder: Path, design: Design) -> Package:
-    """Write a package of `design` for the modelled NPU; no compiler is needed.
+def write_simulated_package(folder: Path, name: str, design: Design) -> Package:
+    """Write a package for the modelled NPU, as `simulated_overlay`; no compiler is needed.
 
     Its overlay is an xclbin in form: an axlf header with a UUID, and one section that names the
     design. Raises PackageError as `write_package` does.
     """
-    overlay = simulated_overlay(design)
+    overlay = simulated_overlay(name, design)
     start = _XCLBIN_SECTIONS + 8 + _SECTION.size
     head = bytearray(start)
     head[: len(_XCLBIN_MAGIC)] = _XCLBIN_MAGIC
@@ -237,8 +237,8 @@ def read_simulated_overlay(path: Path) -> SimulatedOverlay:
     kind, name, start, size = _SECTION.unpack_from(data, _XCLBIN_SECTIONS + 8)
     if kind != _USER_METADATA or not name.startswith(b"simulated"):
         raise PackageError(
-            f"{path} is an overlay for a real NPU; the modelled one takes packages made with: "
-            "ort-aie kernels build --simulated"
+            f"{path} is an overlay for a real NPU; the modelled one takes packages that "
+            "ort_aie_ep.npu.device_process.write_packages makes"
         )
     try:
         fields = json.loads(data[start : start + size])["simulated"]

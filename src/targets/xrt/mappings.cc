@@ -4,12 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
-#include <memory>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace ort_aie::xrt {
 namespace {
@@ -38,24 +38,22 @@ bool Holds(const Mapping& mapping, uintptr_t begin, size_t bytes) {
   return mapping.begin <= begin && begin < mapping.end && bytes <= mapping.end - begin;
 }
 
-// Whether a private mapping is what the file has: smaps counts pages of its own as Anonymous, and
-// those that were swapped out as Swap.
-bool IsUnwritten(const Mapping& mapping) {
-  std::ifstream smaps("/proc/self/smaps");
-  bool here = false, unwritten = false;
-  for (std::string line; std::getline(smaps, line);) {
-    if (const std::optional<Mapping> next = ParseMapping(line)) {
-      if (here) break;
-      here = next->begin == mapping.begin && next->end == mapping.end;
-      unwritten = here;
-      continue;
-    }
-    if (!here || (!line.starts_with("Anonymous:") && !line.starts_with("Swap:"))) continue;
-    long kilobytes = -1;
-    std::sscanf(line.c_str() + line.find(':') + 1, "%ld", &kilobytes);
-    unwritten = unwritten && kilobytes == 0;
-  }
-  return unwritten;
+// Whether all pages from `begin` on are still those of the file, in a private mapping: none was
+// copied for somebody who wrote to it. /proc/self/pagemap has a word for each.
+bool IsUnwritten(uintptr_t begin, size_t pages) {
+  constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62,
+                     kOfFile = uint64_t{1} << 61;
+  // No stream: it reads other sizes, and the kernel gives whole words only.
+  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pagemap < 0) return false;
+  std::vector<uint64_t> entries(pages);
+  const size_t size = pages * sizeof(uint64_t);
+  const ssize_t got = pread(pagemap, entries.data(), size,
+                            static_cast<off_t>(begin / kPageBytes * sizeof(uint64_t)));
+  close(pagemap);
+  return got == static_cast<ssize_t>(size) && std::ranges::none_of(entries, [](uint64_t entry) {
+           return (entry & kSwapped) != 0 || (entry & (kPresent | kOfFile)) == kPresent;
+         });
 }
 
 }  // namespace
@@ -73,10 +71,11 @@ std::optional<FilePages> FilePages::Behind(const void* data, size_t bytes) {
   if (AddressOf(data) % kPageBytes != 0 || bytes == 0) return std::nullopt;
   const std::optional<Mapping> theirs = FindMapping(data, bytes);
   if (!theirs || theirs->inode == 0) return std::nullopt;
+  const size_t size = WholePages(bytes);
+  if (!theirs->shared && !IsUnwritten(AddressOf(data), size / kPageBytes)) return std::nullopt;
   const int file = open(theirs->path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
   const uint64_t offset = theirs->offset + (AddressOf(data) - theirs->begin);
-  const size_t size = WholePages(bytes);
   void* pages = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, static_cast<off_t>(offset));
   close(file);
   if (pages == MAP_FAILED) return std::nullopt;
@@ -100,7 +99,8 @@ bool DropFilePages(const void* data, size_t bytes) {
   const uintptr_t last = (AddressOf(data) + bytes) / kPageBytes * kPageBytes;
   if (last <= first) return false;
   const std::optional<Mapping> mapping = FindMapping(data, bytes);
-  if (!mapping || mapping->inode == 0 || mapping->shared || !IsUnwritten(*mapping)) return false;
+  if (!mapping || mapping->inode == 0 || mapping->shared) return false;
+  if (!IsUnwritten(first, (last - first) / kPageBytes)) return false;
   return madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
 }
 

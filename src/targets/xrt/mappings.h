@@ -28,7 +28,8 @@ std::optional<Mapping> FindMapping(const void* data, size_t bytes);
 class FilePages {
  public:
   // The file range that is mapped at [data, data + bytes), in whole pages. Nothing where `data` is
-  // not page-aligned, where it is no file's, or where the file is no longer found under its path.
+  // not page-aligned, where it is no file's or was written to, and where the file is no longer
+  // found under its path.
   static std::optional<FilePages> Behind(const void* data, size_t bytes);
 
   FilePages(FilePages&& other) noexcept;

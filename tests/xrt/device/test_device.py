@@ -63,11 +63,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for file, data in {**buffers, "result": result}.items():
             if file != "y":
                 (folder / file).write_bytes(data.tobytes())
-        # One matvec is predicted to take 0.4 s, so two are no run.
-        weights = buffers["w"].nbytes
+        # One matvec is predicted to take above 0.25 s, so two are no run.
+        rate = buffers["w"].nbytes / 0.2
+        decoder = "fused_dqp" if name == "npu1" else "decode"
         edited(
-            packages / name / "fused_dqp", folder / "slow" / "fused_dqp",
-            lambda m, rate=weights / 0.4: m.update(ddr_bytes_per_second=rate),
+            packages / name / decoder, folder / "slow" / decoder,
+            lambda m, rate=rate: m.update(ddr_bytes_per_second=rate),
         )  # fmt: skip
     folder, decode = folders["npu2"], packages / "npu2" / "decode"
     (folder / "nowhere").mkdir()

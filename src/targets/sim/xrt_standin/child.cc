@@ -40,6 +40,7 @@ std::string Python() {
 pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
   std::string arguments[] = {python,
+                             "-P",  // the working directory may be the sources of the package
                              "-m",
                              "ort_aie_ep.npu.device_process",
                              "--device",

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <string>
 
 #include "targets/sim/xrt_standin/faults.h"
 #include "targets/sim/xrt_standin/npu.h"
@@ -40,7 +42,8 @@ ORT_AIE_SIM_EXPORT void ort_aie_sim_plug_in(void) { Npu::PlugIn(); }
 ORT_AIE_SIM_EXPORT int ort_aie_sim_write_packages(const char* folder, char* error, size_t bytes) {
   std::string message;
   try {
-    const Json reply = Npu::Open()->child().Ask({{"op", "packages"}, {"folder", folder}});
+    const std::string path = std::filesystem::absolute(folder);
+    const Json reply = Npu::Open()->child().Ask({{"op", "packages"}, {"folder", path}});
     if (reply.value("ok", false)) return 0;
     message = reply.value("error", "");
   } catch (const std::exception& exception) {

@@ -7,40 +7,43 @@
 #include "targets/sim/xrt_standin/faults.h"
 
 namespace ort_aie::sim {
+namespace {
+constexpr double kWatchdogSeconds = 2.0;  // the driver's, and device_process.py's
+}
 
-void Command::Finish(ert_cmd_state state, double seconds, std::string error, uint32_t operation) {
-  std::vector<std::shared_ptr<xrt::bo_impl>> released;
+// Who waits for the end finds the buffers released.
+void Command::Finish(Outcome outcome) {
   {
     const std::lock_guard lock(mutex_);
-    state_ = state;
-    seconds_ = seconds;
-    error_ = std::move(error);
-    operation_ = operation;
+    state_ = outcome.state;
+    seconds_ = outcome.seconds;
+    error_ = std::move(outcome.error);
+    operation_ = outcome.operation;
     done_ = true;
-    released.swap(held_);
+    held_.clear();
   }
   changed_.notify_all();
 }
 
 bool Command::Begin() {
   const std::lock_guard lock(mutex_);
-  if (done_) return false;
-  state_ = ERT_CMD_STATE_RUNNING;
-  return true;
+  if (!cancelled_) state_ = ERT_CMD_STATE_RUNNING;
+  return !cancelled_;
 }
 
-bool Command::Cancel() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (done_ || state_ != ERT_CMD_STATE_QUEUED) return false;
-  }
-  Finish(ERT_CMD_STATE_ABORT, 0, "aborted");
-  return true;
+void Command::Cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
 }
 
 ert_cmd_state Command::state() const {
   const std::lock_guard lock(mutex_);
   return state_;
+}
+
+bool Command::active() const {
+  const std::lock_guard lock(mutex_);
+  return !done_;
 }
 
 std::string Command::error() const {
@@ -68,14 +71,10 @@ bool Command::Wait(std::chrono::milliseconds timeout) {
 
 namespace {
 
-// On the child's thread: gives a command to the device and waits for its end.
-void Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& context, int resets,
-             Command& command, Json request) {
-  if (!command.Begin()) return;
-  if (context.resets() != resets) {
-    command.Finish(ERT_CMD_STATE_ABORT, 0, "the context was reset");
-    return;
-  }
+// On the child's thread: gives a request to run to the device and waits for the end.
+Outcome Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& context, int resets,
+                Json request) {
+  if (context.resets() != resets) return {ERT_CMD_STATE_ABORT, 0, "the context was reset"};
   Faults& faults = Faults::Get();
   const bool timeout = faults.Happens("run_timeout");
   const bool error = faults.Happens("run_error");
@@ -83,21 +82,20 @@ void Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& context
   if (timeout || error) request["fault"] = timeout ? "timeout" : "error";
   try {
     const Json reply = conversation.Ask(request);
-    ++Totals::Get().runs;
-    double seconds = reply.value("seconds", 0.0);
-    ert_cmd_state state = ERT_CMD_STATE_COMPLETED;
+    Outcome outcome{ERT_CMD_STATE_COMPLETED, reply.value("seconds", 0.0), reply.value("error", ""),
+                    reply.value("operation", kNoOperation)};
     if (!reply.value("ok", false)) {
       const bool late = reply.value("kind", "") == "timeout";
-      state = late ? ERT_CMD_STATE_TIMEOUT : ERT_CMD_STATE_ERROR;
-      seconds = late ? 2.0 : 0.0;  // the driver's watchdog
+      outcome.state = late ? ERT_CMD_STATE_TIMEOUT : ERT_CMD_STATE_ERROR;
+      outcome.seconds = late ? kWatchdogSeconds : 0.0;
       if (late) context.CountReset();
     }
-    Totals::Get().device_nanoseconds += static_cast<int64_t>(seconds * 1e9);
-    command.Finish(state, seconds, reply.value("error", ""),
-                   reply.value("operation", kNoOperation));
+    ++Totals::Get().runs;
+    Totals::Get().device_nanoseconds += static_cast<int64_t>(outcome.seconds * 1e9);
+    return outcome;
   } catch (const std::exception& lost) {
     npu.Remove();
-    command.Finish(ERT_CMD_STATE_NORESPONSE, 0, lost.what());
+    return {ERT_CMD_STATE_NORESPONSE, 0, lost.what()};
   }
 }
 
@@ -113,6 +111,7 @@ using ort_aie::sim::kFirstBuffer;
 using ort_aie::sim::kInstructionCount;
 using ort_aie::sim::kInstructions;
 using ort_aie::sim::kOpcode;
+using ort_aie::sim::Outcome;
 using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 
@@ -209,18 +208,15 @@ Json run_impl::Request() const {
 }
 
 void run_impl::Start() {
-  const std::shared_ptr<hw_context_impl> context = kernel->context.get_handle();
-  const std::shared_ptr<xrt_core::device> device = context->device.get_handle();
+  std::shared_ptr<hw_context_impl> context = kernel->context.get_handle();
+  std::shared_ptr<xrt_core::device> device = context->device.get_handle();
   device->RequirePresent("EXEC_CMD");
   std::shared_ptr<Command> command;
   Json request;
   {
     const std::lock_guard lock(mutex_);
-    if (command_) {
-      const ert_cmd_state state = command_->state();
-      if (state == ERT_CMD_STATE_QUEUED || state == ERT_CMD_STATE_RUNNING) {
-        throw std::runtime_error("bad command state, can't launch");
-      }
+    if (command_ && command_->active()) {
+      throw std::runtime_error("bad command state, can't launch");
     }
     std::vector<std::shared_ptr<bo_impl>> held(buffers_.begin(), buffers_.end());
     held.push_back(instructions_);
@@ -228,10 +224,17 @@ void run_impl::Start() {
     request = Request();
   }
   const int resets = context->BeginCommand();
-  device->child().Post([device, context, resets, command,
-                        request = std::move(request)](ort_aie::sim::Conversation& conversation) {
-    ort_aie::sim::Execute(conversation, *device, *context, resets, *command, request);
+  // Its references go before the end is known: who has waited for that may count what is alive.
+  device->child().Post([device, context, resets, command, request = std::move(request)](
+                           ort_aie::sim::Conversation& conversation) mutable {
+    Outcome outcome{ERT_CMD_STATE_ABORT, 0, "aborted"};
+    if (command->Begin()) {
+      outcome = ort_aie::sim::Execute(conversation, *device, *context, resets, std::move(request));
+    }
     context->EndCommand();
+    context.reset();
+    device.reset();
+    command->Finish(std::move(outcome));
   });
 }
 
@@ -239,6 +242,11 @@ std::shared_ptr<Command> run_impl::Last() const {
   const std::lock_guard lock(mutex_);
   if (!command_) throw std::runtime_error("the run was never started");
   return command_;
+}
+
+ert_cmd_state run_impl::State() const {
+  const std::lock_guard lock(mutex_);
+  return command_ ? command_->state() : ERT_CMD_STATE_NEW;
 }
 
 // --- xrt::run
@@ -261,7 +269,8 @@ ert_cmd_state run::command_error::get_command_state() const { return handle->sta
 
 const char* run::command_error::what() const noexcept { return handle->message.c_str(); }
 
-run::aie_error::aie_error(const xrt::run& run, const std::string& what) : command_error(run, what) {
+run::aie_error::aie_error(const xrt::run& run, const std::string& what)
+    : command_error(run, what) {
   get_handle()->health = ort_aie::sim::HealthAt(run.get_handle()->Last()->operation());
 }
 
@@ -279,10 +288,11 @@ void run::start() {
   handle->Start();
 }
 
-// What the device has begun it ends, or the watchdog does.
+// What the device has begun it ends, or the watchdog does; what waits behind that never begins.
 ert_cmd_state run::abort() {
   const std::shared_ptr<Command> command = handle->Last();
-  if (!command->Cancel()) command->Wait(std::chrono::milliseconds(0));
+  command->Cancel();
+  command->Wait(std::chrono::milliseconds(0));
   return command->state();
 }
 
@@ -298,7 +308,7 @@ std::cv_status run::wait2(const std::chrono::milliseconds& timeout) const {
   return std::cv_status::no_timeout;
 }
 
-ert_cmd_state run::state() const { return handle->Last()->state(); }
+ert_cmd_state run::state() const { return handle->State(); }
 
 void run::set_arg_at_index(int index, const void* value, size_t bytes) {
   handle->SetValue(index, value, bytes);

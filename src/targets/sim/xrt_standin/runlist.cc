@@ -19,11 +19,7 @@ class runlist_impl {
   }
 
   // Whether runs that were started are not known to have ended.
-  bool Active() const {
-    if (started == 0) return false;
-    const ert_cmd_state state = runs[started - 1].state();
-    return state == ERT_CMD_STATE_QUEUED || state == ERT_CMD_STATE_RUNNING;
-  }
+  bool Active() const { return started > 0 && runs[started - 1].get_handle()->Last()->active(); }
 
   const hw_context context;
   std::vector<run> runs;

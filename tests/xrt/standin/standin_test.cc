@@ -1,0 +1,586 @@
+// Uses the stand-in of XRT as a program would use XRT: one case a process, named by the first
+// argument; the second is a folder with the design packages of the modelled NPU (packages/DEVICE) and
+// the buffers of one matvec (words, x, w, bias; result and `deadlock`, a stream that waits for ever).
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "targets/sim/control.h"
+#include "xrt/experimental/xrt_kernel.h"
+#include "xrt/experimental/xrt_system.h"
+#include "xrt/experimental/xrt_xclbin.h"
+#include "xrt/xrt_bo.h"
+#include "xrt/xrt_device.h"
+#include "xrt/xrt_hw_context.h"
+#include "xrt/xrt_kernel.h"
+
+namespace {
+
+constexpr uint64_t kTransaction = 3;
+constexpr unsigned kWait = 2500;  // ms
+
+std::string folder;
+
+void Check(bool legal, const std::string& what) {
+  if (!legal) throw std::logic_error("not so: " + what);
+}
+#define CHECK(condition) Check((condition), #condition " in line " + std::to_string(__LINE__))
+
+// Runs `action`, which must fail with error `code` (0: without one) and say `text`.
+void Refused(int code, const std::string& text, const std::function<void()>& action) {
+  std::string said;
+  try {
+    action();
+  } catch (const std::logic_error&) {
+    throw;
+  } catch (const std::system_error& error) {
+    said = error.what();
+    Check(error.code().value() == code, "error " + std::to_string(code) + " in: " + said);
+  } catch (const std::runtime_error& error) {
+    said = error.what();
+    Check(code == 0, "an error with a code: " + said);
+  }
+  Check(!said.empty(), "refused: " + text);
+  Check(said.find(text) != std::string::npos, "\"" + text + "\" in: " + said);
+}
+
+std::vector<char> Read(const std::string& name) {
+  std::ifstream file(folder + "/" + name, std::ios::binary);
+  Check(file.good(), "there is a file " + name);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+ort_aie_sim_counts Counts() {
+  ort_aie_sim_counts counts;
+  ort_aie_sim_get_counts(&counts);
+  return counts;
+}
+
+std::string Overlay(const std::string& device, const std::string& design) {
+  return folder + "/packages/" + device + "/" + design + "/overlay.xclbin";
+}
+
+xrt::hw_context Context(const xrt::device& device, const std::string& overlay) {
+  xrt::device copy = device;
+  return {device, copy.register_xclbin(xrt::xclbin(overlay))};
+}
+
+std::string OwnDevice() {
+  const char* const name = std::getenv("ORT_AIE_SIM_DEVICE");
+  return name != nullptr ? name : "npu2";
+}
+
+// A device with fused_dqp, and the buffers of one matvec.
+struct Matvec {
+  Matvec() : Matvec(Overlay(OwnDevice(), "fused_dqp")) {}
+  explicit Matvec(const std::string& overlay)
+      : device(0u), context(Context(device, overlay)), kernel(context, "MLIR_AIE") {
+    words = Instructions("words");
+    for (const char* name : {"x", "w", "bias"}) buffers.push_back(Data(Read(name)));
+    buffers.emplace_back(device, Read("result").size(), xrt::bo::flags::host_only,
+                         kernel.group_id(6));
+  }
+
+  xrt::bo Instructions(const std::string& name) {
+    const std::vector<char> data = Read(name);
+    xrt::bo buffer(device, data.size(), xrt::bo::flags::cacheable, kernel.group_id(1));
+    std::memcpy(buffer.map<char*>(), data.data(), data.size());
+    buffer.sync(XCL_BO_SYNC_BO_TO_DEVICE);
+    return buffer;
+  }
+
+  xrt::bo Data(const std::vector<char>& data) {
+    xrt::bo buffer(device, data.size(), xrt::bo::flags::host_only, kernel.group_id(3));
+    buffer.write(data.data());
+    buffer.sync(XCL_BO_SYNC_BO_TO_DEVICE);
+    return buffer;
+  }
+
+  xrt::run Prepare(const xrt::bo& instructions) {
+    xrt::run run(kernel);
+    run.set_arg(0, kTransaction);
+    run.set_arg(1, instructions);
+    run.set_arg(2, static_cast<uint32_t>(instructions.size() / sizeof(uint32_t)));
+    for (int i = 0; i < 4; ++i) run.set_arg(3 + i, buffers[static_cast<size_t>(i)]);
+    return run;
+  }
+
+  xrt::run Start(const xrt::bo& instructions) {
+    xrt::run run = Prepare(instructions);
+    run.start();
+    return run;
+  }
+
+  ert_cmd_state Run() { return Start(words).wait(kWait); }
+
+  std::vector<char> Result() {
+    xrt::bo& y = buffers[3];
+    y.sync(XCL_BO_SYNC_BO_FROM_DEVICE);
+    const char* const bytes = std::as_const(y).map<const char*>();
+    return {bytes, bytes + y.size()};
+  }
+
+  bool Right() { return Result() == Read("result"); }
+
+  bool Poison() {
+    for (const char byte : Result()) {
+      if (byte != '\xFF') return false;
+    }
+    return true;
+  }
+
+  xrt::device device;
+  xrt::hw_context context;
+  xrt::kernel kernel;
+  xrt::bo words;
+  std::vector<xrt::bo> buffers;
+};
+
+// --- what works ------------------------------------------------------------------------------------------
+void RunsMatvec() {
+  CHECK(xrt::system::enumerate_devices() == 1);
+  Matvec matvec;
+  CHECK(matvec.device.get_info<xrt::info::device::name>() == "NPU Strix (simulated)");
+  CHECK(matvec.device.get_info<xrt::info::device::bdf>() == "0000:c5:00.1");
+  CHECK(matvec.device.get_info<xrt::info::device::max_clock_frequency_mhz>() == 1800);
+  CHECK(xrt::device("0000:c5:00.1") == matvec.device);
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+  CHECK(Counts().runs == 1);
+  CHECK(Counts().device_seconds > 0);
+  CHECK(Counts().buffers == 5);
+  CHECK(Counts().contexts == 1);
+}
+
+void BytesMoveBySyncAlone() {
+  Matvec matvec;
+  CHECK(matvec.Poison());  // nothing has run
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  const char* const host = std::as_const(matvec.buffers[3]).map<const char*>();
+  CHECK(host[0] == '\xFF');  // what it was at the sync before
+  CHECK(matvec.Right());
+
+  // The device works on what it has, until it gets what the host has written.
+  std::memset(matvec.buffers[0].map<char*>(), 0, matvec.buffers[0].size());
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+  matvec.buffers[0].sync(XCL_BO_SYNC_BO_TO_DEVICE);
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(!matvec.Right());
+
+  // A part, and nothing beside it.
+  xrt::bo& y = matvec.buffers[3];
+  std::memset(y.map<char*>(), 7, y.size());
+  y.sync(XCL_BO_SYNC_BO_TO_DEVICE);
+  std::memset(y.map<char*>(), 0, y.size());
+  y.sync(XCL_BO_SYNC_BO_FROM_DEVICE, 4, 8);
+  CHECK(y.map<char*>()[7] == 0 && y.map<char*>()[8] == 7 && y.map<char*>()[12] == 0);
+}
+
+void InstructionsWithoutSyncAreAnError() {
+  Matvec matvec;
+  const std::vector<char> data = Read("words");
+  xrt::bo fresh(matvec.device, data.size(), xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
+  fresh.write(data.data());
+  CHECK(matvec.Start(fresh).wait(kWait) == ERT_CMD_STATE_ERROR);
+  fresh.sync(XCL_BO_SYNC_BO_TO_DEVICE);
+  CHECK(matvec.Start(fresh).wait(kWait) == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+}
+
+void DataWithoutSyncIsPoison() {
+  Matvec matvec;
+  matvec.buffers[0] = xrt::bo(matvec.device, matvec.buffers[0].size(), xrt::bo::flags::host_only,
+                              matvec.kernel.group_id(3));
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(!matvec.Right());
+}
+
+void UserMemory() {
+  Matvec matvec;
+  // Weights in place: a file, mapped for reading.
+  const int file = open((folder + "/w").c_str(), O_RDONLY);
+  struct stat status = {};
+  fstat(file, &status);
+  const size_t bytes = (static_cast<size_t>(status.st_size) + 4095) / 4096 * 4096;
+  void* const mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  close(file);
+  CHECK(mapped != MAP_FAILED);
+  const auto group = static_cast<xrt::memory_group>(matvec.kernel.group_id(4));
+  const auto flags = xrt::bo::flags::host_only;
+  {
+    xrt::bo pinned(matvec.context, mapped, bytes, flags, group);
+    CHECK(pinned.map<char*>() == mapped);
+    pinned.sync(XCL_BO_SYNC_BO_TO_DEVICE);
+    matvec.buffers[1] = pinned;
+    CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+    CHECK(matvec.Right());
+    pinned.sync(XCL_BO_SYNC_BO_FROM_DEVICE);  // the device has not written
+
+    auto* const start = static_cast<char*>(mapped);
+    Refused(EINVAL, "multiple of 4096", [&] {
+      xrt::bo(matvec.context, start + 64, 4096, flags, group);
+    });
+    Refused(EINVAL, "whole pages", [&] { xrt::bo(matvec.context, start, 5120, flags, group); });
+    Refused(ENOTSUP, "cannot hold instructions", [&] {
+      xrt::bo(matvec.context, start, 4096, xrt::bo::flags::cacheable, matvec.kernel.group_id(1));
+    });
+  }
+  matvec.buffers[1] = xrt::bo();
+  munmap(mapped, bytes);
+  Refused(EFAULT, "CREATE_BO", [&] { xrt::bo(matvec.context, mapped, bytes, flags, group); });
+}
+
+void PartsOfBuffers() {
+  Matvec matvec;
+  xrt::bo& x = matvec.buffers[0];
+  const std::vector<char> data = Read("x");
+  xrt::bo whole(matvec.device, 4096 + data.size(), xrt::bo::flags::host_only,
+                matvec.kernel.group_id(3));
+  xrt::bo part(whole, data.size(), 4096);
+  part.write(data.data());
+  whole.sync(XCL_BO_SYNC_BO_TO_DEVICE, data.size(), 4096);
+  CHECK(part.address() == whole.address() + 4096);
+  x = part;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+  Refused(EINVAL, "sub-buffer", [&] { xrt::bo(whole, data.size() + 1, 4096); });
+  Refused(EINVAL, "sub-buffer", [&] { xrt::bo(whole, 1, 4096 + data.size()); });
+}
+
+void Runlist() {
+  Matvec matvec;
+  xrt::runlist list(matvec.context);
+  CHECK(list.state() == ERT_CMD_STATE_NEW);
+  for (int i = 0; i < 6; ++i) list.add(matvec.Prepare(matvec.words));  // more than are under way
+  list.execute();
+  CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
+  CHECK(list.state() == ERT_CMD_STATE_COMPLETED);
+  CHECK(Counts().runs == 6);
+  CHECK(matvec.Right());
+
+  list.reset();
+  xrt::run good = matvec.Prepare(matvec.words);
+  list.add(good);
+  Refused(0, "in a runlist already", [&] { list.add(good); });
+  Refused(0, "started by the list", [&] { good.start(); });
+  xrt::run bad = matvec.Prepare(matvec.words);
+  bad.set_arg(2, uint32_t{3});
+  list.add(bad);
+  list.execute();
+  bool failed = false;
+  try {
+    list.wait(std::chrono::milliseconds(kWait));
+  } catch (const xrt::runlist::command_error& error) {
+    failed = true;
+    CHECK(error.get_command_state() == ERT_CMD_STATE_ERROR);
+    CHECK(error.get_run().get_handle() == bad.get_handle());
+  }
+  CHECK(failed);
+}
+
+void FirstGenerationHasNoRunlists() {
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.device.get_info<xrt::info::device::name>() == "NPU Phoenix (simulated)");
+  Refused(ENOTSUP, "no runlists", [&] { xrt::runlist list(matvec.context); });
+  std::vector<xrt::hw_context> contexts(5);
+  for (xrt::hw_context& context : contexts) {
+    context = Context(matvec.device, Overlay("npu1", "gemm"));
+  }
+  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm")); });
+}
+
+void ThreadsShareADevice() {
+  const std::vector<char> expected = Read("result");
+  std::vector<std::thread> threads;
+  std::vector<int> right(4);
+  for (int& result : right) {
+    threads.emplace_back([&result] {
+      Matvec matvec;  // its own context and buffers
+      for (int i = 0; i < 3; ++i) result += matvec.Run() == ERT_CMD_STATE_COMPLETED;
+      result += matvec.Right();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int result : right) CHECK(result == 4);
+}
+
+// --- what is refused -----------------------------------------------------------------------------------
+void KindsOfBuffers() {
+  Matvec matvec;
+  const int data = matvec.kernel.group_id(3);
+  const int instructions = matvec.kernel.group_id(1);
+  CHECK(data != instructions);
+  using Flags = xrt::bo::flags;
+  for (const Flags flags :
+       {Flags::normal, Flags::svm, Flags::device_only, Flags::p2p, Flags::carveout}) {
+    Refused(ENOTSUP, "flags must be", [&] { xrt::bo(matvec.device, 4096, flags, data); });
+  }
+  Refused(ENOTSUP, "flags must be", [&] { xrt::bo(matvec.device, 4096, data); });
+  Refused(EINVAL, "memory group", [&] { xrt::bo(matvec.device, 4096, Flags::cacheable, data); });
+  Refused(EINVAL, "memory group", [&] {
+    xrt::bo(matvec.device, 4096, Flags::host_only, instructions);
+  });
+  Refused(EINVAL, "CREATE_BO", [&] { xrt::bo(matvec.device, 0, Flags::host_only, data); });
+  // The heap of instructions has 64 MB.
+  xrt::bo large(matvec.device, 60 << 20, Flags::cacheable, instructions);
+  Refused(ENOMEM, "CREATE_BO", [&] {
+    xrt::bo(matvec.device, 5 << 20, Flags::cacheable, instructions);
+  });
+  // No device has this much.
+  Refused(ENOMEM, "CREATE_BO", [&] {
+    xrt::bo(matvec.device, size_t{1} << 40, Flags::host_only, data);
+  });
+}
+
+void Arguments() {
+  Matvec matvec;
+  xrt::run run = matvec.Prepare(matvec.words);
+  const xrt::bo& data = matvec.buffers[0];
+  Refused(EINVAL, "as 1 and data as 3 to 7", [&] { run.set_arg(8, data); });  // a sixth buffer
+  Refused(EINVAL, "is no buffer", [&] { run.set_arg(0, data); });
+  Refused(EINVAL, "needs a cacheable buffer", [&] { run.set_arg(1, data); });
+  Refused(EINVAL, "needs a host_only buffer", [&] { run.set_arg(3, matvec.words); });
+  Refused(EINVAL, "an empty buffer", [&] { run.set_arg(3, xrt::bo()); });
+  Refused(EINVAL, "got a value", [&] { run.set_arg(3, uint64_t{1}); });
+  Refused(EINVAL, "No memory group", [&] { matvec.kernel.group_id(0); });
+  Refused(EINVAL, "No memory group", [&] { matvec.kernel.group_id(8); });
+  Refused(EINVAL, "No kernel argument named", [&] { run.set_arg("bo5", data); });
+  Refused(0, "never started", [&] { run.wait(kWait); });
+  CHECK(run.state() == ERT_CMD_STATE_NEW);
+  run.set_arg("bo0", data);
+
+  // What only the firmware sees: another opcode, another count, a buffer too few.
+  run.set_arg(0, uint64_t{2});
+  run.start();
+  CHECK(run.wait(kWait) == ERT_CMD_STATE_ERROR);
+  run.set_arg(0, kTransaction);
+  run.set_arg(2, static_cast<uint32_t>(matvec.words.size()));  // bytes, not words
+  run.start();
+  CHECK(run.wait(kWait) == ERT_CMD_STATE_ERROR);
+  xrt::run few(matvec.kernel);
+  few.set_arg(0, kTransaction);
+  few.set_arg(1, matvec.words);
+  few.set_arg(2, static_cast<uint32_t>(matvec.words.size() / 4));
+  for (int i = 0; i < 3; ++i) few.set_arg(3 + i, matvec.buffers[static_cast<size_t>(i)]);
+  few.start();
+  CHECK(few.wait(kWait) == ERT_CMD_STATE_ERROR);
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+
+  xrt::bo& y = matvec.buffers[3];
+  Refused(EINVAL, "when syncing", [&] { y.sync(XCL_BO_SYNC_BO_TO_DEVICE, y.size(), 4); });
+  Refused(EINVAL, "when writing", [&] { y.write("12345678", 8, y.size() - 4); });
+  char eight[8];
+  Refused(EINVAL, "when reading", [&] { y.read(eight, 8, y.size() - 4); });
+}
+
+void Overlays() {
+  xrt::device device(0u);
+  Refused(EINVAL, "No such device with index '1'", [] { xrt::device other(1u); });
+  Refused(0, "Failed to open", [&] { xrt::xclbin(folder + "/missing.xclbin"); });
+  Refused(0, "bad magic", [&] { xrt::xclbin(folder + "/packages/npu2/gemm/manifest.json"); });
+  Refused(0, "bad length", [&] { xrt::xclbin(folder + "/truncated.xclbin"); });
+  Refused(EINVAL, "No xclbin with uuid", [&] { xrt::hw_context(device, xrt::uuid()); });
+  Refused(EINVAL, "damaged", [&] { Context(device, folder + "/damaged.xclbin"); });
+  xrt::hw_context context = Context(device, Overlay("npu2", "gemm"));
+  Refused(EINVAL, "No kernel 'other'", [&] { xrt::kernel(context, "other"); });
+  CHECK(context.get_xclbin().get_kernels()[0].get_name() == "MLIR_AIE");
+  CHECK(context.get_xclbin_uuid() == xrt::xclbin(Overlay("npu2", "gemm")).get_uuid());
+
+  std::vector<xrt::hw_context> contexts(15);
+  for (xrt::hw_context& other : contexts) other = Context(device, Overlay("npu2", "gemm"));
+  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(device, Overlay("npu2", "gemm")); });
+  contexts.pop_back();
+  contexts.push_back(Context(device, Overlay("npu2", "gemm")));
+}
+
+// As on the chip: nobody refuses it, and nothing is written.
+void OverlayOfAnotherNpuWritesNothing() {
+  Matvec matvec(Overlay("npu1", "fused_dqp"));
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Poison());
+}
+
+// --- what goes wrong -------------------------------------------------------------------------------------
+void WatchdogResetsTheContext() {
+  Matvec matvec;
+  const xrt::bo deadlock = matvec.Instructions("deadlock");
+  xrt::run run = matvec.Start(deadlock);
+  xrt::run behind = matvec.Start(matvec.words);  // of the same context
+  Matvec other;
+  xrt::run beside = other.Start(other.words);
+  CHECK(run.wait2(std::chrono::milliseconds(500)) == std::cv_status::timeout);  // of the device's time
+  CHECK(run.wait(kWait) == ERT_CMD_STATE_TIMEOUT);
+  CHECK(run.state() == ERT_CMD_STATE_TIMEOUT);
+  bool failed = false;
+  try {
+    run.wait2();
+  } catch (const xrt::run::command_error& error) {
+    failed = true;
+    CHECK(error.get_command_state() == ERT_CMD_STATE_TIMEOUT);
+    CHECK(std::string(error.what()).find("deadlock") != std::string::npos);
+  }
+  CHECK(failed);
+  CHECK(behind.wait(kWait) == ERT_CMD_STATE_ABORT);
+  CHECK(beside.wait(kWait) == ERT_CMD_STATE_COMPLETED);
+  CHECK(other.Right());
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+  CHECK(Counts().device_seconds > 2);
+}
+
+void AbortTakesBackWhatHasNotBegun() {
+  Matvec matvec;
+  std::vector<xrt::run> runs;
+  for (int i = 0; i < 4; ++i) runs.push_back(matvec.Start(matvec.words));
+  Refused(0, "can't launch", [&] { runs[3].start(); });
+  CHECK(runs[3].abort() == ERT_CMD_STATE_ABORT);
+  CHECK(runs[3].state() == ERT_CMD_STATE_ABORT);
+  CHECK(runs[0].wait(kWait) == ERT_CMD_STATE_COMPLETED);
+  CHECK(runs[0].abort() == ERT_CMD_STATE_COMPLETED);
+  CHECK(runs[2].wait(kWait) == ERT_CMD_STATE_COMPLETED);
+  CHECK(Counts().runs == 3);
+}
+
+void InjectedFailuresOfRuns() {
+  CHECK(ort_aie_sim_inject("run_timeout@2,run_error@3..4") == 0);
+  CHECK(ort_aie_sim_inject("run_timeout@0") == -1);
+  CHECK(ort_aie_sim_inject("nonsense") == -1);
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+  CHECK(matvec.Run() == ERT_CMD_STATE_TIMEOUT);
+  CHECK(matvec.Right());  // bytes that did not change are not garbage
+  std::memset(matvec.buffers[3].map<char*>(), 0, matvec.buffers[3].size());
+  matvec.buffers[3].sync(XCL_BO_SYNC_BO_TO_DEVICE);
+  CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
+  CHECK(!matvec.Right());
+  CHECK(matvec.Run() == ERT_CMD_STATE_ERROR);
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+}
+
+void InjectedFailuresOfContextsAndBuffers() {  // ORT_AIE_SIM_FAULTS asks for them
+  Refused(EBUSY, "CREATE_HWCTX", [] { Matvec matvec; });
+  Refused(EINVAL, "CONFIG_HWCTX", [] { Matvec matvec; });
+  {
+    Matvec wrong;
+    CHECK(wrong.Run() == ERT_CMD_STATE_COMPLETED);
+    CHECK(wrong.Poison());
+  }
+  Refused(ENOMEM, "CREATE_BO", [] { Matvec matvec; });
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
+}
+
+// What follows once the device has gone, and when it is put back.
+void Removed(Matvec& matvec, const std::function<void()>& action) {
+  Refused(ENODEV, "IOCTL failed", action);
+  CHECK(xrt::system::enumerate_devices() == 0);
+  CHECK(ort_aie_sim_child() == 0);
+  Refused(EINVAL, "No such device with index '0'", [] { xrt::device device(0u); });
+  Refused(ENODEV, "EXEC_CMD", [&] { matvec.Run(); });
+  Refused(ENODEV, "CREATE_BO", [&] { matvec.Data(Read("x")); });
+  Refused(ENODEV, "CREATE_HWCTX", [&] {
+    xrt::hw_context context(matvec.device, matvec.context.get_xclbin_uuid());
+  });
+  Refused(ENODEV, "GET_INFO", [&] { matvec.device.get_info<xrt::info::device::name>(); });
+  matvec.Result();  // caches are still the host's
+  ort_aie_sim_plug_in();
+  CHECK(xrt::system::enumerate_devices() == 1);
+  Matvec again;
+  CHECK(again.Run() == ERT_CMD_STATE_COMPLETED);
+  CHECK(again.Right());
+  CHECK(again.device != matvec.device);
+  Refused(ENODEV, "EXEC_CMD", [&] { matvec.Run(); });
+}
+
+void ChildKilledWhileIdle() {
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  kill(ort_aie_sim_child(), SIGKILL);
+  Removed(matvec, [&] { matvec.Run(); });
+}
+
+void ChildKilledInARun() {
+  Matvec matvec;
+  ort_aie_sim_inject("device_removed@2");
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  std::vector<xrt::run> runs;
+  for (int i = 0; i < 3; ++i) runs.push_back(matvec.Start(matvec.words));
+  Removed(matvec, [&] { runs[2].wait(kWait); });
+  CHECK(runs[0].state() == ERT_CMD_STATE_NORESPONSE);
+}
+
+// For the test that kills this process.
+void PrintChildAndStay() {
+  Matvec matvec;
+  std::printf("%d\n", ort_aie_sim_child());
+  std::fflush(stdout);
+  pause();
+}
+
+const std::map<std::string, void (*)()> kCases = {
+#define CASE(name) {#name, name}
+    CASE(RunsMatvec),
+    CASE(BytesMoveBySyncAlone),
+    CASE(InstructionsWithoutSyncAreAnError),
+    CASE(DataWithoutSyncIsPoison),
+    CASE(UserMemory),
+    CASE(PartsOfBuffers),
+    CASE(Runlist),
+    CASE(FirstGenerationHasNoRunlists),
+    CASE(ThreadsShareADevice),
+    CASE(KindsOfBuffers),
+    CASE(Arguments),
+    CASE(Overlays),
+    CASE(OverlayOfAnotherNpuWritesNothing),
+    CASE(WatchdogResetsTheContext),
+    CASE(AbortTakesBackWhatHasNotBegun),
+    CASE(InjectedFailuresOfRuns),
+    CASE(InjectedFailuresOfContextsAndBuffers),
+    CASE(ChildKilledWhileIdle),
+    CASE(ChildKilledInARun),
+    CASE(PrintChildAndStay),
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3 || kCases.count(arguments[1]) == 0) {
+    std::fprintf(stderr, "usage: standin_test CASE FOLDER\n");
+    return 2;
+  }
+  folder = arguments[2];
+  try {
+    kCases.at(arguments[1])();
+    CHECK(Counts().buffers == 0);
+    CHECK(Counts().buffer_bytes == 0);
+    CHECK(Counts().instruction_bytes == 0);
+    CHECK(Counts().contexts == 0);
+    CHECK(ort_aie_sim_child() == 0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

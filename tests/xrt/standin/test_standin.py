@@ -1,0 +1,151 @@
+"""The stand-in of XRT, used by a C++ program through XRT's own headers; numpy has the results."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from standin_inputs import K, N, deadlock, find_cmake, matvec, words
+
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.device_process import write_packages
+
+HERE = Path(__file__).parent
+
+CASES = [
+    "RunsMatvec", "BytesMoveBySyncAlone", "InstructionsWithoutSyncAreAnError",
+    "DataWithoutSyncIsPoison", "UserMemory", "PartsOfBuffers", "Runlist", "ThreadsShareADevice",
+    "KindsOfBuffers", "Arguments", "Overlays", "OverlayOfAnotherNpuWritesNothing",
+    "WatchdogResetsTheContext", "AbortTakesBackWhatHasNotBegun", "InjectedFailuresOfRuns",
+    "ChildKilledWhileIdle", "ChildKilledInARun",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, built with the XRT headers that CMake finds for the library too."""
+    cmake = find_cmake()
+    if cmake is None:
+        pytest.skip("there is no cmake")
+    build = tmp_path_factory.mktemp("standin")
+    configure = ["-S", HERE, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
+    for command in (configure, ["--build", build]):
+        done = subprocess.run(
+            [cmake, *map(str, command)], capture_output=True, text=True, check=False
+        )
+        if "nlohmann/json.hpp was not found" in done.stderr:
+            pytest.skip("there is no nlohmann_json, which a build of the package has")
+        assert done.returncode == 0, done.stdout + done.stderr
+    if not (build / "standin_test").is_file():
+        pytest.skip("there are no XRT headers")
+    return build / "standin_test"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By device, what the program reads: packages, a matvec and its result, broken overlays."""
+    packages = tmp_path_factory.mktemp("packages")
+    for name in ("npu1", "npu2"):
+        write_packages(packages / name, device(name))
+    overlay = (packages / "npu2" / "fused_dqp" / "overlay.xclbin").read_bytes()
+    folders = {}
+    for name in ("npu1", "npu2"):
+        folder = folders[name] = tmp_path_factory.mktemp(name)
+        (folder / "packages").symlink_to(packages)
+        buffers, result, _, _ = matvec(name)
+        for file, data in {**buffers, "result": result, "words": words(name)}.items():
+            if file != "y":
+                (folder / file).write_bytes(data.tobytes())
+        (folder / "deadlock").write_bytes(deadlock().tobytes())
+        (folder / "truncated.xclbin").write_bytes(overlay[:-1])
+        (folder / "damaged.xclbin").write_bytes(overlay.replace(b"fused_dqp", b"fused_dqq"))
+    return folders
+
+
+def environment(name: str, faults: str = "") -> dict[str, str]:
+    return {
+        **os.environ,
+        "ORT_AIE_SIM_PYTHON": sys.executable,
+        "ORT_AIE_SIM_DEVICE": name,
+        "ORT_AIE_SIM_FAULTS": faults,
+    }
+
+
+def run(program: Path, case: str, folder: Path, name: str = "npu2", faults: str = "") -> None:
+    done = subprocess.run(
+        [program, case, folder], env=environment(name, faults), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_result_of_the_simulator_is_that_of_numpy() -> None:
+    """What the program compares with, bit for bit, is right."""
+    for name in ("npu1", "npu2"):
+        _, result, exact, bound = matvec(name)
+        assert result.dtype == ml_dtypes.bfloat16
+        assert np.all(np.abs(result.astype(np.float64) - exact) <= bound)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
+    run(program, case, folders["npu2"])
+
+
+def test_first_generation(program: Path, folders: dict[str, Path]) -> None:
+    run(program, "FirstGenerationHasNoRunlists", folders["npu1"], "npu1")
+
+
+def test_faults_of_the_environment(program: Path, folders: dict[str, Path]) -> None:
+    # Contexts in order: refused, corrupted, wrong, good twice; the first of the fourth's buffers
+    # is the sixth of all.
+    faults = "context_refused@1,overlay_corrupted@2,overlay_wrong@3,allocation@6"
+    run(program, "InjectedFailuresOfContextsAndBuffers", folders["npu2"], faults=faults)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGABRT, signal.SIGINT])
+def test_the_child_ends_with_its_host(
+    program: Path, folders: dict[str, Path], how: signal.Signals
+) -> None:
+    host = subprocess.Popen(
+        [program, "PrintChildAndStay", folders["npu2"]],
+        env=environment("npu2"), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert host.stdout is not None
+    child = int(host.stdout.readline())
+    assert alive(child)
+    host.send_signal(how)
+    assert host.wait() == -how
+    host.stdout.close()
+    until = time.monotonic() + 10
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def alive(process: int) -> bool:
+    """Whether it runs; one that ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_without_the_package_it_says_what_to_set(program: Path, folders: dict[str, Path]) -> None:
+    done = subprocess.run(
+        [program, "RunsMatvec", folders["npu2"]],
+        env={**environment("npu2"), "ORT_AIE_SIM_PYTHON": "/nonexistent/python"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "set ORT_AIE_SIM_PYTHON" in done.stderr
+
+
