@@ -61,8 +61,8 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("manifests")
     for name in ("npu1", "npu2"):
         (folder / name).mkdir()
-        for design, made in designs_for(device(name)).items():
-            (folder / name / f"{design}.json").write_text(json.dumps(manifest(made)))
+        for made in designs_for(device(name)).values():
+            (folder / name / f"{made.name}.json").write_text(json.dumps(manifest(made)))
     return folder
 
 
