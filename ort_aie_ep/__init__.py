@@ -13,20 +13,21 @@ On the command line: `ort-aie --help`.
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    import os
-
     import onnxruntime
 
     from ort_aie_ep.compiler import CompileResult, Progress
+    from ort_aie_ep.counters import NpuCounters
 
 __version__ = "0.1.0"
-__all__ = ["AieError", "__version__", "compile", "library_path", "session"]
+__all__ = ["AieError", "__version__", "compile", "library_path", "npu_counters", "session"]
 
 
 def library_path() -> str:
@@ -35,7 +36,16 @@ def library_path() -> str:
     Raises:
         AieError: the package was installed without its library.
     """
+    # The modelled NPU (target sim) is a process, of an interpreter that has this package.
+    os.environ.setdefault("ORT_AIE_SIM_PYTHON", sys.executable)
     return str(_installed("libort_aie_ep.so"))
+
+
+def npu_counters() -> NpuCounters:
+    """What the NPU targets of this process have done: see `ort_aie_ep.counters.NpuCounters`."""
+    from ort_aie_ep import counters
+
+    return counters.npu_counters()
 
 
 def stub_path() -> str:

@@ -31,15 +31,23 @@ class Options:
         target: ort_aie.target (auto, host, xrt, sim), or None for what the environment says.
         numerics: ort_aie.numerics (auto, bf16, int8), or None for what the environment says.
         threads: threads of the session, or None for as many as ONNX Runtime takes by itself.
+        on_device_error: ort_aie.on_device_error (host, raise), or None for the environment's.
+        log: ort_aie.log (warning, quiet, trace), or None for what the environment says.
+        overlays: ort_aie.overlays, folders with design packages with : between, or None for what
+            the environment says.
     """
 
     target: str | None = None
     numerics: str | None = None
     threads: int | None = None
+    on_device_error: str | None = None
+    log: str | None = None
+    overlays: str | None = None
 
     def entries(self) -> dict[str, str]:
         """The session config entries of the options that are set."""
-        options = {"ort_aie.target": self.target, "ort_aie.numerics": self.numerics}
+        names = ("target", "numerics", "on_device_error", "log", "overlays")
+        options = {f"ort_aie.{name}": getattr(self, name) for name in names}
         return {name: value for name, value in options.items() if value is not None}
 
     @contextmanager

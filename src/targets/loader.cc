@@ -30,6 +30,13 @@ Names NamesOf(NpuLibrary library) {
                                      : Names{"sim", "libort_aie_sim.so"};
 }
 
+// Beside this library.
+fs::path PathOf(NpuLibrary library) {
+  Dl_info here{};
+  dladdr(reinterpret_cast<const void*>(&NamesOf), &here);
+  return fs::path(here.dli_fname).parent_path() / NamesOf(library).file;
+}
+
 struct Functions {
   OpenTargetFunction* open = nullptr;
   CloseTargetFunction* close = nullptr;
@@ -69,11 +76,8 @@ class Libraries {
     const auto known = loaded_.find(library);
     if (known != loaded_.end()) return known->second;
     const Names names = NamesOf(library);
-    Dl_info here{};
-    dladdr(reinterpret_cast<const void*>(&NamesOf), &here);
-    const fs::path path = fs::path(here.dli_fname).parent_path() / names.file;
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) {
+    const fs::path path = PathOf(library);
+    if (!IsInstalled(library)) {
       Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", names.target,
            ": this build has no such target, because it was built without XRT's headers (there is ",
            "no ", path.string(), "); install libxrt-dev and build again, or use auto or host");
@@ -139,6 +143,11 @@ std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions
   std::shared_ptr<const Target> target(opened, functions.close);
   known = target;
   return target;
+}
+
+bool IsInstalled(NpuLibrary library) {
+  std::error_code ignored;
+  return fs::exists(PathOf(library), ignored);
 }
 
 bool HasNpu() {

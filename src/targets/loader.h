@@ -26,6 +26,9 @@ struct NpuOptions {
 std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions& options,
                                             const void* session);
 
+// Whether the library lies beside this one: a build without XRT's headers has none.
+bool IsInstalled(NpuLibrary library);
+
 // Whether this machine has an NPU of AMD's with its driver, as /sys/class/accel tells.
 // ORT_AIE_SYSFS names another /sys (for tests).
 bool HasNpu();

@@ -144,8 +144,9 @@ def test_both_doors_leave_the_same_nodes_for_the_same_reasons(name: str, tmp_pat
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ({"speed": "fast"}, "provider option 'speed' is unknown; expected target or numerics"),
-        ({"target": "xrt"}, "target=xrt: this build has no such target; use auto or host"),
+        ({"speed": "fast"}, "provider option 'speed' is unknown; expected one of target, "),
+        ({"target": "gpu"}, "target=gpu is unknown; expected auto, host, xrt or sim"),
+        ({"log": "loud"}, "log=loud is unknown; expected warning, quiet or trace"),
         ({"numerics": "fp8"}, "numerics=fp8 is unknown; expected auto, bf16 or int8"),
     ],
 )

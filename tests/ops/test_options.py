@@ -69,7 +69,12 @@ def test_session_config_outranks_the_environment(monkeypatch: pytest.MonkeyPatch
     [
         ("numerics", "fp4", "ort_aie.numerics=fp4 is unknown; expected auto, bf16 or int8"),
         ("target", "gpu", "ort_aie.target=gpu is unknown; expected auto, host, xrt or sim"),
-        ("target", "xrt", "ort_aie.target=xrt: this build has no such target; use auto or host"),
+        (
+            "on_device_error",
+            "stop",
+            "ort_aie.on_device_error=stop is unknown; expected host or rai",
+        ),
+        ("log", "loud", "ort_aie.log=loud is unknown; expected warning, quiet or trace"),
     ],
 )
 @pytest.mark.parametrize("way", ["config", "environment"])

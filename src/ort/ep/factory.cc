@@ -6,6 +6,7 @@
 
 #include "ort/ep/ep.h"
 #include "targets/host/kernels.h"
+#include "targets/loader.h"
 
 namespace ort_aie::ep {
 namespace {
@@ -15,7 +16,7 @@ constexpr char kVendor[] = "ort_aie_ep";
 // Options of the provider arrive as session config entries, named in lower case.
 constexpr char kPrefix[] = "ep.aieexecutionprovider.";
 
-// The name of an AMD NPU that there will be a target for, or null. PCI ids of the amdxdna driver.
+// The name of an AMD NPU that the xrt target is for, or null. PCI ids of the amdxdna driver.
 const char* NpuName(const OrtApi* api, const OrtHardwareDevice* device) {
   if (api->HardwareDevice_Type(device) != OrtHardwareDeviceType_NPU ||
       api->HardwareDevice_VendorId(device) != 0x1022) {
@@ -131,11 +132,12 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
     api->CreateKeyValuePairs(&raw);
     const std::unique_ptr<OrtKeyValuePairs, decltype(api->ReleaseKeyValuePairs)> metadata(
         raw, api->ReleaseKeyValuePairs);
-    api->AddKeyValuePair(raw, "target", "host");
+    const bool xrt = npu != nullptr && IsInstalled(NpuLibrary::kXrt);
+    api->AddKeyValuePair(raw, "target", xrt ? "xrt" : "host");
     api->AddKeyValuePair(raw, "kernels", host::SelectedKernels().name);
     if (npu != nullptr) {
       api->AddKeyValuePair(raw, "npu", npu);
-      api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");
+      if (!xrt) api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");
     }
     Check(api,
           api->GetEpApi()->CreateEpDevice(this, devices[i], raw, nullptr, &ep_devices[(*found)++]));

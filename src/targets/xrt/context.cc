@@ -1,5 +1,6 @@
 #include "targets/xrt/context.h"
 
+#include <xrt/detail/ert.h>
 #include <xrt/experimental/xrt_xclbin.h>
 
 #include <algorithm>
@@ -44,12 +45,16 @@ std::string KernelName(const ::xrt::xclbin& xclbin, const npu::Manifest& manifes
                     Concat("the overlay ", manifest.name, " has no kernel ", manifest.kernel));
 }
 
-// The operation of the stream at which a command stopped, from the record that the driver leaves in
-// its packet: ert_ctx_health_data of XRT's ert.h, version 0, or version 1 of the same generation.
-uint32_t StoppedAt(std::span<const uint32_t> health) {
-  if (health.size() >= 2 && health[0] == 0) return health[1];
-  if (health.size() >= 3 && health[0] == 1 && health[1] == 0) return health[2];
-  return kNoOperation;
+// The operation of the stream at which a command stopped, which the driver leaves in the packet of
+// one that timed out. (aie_error::data() would give the same, and libxrt_coreutil 2.25 does not
+// export it.)
+uint32_t StoppedAt(const ::xrt::run& run) {
+  const ert_packet* const packet = run.get_ert_packet();
+  const ert_ctx_health_data* const health = get_ert_ctx_health_data(packet);
+  if (health == nullptr) return kNoOperation;
+  if (health->version == ERT_CTX_HEALTH_DATA_V0) return health->txn_op_idx;
+  const ert_ctx_health_data_v1* const newer = get_ert_ctx_health_data_v1(packet);
+  return newer->npu_gen == NPU_GEN_AIE2 ? newer->aie2.txn_op_idx : kNoOperation;
 }
 
 std::string SourceText(const npu::Manifest& manifest, const npu::Plan& plan,
@@ -196,17 +201,13 @@ void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& 
   std::cv_status status = std::cv_status::no_timeout;
   try {
     status = dispatch.run.wait2(kRunTimeout);
-  } catch (const ::xrt::run::aie_error& error) {
-    const auto health = error.data();
-    ThrowAborted(error.what(), error.get_command_state(), {health.begin(), health.end()}, run,
-                 plan);
   } catch (const ::xrt::run::command_error& error) {
-    ThrowAborted(error.what(), error.get_command_state(), {}, run, plan);
+    ThrowAborted(error.what(), error.get_command_state(), StoppedAt(dispatch.run), run, plan);
   } catch (const std::exception& error) {
     ThrowFault(Fault::kRunError, "waiting for a run", error);
   }
   if (status == std::cv_status::timeout) {
-    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, {}, run, plan);
+    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, run, plan);
   }
 }
 
@@ -229,29 +230,25 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
   std::cv_status status = std::cv_status::no_timeout;
   try {
     status = chain.list.wait(kRunTimeout * count);
-  } catch (const ::xrt::runlist::aie_error& error) {
-    const auto health = error.data();
-    ThrowAborted(error.what(), error.get_command_state(), {health.begin(), health.end()},
-                 run_of(error.get_run()), plan);
   } catch (const ::xrt::runlist::command_error& error) {
-    ThrowAborted(error.what(), error.get_command_state(), {}, run_of(error.get_run()), plan);
+    const ::xrt::run failed = error.get_run();
+    ThrowAborted(error.what(), error.get_command_state(), StoppedAt(failed), run_of(failed), plan);
   } catch (const std::exception& error) {
     ThrowFault(Fault::kRunError, "waiting for a list of runs", error);
   }
   if (status == std::cv_status::timeout) {
-    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, {}, stream.runs[chain.begin], plan);
+    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, stream.runs[chain.begin], plan);
   }
 }
 
-void Context::ThrowAborted(const char* error, int state, std::span<const uint32_t> health,
-                           const npu::Run& run, const npu::Plan& plan) const {
+void Context::ThrowAborted(const char* error, int state, uint32_t operation, const npu::Run& run,
+                           const npu::Plan& plan) const {
   Fault fault = Fault::kRunError;
   if (state == ERT_CMD_STATE_TIMEOUT) fault = Fault::kTimeout;
   if (state == ERT_CMD_STATE_NORESPONSE) fault = Fault::kDeviceLost;
   std::string text = Concat("a run of ", npu::Describe(plan.front()), " on the overlay ",
                             streams_.manifest().name, " ended in ", StateName(state), " (", error,
                             "); predicted were ", run.predicted_seconds * 1e3, " ms");
-  const uint32_t operation = StoppedAt(health);
   if (operation < run.sources.size()) {
     text += Concat("; it stopped at operation ", operation, ", ",
                    SourceText(streams_.manifest(), plan, run.sources[operation]));

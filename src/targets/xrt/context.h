@@ -55,7 +55,7 @@ class Context {
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
   void Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan);
   void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
-  [[noreturn]] void ThrowAborted(const char* error, int state, std::span<const uint32_t> health,
+  [[noreturn]] void ThrowAborted(const char* error, int state, uint32_t operation,
                                  const npu::Run& run, const npu::Plan& plan) const;
 
   ::xrt::device device_;

@@ -24,9 +24,11 @@ Engine::Engine(std::shared_ptr<Device> device, const ExecutorOptions& options)
 void Engine::Renew(uint64_t generation) {
   const std::lock_guard lock(renewing_);
   if (generation_ != generation) return;
-  generation_ = NextGeneration();
+  Forget();
   device_->Reset();
 }
+
+void Engine::Forget() { generation_ = NextGeneration(); }
 
 void Engine::Run(std::string_view design, const npu::Plan& plan,
                  std::span<Buffer* const> arguments) {

@@ -30,6 +30,8 @@ class Engine {
   uint64_t generation() const { return generation_; }
   // Gives up contexts and buffers of `generation`, if that is still the present one.
   void Renew(uint64_t generation);
+  // Of what a fault left, nothing is used again.
+  void Forget();
 
   void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> arguments);
 

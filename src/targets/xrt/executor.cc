@@ -54,6 +54,7 @@ class Executor final : public XrtTarget {
       return next;
     } catch (const DeviceError& error) {
       if (engine_.options().raise_on_error) {
+        engine_.Forget();
         Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
              "; a fresh context did not help");
       }

@@ -165,9 +165,10 @@ std::unique_ptr<KvCopy> KvCopies::Choose(const AttentionStep& step, const Thread
       }
     }
   }
-  // What was copied from this very memory has been overwritten.
+  // Of a cache that stays in one place: what was copied from this very memory has been overwritten.
+  const bool in_place = step.past_key == step.present_key;
   for (auto copy = copies_.begin(); copy != copies_.end(); ++copy) {
-    if ((*copy)->present() == step.present_key && (*copy)->Fits(step)) {
+    if (in_place && (*copy)->present() == step.present_key && (*copy)->Fits(step)) {
       auto chosen = extract(copy);
       chosen->Forget();
       return chosen;

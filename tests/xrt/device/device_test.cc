@@ -339,7 +339,8 @@ void WrittenPagesAreCopiedAndKept() {
 
 void AnotherFileUnderTheNameIsNotTaken() {
   const auto device = Open();
-  std::filesystem::copy_file(folder + "/w", folder + "/w2");
+  std::filesystem::copy_file(folder + "/w", folder + "/w2",
+                             std::filesystem::copy_options::overwrite_existing);
   const Weights weights("w2");
   std::filesystem::remove(folder + "/w2");
   std::ofstream(folder + "/w2") << std::string(weights.bytes, 'x');

@@ -1,0 +1,72 @@
+"""What the NPU targets of this process have done, as `libort_aie_ep.so` tells it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass, field, fields
+
+import ort_aie_ep
+
+
+@dataclass(frozen=True)
+class NpuCounters:
+    """Sums over all sessions of the process, those that are closed included.
+
+    Attributes:
+        runs: dispatches.
+        bytes_to: bytes copied or flushed to the device.
+        bytes_from: and back.
+        streams_kept: instruction streams that were used again, as they were or patched.
+        streams_built: those that were not.
+        buffers: alive now, those that wait to be used again included.
+        buffer_bytes: theirs.
+        device_steps: steps of plans that the device executed.
+        host_steps: reason → steps that it left to the host.
+        retries: plans that ran again in a fresh context.
+        fallbacks: plans that the host executed after a fault.
+        cache_rows_sent: rows of K and V, of one head each, sent to the device.
+        cache_rows_kept: those that it had already.
+        cache_bytes_compared: bytes that were compared to know that.
+        compare_seconds: the time that took, s.
+    """
+
+    runs: int = 0
+    bytes_to: int = 0
+    bytes_from: int = 0
+    streams_kept: int = 0
+    streams_built: int = 0
+    buffers: int = 0
+    buffer_bytes: int = 0
+    device_steps: int = 0
+    host_steps: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+    fallbacks: int = 0
+    cache_rows_sent: int = 0
+    cache_rows_kept: int = 0
+    cache_bytes_compared: int = 0
+    compare_seconds: float = 0.0
+
+
+def npu_counters() -> NpuCounters:
+    """The counters, of the xrt and the sim target together; all are 0 before one was opened.
+
+    Raises:
+        AieError: the package was installed without its library.
+    """
+    library = ctypes.CDLL(ort_aie_ep.library_path())
+    library.ort_aie_npu_counters.restype = ctypes.c_void_p
+    text = library.ort_aie_npu_counters()
+    try:
+        targets = json.loads(ctypes.string_at(text)).values()
+    finally:
+        free = ctypes.CDLL(None).free
+        free.argtypes = [ctypes.c_void_p]
+        free(text)
+    steps: dict[str, int] = {}
+    for target in targets:
+        for reason, count in target["host_steps"].items():
+            steps[reason] = steps.get(reason, 0) + count
+    names = [counter.name for counter in fields(NpuCounters) if counter.name != "host_steps"]
+    sums = {name: sum(target[name] for target in targets) for name in names}
+    return NpuCounters(**sums, host_steps=steps)

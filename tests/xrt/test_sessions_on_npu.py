@@ -1,0 +1,117 @@
+"""Ops through ONNX Runtime on the modelled NPU, beside the host target."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ort_aie_ep
+from ort_aie_ep.counters import NpuCounters, npu_counters
+
+sys.path += [str(Path(__file__).parents[1] / "ops"), str(Path(__file__).parents[1])]
+
+from attention_calls import INPUT_NAMES, Inputs, attributes, model_of
+from op_models import open_session, run
+from projection_calls import activations, make_weights, project
+
+pytestmark = pytest.mark.skipif(
+    not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file(),
+    reason="built without XRT's headers",
+)
+Array = npt.NDArray[Any]
+DIM = 64
+
+
+@pytest.fixture(autouse=True)
+def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
+
+
+def quarters(rng: np.random.Generator, *shape: int) -> Array:
+    """Values that bfloat16 holds, and bfp16 beside each other."""
+    return (rng.integers(-3, 4, shape) / 4).astype(np.float32)
+
+
+def counted(before: NpuCounters) -> tuple[int, dict[str, int], int]:
+    """(steps of the device, steps of the host, rows of the cache sent) since then."""
+    now = npu_counters()
+    assert now.fallbacks == before.fallbacks
+    hosts = {
+        reason: count - before.host_steps.get(reason, 0)
+        for reason, count in now.host_steps.items()
+        if count != before.host_steps.get(reason, 0)
+    }
+    sent = now.cache_rows_sent - before.cache_rows_sent
+    return now.device_steps - before.device_steps, hosts, sent
+
+
+def test_prompt_and_tokens_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, kv_heads, capacity = 4, 2, 16
+    a = attributes(heads, kv_heads)
+    sessions = {}
+    for target in ("host", "sim"):
+        monkeypatch.setenv("ORT_AIE_TARGET", target)
+        empty: Inputs = dict.fromkeys(INPUT_NAMES)
+        empty |= {
+            "query": np.zeros((1, 1, (heads + 2 * kv_heads) * DIM), np.float32),
+            "past_key": np.zeros((1, kv_heads, capacity, DIM), np.float16),
+            "past_value": np.zeros((1, kv_heads, capacity, DIM), np.float16),
+            "seqlens_k": np.zeros(1, np.int32),
+            "total_sequence_length": np.array(1, np.int32),
+        }
+        sessions[target] = open_session(model_of(a, empty))
+    pasts = {
+        target: [np.zeros((1, kv_heads, capacity, DIM), np.float16)] * 2 for target in sessions
+    }
+    rng = np.random.default_rng(3)
+    before, total = npu_counters(), 0
+    for tokens in (5, 1, 1, 3):
+        total += tokens
+        query = quarters(rng, 1, tokens, (heads + 2 * kv_heads) * DIM)
+        outputs = {}
+        for target, session in sessions.items():
+            inputs: Inputs = dict.fromkeys(INPUT_NAMES)
+            inputs |= {
+                "query": query, "past_key": pasts[target][0], "past_value": pasts[target][1],
+                "seqlens_k": np.array([total - 1], np.int32),
+                "total_sequence_length": np.array(total, np.int32),
+            }  # fmt: skip
+            result = run(session, inputs)
+            outputs[target] = result["output"]
+            pasts[target] = [result["present_key"], result["present_value"]]
+        for mine, theirs in zip(pasts["sim"], pasts["host"], strict=True):
+            assert mine.tobytes() == theirs.tobytes()
+        # Queries, keys and values are exact. Each numerator, at most 1, is rounded to bfp16 beside
+        # others (2^-7) after an approximation of exp and before sums of at least 1, above and below
+        # the line; values are at most 3/4. The output is a bfloat16.
+        bound = 2 * total * (2.0**-7 + 2.0**-8) * 0.75 + 2.0**-8 * 0.75
+        np.testing.assert_allclose(outputs["sim"], outputs["host"], rtol=0, atol=bound)
+    # Every row was sent once: K and V of two heads.
+    assert counted(before) == (4, {}, 2 * kv_heads * total)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_projections(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, a = make_weights(256, 300), activations(rows, 300)
+    monkeypatch.setenv("ORT_AIE_TARGET", "host")
+    host = project(w, a)
+    monkeypatch.setenv("ORT_AIE_TARGET", "sim")
+    before = npu_counters()
+    sim = project(w, a)
+    assert counted(before) == (1, {}, 0)
+    # Both round activations to bfloat16. The NPU's output is one; dequantised weights are rounded
+    # (2^-8) and both operands of a prompt go through bfp16, 2^-7 of the largest of eight.
+    magnitude = np.abs(a) @ np.abs(w.dequantised).T
+    eights = np.pad(np.abs(a), ((0, 0), (0, 4))).reshape(rows, -1, 8)
+    largest = np.broadcast_to(eights.max(-1, keepdims=True), eights.shape).reshape(rows, -1)
+    weights = np.pad(np.abs(w.dequantised), ((0, 0), (0, 4)))
+    wide = weights.reshape(256, -1, 8)
+    widest = np.broadcast_to(wide.max(-1, keepdims=True), wide.shape).reshape(256, -1)
+    blocks = largest @ weights.T + np.pad(np.abs(a), ((0, 0), (0, 4))) @ widest.T
+    bound = 2.0**-8 * magnitude + (2.0**-7 * blocks * 1.02 if rows > 1 else 0)
+    assert (np.abs(sim - host) <= bound + 2.0**-8 * np.abs(host)).all()
