@@ -18,6 +18,7 @@ constexpr int64_t kLeastCapacity = 256;
 
 KvCopy::KvCopy(Engine& engine, const AttentionStep& step)
     : engine_(engine),
+      generation_(engine.generation()),
       batch_(step.batch),
       kv_heads_(step.kv_heads),
       dim_(step.dim),
@@ -199,7 +200,7 @@ std::unique_ptr<KvCopy> KvCopies::Take(Engine& engine, const AttentionStep& step
 
 void KvCopies::PutBack(Engine& engine, std::unique_ptr<KvCopy> copy) {
   const std::lock_guard lock(mutex_);
-  if (generation_ != engine.generation()) return;
+  if (generation_ != engine.generation() || generation_ != copy->generation()) return;
   copies_.push_front(std::move(copy));
   if (copies_.size() > kMost) copies_.pop_back();
 }

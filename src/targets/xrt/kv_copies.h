@@ -26,6 +26,7 @@ class KvCopy {
   bool PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const;
   // Where the rows came from when it was used last.
   const void* present() const { return present_; }
+  uint64_t generation() const { return generation_; }
   void Forget() { rows_.assign(rows_.size(), 0); }
 
   // Makes it hold the step's present: keeps the rows of the past that it has and sends the others.
@@ -46,6 +47,7 @@ class KvCopy {
   void Convert(const AttentionStep& step, bool values, int64_t head, int64_t from, int64_t to);
 
   Engine& engine_;
+  const uint64_t generation_;
   const int64_t batch_, kv_heads_, dim_, padded_;
   const DataType type_;
   int64_t capacity_ = 0;
