@@ -205,7 +205,7 @@ class Program:
             raise Fault(
                 "timeout" if timeout else "state",
                 f"the run did not end within {WAIT / 1000} s" if timeout
-                else f"the run ended in state {state.name}",
+                else f"the run ended in state {state.name} ({int(state)})",
             )  # fmt: skip
         return seconds
 

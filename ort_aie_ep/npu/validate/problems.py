@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ort_aie_ep import q4nx
 from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.sequence import evaluate
 from ort_aie_ep.npu.validate import references as ref
 from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
@@ -59,7 +60,10 @@ class Shape:
 
 
 def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[Shape]:
-    """The shapes to run of a sequence of a package, small ones first; empty if it is unknown."""
+    """The shapes to run of a sequence of a package, small ones first.
+
+    Empty if the sequence is unknown, or one of that name with other parameters.
+    """
     described = manifest["sequences"][sequence]
     make = _KNOWN.get((sequence, "prompt" in described["parameters"]))
     if make is None:
@@ -70,6 +74,7 @@ def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[S
         Shape(parameters, typical, lambda p=parameters: make[1](context, p))  # type: ignore[misc]
         for typical, each in ((False, make[0][0]), (True, make[0][1]))
         for parameters in each(device)
+        if parameters.keys() == set(described["parameters"])
     ]
 
 
@@ -79,7 +84,9 @@ class _Context:
     places: dict[str, Any]  # bytes of each argument, as the manifest has them
 
     def size(self, argument: str, parameters: Mapping[str, int]) -> int:
-        """Bytes that an argument needs, rounded up to what the design touches."""
+        """Bytes that an argument needs. Raises DesignError if the sequence has no such argument."""
+        if argument not in self.places:
+            raise DesignError(f"the sequence has no argument {argument}")
         return evaluate(self.places[argument], parameters)
 
 

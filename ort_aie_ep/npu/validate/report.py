@@ -58,6 +58,8 @@ def _design(design: DesignResult) -> list[str]:
     lines = [f"{design.design or '?'} ({design.device or '?'}), {design.package}"]
     if design.refused:
         return [*lines, f"  refused: {design.refused}"]
+    if design.not_simulated:
+        lines.append(f"  not simulated: {design.not_simulated}")
     return lines + [line for case in design.cases for line in _case(case)]
 
 

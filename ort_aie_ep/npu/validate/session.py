@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.device import device as find_device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.package import MANIFEST, Package, PackageError, read_package
-from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.validate.control import Measurement, measure
 from ort_aie_ep.npu.validate.npu import Context, Fault, Identity, Npu, load_binding
 from ort_aie_ep.npu.validate.problems import Output, Problem, Shape, shapes
+
+if TYPE_CHECKING:
+    from ort_aie_ep.npu.session import Session
 
 FORMAT = 1
 RUNS, QUICK_RUNS = 9, 3
@@ -76,7 +78,7 @@ class Case:
 
 @dataclass
 class DesignResult:
-    """A package: why it was refused, or its cases."""
+    """A package: why it was refused, or its cases, and why they were not simulated."""
 
     package: str
     design: str = ""
@@ -84,6 +86,7 @@ class DesignResult:
     uuid: str | None = None
     toolchain: Mapping[str, str] | None = None
     refused: str = ""
+    not_simulated: str = ""
     cases: list[Case] = field(default_factory=list)
 
     @property
@@ -190,7 +193,14 @@ def _run_package(
     progress: Callable[[str], None],
 ) -> None:
     device = find_device(package.manifest["device"])
-    simulated = None if quick or make_design is None else _same_design(package, device, make_design)
+    simulator = None
+    if quick or make_design is None:
+        result.not_simulated = "not asked for"
+    else:
+        try:
+            simulator = _simulator(package, device, make_design)
+        except (ImportError, AieError) as error:  # SimPy is an optional dependency
+            result.not_simulated = str(error)
     context: Context | None = None
     faults = 0
     for sequence, shape in _all_shapes(package, device, result):
@@ -204,7 +214,7 @@ def _run_package(
         try:
             context = context or npu.open(package)
             repetitions = QUICK_RUNS if quick else RUNS
-            case = run_case(context, package, shape.make(), repetitions, simulated)
+            case = run_case(context, package, shape.make(), repetitions, simulator)
         except Fault as fault:
             case = Case(sequence, shape.parameters, "fault", f"{fault.kind}: {fault}")
             context, faults = None, faults + 1  # the next one gets a fresh context
@@ -227,15 +237,16 @@ def _all_shapes(
             yield from ((name, shape) for shape in its if shape.typical == typical)
 
 
-def _same_design(package: Package, device: Device, make_design: MakeDesign) -> Session | None:
-    """The library's design for the simulator, unless the package has another version of it."""
+def _simulator(package: Package, device: Device, make_design: MakeDesign) -> Session:
+    """The package's design in the simulator. Raises DesignError if the library has another."""
+    from ort_aie_ep.npu.session import Session
+
     name = package.manifest["name"]
-    try:
-        design = make_design(name, device)
-    except DesignError:
-        return None
+    design = make_design(name, device)
     ours = json.loads(json.dumps({n: s.to_json() for n, s in design.sequences.items()}))
-    return Session(design) if ours == package.manifest["sequences"] else None
+    if ours != package.manifest["sequences"]:
+        raise DesignError(f"the package's sequences are not those of {name} in this library")
+    return Session(design)
 
 
 def run_case(
@@ -271,17 +282,19 @@ def run_case(
     wrong = sum(d.wrong for d in differences)
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
+    reason = f"{wrong} elements are off by more than their tolerance" if wrong else ""
     predicted = sum(run["predicted_seconds"] for run in built)
     simulated = None
     if simulator is not None and predicted <= MAX_SIMULATED:
         copies = {name: np.array(array) for name, array in problem.buffers.items()}
-        simulated = sum(
-            r.seconds for r in simulator.run(problem.sequence, problem.parameters, copies)
-        )
+        try:
+            ran = simulator.run(problem.sequence, problem.parameters, copies)
+            simulated = sum(result.seconds for result in ran)
+        except AieError as error:
+            reason = f"{reason}; the simulator: {error}".removeprefix("; ")
     return Case(
         problem.sequence, problem.parameters, "wrong" if wrong else "passed",
-        f"{wrong} elements are off by more than their tolerance" if wrong else "",
-        differences, len(programs), repetitions, statistics.median(times), _spread(times),
+        reason, differences, len(programs), repetitions, statistics.median(times), _spread(times),
         predicted, simulated,
     )  # fmt: skip
 

@@ -35,10 +35,12 @@ _TOKEN = 1 << 31
 
 
 def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
-    """The words of a run."""
-    return _native.npu_encode(
-        manifest["generation"], manifest["rows"], manifest["columns"], operations
-    )
+    """The words of a run. Raises DesignError for what the format cannot say."""
+    device = manifest["generation"], manifest["rows"], manifest["columns"]
+    try:
+        return _native.npu_encode(*device, operations)
+    except ValueError as error:
+        raise DesignError(str(error)) from error
 
 
 def build(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> list[Words]:

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,8 +145,6 @@ def _classes(module: Recorder) -> list[type]:
 
     class xclbin(Bound):
         def setup(self, path: str) -> None:
-            from pathlib import Path
-
             self.uuid = xclbin_uuid(Path(path))
 
         def get_uuid(self, *args: Any) -> Any:
@@ -258,6 +257,4 @@ def _classes(module: Recorder) -> list[type]:
 
     for flag, value in FLAGS.items():
         setattr(bo, flag, _enumeration("flags", FLAGS)(value))
-    for made in (xclbinkernel,):
-        made.__name__ = "xclbinkernel"
     return [uuid, device, xclbin, hw_context, kernel, bo, run]

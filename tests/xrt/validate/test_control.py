@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import Site
+from overlay_site import Site
 from pyxrt_recorder import SWITCH, Recorder
 
 from ort_aie_ep.npu import costs

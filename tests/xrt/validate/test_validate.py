@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import TOOLS, Site
+from overlay_site import TOOLS, Site
 from pyxrt_recorder import Recorder
 from pyxrt_signatures import SIGNATURES, bind
 from typer.testing import CliRunner
@@ -95,7 +96,47 @@ def test_times_stand_beside_the_predicted_ones(
 _shapes = session_module.shapes
 
 
-def test_typical_shapes_come_after_all_small_ones(site: Site, run: Any) -> None:
+def test_without_simpy_nothing_but_the_simulation_is_missing(
+    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ort_aie_ep.npu.session", None)
+    monkeypatch.setattr(session_module, "shapes", lambda *a: _shapes(*a)[:1])
+    site.add("dequant")
+    report, _ = run(quick=False)
+    assert report.passed
+    assert "ort_aie_ep.npu.session" in report.designs[0].not_simulated
+    assert report.designs[0].cases[0].simulated is None
+
+
+def test_a_package_of_another_version_is_judged_but_not_simulated(
+    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "shapes", lambda *a: _shapes(*a)[:1])
+    folder = site.add("dequant")
+    content = json.loads((folder / "manifest.json").read_text())
+    content["sequences"]["dequant"]["body"].append({"cut": True})
+    (folder / "manifest.json").write_text(json.dumps(content))
+    report, _ = run(quick=False)
+    assert "are not those of dequant" in report.designs[0].not_simulated
+    assert report.designs[0].cases[0].outcome == "passed", render(report)
+
+
+def test_a_sequence_with_other_parameters_has_no_reference(site: Site, run: Any) -> None:
+    folder = site.add("dequant")
+    content = json.loads((folder / "manifest.json").read_text())
+    content["sequences"]["dequant"]["parameters"].append("more")
+    (folder / "manifest.json").write_text(json.dumps(content))
+    report, _ = run()
+    (case,) = report.designs[0].cases
+    assert case.outcome == "refused"
+    assert "no reference" in case.reason
+
+
+def test_typical_shapes_come_after_all_small_ones(
+    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "RUNS", 2)
+    monkeypatch.setattr(session_module, "MAX_SIMULATED", 0.0)
     site.add("vector_ops")
     report, _ = run(quick=False)
     cases = [(case.sequence, dict(case.shape)) for case in report.designs[0].cases]
@@ -285,7 +326,7 @@ def test_a_sequence_without_reference_is_an_entry(site: Site, run: Any) -> None:
 def test_without_pyxrt_the_command_says_where_it_is(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
+    monkeypatch.setitem(sys.modules, "pyxrt", None)
     folder = site.add("dequant")
     out = site.folder / "report.json"
     result = CliRunner().invoke(app, ["validate", str(folder), "--json", str(out)])
@@ -306,7 +347,7 @@ def test_exit_code_is_the_verdict(
     folder = site.add("dequant")
     recorder = Recorder(site.designs, corrupt=corrupt)
     monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
-    monkeypatch.setitem(__import__("sys").modules, "pyxrt", recorder)
+    monkeypatch.setitem(sys.modules, "pyxrt", recorder)
     result = CliRunner().invoke(app, ["validate", str(folder), "--quick"])
     assert result.exit_code == code, result.output
 
