@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
-
-if TYPE_CHECKING:
-    from ort_aie_ep.npu.design import Design
-    from ort_aie_ep.npu.device import Device
 
 
 @app.command("validate")
@@ -39,21 +35,13 @@ def validate_command(
     ort-aie validate overlays --json report.json
     ```
     """
+    from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.npu.validate import validate
     from ort_aie_ep.npu.validate.report import render, write
 
-    report = validate(package, quick=quick, make_design=_design, progress=console.note)
+    report = validate(package, quick=quick, make_design=make_design, progress=console.note)
     console.out.print(render(report), markup=False, highlight=False, soft_wrap=True)
     if out is not None:
         write(report, out)
     if not report.passed:
         raise typer.Exit(1)
-
-
-def _design(name: str, device: Device) -> Design:
-    """The library's design for a package called `name`: a design's own name, or that with a
-    variant (gemm_bf16)."""
-    from ort_aie_ep.aie_kernels.build import find_designs, make_design
-
-    known = [each for each in find_designs() if f"{name}_".startswith(f"{each}_")]
-    return make_design(max(known, key=len, default=name), device)

@@ -35,7 +35,7 @@ namespace {
 using Designs = std::set<std::string>;
 
 std::filesystem::path manifests;
-const Designs kAll = {"decode", "dequant", "gemm_bf16", "flow_qkv"};
+const Designs kAll = {"decode", "dequant", "gemm", "flow_qkv"};
 const InlineThreadPool kThreads;
 constexpr double kUnit = 0x1p-8;  // largest relative error of a rounding to bfloat16
 

@@ -26,7 +26,6 @@ from ort_aie_ep.npu.validate.streams import Operations
 REPETITIONS, QUICK_REPETITIONS = 51, 7
 #: Writes in a short and in a long stream: 4,000 of 100 cycles are 0.2 ms.
 FEW, MANY = 200, 4000
-ROUNDS = 8
 PIECES = 4  # the queue of a shim's channel holds four tasks
 PAGE = 4096
 
@@ -154,13 +153,6 @@ def _object(bench: _Bench) -> Operations:
     return streams.operations_of(words)
 
 
-def _first_wait(bench: _Bench) -> _Value:
-    operations = _object(bench)
-    delay = [streams.write(bench.manifest)] * MANY
-    none, one = (bench.program(streams.with_waits(operations, n, delay)) for n in (0, 1))
-    return bench.more(none, one, 1)
-
-
 def _wait(bench: _Bench) -> _Value:
     operations = _object(bench)
     waits = sum(each[0] == "wait" for each in operations)
@@ -171,24 +163,10 @@ def _wait(bench: _Bench) -> _Value:
     return bench.more(one, all_, waits - 1)
 
 
-def _next_task(bench: _Bench, direction: str) -> _Value:
+def _next_task(bench: _Bench) -> _Value:
     one = streams.of_column(_object(bench), 0)
-    divided = streams.split_tasks(bench.manifest, one, direction, PIECES)
+    divided = streams.split_tasks(bench.manifest, one, "MM2S", PIECES)
     return bench.more(bench.program(one), bench.program(divided), PIECES - 1)
-
-
-def _first_tasks(bench: _Bench) -> _Value:
-    """Both directions: what the first round trip of a run takes longer than the next ones, less
-    what its first wait does, and a further task of each."""
-    one = streams.of_column(_object(bench), 0)
-    single, several = bench.program(one), bench.program(one * ROUNDS)
-    empty = bench.program([streams.write(bench.manifest)])
-    a_round = bench.more(single, several, ROUNDS - 1)
-    whole = bench.more(empty, single, 1)
-    waits = _first_wait(bench) - _wait(bench)
-    further = _next_task(bench, "MM2S") + _next_task(bench, "S2MM")
-    # The write of `empty` is part of `whole` with a minus sign.
-    return whole - a_round - waits + further + _write(bench)
 
 
 def _bandwidth(
@@ -243,19 +221,10 @@ def _experiments(quick: bool) -> list[_Experiment]:
         _Experiment("BLOCKWRITE", f"{per}, of 8 words, less its words", _block),
         _Experiment("BLOCKWRITE_WORD", f"{per}, of 8 and of 4 words", _block_word),
         _Experiment("DDR_PATCH", per, _patch),
-        _Experiment("TCT_FIRST", f"{waiting} the first wait", _first_wait, "dequant"),
         _Experiment("TCT_WAIT", f"{waiting} the other waits", _wait, "dequant"),
         _Experiment(
-            "MM2S_NEXT", f"a transfer in {PIECES} tasks for one",
-            lambda bench: _next_task(bench, "MM2S"), "dequant",
-        ),
-        _Experiment(
-            "S2MM_NEXT", f"a transfer in {PIECES} tasks for one",
-            lambda bench: _next_task(bench, "S2MM"), "dequant",
-        ),
-        _Experiment(
-            "MM2S_FIRST + S2MM_FIRST", "the first round trip of a run against later ones",
-            _first_tasks, "dequant",
+            "GATE_PIPELINED", f"a transfer to the device in {PIECES} tasks for one", _next_task,
+            "dequant",
         ),
         _Experiment(
             "DDR_READ", "weights of a larger projection; at least this",
@@ -325,12 +294,10 @@ def _beside_costs(name: str, how: str, package: Package) -> Measurement:
     every = costs.all_costs()
     if name in ("DDR_READ", "DDR_WRITE"):
         read, written = costs.ddr(find_device(package.manifest["device"]).architecture)
-        its = [read if name == "DDR_READ" else written]
+        its = read if name == "DDR_READ" else written
     else:
-        its = [every[each] for each in name.split(" + ")]
-    return Measurement(
-        name, its[0].unit, how, sum(cost.value for cost in its), its[0].device, its[0].status
-    )
+        its = every[name]
+    return Measurement(name, its.unit, how, its.value, its.device, its.status)
 
 
 def _with(measurement: Measurement, **changes: Any) -> Measurement:

@@ -141,7 +141,7 @@ std::string WhyNotProjection(Engine& engine, const MatMulStep& step) {
   } else if (engine.device().Overlay(kDequant) == nullptr) {
     return "no overlay dequant";
   } else if (engine.device().Overlay(kGemm) == nullptr) {
-    return "no overlay gemm_bf16";
+    return "no overlay gemm";
   }
   return "";
 }

@@ -9,7 +9,7 @@ namespace ort_aie::xrt {
 inline constexpr const char kDecode[] = "decode";
 inline constexpr const char kFusedDqp[] = "fused_dqp";
 inline constexpr const char kDequant[] = "dequant";
-inline constexpr const char kGemm[] = "gemm_bf16";
+inline constexpr const char kGemm[] = "gemm";
 
 // Why the host has to do a step; empty where the device can.
 std::string WhyNotProjection(Engine& engine, const MatMulStep& step);

@@ -303,9 +303,9 @@ void FirstGenerationHasNoRunlists() {
   Refused(ENOTSUP, "no runlists", [&] { xrt::runlist list(matvec.context); });
   std::vector<xrt::hw_context> contexts(5);
   for (xrt::hw_context& context : contexts) {
-    context = Context(matvec.device, Overlay("npu1", "gemm_bf16"));
+    context = Context(matvec.device, Overlay("npu1", "gemm"));
   }
-  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm_bf16")); });
+  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(matvec.device, Overlay("npu1", "gemm")); });
 }
 
 void ThreadsShareADevice() {
@@ -405,20 +405,20 @@ void Overlays() {
   xrt::device device(0u);
   Refused(EINVAL, "No such device with index '1'", [] { xrt::device other(1u); });
   Refused(0, "Failed to open", [&] { xrt::xclbin(folder + "/missing.xclbin"); });
-  Refused(0, "bad magic", [&] { xrt::xclbin(folder + "/packages/npu2/gemm_bf16/manifest.json"); });
+  Refused(0, "bad magic", [&] { xrt::xclbin(folder + "/packages/npu2/gemm/manifest.json"); });
   Refused(0, "bad length", [&] { xrt::xclbin(folder + "/truncated.xclbin"); });
   Refused(EINVAL, "No xclbin with uuid", [&] { xrt::hw_context(device, xrt::uuid()); });
   Refused(EINVAL, "damaged", [&] { Context(device, folder + "/damaged.xclbin"); });
-  xrt::hw_context context = Context(device, Overlay("npu2", "gemm_bf16"));
+  xrt::hw_context context = Context(device, Overlay("npu2", "gemm"));
   Refused(EINVAL, "No kernel 'other'", [&] { xrt::kernel(context, "other"); });
   CHECK(context.get_xclbin().get_kernels()[0].get_name() == "MLIR_AIE");
-  CHECK(context.get_xclbin_uuid() == xrt::xclbin(Overlay("npu2", "gemm_bf16")).get_uuid());
+  CHECK(context.get_xclbin_uuid() == xrt::xclbin(Overlay("npu2", "gemm")).get_uuid());
 
   std::vector<xrt::hw_context> contexts(15);
-  for (xrt::hw_context& other : contexts) other = Context(device, Overlay("npu2", "gemm_bf16"));
-  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(device, Overlay("npu2", "gemm_bf16")); });
+  for (xrt::hw_context& other : contexts) other = Context(device, Overlay("npu2", "gemm"));
+  Refused(ENOSPC, "CREATE_HWCTX", [&] { Context(device, Overlay("npu2", "gemm")); });
   contexts.pop_back();
-  contexts.push_back(Context(device, Overlay("npu2", "gemm_bf16")));
+  contexts.push_back(Context(device, Overlay("npu2", "gemm")));
 }
 
 // As on the chip: nobody refuses it, and nothing is written.

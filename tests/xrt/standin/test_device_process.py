@@ -98,19 +98,19 @@ def test_packages_are_those_of_the_device(packages: Path) -> None:
             package = read_package(packages / name / design, device=name)
             assert package.manifest["name"] == design
             assert read_simulated_overlay(package.overlay).uuid == package.manifest["uuid"]
-    assert {"decode", "dequant", "gemm_bf16", "flow_qkv", "fused_dqp"} <= set(
+    assert {"decode", "dequant", "gemm", "flow_qkv", "fused_dqp"} <= set(
         path.name for path in (packages / "npu2").iterdir()
     )
 
 
 def test_packages_that_fit_are_kept_and_others_replaced(tmp_path: Path) -> None:
     write_packages(tmp_path, device("npu2"))
-    kept = (tmp_path / "gemm_bf16" / "overlay.xclbin").stat().st_ino
+    kept = (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino
     other = fused_dqp.build(device("npu2"), 2)  # as another version of the library might have it
     write_simulated_package(tmp_path / "fused_dqp", "fused_dqp", other)
     before = xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin")
     write_packages(tmp_path, device("npu2"))
-    assert (tmp_path / "gemm_bf16" / "overlay.xclbin").stat().st_ino == kept
+    assert (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino == kept
     assert xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin") != before
 
 

@@ -41,7 +41,7 @@ def found(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, Measurement]
 
 def test_constants_come_out_as_the_simulator_has_them(found: dict[str, Measurement]) -> None:
     for name in ("WRITE32", "RTP_WORD", "MASKWRITE", "BLOCKWRITE", "BLOCKWRITE_WORD", "DDR_PATCH",
-                 "TCT_WAIT", "MM2S_NEXT", "S2MM_NEXT"):  # fmt: skip
+                 "TCT_WAIT", "GATE_PIPELINED"):  # fmt: skip
         want = costs.all_costs()[name].value
         # Exact but for the clock's float64: differences of 1e-6 in times of 1e-3.
         assert value(found, name) == pytest.approx(want, rel=1e-3), name
@@ -52,24 +52,6 @@ def test_constants_come_out_as_the_simulator_has_them(found: dict[str, Measureme
 def test_dispatch_is_that_of_one_write(found: dict[str, Measurement]) -> None:
     want = costs.DISPATCH.value + costs.WRITE32.value / 1.8e9
     assert value(found, "DISPATCH") == pytest.approx(want, rel=1e-6)
-
-
-def test_what_the_simulator_does_not_tell_apart_is_not_invented(
-    found: dict[str, Measurement],
-) -> None:
-    # Its first wait costs what the others do, and its channels start once in a context's life.
-    assert value(found, "TCT_FIRST") == pytest.approx(costs.TCT_WAIT.value, rel=1e-3)
-    both = costs.MM2S_NEXT.value + costs.S2MM_NEXT.value
-    assert value(found, "MM2S_FIRST + S2MM_FIRST") == pytest.approx(both, rel=1e-3)
-
-
-def test_first_tasks_of_a_run_are_told_from_further_ones(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = measured(site, monkeypatch, site.add("dequant"), cold=True)
-    both = costs.MM2S_FIRST.value + costs.S2MM_FIRST.value
-    assert value(found, "MM2S_FIRST + S2MM_FIRST") == pytest.approx(both, rel=1e-3)
-    assert found["MM2S_FIRST + S2MM_FIRST"].in_costs == both
 
 
 def test_bandwidth_is_below_the_models_and_near_it(found: dict[str, Measurement]) -> None:
