@@ -108,7 +108,7 @@ class XrtDevice final : public Device {
 
   // Of a design that decodes, if there is one: its context will be wanted.
   const Package& AnyPackage() {
-    for (const char* design : {"decode", "fused_dqp", "gemm", "flow_qkv", "dequant"}) {
+    for (const char* design : {"decode", "fused_dqp", "flow_qkv", "dequant"}) {
       if (const Package* package = overlays_.Find(design)) return *package;
     }
     return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
