@@ -9,7 +9,7 @@ OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # These know nothing of ONNX Runtime.
-NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu
+NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/performance
 
 SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml

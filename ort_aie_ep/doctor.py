@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.machine import Finding, cpu_model, find_npu
+from ort_aie_ep.machine import Finding, cpu_model, find_npu, npu_device
 
 _PACKAGES = {
     "onnxruntime": "",
@@ -20,6 +22,9 @@ _PACKAGES = {
     "onnxscript": "",
     "tokenizers": "",
 }
+
+# Beside the core library, and loaded by it only when an NPU is asked for.
+_XRT_TARGET = "libort_aie_xrt.so"
 
 # bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
 _RELATIVE_ERROR = 2.0**-7
@@ -32,7 +37,7 @@ class Diagnosis:
     Attributes:
         software: versions, the library, and the headers it was built with.
         host: CPU, kernels, and whether an operator ran and was right.
-        npu: the chain from chip to XRT.
+        npu: the chain from chip to XRT, the xrt target and its overlays.
         working: whether the host target works.
     """
 
@@ -67,7 +72,49 @@ def diagnose() -> Diagnosis:
         working = True
     except (ImportError, AieError) as error:
         host.append(Finding("an operator in a session", "", str(error)))
-    return Diagnosis(tuple(software), tuple(host), find_npu(), working)
+    device = npu_device()
+    target = find_xrt_target()
+    # Without the chip there is nothing to be had by installing.
+    rest = (target, find_designs(device)) if device else (Finding(target.name, target.found),)
+    return Diagnosis(tuple(software), tuple(host), (*find_npu(), *rest), working)
+
+
+def find_xrt_target() -> Finding:
+    """The library of the xrt target, if it is there and loads with the XRT that is installed."""
+    try:
+        path = Path(ort_aie_ep.library_path()).with_name(_XRT_TARGET)
+    except AieError as error:
+        return Finding("xrt target", "", str(error))
+    if not path.is_file():
+        return Finding(
+            "xrt target", "",
+            "this build of ort_aie_ep was made without XRT's headers: install libxrt-dev 2.25 or "
+            "newer and build the package again",
+        )  # fmt: skip
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        return Finding("xrt target", "", f"{path} does not load: {error}")
+    return Finding("xrt target", str(path))
+
+
+def find_designs(device: str) -> Finding:
+    """The overlays for `device` (npu1 or npu2), or which are missing, why, and what builds them."""
+    from ort_aie_ep.overlays import find_overlays, overlay_folders
+
+    folders = overlay_folders()
+    overlays = find_overlays(device, folders)
+    name = f"overlays for {device}"
+    if not overlays.missing:
+        return Finding(name, ", ".join(f"{d} in {f.parent}" for d, f in overlays.found.items()))
+    build = "; ".join(
+        f"ort-aie kernels build {design} --device {device} --out {folders[-1] / device}"
+        for design in (overlays.missing if overlays.found else ("all",))
+    )
+    refused = "".join(f"; {reason}" for reason in overlays.refused)
+    return Finding(
+        name, "", f"there is no {', '.join(overlays.missing)}{refused}; build with: {build}"
+    )
 
 
 def _package(name: str, remedy: str) -> Finding:

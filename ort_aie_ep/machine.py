@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 import platform
 import resource
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +27,17 @@ _GET_DRIVER = (
     "the amdxdna driver is part of Linux 6.14 and later (its firmware, of linux-firmware); for "
     "older kernels build it from https://github.com/amd/xdna-driver"
 )
+_GET_NODE = (
+    "the driver has not started the NPU, often for want of its firmware (linux-firmware, amdnpu/): "
+    "see what 'journalctl -k -g amdxdna' says"
+)
+_GET_ACCESS = (
+    "this user may not open it: 'sudo usermod -aG {group} $USER', and a new login (or the group "
+    "that owns it here)"
+)
 _GET_XRT = (
-    "install XRT with its NPU plugin: package libxrt-npu2 on Ubuntu 26.04, xrt on Fedora; "
-    "elsewhere build both from https://github.com/amd/xdna-driver"
+    "install XRT with its NPU plugin: package libxrt-npu2 on Debian and on Ubuntu 26.04, xrt on "
+    "Fedora; elsewhere build both from https://github.com/amd/xdna-driver"
 )
 _GET_MEMLOCK = (
     "the NPU pins buffers: allow unlimited locked memory, '* - memlock unlimited' in "
@@ -65,19 +75,29 @@ def find_npu(sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Findin
 
     `sys` and `dev` are the roots to look under.
     """
-    devices = [
-        (path, name) for path in sorted(sys.glob("bus/pci/devices/*")) if (name := _npu_name(path))
-    ]
-    found = ", ".join(f"{name} at {path.name}" for path, name in devices)
+    devices = [path for path in sorted(sys.glob("bus/pci/devices/*")) if _npu_name(path)]
+    found = ", ".join(f"{_npu_name(path)} at {path.name}" for path in devices)
     chip = Finding("NPU", found, "" if found else _GET_NPU)
-    nodes = sorted(dev.glob("accel/accel*"))
-    node = Finding("device node", ", ".join(map(str, nodes)), "" if nodes else _GET_DRIVER)
     driver = Finding("amdxdna driver", *_driver(sys))
+    nodes = sorted(dev.glob("accel/accel*"))
+    node = Finding(
+        "device node", ", ".join(map(str, nodes)),
+        "" if nodes else _GET_NODE if driver.found else _GET_DRIVER,
+    )  # fmt: skip
     xrt = _xrt()
     if not devices:
         # Without the chip there is nothing to be had by installing.
         return chip, *(Finding(finding.name, finding.found) for finding in (driver, node, xrt))
-    return chip, driver, node, xrt, _memlock()
+    started = [_access(nodes), _firmware(devices)] if nodes else []
+    return chip, driver, node, *started, xrt, _memlock()
+
+
+def npu_device(sys: Path = Path("/sys")) -> str:
+    """The first NPU's name in design packages, npu1 or npu2; empty if there is none."""
+    for path in sorted(sys.glob("bus/pci/devices/*")):
+        if name := _npu_name(path):
+            return name.split()[0].lower()
+    return ""
 
 
 def why_no_npu(findings: tuple[Finding, ...]) -> str:
@@ -93,11 +113,11 @@ def _npu_name(device: Path) -> str:
     if vendor != _AMD:
         return ""
     if product == _NPU1:
-        return "NPU1 (Phoenix or Hawk Point)"
+        return "NPU1 (Phoenix or Hawk Point), 4 columns"
     if product == _NPU2:
         revision = _hex(device / "revision")
         chip = _NPU2_REVISIONS.get(revision, f"revision 0x{revision:02x}")
-        return f"NPU2 ({chip})"
+        return f"NPU2 ({chip}), 8 columns"
     return ""
 
 
@@ -127,6 +147,26 @@ def _library(name: str) -> str:
         for path in sorted(folder.glob(f"lib{name}.so*")):
             return str(path)
     return ctypes.util.find_library(name) or ""
+
+
+def _access(nodes: Sequence[Path]) -> Finding:
+    if any(os.access(node, os.R_OK | os.W_OK) for node in nodes):
+        return Finding("access to the device node", "yes")
+    try:
+        group = nodes[0].group()
+    except (KeyError, OSError):
+        group = "render"
+    return Finding("access to the device node", "", _GET_ACCESS.format(group=group))
+
+
+def _firmware(devices: Iterable[Path]) -> Finding:
+    """As the driver's attributes of its PCI device have it; not every driver has that one."""
+    for device in devices:
+        try:
+            return Finding("firmware", (device / "fw_version").read_text(encoding="ascii").strip())
+        except (OSError, ValueError):
+            continue
+    return Finding("firmware", "started; this driver does not say which version")
 
 
 def _memlock() -> Finding:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from ort_aie_ep.npu.performance.fit import COSTS, fit, leave_one_out
+from ort_aie_ep.performance.fit import COSTS, fit, leave_one_out
 
 
 def main() -> int:

@@ -397,7 +397,7 @@ def test_doctor_names_the_first_thing_that_an_npu_lacks(tmp_path: Path) -> None:
         (device / name).write_text(value + "\n")
     sys_root, dev = tmp_path / "sys", tmp_path / "dev"
     found = machine.find_npu(sys_root, dev)
-    assert found[0].found == "NPU2 (Strix Halo) at 0000:c4:00.1"
+    assert found[0].found == "NPU2 (Strix Halo), 8 columns at 0000:c4:00.1"
     assert machine.why_no_npu(found) == "no amdxdna driver found"
     assert "6.14" in found[1].remedy
     (sys_root / "module/amdxdna").mkdir(parents=True)

@@ -16,7 +16,7 @@ them in one stream, without another configuration.
 
 from __future__ import annotations
 
-from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, vector_ops
+from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, vector_ops, vector_sequences
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.errors import DesignError
@@ -44,5 +44,5 @@ def build(device: Device) -> Design:
     )  # fmt: skip
     fused_dqp.add_sequence(design, PROJECTION_COLUMNS)
     flow_kv.add_sequence(design, pairs)
-    vector_ops.add_sequences(design)
+    vector_sequences.add_sequences(design)
     return design

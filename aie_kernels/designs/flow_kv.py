@@ -198,6 +198,7 @@ def add_sequence(design: Design, pairs: int) -> Sequence:
     require_heads(s, heads, kv_heads, head_dim)
     require_cache(s, head_dim, capacity, context)
     s.require(less(0, context), "context={context}: there must be a key")
+    s.require(at_most(0, window), "window={window} must be 0 (none) or positive")
     row = 2 * head_dim  # bytes
     q = s.argument("q", "in", heads * row)
     k = s.argument("k", "in", kv_heads * capacity * row)

@@ -308,6 +308,7 @@ def add_sequence(design: Design) -> Sequence:
     s.require(less(0, prompt), "prompt={prompt}: there must be a query")
     s.require(at_most(0, past), "past={past} must not be negative")
     s.require(equal(causal, 0) + equal(causal, 1), "causal={causal} must be 0 or 1")
+    s.require(at_most(0, window), "window={window} must be 0 (none) or positive")
     total = s.let("total", past + prompt)
     require_cache(s, head_dim, capacity, total)
 

@@ -165,8 +165,15 @@ def add_sequence(design: Design, columns: int) -> Sequence:
     N, K, bias, activation = s.symbols()
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
     s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
-    s.require(equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros")
+    s.require(
+        less(0, K) * equal(K % BLOCK_COLUMNS, 0), "K={K} must be a multiple of 256: pad with zeros"
+    )
     s.require(at_most(K, MAX_K), f"K={{K}} is above {MAX_K}: x stays in L1; divide K")
+    s.require(equal(bias, 0) + equal(bias, 1), "bias={bias} must be 0 or 1")
+    s.require(
+        at_most(0, activation) * at_most(activation, 2),
+        "activation={activation} must be 0 (none), 1 (SiLU) or 2 (GELU)",
+    )
     blocks = K // BLOCK_COLUMNS
     row_bytes = blocks * BLOCK
     x = s.argument("x", "in", 2 * K)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ort_aie_ep.aie_kernels.iron.toolchain import ToolchainError
+from ort_aie_ep.npu.device import DEVICES, Tile
 
 _TILE = re.compile(r"%(\w+) = aie\.tile\((\d+), (\d+)\)")
 _BUFFER = re.compile(r"aie\.buffer\(%(\w+)\)\s*\{([^}]*)\}")
@@ -92,6 +93,19 @@ def differences(manifest: Mapping[str, Any], assigned: Assigned) -> list[str]:
             (*place, worker["lock"]),
             assigned.locks.get(f"{name}_go"),
         )
+    # A wide load drops the low bits of its address: no error, the neighbour's bytes. The allocator
+    # of aiecc promises 32 bytes, and AIE2P's 512-bit accesses need 64 (aie_api, vector_ldst_align).
+    alignment = DEVICES[manifest["device"]].alignment
+    for name, (column, row, address) in sorted(assigned.buffers.items()):
+        if (
+            Tile(column, row).kind == "core"
+            and not name.endswith("_parameters")  # read word by word
+            and address % alignment
+        ):
+            lines.append(
+                f"buffer {name} of tile ({column}, {row}): address {address}, where kernels load "
+                f"{alignment} bytes at once and it must be a multiple of that"
+            )
     for column in sorted(assigned.static & {int(c) for c in manifest["bds"]}):
         lines.append(
             f"BDs of the shim of column {column}: free in the manifest, in use by the compiler"

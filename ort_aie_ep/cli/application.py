@@ -23,6 +23,7 @@ _ORDER = (
     "synth",
     "simulate",
     "kernels",
+    "validate",
 )
 
 

@@ -26,6 +26,7 @@ app.add_typer(
 )
 
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
+OneDesign = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`.")]
 DeviceName = Annotated[str, typer.Option("--device", help="A device of `list`.")]
 
 
@@ -99,7 +100,7 @@ def check_command(design: DesignName, device: DeviceName = "npu2", as_json: Json
 
 @kernels.command("simulate")
 def simulate_command(
-    design: DesignName,
+    design: OneDesign,
     sequence: Annotated[str, typer.Argument(help="One of the design's sequences.")],
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
@@ -160,7 +161,7 @@ def _summary(design: Design, result: Result) -> str:
 
 @kernels.command("draw")
 def draw_command(
-    design: DesignName,
+    design: OneDesign,
     out: Annotated[Path, typer.Argument(help="An .svg or .png to write.")],
     device: DeviceName = "npu2",
 ) -> None:
@@ -213,10 +214,12 @@ def _run(design: Design, name: str, shape: list[str]) -> Run:
 
 
 def _values(shape: list[str]) -> dict[str, int]:
-    values = {}
+    values: dict[str, int] = {}
     for item in shape:
         key, _, number = item.partition("=")
         if not number.isdecimal():
             raise AieError(f"--shape {item}: expected NAME=VALUE with a whole number")
+        if key in values:
+            raise AieError(f"--shape {item}: {key} is {values[key]} already")
         values[key] = int(number)
     return values

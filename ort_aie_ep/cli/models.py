@@ -171,6 +171,7 @@ def doctor_command(json: Json = False) -> None:
     if the host target works.
     """
     from ort_aie_ep.doctor import diagnose
+    from ort_aie_ep.machine import why_no_npu
 
     diagnosis = diagnose()
     if json:
@@ -180,7 +181,13 @@ def doctor_command(json: Json = False) -> None:
 
         console.out.print(diagnosis_table(diagnosis))
         if diagnosis.working:
-            console.out.print("The host target works. This build has no xrt target.", style="green")
+            console.out.print("The host target works.", style="green")
+            lacks = why_no_npu(diagnosis.npu)
+            console.out.print(
+                f"The xrt target cannot be used: {lacks}."
+                if lacks
+                else "The xrt target has all it needs; ort-aie validate tries it."
+            )
     if not diagnosis.working:
         raise AieError("the host target does not work: see above")
 

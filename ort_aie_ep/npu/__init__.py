@@ -1,4 +1,4 @@
-"""The NPU as data: devices, designs, their checks, a simulator and a performance model.
+"""The NPU as data: devices, designs, their checks, a simulator.
 
 A leaf of the package: nothing here knows ONNX, ONNX Runtime or XRT. The designs themselves are in
 `aie_kernels/designs/`, the kernels they call in `aie_kernels/kernels/`.

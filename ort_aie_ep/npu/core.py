@@ -124,7 +124,9 @@ class CoreProcess(Core):
         machine.trace.span(str(self.plan.worker.tile), kernel.name, start, machine.env.now)
 
     def _parameters(self) -> Process:
+        self.waits_for = f"lock {self.plan.go.id} of {self.plan.worker.tile}, which starts it"
         yield self._machine.lock(self.plan.go).acquire(1, f"worker {self.plan.worker.name}")
+        self.waits_for = ""
         memory = self._machine.memory(self.plan.worker.tile)
         names = self.plan.worker.parameters
         start = self.plan.parameters

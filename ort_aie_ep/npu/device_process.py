@@ -16,6 +16,10 @@ line, over a socket. A request that works is answered with {"ok": true, ...}, an
 
 The kind of a failed run is "timeout", if the watchdog of the device has ended it, or "error". After
 either the array is configured anew. Who kills this process has pulled out the device.
+
+For tests, "load" takes "wrong": true, as if the overlay were one of another NPU, and "run" takes
+"fault": "timeout" or "error". Such a run leaves garbage where it would have left results, and its
+reply has the "operation" at which it stopped.
 """
 
 from __future__ import annotations

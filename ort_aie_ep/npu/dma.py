@@ -3,7 +3,8 @@
 A stream is one process: it takes a transfer of its source, waits until every destination has a
 descriptor that can take data, and moves as many bytes as the shortest of them allows: an event per
 descriptor, not per beat. A destination that is not ready holds back the source and so all others,
-as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) are not modelled.
+as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) and hops (2 cycles) are not
+modelled.
 """
 
 from __future__ import annotations
@@ -141,7 +142,6 @@ class ShimEndpoint:
         self._runs: Iterator[Transfer] | None = None
         self._left = 0
         self._chain: int | None = None
-        self._started = False
 
     @property
     def busy(self) -> list[Task]:
@@ -162,28 +162,34 @@ class ShimEndpoint:
         machine = self._machine
         if self._chain is not None:
             number, self._chain = self._chain, None
-            return self._transfer(number)
+            return (yield from self._start(number))
         while self.current is None or self._left == 0:
+            idle = not self.tasks
             while not self.tasks:
                 self.waiting = "a task of the instruction stream"
                 yield self._pushed
             self.waiting = ""
             self.current = self.tasks.popleft()
             self._left = self.current.runs
-            first, steady = (
-                (costs.MM2S_FIRST, costs.MM2S_NEXT)
-                if self.port.direction == "MM2S"
-                else (costs.S2MM_FIRST, costs.S2MM_NEXT)
-            )
-            yield machine.env.timeout(machine.clock.cost(steady if self._started else first))
-            self._started = True
-        descriptor = machine.shim_descriptor(self.port.tile, self.current.descriptor)
-        if descriptor.acquire is not None:
-            cell = machine.lock_by_id(self.port.tile, descriptor.acquire.id)
+            gate = costs.GATE_IDLE if idle else costs.GATE_PIPELINED
+            yield machine.env.timeout(machine.clock.cost(gate))
+        return (yield from self._start(self.current.descriptor))
+
+    def _start(self, number: int) -> Process:
+        """The transfer of a descriptor, once it has its lock."""
+        machine = self._machine
+        acquire = machine.shim_descriptor(self.port.tile, number).acquire
+        if acquire is not None:
+            if acquire.value >= 0:  # waits until the lock is equal to it
+                raise SimulationError(
+                    f"{self.port}, descriptor {number}: acquires lock {acquire.id} at exactly "
+                    f"{acquire.value}; the simulator knows at least (negative values) only"
+                )
+            cell = machine.lock_by_id(self.port.tile, acquire.id)
             self.waiting = _waits_for(cell)
-            yield cell.acquire(abs(descriptor.acquire.value), str(self.port))
+            yield cell.acquire(-acquire.value, str(self.port))
             self.waiting = ""
-        return self._transfer(self.current.descriptor)
+        return self._transfer(number)
 
     def _transfer(self, number: int) -> Transfer:
         machine, task = self._machine, self.current
@@ -248,7 +254,6 @@ class StreamState:
     receiving: dict[Port, Transfer] = field(default_factory=dict)
     sending: Transfer | None = None
     busy: float = 0.0
-    stalled_on: str = ""
 
 
 def pump(machine: Machine, state: StreamState) -> Process:
@@ -256,7 +261,6 @@ def pump(machine: Machine, state: StreamState) -> Process:
     env, clock = machine.env, machine.clock
     source_is_shim = state.source.port.tile.kind == "shim"
     while True:
-        state.stalled_on = ""
         sending: Transfer = yield from state.source.next()
         state.sending = sending
         if sending.packet not in state.routes:
@@ -271,11 +275,9 @@ def pump(machine: Machine, state: StreamState) -> Process:
                 transfer = state.receiving.get(port)
                 if transfer is None:
                     endpoint = machine.endpoints[port]
-                    state.stalled_on = f"{port}, which waits for "
                     transfer = yield from endpoint.next()
                     state.receiving[port] = transfer
                 receiving.append((port, transfer))
-            state.stalled_on = ""
             words = min(sending.remaining, PIECE // WORD, *(t.remaining for _, t in receiving))
             seconds = clock.seconds(words * WORD / costs.STREAM.value)
             start = env.now

@@ -20,6 +20,9 @@ from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.package import manifest
 from ort_aie_ep.npu.simulator import Machine, Result
 
+#: Of an argument with random numbers: four times what the largest matrix of an 8B model has.
+MAX_BYTES = 1 << 30
+
 
 @dataclass
 class Session:
@@ -76,16 +79,23 @@ def random_buffers(
     Inputs hold small bfloat16 numbers, which also are Q4NX blocks of finite weights; outputs are
     zero.
 
-    Raises DesignError for an unknown sequence or a parameter without value.
+    Raises DesignError for an unknown sequence, a parameter without value, or more than MAX_BYTES.
     """
     if sequence not in design.sequences:
         raise DesignError(
             f"design {design.name} has no sequence {sequence!r}; it has "
             f"{', '.join(design.sequences)}"
         )
+    sizes = design.sequences[sequence].argument_bytes(parameters)
+    for name, size in sizes.items():
+        if not 0 <= size <= MAX_BYTES:
+            raise DesignError(
+                f"sequence {sequence}: argument {name} would have {size:,} bytes; a simulation "
+                f"takes up to {MAX_BYTES:,}"
+            )
     rng = np.random.default_rng(seed)
     buffers = {}
-    for name, size in design.sequences[sequence].argument_bytes(parameters).items():
+    for name, size in sizes.items():
         values = rng.standard_normal(-(-size // 2)) * 0.1
         buffers[name] = values.astype(ml_dtypes.bfloat16).view(np.uint8)[:size].copy()
     for argument in design.sequences[sequence].arguments:

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
-import simpy
+
+try:
+    import simpy
+except ImportError as missing:
+    from ort_aie_ep.errors import AieError
+
+    raise AieError(
+        "the simulator needs SimPy: pip install simpy, or pip install 'ort_aie_ep[npu]'"
+    ) from missing
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.configuration import (
@@ -32,7 +40,7 @@ from ort_aie_ep.npu.core import CoreProcess
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import TILES, WORD, Tile
 from ort_aie_ep.npu.dma import RingEndpoint, ShimEndpoint, StreamState, Task, pump
-from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.machine import (
     Clock,
@@ -82,7 +90,8 @@ class Result:
 class Machine:
     """The array with one design on it; it keeps its state from run to run, as the device does.
 
-    Raises DesignError for a design that `configure` refuses. `trace` records every span.
+    Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
+    `trace` records every span.
     """
 
     def __init__(self, design: Design, *, trace: bool = False) -> None:
@@ -151,10 +160,18 @@ class Machine:
             for port in _shim_ports(Tile(column, 0)):
                 self.endpoints[port] = ShimEndpoint(self, port)
         states: dict[Port, StreamState] = {}
+        sources: dict[Port, Port] = {}  # by destination
         for stream in self.configuration.streams:
             if stream.source not in states:
                 states[stream.source] = StreamState(self.endpoints[stream.source])
             states[stream.source].routes[stream.packet] = stream
+            for port in stream.destinations:
+                other = sources.setdefault(port, stream.source)
+                if other != stream.source:
+                    raise DesignError(
+                        f"{other} and {stream.source} both send to {port}: the simulator has no "
+                        "model of how packets of several sources take turns"
+                    )
         self._streams = list(states.values())
         for state in self._streams:
             self._guard(pump(self, state))
@@ -189,6 +206,11 @@ class Machine:
             raise StreamError(
                 f"the stream is for device generation {stream.header.generation}; "
                 f"{device.name} is {device.generation}"
+            )
+        if (stream.header.rows, stream.header.memory_rows) != (device.rows, 1):
+            raise StreamError(
+                f"the stream is for {stream.header.rows} rows, {stream.header.memory_rows} of "
+                f"memory tiles; {device.name} has {device.rows} and 1"
             )
         if stream.header.columns > device.columns:
             raise StreamError(
@@ -237,6 +259,9 @@ class Machine:
         lines = []
         if self._command_waits:
             lines.append(f"the instruction stream waits for {self._command_waits}")
+        for endpoint in self.endpoints.values():
+            if isinstance(endpoint, ShimEndpoint) and endpoint.dropped:
+                lines.append(_overflow(endpoint))
         for core in self._cores:
             if core.waits_for and not core.idle:
                 lines.append(f"worker {core.plan.worker.name} waits for {core.waits_for}")
@@ -261,6 +286,8 @@ class Machine:
                     lines.append(f"  {endpoint.port}: the task of {task.source} is not complete")
                 if endpoint.tokens.level:
                     lines.append(f"  {endpoint.port}: {endpoint.tokens.level} tokens not taken")
+                if endpoint.dropped:
+                    lines.append(f"  {_overflow(endpoint)}")
         for state in self._streams:
             for port, transfer in state.receiving.items():
                 if transfer.position > 0:
@@ -333,6 +360,7 @@ class Machine:
                 self._shim(Port(tile, queue.direction, queue.channel)).push(task)
                 return
             if shim_control_of(address) is not None and len(values) == 1:
+                self._require_token_control(values[0], operation)
                 return
         locks = {"shim": 0x14000, "mem": 0xC0000, "core": 0x1F000}[tile.kind]
         number, rest = divmod(offset - locks, 16)
@@ -378,11 +406,20 @@ class Machine:
     def _mask_write(self, operation: MaskWrite) -> None:
         tile, offset = self._tile(operation.address, operation)
         if shim_control_of(operation.address) is not None:
-            return  # the controller id that goes into tokens
+            self._require_token_control(operation.mask, operation)
+            return
         raise StreamError(
             f"operation {operation.index}: mask write to offset {offset:#x} of {tile}; the "
             "simulator knows channel controls of shims"
         )
+
+    def _require_token_control(self, bits: int, operation: Operation) -> None:
+        """Of a channel's control only the controller's id, 15:8, which goes into tokens."""
+        if bits & ~0xFF00:
+            raise StreamError(
+                f"operation {operation.index} writes {bits & ~0xFF00:#x} to a channel's control; "
+                "the simulator knows the controller's id in bits 15:8, and neither resets nor modes"
+            )
 
     def _patch(self, operation: AddressPatch) -> None:
         tile, offset = self._tile(operation.address, operation)
@@ -416,6 +453,10 @@ class Machine:
                 self._command_waits = f"a token of {port} (operation {operation.index})"
                 yield endpoint.tokens.get(1)
         self._command_waits = ""
+
+
+def _overflow(endpoint: ShimEndpoint) -> str:
+    return f"{endpoint.port}: its queue was full, and {endpoint.dropped} tasks were dropped"
 
 
 def _shim_ports(tile: Tile) -> list[Port]:

@@ -11,7 +11,7 @@ Weights go to the disk a few megabytes at a time, so memory does not grow with t
 
 from __future__ import annotations
 
+from ort_aie_ep.model_shapes import SHAPES, Shape
 from ort_aie_ep.synth.folder import Progress, SynthError, synth
-from ort_aie_ep.synth.shapes import SHAPES, Shape
 
 __all__ = ["SHAPES", "Progress", "Shape", "SynthError", "synth"]

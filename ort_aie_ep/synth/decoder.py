@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ort_aie_ep.model_shapes import Shape
 from ort_aie_ep.synth.graph import MICROSOFT, Graph, make_value
-from ort_aie_ep.synth.shapes import Shape
 from ort_aie_ep.synth.weights import BLOCK, Weight, normal_rows
 
 __all__ = ["build"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.model_shapes import SHAPES, Shape
 from ort_aie_ep.synth.decoder import build
-from ort_aie_ep.synth.shapes import SHAPES, Shape
 from ort_aie_ep.synth.weights import BLOCK
 
 __all__ = ["Progress", "SynthError", "synth"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.synth.shapes import Shape
+from ort_aie_ep.model_shapes import Shape
 from ort_aie_ep.synth.weights import BLOCK, Weight, code_rows, normal_rows, rotary_rows, scale_rows
 
 __all__ = ["MICROSOFT", "Graph", "make_value"]

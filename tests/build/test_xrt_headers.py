@@ -160,7 +160,7 @@ def test_explicit_prefix_is_taken_first_and_linked_by_soname(
     consumer: Consumer, tmp_path: Path, by: str
 ) -> None:
     prefix = write_xrt(tmp_path / "prefix")
-    # The package is Debian's; the consumer calls nothing of it, and --as-needed is no default there.
+    # The consumer calls nothing of the library, and Ubuntu's linker leaves out what is not called.
     flags = "CMAKE_SHARED_LINKER_FLAGS=-Wl,--no-as-needed"
     if by == "variable":
         found = consumer.configure(f"ORT_AIE_XRT_DIR={prefix}", flags)
@@ -182,6 +182,24 @@ def test_wrong_explicit_prefix_is_an_error_that_names_it(
     assert found.failed
     assert f'ORT_AIE_XRT_DIR is "{wrong}"' in found.text
     assert "has no xrt/xrt_device.h" in found.text
+
+
+def test_what_the_library_does_not_have_fails_the_link_and_not_the_load(
+    consumer: Consumer, tmp_path: Path
+) -> None:
+    prefix = write_xrt(tmp_path / "prefix")
+    (consumer.source / "module.cc").write_text(
+        "namespace xrt { int Declared(); }\nint Devices() { return xrt::Declared(); }\n"
+    )
+    found = consumer.configure(f"ORT_AIE_XRT_DIR={prefix}")
+    built = subprocess.run(
+        [str(find_cmake()), "--build", str(found.build)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode != 0
+    assert "undefined reference to `xrt::Declared()'" in built.stdout + built.stderr
 
 
 def test_explicit_prefix_with_an_old_xrt_is_an_error(consumer: Consumer, tmp_path: Path) -> None:
@@ -252,7 +270,7 @@ def test_unknown_way_is_an_error(consumer: Consumer) -> None:
 
 
 def publish_xrt(site: AptSite, suite: str, version: str, upstream: str) -> None:
-    """libxrt-dev, libxrt2 and a library that it depends on, which is in every suite in version 3."""
+    """libxrt-dev, libxrt2, and version 3 of a library that libxrt2 depends on."""
     development, runtime, uuid = (site.root / f"{suite}-{part}" for part in ("dev", "lib", "uuid"))
     write_headers(development / "usr/include", upstream)
     write_library(runtime / "usr/lib/x86_64-linux-gnu")

@@ -6,17 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from attention_reference import (
-    BF16,
-    U_BF16,
-    U_LIMBS,
-    Doubles,
-    bf16,
-    bits,
-    scores,
-    to_cache_blocks,
-    weights,
-)
+from attention_reference import BF16, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +18,7 @@ from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.simulator import Result
+from ort_aie_ep.npu.validate import references
 
 GARBAGE = 3.0e30  # in keys that are not to be seen
 
@@ -67,27 +58,6 @@ class Shape:
         }  # fmt: skip
 
 
-def in_cache(rows: Doubles, capacity: int, first: int = 0) -> np.ndarray:
-    """(heads, keys, head_dim) in the layout of the cache, garbage where nobody may look."""
-    heads, keys, head_dim = rows.shape
-    full = np.full((heads, capacity, head_dim), GARBAGE)
-    full[:, first:keys] = rows[:, first:]
-    return np.stack([to_cache_blocks(head) for head in full]).astype(BF16)
-
-
-def tolerance(p: Doubles, v: Doubles, s: Doubles, softcap: float) -> Doubles:
-    """Of O = p V, elementwise.
-
-    A weight is off by the rounding of F, the exponential's 2^-15 and the error of its score, which
-    an exponential makes relative: products of limbs, fp32 sums of up to 256 products of normal
-    values (below 1e-4), and 2^-12 of a capped score. Normalising, the same again at most; O is
-    rounded once.
-    """
-    score_error = np.abs(s).max() * (U_LIMBS + (2.0**-12 if softcap else 0)) + 1e-4
-    per_weight = U_BF16 + 2.0**-15 + score_error
-    return 2 * per_weight * (p @ np.abs(v)) + U_BF16 * np.abs(p @ v)
-
-
 def attend(session: Session, shape: Shape, seed: int = 0) -> Result:
     """Run `shape` on random data, and hold the output against the reference."""
     rng = np.random.default_rng([seed, shape.heads, shape.head_dim, shape.context])
@@ -95,19 +65,18 @@ def attend(session: Session, shape: Shape, seed: int = 0) -> Result:
     k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.context, shape.head_dim)))
     buffers = {
         "q": q.astype(BF16),
-        "k": in_cache(k, shape.capacity, shape.first),
-        "v": in_cache(v, shape.capacity, shape.first),
+        "k": references.in_cache(k, shape.capacity, shape.first, GARBAGE),
+        "v": references.in_cache(v, shape.capacity, shape.first, GARBAGE),
         "o": np.full(q.shape, np.nan, BF16),
     }
     (result,) = session.run("attention", shape.parameters, buffers)
     got = buffers["o"].astype(np.float64)
     for head in range(shape.heads):
         kv = head // shape.group
-        s = scores(q[head : head + 1], k[kv, shape.first :], shape.head_dim**-0.5, shape.softcap)
-        p = weights(s)
-        seen = v[kv, shape.first :]
-        error = np.abs(got[head] - (p @ seen)[0])
-        assert (error <= tolerance(p, seen, s, shape.softcap)[0]).all(), (shape, head)
+        wanted = references.flow_kv(
+            q[head], k[kv, shape.first :], v[kv, shape.first :], shape.softcap
+        )
+        assert (np.abs(got[head] - wanted.exact) <= wanted.tolerance).all(), (shape, head)
     return result
 
 
@@ -213,6 +182,7 @@ def test_time_is_that_of_the_memory(session: Session) -> None:
         ({"capacity": 100}, "capacity=100 must be a multiple"),
         ({"context": 65}, "capacity=64 has no room"),
         ({"context": 0}, "there must be a key"),
+        ({"window": -1}, "window=-1 must be 0"),
     ],
 )
 def test_shapes_that_it_cannot_take_are_refused(

@@ -6,19 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from attention_reference import (
-    BF16,
-    U_BF16,
-    U_BFP16,
-    U_LIMBS,
-    Doubles,
-    bf16,
-    bfp16,
-    bits,
-    scores,
-    to_cache_blocks,
-    weights,
-)
+from attention_reference import BF16, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,8 +17,7 @@ from ort_aie_ep.npu.device import Device, device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.simulator import Result
-
-EXPONENTIAL = 0.003  # of exp2_coarse (float_math.h), relative
+from ort_aie_ep.npu.validate import references
 
 
 @dataclass(frozen=True)
@@ -72,47 +59,6 @@ class Shape:
     def padded(self, on: Device) -> int:
         return flow_qkv.padded_prompt(on, self.heads, self.kv_heads, self.head_dim, self.prompt)
 
-    def attended(self) -> np.ndarray:
-        """(prompt, total) bool."""
-        query = self.past + np.arange(self.prompt)[:, None]
-        key = np.arange(self.total)[None, :]
-        seen = np.ones((self.prompt, self.total), bool)
-        if self.causal:
-            seen &= key <= query
-        if self.window:
-            seen &= key > query - self.window
-        return seen
-
-
-def in_cache(rows: Doubles, capacity: int) -> np.ndarray:
-    """(heads, keys, head_dim) in the layout of the cache, zeros behind."""
-    heads, keys, head_dim = rows.shape
-    full = np.zeros((heads, capacity, head_dim))
-    full[:, :keys] = rows
-    return np.stack([to_cache_blocks(head) for head in full]).astype(BF16)
-
-
-def expected(shape: Shape, q: Doubles, k: Doubles, v: Doubles) -> tuple[Doubles, Doubles]:
-    """Attention of one head, and how far O may be from it: q (prompt, head_dim), k, v (total, ..).
-
-    The matrix unit rounds both operands to bfp16, over 8 dimensions of a query or key and over 8
-    keys of v: part of the expected result, but for F. That is off by the exponential, a rounding
-    to bfloat16, its score, and 2^-7 of the largest of its 8 keys; normalising, the same again at
-    most. O is rounded once.
-    """
-    keys = -(-shape.total // 8) * 8
-    v_seen = bfp16(np.pad(v, ((0, keys - shape.total), (0, 0))), 0)[: shape.total]
-    s = scores(bfp16(q, -1), bfp16(k, -1), shape.head_dim**-0.5, shape.softcap)
-    p = weights(s, shape.attended())
-    out = p @ v_seen
-    blocks = np.pad(p, ((0, 0), (0, keys - shape.total))).reshape(len(p), -1, 8)
-    shared = np.repeat(blocks.max(-1), 8, axis=1)[:, : shape.total]
-    score_error = np.abs(s).max() * (U_LIMBS + (2.0**-12 if shape.softcap else 0))
-    per_weight = (EXPONENTIAL + U_BF16 + score_error) * p + U_BFP16 * shared
-    error = per_weight @ np.abs(v_seen) + per_weight.sum(-1)[:, None] * np.abs(out)
-    # Errors multiply: 2 % for products of those above, each below 1 %.
-    return out, 1.02 * error + U_BF16 * np.abs(out)
-
 
 def attend(session: Session, shape: Shape, seed: int = 0) -> list[Result]:
     """Run `shape` on random data, and hold the output against the reference."""
@@ -122,16 +68,18 @@ def attend(session: Session, shape: Shape, seed: int = 0) -> list[Result]:
     k, v = bf16(rng.standard_normal((2, shape.kv_heads, shape.total, shape.head_dim)))
     buffers = {
         "q": q.astype(BF16),
-        "k": in_cache(k, shape.capacity),
-        "v": in_cache(v, shape.capacity),
+        "k": references.in_cache(k, shape.capacity),
+        "v": references.in_cache(v, shape.capacity),
         "o": np.full(q.shape, np.nan, BF16),
     }
     results = session.run("attention", shape.parameters, buffers)
     got = buffers["o"].astype(np.float64)[: shape.prompt]
+    seen = references.attended(shape.prompt, shape.past, shape.window, shape.causal)
     for head in range(shape.heads):
         kv = head // shape.group
-        out, error = expected(shape, q[: shape.prompt, head], k[kv], v[kv])
-        assert (np.abs(got[:, head] - out) <= error).all(), (shape, head)
+        wanted = references.flow_qkv(q[: shape.prompt, head], k[kv], v[kv], seen, shape.softcap)
+        error = np.abs(got[:, head] - wanted.exact)
+        assert (error <= wanted.tolerance).all(), (shape, head)
     return results
 
 
@@ -262,6 +210,7 @@ def test_room_for_rounded_prompts(shape: tuple[int, int, int, int], tokens: int)
         ({"past": -1}, "past=-1 must not be negative"),
         ({"prompt": 0}, "there must be a query"),
         ({"causal": 2}, "causal=2 must be 0 or 1"),
+        ({"window": -1}, "window=-1 must be 0"),
     ],
 )
 def test_shapes_that_it_cannot_take_are_refused(

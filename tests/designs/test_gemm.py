@@ -1,10 +1,4 @@
-"""GEMM, simulated, against numpy.
-
-Errors are judged against the mass of a sum, S = sum over k of |a||b|. The matrix units add eight
-products to the sum at a time, K/8 times. Each time, nine terms are aligned to the largest of them
-and rounded 23 bits below it, and so is the result: ten errors of at most 2^-24 S, as no product and
-no partial sum is above S.
-"""
+"""GEMM, simulated, against numpy."""
 
 from __future__ import annotations
 
@@ -23,31 +17,16 @@ from ort_aie_ep.npu.kernel import DTYPES
 from ort_aie_ep.npu.session import Session
 from ort_aie_ep.npu.simulator import Result
 from ort_aie_ep.npu.txn import Write, core_memory_of, decode
-
-
-def bfp16(values: np.ndarray) -> np.ndarray:
-    """(n, k) float64 as aie2p's matrix unit sees it: eight k share the exponent of the largest, and
-    each has a signed mantissa of 8 bits, ties to even."""
-    blocks = values.reshape(values.shape[0], -1, 8)
-    largest = np.abs(blocks).max(axis=2, keepdims=True)
-    exponent = np.floor(np.log2(np.where(largest > 0, largest, 1.0)))
-    step = 2.0 ** (exponent - 6)
-    return (np.clip(np.rint(blocks / step), -128, 127) * step).reshape(values.shape)
+from ort_aie_ep.npu.validate.references import product
 
 
 def check_product(
     c: np.ndarray, a: np.ndarray, weights: np.ndarray, architecture: str, output: Output
 ) -> None:
-    """C against A (M, K) and weights (N, K); aie2p multiplies what bfp16 leaves of them."""
-    x, w = a.astype(np.float64), weights.astype(np.float64)
-    if architecture == "aie2p":
-        x, w = bfp16(x), bfp16(w)
-    expected = x @ w.T
-    bound = x.shape[1] / 8 * 10 * 2.0**-24 * (np.abs(x) @ np.abs(w).T)
-    if output == "bf16":  # 8 significant bits: half a unit of the last is 2^-8 of the value
-        bound += 2.0**-8 * (np.abs(expected) + bound)
-    error = np.abs(c.astype(np.float64) - expected)
-    assert (error <= bound).all(), f"worst {np.max(error / bound)} of the bound"
+    """C against A (M, K) and weights (N, K)."""
+    wanted = product(a.astype(np.float64), weights.astype(np.float64), architecture, output)
+    error = np.abs(c.astype(np.float64) - wanted.exact)
+    assert (error <= wanted.tolerance).all(), f"worst {np.max(error / wanted.tolerance)} of it"
 
 
 def random_operands(m: int, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -113,13 +113,11 @@ def test_all_sizes_differ_in_shim_transfers_and_two_parameters_only(session: Ses
     assert len(seen) > 6
 
 
-def test_the_configuration_is_the_same_before_and_after_every_size(session: Session) -> None:
-    before = static(session.machine.configuration)
-    for size in bench.SIZES:
-        list(operations(session, size))
-    assert static(session.machine.configuration) == before
-    assert static(configure(gemm.build(device("npu1"), "f32"))) == before
-    assert static(configure(gemm.build(device("npu1"), "bf16"))) != before
+def test_the_configuration_has_nothing_of_a_size_in_it(session: Session) -> None:
+    """One machine runs every size below, and `build` takes none; another output is another one."""
+    configured = static(session.machine.configuration)
+    assert static(configure(gemm.build(device("npu1"), "f32"))) == configured
+    assert static(configure(gemm.build(device("npu1"), "bf16"))) != configured
 
 
 @pytest.fixture(scope="module", params=bench.SIZES, ids=lambda s: "x".join(map(str, s)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits
+from attention_reference import BF16, Doubles, bf16, bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,50 +13,19 @@ from ort_aie_ep.npu.check import check
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.errors import DesignError
 from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.validate import references
+from ort_aie_ep.npu.validate.references import Reference, normalised
 
 EPS = 1e-6
-# The sum of squares in fp32, the root's Newton step, two products of limbs (norm.h).
-NORM = 2.0**-20 + 2 * U_LIMBS
-# sigmoid and tanh, two products of limbs, and three in an argument of at most 16 (float_math.h).
-ACTIVATION = 2.0**-13 + 2 * U_LIMBS + 16 * 3 * U_LIMBS
 
 
 def normal(seed: int, *shape: int) -> Doubles:
     return bf16(np.random.default_rng([seed, *shape]).standard_normal(shape))
 
 
-def normalised(x: Doubles, weight: Doubles, n: int) -> Doubles:
-    """RMS normalisation of rows whose first `n` elements count."""
-    return x / np.sqrt((x**2).sum(-1, keepdims=True) / n + EPS) * weight
-
-
-def rotation(positions: int, rotary_dim: int) -> Doubles:
-    """(positions, 256): cosines, then sines, of the usual angles."""
-    half = rotary_dim // 2
-    angles = np.arange(positions)[:, None] * 10000.0 ** (-np.arange(half) / max(1, half))
-    table = np.zeros((positions, 256))
-    table[:, :half], table[:, half:rotary_dim] = np.cos(angles), np.sin(angles)
-    return bf16(table)
-
-
-def rotated(x: Doubles, table: Doubles, rotary_dim: int, interleaved: int) -> Doubles:
-    """x (tokens, heads, head_dim) by the rows of `table` (tokens, 256)."""
-    half = rotary_dim // 2
-    cosine, sine = table[:, None, :half], table[:, None, half:rotary_dim]
-    first = np.arange(half) * (2 if interleaved else 1)
-    second = first + (1 if interleaved else half)
-    out, a, b = x.copy(), x[..., first], x[..., second]
-    out[..., first], out[..., second] = a * cosine - b * sine, b * cosine + a * sine
-    return out
-
-
-def assert_close(
-    got: np.ndarray, exact: Doubles, relative: float, mass: Doubles | None = None
-) -> None:
-    """One rounding to bfloat16 of a value off by `relative` of its `mass` (itself)."""
-    error = np.abs(got.astype(np.float64) - exact)
-    mass = np.abs(exact) if mass is None else mass
-    assert (error <= U_BF16 * np.abs(exact) + relative * mass + 2.0**-120).all()
+def assert_close(got: np.ndarray, wanted: Reference) -> None:
+    error = np.abs(got.astype(np.float64) - wanted.exact)
+    assert (error <= wanted.tolerance).all()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +56,9 @@ def test_rms_norm(session: Session, n: int, rows: int, residual: int) -> None:
     total = bf16(x + residual * other)
     if residual:
         np.testing.assert_array_equal(buffers["sum"].astype(np.float64), total)
-    assert_close(buffers["y"], normalised(total, weight, n), NORM)
+    assert_close(
+        buffers["y"], references.rounded(normalised(total, weight, n, EPS), references.NORM)
+    )
 
 
 def rope_buffers(
@@ -95,28 +66,13 @@ def rope_buffers(
 ) -> tuple[dict[str, np.ndarray], Doubles, Doubles]:
     """The inputs, x as the rotation sees it, and the rows of the table for the tokens."""
     x, weight = normal(4, tokens, heads, head_dim), normal(5, head_dim)
-    table = rotation(position + tokens, rotary_dim)
+    table = references.rotation_table(position + tokens, rotary_dim)
     buffers = {
         "x": x.astype(BF16),
         "weight": weight[: head_dim * norm].astype(BF16),
         "table": table.astype(BF16),
     }
-    return buffers, normalised(x, weight, head_dim) if norm else x, table[position:]
-
-
-def rope_error(
-    seen: Doubles, table: Doubles, rotary_dim: int, interleaved: int, norm: int
-) -> Doubles:
-    """Beside the rounding of y: a normalised head is rounded before it is rotated, and a rotation
-    adds two products in fp32."""
-    half = rotary_dim // 2
-    first = np.arange(half) * (2 if interleaved else 1)
-    second = first + (1 if interleaved else half)
-    cosine, sine = np.abs(table[:, None, :half]), np.abs(table[:, None, half:rotary_dim])
-    mass = np.abs(seen)
-    a, b = mass[..., first], mass[..., second]
-    mass[..., first], mass[..., second] = a * cosine + b * sine, b * cosine + a * sine
-    return mass * (norm * (U_BF16 + NORM) * 1.01 + 2.0**-22)
+    return buffers, normalised(x, weight, head_dim, EPS) if norm else x, table[position:]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +102,7 @@ def test_rope(
         },
         buffers,
     )  # fmt: skip
-    error = rope_error(seen, table, rotary_dim, interleaved, norm)
-    assert_close(buffers["y"], rotated(seen, table, rotary_dim, interleaved), 1.0, error)
+    assert_close(buffers["y"], references.rope(seen, table, rotary_dim, interleaved, norm))
 
 
 def append(
@@ -176,8 +131,7 @@ def append(
         new = rows[:, position : position + tokens].transpose(1, 0, 2)
         return new.astype(np.float64)
 
-    error = rope_error(seen, table, rotary_dim, 0, norm)
-    assert_close(keys(buffers["cache"]), rotated(seen, table, rotary_dim, 0), 1.0, error)
+    assert_close(keys(buffers["cache"]), references.rope(seen, table, rotary_dim, 0, norm))
     old = np.ones((capacity // 8, 8), bool)
     old.reshape(-1)[position : position + tokens] = False
     untouched = np.broadcast_to(old[None, :, None, :, None], cache.shape)
@@ -215,9 +169,7 @@ def test_glu(session: Session, n: int, rows: int, kind: int) -> None:
     gate_up = normal(7, rows, 2, n)
     buffers = {"gate_up": gate_up.astype(BF16), "y": np.full((rows, n), np.nan, BF16)}
     session.run("glu", {"n": n, "rows": rows, "kind": kind}, buffers)
-    gate, up = gate_up[:, 0], gate_up[:, 1]
-    argument = 2 * np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3) if kind else gate
-    assert_close(buffers["y"], gate / (1 + np.exp(-argument)) * up, ACTIVATION)
+    assert_close(buffers["y"], references.glu(gate_up[:, 0], gate_up[:, 1], kind))
 
 
 @pytest.mark.parametrize("n", [256, 1000, 4096])
@@ -225,7 +177,7 @@ def test_softcap(session: Session, n: int) -> None:
     x = bf16(normal(8, n) * 40)
     buffers = {"x": x.astype(BF16), "y": np.full(n, np.nan, BF16)}
     session.run("softcap", {"n": n, "cap_bits": bits(30.0)}, buffers)
-    assert_close(buffers["y"], 30 * np.tanh(x / 30), ACTIVATION)
+    assert_close(buffers["y"], references.softcap(x, 30.0))
 
 
 @settings(max_examples=15)

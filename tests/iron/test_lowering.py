@@ -131,6 +131,24 @@ def test_what_the_manifest_promises_is_pinned(design: Design, record: Any) -> No
         assert all(kernels[k.name].object == object_file(k) for k in worker.kernels)
 
 
+@pytest.mark.parametrize(("name", "alignment"), [("npu1_1col", 32), ("npu2_1col", 64)])
+def test_buffers_that_wide_loads_would_miss_are_told(name: str, alignment: int) -> None:
+    promised = manifest(find_designs()["gemm"](DEVICES[name])) | {"fifos": {}, "workers": {}}
+    text = """
+      %m = aie.tile(0, 1)
+      %t = aie.tile(0, 2)
+      %a = aie.buffer(%m) {address = 4 : i32, sym_name = "in_memory_tile"} : memref<1xi32>
+      %b = aie.buffer(%t) {address = 128 : i32, sym_name = "aligned"} : memref<1xi32>
+      %c = aie.buffer(%t) {address = 196 : i32, sym_name = "w_parameters"} : memref<1xi32>
+      %d = aie.buffer(%t) {address = 1056 : i32, sym_name = "by_32"} : memref<1xi32>
+      %e = aie.buffer(%t) {address = 2064 : i32, sym_name = "by_16"} : memref<1xi32>
+    """
+    lines = report.differences(promised, report.parse(text))
+    wrong = ["by_16"] if alignment == 32 else ["by_16", "by_32"]
+    assert [line.split()[1] for line in lines] == wrong
+    assert f"tile (0, 2): address 2064, where kernels load {alignment} bytes" in lines[0]
+
+
 # --- bodies: the recorded code, run on numbers, does what the body itself does --------------------
 class Numbers(Core):
     """Drives a body on numbers, without IRON."""

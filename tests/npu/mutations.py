@@ -2,7 +2,8 @@
 
 A change is made to a field that is in use: a stride of a dimension that the transfer has, a wrap
 that is not the outermost, a descriptor that is pushed. What a field that nothing reads holds
-changes nothing by definition.
+changes nothing by definition. Parameters of workers keep their values: host kernels stop the
+program where a promise to their compiler is broken.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.npu.design import Array, Design, End, Fifo, Layout
 from ort_aie_ep.npu.device import TILES, Tile
+from ort_aie_ep.npu.progress import statements
 from ort_aie_ep.npu.txn import (
     AddressPatch,
     BlockWrite,
@@ -166,7 +169,9 @@ def move_end(design: Design, rng: random.Random) -> str | None:
 
 def object_size(design: Design, rng: random.Random) -> str | None:
     fifo = _some_fifo(design, rng)
-    count = rng.choice([fifo.object.count // 2, fifo.object.count * 2, fifo.object.count + 4])
+    count = fifo.object.count // 2
+    if not fifo.shared:  # more room in shared memory changes nothing
+        count = rng.choice([count, fifo.object.count * 2, fifo.object.count + 4])
     fifo.object = Array(fifo.object.element, count)
     return f"objects of fifo {fifo.name} become {count} elements"
 
@@ -253,10 +258,10 @@ def channel(design: Design, rng: random.Random) -> str | None:
 
 def packet(design: Design, rng: random.Random) -> str | None:
     fifo = _some_fifo(design, rng)
-    if fifo.shared or fifo.producer.tile.kind != "shim":
+    if fifo.packet is None:  # alone on its channel: an id that the streams follow changes nothing
         return None
-    fifo.packet = 31 if fifo.packet is None else None
-    return f"fifo {fifo.name} gets packet id {fifo.packet}"
+    fifo.packet = None
+    return f"fifo {fifo.name} loses its packet id"
 
 
 def swap_inputs(design: Design, rng: random.Random) -> str | None:
@@ -295,15 +300,83 @@ def move_worker(design: Design, rng: random.Random) -> str | None:
     return f"worker {worker.name} moves to {worker.tile}"
 
 
-DESIGN_MUTATORS: list[DesignMutator] = [
-    drop_consumer, move_end, object_size, end_object, layout_stride, depth, repeat, link_order,
+def layout_order(design: Design, rng: random.Random) -> str | None:
+    ends = [
+        (fifo, end)
+        for fifo in design.fifos.values()
+        for end in (fifo.producer, *fifo.consumers)
+        if end.layout is not None and len(end.layout.dimensions) > 2
+    ]
+    if not ends:
+        return None
+    fifo, end = rng.choice(ends)
+    assert end.layout is not None
+    first, second, *rest = end.layout.dimensions
+    _replace_end(fifo, end, replace(end, layout=Layout((second, first, *rest))))
+    return f"fifo {fifo.name} at {end.tile} is walked in another order"
+
+
+def _some_statement(design: Design, kind: str, rng: random.Random) -> dict[str, Any]:
+    sequence = rng.choice(list(design.sequences.values()))
+    return rng.choice([s for s in statements(sequence.body) if kind in s])
+
+
+def transfer_offset(design: Design, rng: random.Random) -> str | None:
+    transfer = _some_statement(design, "transfer", rng)
+    transfer["offset"] = ["+", transfer["offset"], 4]
+    return f"a transfer of {transfer['transfer']} begins 4 bytes later"
+
+
+def transfer_run(design: Design, rng: random.Random) -> str | None:
+    transfer = _some_statement(design, "transfer", rng)
+    transfer["run"] = ["-", transfer["run"], 4]
+    return f"a transfer of {transfer['transfer']} has runs 4 bytes shorter"
+
+
+def transfer_stride(design: Design, rng: random.Random) -> str | None:
+    transfer = _some_statement(design, "transfer", rng)
+    if not transfer["outer"]:
+        return None
+    outer = [list(dimension) for dimension in transfer["outer"]]
+    dimension = rng.choice(outer)
+    dimension[1] = ["-", dimension[1], 4]
+    transfer["outer"] = outer
+    return f"a transfer of {transfer['transfer']} has a stride {dimension[1]}"
+
+
+def transfer_fifo(design: Design, rng: random.Random) -> str | None:
+    transfer = _some_statement(design, "transfer", rng)
+    old = transfer["transfer"]
+    others = [f for f in design.fifos if f != old and f[0] == old[0] and f in _ports(design)]
+    if not others:
+        return None
+    transfer["transfer"] = rng.choice(others)
+    return f"a transfer of {old} goes to {transfer['transfer']}"
+
+
+def _ports(design: Design) -> list[str]:
+    """Fifos that end at a shim."""
+    return [
+        f.name
+        for f in design.fifos.values()
+        if "shim" in (f.producer.tile.kind, *(end.tile.kind for end in f.consumers))
+    ]
+
+
+#: Changes that break a rule: `check` should know it.
+BREAKING: list[DesignMutator] = [
+    drop_consumer, move_end, object_size, end_object, layout_stride, depth, repeat,
     link_offset, channel, packet, swap_inputs, buffer_size, parameter, stack, move_worker,
+]  # fmt: skip
+#: Changes to designs that could be: what they mean shows in what is computed.
+REWRITING: list[DesignMutator] = [
+    layout_order, link_order, transfer_offset, transfer_run, transfer_stride, transfer_fifo,
 ]  # fmt: skip
 
 
-def mutate_design(design: Design, rng: random.Random) -> str:
+def mutate_design(design: Design, mutators: list[DesignMutator], rng: random.Random) -> str:
     """Change one thing of `design` in place; says what."""
     while True:
-        text = rng.choice(DESIGN_MUTATORS)(design, rng)
+        text = rng.choice(mutators)(design, rng)
         if text is not None:
             return text

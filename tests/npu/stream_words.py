@@ -31,9 +31,16 @@ class Words:
         dimensions: list[tuple[int, int]] | None = None,
         packet: int | None = None,
         valid: bool = True,
+        acquire: tuple[int, int] | None = None,
+        following: int | None = None,
     ) -> None:
-        """Descriptor of `words` words; `dimensions` (count, step in words), innermost first."""
+        """Descriptor of `words` words; `dimensions` (count, step in words), innermost first;
+        `acquire` (lock, signed value); `following` the next descriptor."""
         bd = [words, 0, 0, 0, 0x80000000, 2 << 24, 0, int(valid) << 25]
+        if acquire is not None:
+            bd[7] |= 1 << 12 | (acquire[1] & 0x7F) << 5 | acquire[0]
+        if following is not None:
+            bd[7] |= 1 << 26 | following << 27
         if packet is not None:
             bd[2] = 1 << 30 | packet << 19
         for i, (count, step) in enumerate(dimensions or []):
@@ -66,6 +73,9 @@ class Words:
         self.descriptor(column, number, words, dimensions=dimensions, packet=packet)
         self.patch(column, number, argument, offset)
         self.push(column, channel, number, token=token)
+
+    def mask_write(self, column: int, offset: int, value: int, mask: int) -> None:
+        self.operations.append([3, 0, column << 25 | offset, 0, value, mask, 0x1C])
 
     def wait(self, column: int, channel: tuple[str, int]) -> None:
         direction, index = channel

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +16,7 @@ from stream_words import Words
 
 from ort_aie_ep.npu.design import Acquire, Core, Design, Layout, Parameters, Release
 from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import SimulationError, StreamError
+from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
 from ort_aie_ep.npu.simulator import Machine
 
 IN, OUT = ("MM2S", 0), ("S2MM", 0)
@@ -183,7 +187,85 @@ def test_a_fifth_waiting_task_is_dropped() -> None:
         w.move(0, IN, i, 64, 0, 256 * i)
     w.move(0, OUT, 8, 384, 1, token=True)
     w.wait(0, OUT)
-    assert "waits for a token" in deadlock(w, source, target)
+    text = deadlock(w, source, target)
+    assert "waits for a token" in text
+    assert "MM2S 0 of shim tile (0, 0): its queue was full, and 1 tasks were dropped" in text
+
+
+def test_a_dropped_task_is_an_error_even_when_nobody_misses_it() -> None:
+    source, target = numbers(320), np.zeros(1280, np.uint8)
+    w = Words()
+    for i in range(6):
+        w.move(0, IN, i, 64, 0, 256 * i if i < 5 else 0)
+    w.move(0, OUT, 8, 320, 1, token=True)
+    w.wait(0, OUT)
+    text = deadlock(w, source, target)
+    assert "left work behind" in text
+    assert "1 tasks were dropped" in text
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_descriptor_waits_for_its_lock(chained: bool) -> None:
+    source, target = numbers(32), np.zeros(128, np.uint8)
+    w = Words()
+    if chained:
+        w.descriptor(0, 2, 16, following=0)
+        w.patch(0, 2, 0)
+        w.descriptor(0, 0, 16, acquire=(3, -1))
+        w.patch(0, 0, 0, 64)
+    else:
+        w.descriptor(0, 0, 32, acquire=(3, -1))
+        w.patch(0, 0, 0)
+    w.push(0, IN, 2 if chained else 0)
+    w.move(0, OUT, 1, 32, 1, token=True)
+    held = Words(operations=list(w.operations))
+    held.wait(0, OUT)
+    assert "deadlock" in deadlock(held, source, target)
+    w.write(0, 0, 0x14030, 1)
+    w.wait(0, OUT)
+    run(through_memory_tile(), w, source, target)
+    np.testing.assert_array_equal(source, target)
+
+
+def test_an_acquire_of_an_exact_value_is_refused() -> None:
+    w = Words()
+    w.descriptor(0, 0, 16, acquire=(3, 1))
+    w.patch(0, 0, 0)
+    w.push(0, IN, 0)
+    w.wait(0, OUT)
+    with pytest.raises(SimulationError, match="lock 3 at exactly 1"):
+        run(through_memory_tile(), w, numbers(16))
+
+
+def test_a_channel_is_not_reset() -> None:
+    for name_it in (0xF00, 0x1F00):  # the controller's id, as FastFlowLM and mlir-aie write it
+        w = Words()
+        w.mask_write(0, 0x1D210, 0xF00, name_it)
+        run(through_memory_tile(), w)
+    w.mask_write(0, 0x1D210, 2, 2)
+    with pytest.raises(StreamError, match="operation 1 writes 0x2 to a channel's control"):
+        run(through_memory_tile(), w)
+
+
+def test_a_worker_that_is_not_started_again_is_shown() -> None:
+    d = Design("twice", device("npu2_1col"))
+    x = d.fifo("x", "i32", 16, d.shim(0), d.core(0, 0))
+    y = d.fifo("y", "i32", 16, d.core(0, 0), d.shim(0))
+
+    def body(core: Core) -> Iterator[Any]:
+        yield Acquire("x")
+        yield Parameters()
+        yield Release("x")
+        yield Acquire("y")
+        yield Release("y")
+
+    d.worker("w", d.core(0, 0), body, inputs={"x": x}, outputs={"y": y})
+    w = Words()
+    w.move(0, IN, 0, 16, 0)
+    w.move(0, OUT, 1, 16, 1, token=True)
+    w.wait(0, OUT)
+    with pytest.raises(SimulationError, match=r"worker w waits for lock \d+ of core tile \(0, 2\)"):
+        run(d, w, numbers(16), np.zeros(64, np.uint8))
 
 
 def test_what_a_run_leaves_behind_is_an_error() -> None:
@@ -213,6 +295,13 @@ def test_bytes_outside_of_the_buffers_are_refused() -> None:
 def test_a_stream_for_another_device_is_refused() -> None:
     with pytest.raises(StreamError, match="generation 3; npu2_1col is 4"):
         run(through_memory_tile(), Words(generation=3))
+
+
+def test_a_stream_for_other_rows_is_refused() -> None:
+    words = Words().words()
+    words[1] = 2 << 8 | 1
+    with pytest.raises(StreamError, match="6 rows, 2 of memory tiles; npu2_1col has 6 and 1"):
+        Machine(through_memory_tile()).run(words, [])
 
 
 def test_a_descriptor_that_is_not_valid_is_refused() -> None:
@@ -256,3 +345,19 @@ def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
     tracks = {e["args"]["name"] for e in events if e["ph"] == "M"}
     assert "MM2S 0 of shim tile (0, 0)" in tracks
     assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
+
+
+def test_streams_that_join_at_one_port_are_refused() -> None:
+    d = Design("join", device("npu2_1col"))
+    a = d.fifo("a", "i32", 8, d.shim(0, 0), d.mem(0, channel=0), packet=1)
+    b = d.fifo("b", "i32", 8, d.shim(0, 1), d.mem(0, channel=0), packet=2)
+    d.forward(a, d.fifo("oa", "i32", 8, d.mem(0), d.shim(0, 0)))
+    d.forward(b, d.fifo("ob", "i32", 8, d.mem(0), d.shim(0, 1)))
+    with pytest.raises(DesignError, match=r"both send to S2MM 0 of mem tile \(0, 1\)"):
+        Machine(d)
+
+
+def test_without_simpy_the_message_says_what_to_install() -> None:
+    code = "import sys; sys.modules['simpy'] = None; import ort_aie_ep.npu.simulator"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'ort_aie_ep[npu]'" in done.stderr.splitlines()[-1]

@@ -111,7 +111,7 @@ struct Registry {
   ExecutorCounters closed;
 
   static Registry& OfProcess() {
-    static Registry registry;
+    static auto& registry = *new Registry();  // targets may be closed when the process ends
     return registry;
   }
 };

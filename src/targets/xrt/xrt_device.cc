@@ -3,12 +3,15 @@
 #include <xrt/experimental/xrt_system.h>
 #include <xrt/xrt_device.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <list>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "ops/error.h"
@@ -53,24 +56,27 @@ class XrtDevice final : public Device {
     return package == nullptr ? nullptr : &package->manifest;
   }
 
-  std::shared_ptr<Buffer> Allocate(size_t bytes) override { return Pool().Allocate(bytes); }
+  std::shared_ptr<Buffer> Allocate(size_t bytes) override {
+    return Watch([&] { return Pool().Allocate(bytes); });
+  }
 
   std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) override {
-    return Pool().Pin(data, bytes);
+    return Watch([&] { return Pool().Pin(data, bytes); });
   }
 
   void Run(std::string_view design, const npu::Plan& plan,
            std::span<Buffer* const> arguments) override {
     const std::lock_guard lock(mutex_);
-    Context& context = ContextOf(overlays_.Get(design));
-    try {
-      context.Run(plan, arguments);
-    } catch (const DeviceError& error) {
-      lost_ = lost_ || error.fault() == Fault::kDeviceLost;
-      // Only its end makes sure that the run no longer writes to the arguments.
-      contexts_.pop_front();
-      throw;
-    }
+    Watch([&] {
+      Context& context = ContextOf(overlays_.Get(design));
+      try {
+        context.Run(plan, arguments);
+      } catch (const DeviceError&) {
+        // Only its end makes sure that the run no longer writes to the arguments.
+        contexts_.pop_front();
+        throw;
+      }
+    });
   }
 
   void Reset() override {
@@ -89,9 +95,20 @@ class XrtDevice final : public Device {
   bool lost() const { return lost_; }
 
  private:
+  // call(), which tells if the device has gone.
+  template <typename Call>
+  std::invoke_result_t<const Call&> Watch(const Call& call) {
+    try {
+      return call();
+    } catch (const DeviceError& error) {
+      if (error.fault() == Fault::kDeviceLost) lost_ = true;
+      throw;
+    }
+  }
+
   // Of a design that decodes, if there is one: its context will be wanted.
   const Package& AnyPackage() {
-    for (const char* design : {"decode", "fused_dqp", "gemm", "flow_qkv", "dequant"}) {
+    for (const char* design : {"decode", "fused_dqp", "flow_qkv", "dequant"}) {
       if (const Package* package = overlays_.Find(design)) return *package;
     }
     return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
@@ -119,7 +136,6 @@ class XrtDevice final : public Device {
         contexts_.push_front({&package, std::make_unique<Context>(device_, package)});
         return *contexts_.front().context;
       } catch (const DeviceError& error) {
-        lost_ = lost_ || error.fault() == Fault::kDeviceLost;
         if (error.fault() != Fault::kContextRefused || contexts_.empty()) throw;
         contexts_.pop_back();
       }
@@ -164,7 +180,8 @@ std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& fo
 
 std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders) {
   static std::mutex mutex;
-  static std::map<std::vector<std::filesystem::path>, std::weak_ptr<XrtDevice>> devices;
+  static auto& devices =
+      *new std::map<std::vector<std::filesystem::path>, std::weak_ptr<XrtDevice>>();
   const std::lock_guard lock(mutex);
   std::shared_ptr<XrtDevice> device = devices[folders].lock();
   if (device == nullptr || device->lost()) {

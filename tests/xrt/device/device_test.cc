@@ -438,7 +438,7 @@ void Overlays() {
       {"of_another_xclbin", "its manifest belongs to the xclbin"},
       {"unbuilt", "the package was never built"},
       {"no_xclbin", "is no xclbin"},
-      {"renamed", "its manifest is of the design gemm"},
+      {"renamed", "its manifest is of the design fused_dqp"},
   };
   for (const auto& [name, reason] : refused) {
     const auto device = Open(name);

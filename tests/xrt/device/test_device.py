@@ -79,7 +79,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     edited(decode, folder / "unbuilt" / "decode", lambda m: m.update(uuid=None))
     shutil.copytree(decode, folder / "no_xclbin" / "decode")
     (folder / "no_xclbin" / "decode" / "overlay.xclbin").write_bytes(b"xclbin1\0" + bytes(500))
-    shutil.copytree(packages / "npu2" / "gemm", folder / "renamed" / "decode")
+    shutil.copytree(packages / "npu2" / "fused_dqp", folder / "renamed" / "decode")
     return folders
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +96,24 @@ def test_result_of_the_simulator_is_that_of_numpy() -> None:
         _, result, exact, bound = matvec(name)
         assert result.dtype == ml_dtypes.bfloat16
         assert np.all(np.abs(result.astype(np.float64) - exact) <= bound)
+
+
+def symbols(*arguments: str | Path) -> set[str]:
+    """Mangled names of what nm finds defined."""
+    done = subprocess.run(
+        ["nm", "--defined-only", *arguments], capture_output=True, text=True, check=True
+    )
+    fields = [line.split() for line in done.stdout.splitlines()]
+    return {f[2].partition("@")[0] for f in fields if len(f) == 3 and f[1] == "T"}
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm")
+def test_what_it_implements_is_in_the_real_library(program: Path) -> None:
+    real = symbols("-D", (program.parent / "xrt_library").read_text())
+    own = symbols(*(program.parent / "objects").read_text().splitlines())
+    public = {name for name in own if re.match("_ZNK?3xrt", name) and "_impl" not in name}
+    assert len(public) > 80
+    assert public <= real
 
 
 @pytest.mark.parametrize("case", CASES)

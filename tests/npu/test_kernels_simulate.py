@@ -55,6 +55,8 @@ def test_draw_writes_the_placement(tmp_path: Path) -> None:
         (["fused", "matvec"], "fused"),
         (["fused_dqp", "matvec", *SHAPE[1:], "--shape=N=100"], "N=100 must be a multiple of 32"),
         (["fused_dqp", "matvec", "--shape=N=x"], "expected NAME=VALUE"),
+        (["fused_dqp", "matvec", *SHAPE, "--shape=N=64"], "--shape N=64: N is 512 already"),
+        (["fused_dqp", "matvec", *SHAPE[1:], "--shape=N=64000000000"], "argument w would have"),
     ],
 )
 def test_mistakes_are_named(words: list[str], message: str) -> None:

@@ -7,9 +7,9 @@ constants are fitted (`fit`), none per model; docs/npu-model.md says what comes 
 
 from __future__ import annotations
 
-from ort_aie_ep.npu.performance.fit import fit, leave_one_out
-from ort_aie_ep.npu.performance.judgement import Judgement, judge
-from ort_aie_ep.npu.performance.models import MODELS
-from ort_aie_ep.npu.performance.simulation import Simulation, simulate
+from ort_aie_ep.performance.fit import fit, leave_one_out
+from ort_aie_ep.performance.judgement import Judgement, judge
+from ort_aie_ep.performance.models import MODELS
+from ort_aie_ep.performance.simulation import Simulation, simulate
 
 __all__ = ["MODELS", "Judgement", "Simulation", "fit", "judge", "leave_one_out", "simulate"]

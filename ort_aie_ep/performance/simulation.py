@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ort_aie_ep.model_shapes import Shape
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.device import device as find_device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.performance.kernels import OURS
-from ort_aie_ep.npu.performance.models import shape_of
-from ort_aie_ep.npu.performance.operators import Machine
-from ort_aie_ep.npu.performance.papers import (
+from ort_aie_ep.performance.kernels import OURS
+from ort_aie_ep.performance.models import shape_of
+from ort_aie_ep.performance.operators import Machine
+from ort_aie_ep.performance.papers import (
     CONTEXTS,
     SPEEDUPS,
     Cell,
@@ -19,8 +20,7 @@ from ort_aie_ep.npu.performance.papers import (
     cells,
     others,
 )
-from ort_aie_ep.npu.performance.phases import Timing, decode, prefill
-from ort_aie_ep.synth.shapes import Shape
+from ort_aie_ep.performance.phases import Timing, decode, prefill
 
 #: DDR read bandwidths of `WhatIf`, in bytes a second: paper 2's cap, what paper 1's FusedDQP can
 #: take, and two that only more channels can.

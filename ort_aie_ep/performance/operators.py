@@ -13,7 +13,7 @@ from typing import Literal
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.performance.kernels import (
+from ort_aie_ep.performance.kernels import (
     GEMM_COLUMNS,
     GEMM_DEPTH,
     GEMM_ROWS,
@@ -156,7 +156,7 @@ def fused_dqp(
             write=BF16 * outputs,
         ),
         Step(
-            streams=rounds * (depth * 2 * block + costs.MM2S_NEXT.value),
+            streams=rounds * (depth * 2 * block + costs.GATE_PIPELINED.value),
             kernels=rounds * depth * kernel,
             commands=(rounds - 1) * channels * TASK,
             read=rounds * cores * depth * Q4NX_BLOCK,
@@ -220,12 +220,12 @@ def rms_norm(rows: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step
     """RMSNorm of a residual sum, on one core.
 
     Residual and weight share a channel, and so do the sum and its norm; each row asks for a task of
-    each.
+    each, and the core waits for three of them to start.
     """
     return (
         Step(
             streams=rows * _stream(2 * BF16 * hidden),
-            kernels=rows * kernels.rms_norm(hidden),
+            kernels=rows * (kernels.rms_norm(hidden) + 3 * costs.GATE_PIPELINED.value),
             commands=(rows - 1) * 4 * TASK,
             read=rows * 3 * BF16 * hidden,
             write=rows * 2 * BF16 * hidden,

@@ -8,13 +8,13 @@ import pytest
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.performance import MODELS, judge, simulate
-from ort_aie_ep.npu.performance import operators as op
-from ort_aie_ep.npu.performance.fit import COSTS, Fit, fit, leave_one_out, predicted
-from ort_aie_ep.npu.performance.models import layer_projections, lm_head, shape_of, windows
-from ort_aie_ep.npu.performance.operators import Machine
-from ort_aie_ep.npu.performance.papers import CONTEXTS, ROWS, Cell, cells
-from ort_aie_ep.npu.performance.phases import decode, layer_overlays, prefill, switches_of
+from ort_aie_ep.performance import MODELS, judge, simulate
+from ort_aie_ep.performance import operators as op
+from ort_aie_ep.performance.fit import COSTS, Fit, fit, leave_one_out, predicted
+from ort_aie_ep.performance.models import layer_projections, lm_head, shape_of, windows
+from ort_aie_ep.performance.operators import Machine
+from ort_aie_ep.performance.papers import CONTEXTS, ROWS, Cell, cells
+from ort_aie_ep.performance.phases import decode, layer_overlays, prefill, switches_of
 
 CALIBRATION = {("III", "qwen3-0.6b"), ("III", "qwen3-1.7b"), ("III", "qwen3-4b"),
                ("III", "qwen3-8b"), ("1", "gemma3-1b")}  # fmt: skip
@@ -37,7 +37,7 @@ def test_at_most_four_constants_are_fitted_and_all_by_the_fit() -> None:
 
 def test_the_control_path_is_marked_as_measured_on_npu1() -> None:
     for cost in (costs.WRITE32, costs.RTP_WORD, costs.MASKWRITE, costs.BLOCKWRITE_WORD,
-                 costs.GATE_IDLE, costs.TCT_FIRST, costs.MM2S_FIRST, costs.S2MM_NEXT):  # fmt: skip
+                 costs.GATE_IDLE, costs.GATE_PIPELINED, costs.BD_SETUP):  # fmt: skip
         assert (cost.device, cost.status) == ("NPU1", "measured")
 
 

@@ -8,16 +8,16 @@ from itertools import pairwise
 from math import ceil
 from typing import Literal
 
+from ort_aie_ep.model_shapes import Shape
 from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.performance import operators as op
-from ort_aie_ep.npu.performance.models import (
+from ort_aie_ep.performance import operators as op
+from ort_aie_ep.performance.models import (
     layer_projections,
     lm_head,
     norms_of_layer,
     windows,
 )
-from ort_aie_ep.npu.performance.operators import Bound, Machine, Step
-from ort_aie_ep.synth.shapes import Shape
+from ort_aie_ep.performance.operators import Bound, Machine, Step
 
 Part = Literal[
     "projections", "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches"

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.performance.papers import Cell, cells
-from ort_aie_ep.npu.performance.simulation import Simulation
+from ort_aie_ep.performance.papers import Cell, cells
+from ort_aie_ep.performance.simulation import Simulation
 
 _YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)}
 

@@ -15,10 +15,10 @@ from math import sqrt
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.costs import Cost
-from ort_aie_ep.npu.performance.models import shape_of
-from ort_aie_ep.npu.performance.operators import Machine
-from ort_aie_ep.npu.performance.papers import Cell, cells
-from ort_aie_ep.npu.performance.phases import decode, prefill
+from ort_aie_ep.performance.models import shape_of
+from ort_aie_ep.performance.operators import Machine
+from ort_aie_ep.performance.papers import Cell, cells
+from ort_aie_ep.performance.phases import decode, prefill
 
 #: Where each field of `Fit` is committed.
 COSTS: dict[str, Cost] = {

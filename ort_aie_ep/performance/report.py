@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.performance.judgement import Judgement
-from ort_aie_ep.npu.performance.phases import Part
-from ort_aie_ep.npu.performance.simulation import Point, Simulation
+from ort_aie_ep.performance.judgement import Judgement
+from ort_aie_ep.performance.phases import Part
+from ort_aie_ep.performance.simulation import Point, Simulation
 
 _DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _PREFILL_PARTS: tuple[Part, ...] = (

@@ -10,13 +10,13 @@ import numpy as np
 
 from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.costs import Cost
-from ort_aie_ep.npu.performance import operators as op
-from ort_aie_ep.npu.performance.fit import Fit, LeftOut, fit, leave_one_out, predicted
-from ort_aie_ep.npu.performance.kernels import OURS, PUBLISHED
-from ort_aie_ep.npu.performance.models import layer_projections, shape_of, windows
-from ort_aie_ep.npu.performance.operators import Machine
-from ort_aie_ep.npu.performance.papers import BARE_GEMM, CONTEXTS, Cell, Phase, cells
-from ort_aie_ep.npu.performance.simulation import machine
+from ort_aie_ep.performance import operators as op
+from ort_aie_ep.performance.fit import Fit, LeftOut, fit, leave_one_out, predicted
+from ort_aie_ep.performance.kernels import OURS, PUBLISHED
+from ort_aie_ep.performance.models import layer_projections, shape_of, windows
+from ort_aie_ep.performance.operators import Machine
+from ort_aie_ep.performance.papers import BARE_GEMM, CONTEXTS, Cell, Phase, cells
+from ort_aie_ep.performance.simulation import machine
 
 DECODE_MEDIAN, DECODE_WORST, PREFILL_SLOPE = 0.10, 0.35, 0.30
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ort_aie_ep.model_shapes import SHAPES, Shape
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.synth.shapes import SHAPES, Shape
 
 #: Names in `SHAPES` with a graph that the designs cover. Windows are those of the published
 #: config.json (Gemma3-1B: 512); paper 2 writes 1024 for both sizes.

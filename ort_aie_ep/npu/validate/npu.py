@@ -1,0 +1,273 @@
+"""An NPU through pyxrt, XRT's Python binding: contexts, buffers, runs with bounded waits.
+
+Only what the binding had before 2.25 too is used, positionally: names of parameters came with
+that. Whatever fails is a Fault with its kind; nothing here waits without a limit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.npu.package import KERNEL, Package
+
+#: Milliseconds; the driver's watchdog ends a run after 2 s.
+WAIT = 2500
+OPCODE = 3  # a transaction stream
+FIRST_BUFFER = 3  # arguments 0 to 2 of the kernel: opcode, instructions, their count
+MAX_BUFFERS = 5
+# Of amdxdna's tables, and of older user space ("RyzenAI-npu4").
+_GENERATIONS = {
+    3: ("phoenix", "hawk", "npu1"),
+    4: ("strix", "krackan", "gorgon", "npu2", "npu3", "npu4", "npu5", "npu6"),
+}
+_PCI_GENERATIONS = {0x1502: 3, 0x17F0: 4}
+
+HOW_TO_GET_PYXRT = (
+    "pyxrt, XRT's Python binding, is not in this Python. Debian (sid), Ubuntu (26.04 and later): "
+    "apt install python3-xrt libxrt-npu2; Fedora: dnf install python3-xrt xrt; AMD's own packages: "
+    "source /opt/xilinx/xrt/setup.sh. It is built for the distribution's python3: use that one (a "
+    "venv with --system-site-packages)"
+)
+
+
+class Fault(AieError):
+    """What a device, its driver or the binding did not do. `kind` is for programs: "binding",
+    "no device", "context", "allocation", "timeout", "state" or "run"."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a report must say of a device; an empty string is what could not be found out."""
+
+    name: str  # XRT's, such as "NPU Strix"
+    address: str  # PCI
+    generation: int  # as in manifests; 0 is unknown
+    clock_mhz: int  # at rest, 0 is unknown
+    xrt: str
+    xrt_hash: str
+    driver: str
+    firmware: str
+    kernel: str  # of Linux
+    python: str
+
+
+def load_binding() -> ModuleType:
+    """The module pyxrt. Raises Fault that says how to get it."""
+    try:
+        return importlib.import_module("pyxrt")
+    except ImportError as error:
+        raise Fault("binding", f"{HOW_TO_GET_PYXRT}. ({error})") from error
+
+
+class Npu:
+    """The first device that XRT lists and that is an NPU. Raises Fault without one."""
+
+    def __init__(self, pyxrt: ModuleType, sys: Path = Path("/sys")) -> None:
+        self.pyxrt = pyxrt
+        count = _call("no device", "enumerate_devices", pyxrt.enumerate_devices)
+        found = []
+        for index in range(count):
+            device = _call("no device", f"device({index})", pyxrt.device, index)
+            self.device, self.identity = device, _identify(pyxrt, device, sys)
+            if self.identity.generation:
+                return
+            found.append(self.identity.name or "one without a name")
+        raise Fault(
+            "no device",
+            f"XRT lists {', '.join(found)}, none of which is known as an NPU"
+            if found
+            else "XRT lists no device; `ort-aie doctor` shows where the chain breaks "
+            "(driver, /dev/accel/accel0 and its permissions, libxrt-npu2, locked memory)",
+        )
+
+    def clock_hz(self) -> float:
+        """The array's clock just now, or 0.0 if XRT does not say."""
+        text = _info(self.pyxrt, self.device, "max_clock_frequency_mhz")
+        return float(text) * 1e6 if text.isdecimal() else 0.0
+
+    def open(self, package: Package) -> Context:
+        """A hardware context of its own for a package. Raises Fault."""
+        return Context(self, package)
+
+
+class Context:
+    """A package on the device."""
+
+    def __init__(self, npu: Npu, package: Package) -> None:
+        self.npu = npu
+        pyxrt = npu.pyxrt
+        path = str(package.overlay)
+        xclbin = _call("context", f"reading {path}", pyxrt.xclbin, path)
+        names = [k.get_name() for k in _call("context", "its kernels", xclbin.get_kernels)]
+        wanted = next((name for name in names if name.startswith(KERNEL)), None)
+        if wanted is None:
+            raise Fault(
+                "context", f"{path} has no kernel {KERNEL}; it has {', '.join(names) or 'none'}"
+            )
+        uuid = _call("context", f"registering {path}", npu.device.register_xclbin, xclbin)
+        # Kept: the kernel lives no longer than they do in some versions.
+        self._xclbin, self._uuid = xclbin, uuid
+        self._context = _call(
+            "context", f"a hardware context for {path} (are all columns busy?)",
+            pyxrt.hw_context, npu.device, uuid,
+        )  # fmt: skip
+        self.kernel = _call("context", f"kernel {wanted}", pyxrt.kernel, self._context, wanted)
+
+    def buffer(self, index: int, data: NDArray[Any]) -> Buffer:
+        """Buffer argument `index` (0 to 4) with the bytes of `data`, on the device."""
+        return Buffer(self, FIRST_BUFFER + index, self.npu.pyxrt.bo.host_only, data)
+
+    def program(self, words: NDArray[np.uint32], buffers: Sequence[Buffer]) -> Program:
+        """A stream that can be run many times."""
+        return Program(self, words, buffers)
+
+
+class Buffer:
+    """Memory of the device for kernel argument `argument`; a host copy goes over by sync."""
+
+    def __init__(self, context: Context, argument: int, flags: Any, data: NDArray[Any]) -> None:
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self._pyxrt = context.npu.pyxrt
+        self._bytes, self._shape, self._dtype = raw.size, data.shape, data.dtype
+        group = _call("allocation", "group_id", context.kernel.group_id, argument)
+        size = max(raw.size, 4)  # an argument of no bytes still needs an address
+        self.bo = _call(
+            "allocation", f"a buffer of {size} bytes (is locked memory unlimited?)",
+            self._pyxrt.bo, context.npu.device, size, flags, group,
+        )  # fmt: skip
+        self.write(data)
+
+    def write(self, data: NDArray[Any]) -> None:
+        """Replace the contents, on the host and on the device."""
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if raw.size:
+            _call("run", "bo.write", self.bo.write, raw, 0)
+        self._sync("XCL_BO_SYNC_BO_TO_DEVICE")
+
+    def read(self) -> NDArray[Any]:
+        """What the device has, in the shape and dtype of what was put there."""
+        self._sync("XCL_BO_SYNC_BO_FROM_DEVICE")
+        if not self._bytes:
+            return np.zeros(self._shape, self._dtype)
+        raw = np.asarray(_call("run", "bo.read", self.bo.read, self._bytes, 0))
+        return raw.view(np.uint8).view(self._dtype).reshape(self._shape)
+
+    def _sync(self, direction: str) -> None:
+        way = getattr(self._pyxrt.xclBOSyncDirection, direction)
+        _call("run", "bo.sync", self.bo.sync, way)
+
+
+class Program:
+    """Instruction words on the device, and a run object for them."""
+
+    def __init__(
+        self, context: Context, words: NDArray[np.uint32], buffers: Sequence[Buffer]
+    ) -> None:
+        if len(buffers) > MAX_BUFFERS:
+            raise Fault("run", f"{len(buffers)} buffers; the kernel takes {MAX_BUFFERS}")
+        pyxrt = context.npu.pyxrt
+        self._pyxrt = pyxrt
+        self._instructions = Buffer(context, 1, pyxrt.bo.cacheable, words)
+        self._buffers = list(buffers)  # alive as long as the run is
+        self._run = _call("run", "run(kernel)", pyxrt.run, context.kernel)
+        arguments = [OPCODE, self._instructions.bo, len(words), *(b.bo for b in buffers)]
+        for index, value in enumerate(arguments):
+            _call("run", f"set_arg {index}", self._run.set_arg, index, value)
+
+    def __call__(self) -> float:
+        """Run once: seconds from the start to the end of the wait. Raises Fault.
+
+        After a Fault the context is of no more use: the run may still be going on.
+        """
+        start = perf_counter()
+        _call("run", "run.start", self._run.start)
+        state = _call("run", "run.wait", self._run.wait, WAIT)
+        seconds = perf_counter() - start
+        states = self._pyxrt.ert_cmd_state
+        if state != states.ERT_CMD_STATE_COMPLETED:
+            timeout = state == states.ERT_CMD_STATE_TIMEOUT
+            raise Fault(
+                "timeout" if timeout else "state",
+                f"the run did not end within {WAIT / 1000} s" if timeout
+                else f"the run ended in state {state.name}",
+            )  # fmt: skip
+        return seconds
+
+
+# --- who it is ------------------------------------------------------------------------------------
+def _identify(pyxrt: ModuleType, device: Any, sys: Path) -> Identity:
+    name, address = _info(pyxrt, device, "name"), _info(pyxrt, device, "bdf")
+    clock = _info(pyxrt, device, "max_clock_frequency_mhz")
+    # XRT's own versions, as JSON (core/common/sysinfo.cpp).
+    host = _json(_info(pyxrt, device, "host"))
+    pci = sys / "bus" / "pci" / "devices" / address
+    return Identity(
+        name=name,
+        address=address,
+        generation=_generation(name, _text(pci / "device") if address else ""),
+        clock_mhz=int(clock) if clock.isdecimal() else 0,
+        xrt=str(host.get("version", "")),
+        xrt_hash=str(host.get("hash", "")),
+        driver=_text(sys / "module" / "amdxdna" / "version"),
+        firmware=_text(pci / "fw_version") if address else "",  # amdxdna_sysfs.c
+        kernel=platform.release(),
+        python=platform.python_version(),
+    )
+
+
+def _generation(name: str, pci_id: str) -> int:
+    for generation, words in _GENERATIONS.items():
+        if any(word in name.lower() for word in words):
+            return generation
+    try:
+        return _PCI_GENERATIONS.get(int(pci_id, 16), 0)
+    except ValueError:
+        return 0
+
+
+def _info(pyxrt: ModuleType, device: Any, key: str) -> str:
+    """A property of the device as text, or an empty one: reports do without."""
+    try:
+        return str(device.get_info(getattr(pyxrt.xrt_info_device, key)))
+    except Exception:  # XRT throws for what a driver does not tell
+        return ""
+
+
+def _json(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _call(kind: str, what: str, function: Any, *arguments: Any) -> Any:
+    """A call into the binding. Whatever it raises becomes a Fault: pybind11 turns exceptions of
+    C++ into RuntimeError, MemoryError and others, and calls that do not fit into TypeError."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise Fault(kind, f"{what}: {type(error).__name__}: {error}") from error

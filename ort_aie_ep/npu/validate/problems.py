@@ -1,0 +1,413 @@
+"""A sequence's shape with inputs, and what numpy says of its outputs.
+
+`shapes(manifest, device, sequence)` gives the shapes that `ort-aie validate` runs: small ones
+first, at the edges that the designs' tests know, then those of a layer of a model of 10^9 weights
+(Llama 3.2 1B: hidden size 2048, 32 heads of 64 with 8 for keys and values, 8192 between).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ort_aie_ep import q4nx
+from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.sequence import evaluate
+from ort_aie_ep.npu.validate import references as ref
+from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
+
+EPS = 1e-6
+CHUNK = 4096  # elements of K or V that the attention designs fetch at a time
+GARBAGE = 3.0e30  # in keys that nobody may look at
+
+Buffers = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A part of a result: `got` and the reference, of one shape."""
+
+    name: str
+    got: Doubles
+    reference: Reference
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A call of `sequence`: `buffers` by argument; `judge` takes them after the run.
+
+    Outputs hold NaN before the run, so that what nobody wrote is seen.
+    """
+
+    sequence: str
+    parameters: dict[str, int]
+    buffers: Buffers
+    judge: Callable[[Mapping[str, NDArray[Any]]], list[Output]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A problem that has not been made yet; `typical` is of a layer, else small."""
+
+    parameters: dict[str, int]
+    typical: bool
+    make: Callable[[], Problem]
+
+
+def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[Shape]:
+    """The shapes to run of a sequence of a package, small ones first; empty if it is unknown."""
+    described = manifest["sequences"][sequence]
+    make = _KNOWN.get((sequence, "prompt" in described["parameters"]))
+    if make is None:
+        return []
+    places = {a["name"]: a["bytes"] for a in described["arguments"]}
+    context = _Context(device, places)
+    return [
+        Shape(parameters, typical, lambda p=parameters: make[1](context, p))  # type: ignore[misc]
+        for typical, each in ((False, make[0][0]), (True, make[0][1]))
+        for parameters in each(device)
+    ]
+
+
+@dataclass(frozen=True)
+class _Context:
+    device: Device
+    places: dict[str, Any]  # bytes of each argument, as the manifest has them
+
+    def size(self, argument: str, parameters: Mapping[str, int]) -> int:
+        """Bytes that an argument needs, rounded up to what the design touches."""
+        return evaluate(self.places[argument], parameters)
+
+
+def _rng(parameters: Mapping[str, int]) -> np.random.Generator:
+    return np.random.default_rng([abs(value) for value in parameters.values()])
+
+
+def _nan(*shape: int) -> NDArray[Any]:
+    return np.full(shape, np.nan, BF16)
+
+
+def _doubles(values: NDArray[Any]) -> Doubles:
+    with np.errstate(invalid="ignore"):  # NaN, of what nobody wrote
+        return values.astype(np.float64)
+
+
+# --- projections ----------------------------------------------------------------------------------
+def _matvec(context: _Context, p: dict[str, int]) -> Problem:
+    n, k, rng = p["N"], p["K"], _rng(p)
+    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(BF16)
+    mins = (-8 * _doubles(scales) * rng.uniform(0.8, 1.2, scales.shape)).astype(BF16)
+    x = rng.standard_normal(k).astype(BF16)
+    bias = rng.standard_normal(n * p["bias"]).astype(BF16)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        w = _doubles(codes) * np.repeat(_doubles(scales), 32, 1)
+        w += np.repeat(_doubles(mins), 32, 1)
+        added = _doubles(bias) if p["bias"] else 0.0
+        return [
+            Output("y", _doubles(after["y"]), ref.matvec(w, _doubles(x), added, p["activation"]))
+        ]
+
+    blocks = q4nx.pack(codes, scales, mins)
+    return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": _nan(n)}, judge)
+
+
+def _matvec_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Iterator[dict[str, int]]]:
+    def each(device: Device) -> Iterator[dict[str, int]]:
+        for n, k, bias, activation in shapes:
+            yield {"N": n, "K": k, "bias": bias, "activation": activation}
+
+    return each
+
+
+def _dequant(context: _Context, p: dict[str, int]) -> Problem:
+    count = p["blocks"]
+    blocks = q4nx.quantize(_rng(p).standard_normal((32 * count, 256)).astype(np.float32))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        # scale * code is exact in float32 (8 and 4 significant bits), so that numpy and the kernel
+        # both round the sum to float32 and that to bfloat16: the same bits.
+        exact = _doubles(ref.gemm_order(q4nx.dequantize(blocks, 32 * count, 256)))
+        got = _doubles(after["b"]).reshape(exact.shape)
+        return [Output("b", got, Reference(exact, np.zeros_like(exact)))]
+
+    return Problem("dequant", p, {"w": blocks, "b": _nan(count, 8192)}, judge)
+
+
+def _dequant_of(*counts: int) -> Callable[[Device], Iterator[dict[str, int]]]:
+    return lambda device: iter([{"blocks": count} for count in counts])
+
+
+def _gemm(context: _Context, p: dict[str, int]) -> Problem:
+    m, k, n, rng = p["M"], p["K"], p["N"], _rng(p)
+    rows = max(m, 64)
+    a = rng.standard_normal((rows, k)).astype(BF16)
+    w = rng.standard_normal((n, k)).astype(BF16)
+    output = "f32" if context.size("c", p) == rows * n * 4 else "bf16"
+    c = np.full((rows, n), np.nan, np.float32) if output == "f32" else _nan(rows, n)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        expected = ref.product(_doubles(a[:m]), _doubles(w), context.device.architecture, output)
+        return [Output("c", _doubles(after["c"][:m]), expected)]
+
+    return Problem("gemm", p, {"a": a, "b": ref.gemm_order(w), "c": c}, judge)
+
+
+def _gemm_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Iterator[dict[str, int]]]:
+    return lambda device: iter([{"M": m, "K": k, "N": n} for m, k, n in shapes])
+
+
+# --- attention ------------------------------------------------------------------------------------
+def _flow_kv(context: _Context, p: dict[str, int]) -> Problem:
+    rng, group = _rng(p), p["heads"] // p["kv_heads"]
+    keys, head_dim = p["context"], p["head_dim"]
+    first = max(0, keys - p["window"]) if p["window"] else 0
+    q = bf16(rng.standard_normal((p["heads"], head_dim)) * 2)
+    k, v = bf16(rng.standard_normal((2, p["kv_heads"], keys, head_dim)))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        each = [
+            ref.flow_kv(q[h], k[h // group, first:], v[h // group, first:])
+            for h in range(p["heads"])
+        ]
+        return [Output("o", _doubles(after["o"]), _stacked(each))]
+
+    buffers = {
+        "q": q.astype(BF16),
+        "k": ref.in_cache(k, p["capacity"], first, GARBAGE),
+        "v": ref.in_cache(v, p["capacity"], first, GARBAGE),
+        "o": _nan(*q.shape),
+    }
+    return Problem("attention", p, buffers, judge)
+
+
+def _flow_kv_of(*shapes: tuple[int, int, int, int, int]) -> Callable[[Device], Any]:
+    def each(device: Device) -> Iterator[dict[str, int]]:
+        for heads, kv_heads, head_dim, context, window in shapes:
+            chunk = CHUNK // head_dim
+            yield {
+                "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "context": context,
+                "capacity": -(-context // chunk) * chunk, "window": window,
+                "scale_bits": bits(head_dim**-0.5), "softcap_bits": 0,
+            }  # fmt: skip
+
+    return each
+
+
+def _flow_qkv(context: _Context, p: dict[str, int]) -> Problem:
+    rng, group = _rng(p), p["heads"] // p["kv_heads"]
+    prompt, head_dim, total = p["prompt"], p["head_dim"], p["past"] + p["prompt"]
+    # The sequence's own rounding of prompts is in the size of its argument.
+    tokens = context.size("q", p) // (p["heads"] * head_dim * 2)
+    q = bf16(rng.standard_normal((tokens, p["heads"], head_dim)))
+    k, v = bf16(rng.standard_normal((2, p["kv_heads"], total, head_dim)))
+    seen = ref.attended(prompt, p["past"], p["window"], bool(p["causal"]))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        each = [
+            ref.flow_qkv(q[:prompt, h], k[h // group], v[h // group], seen)
+            for h in range(p["heads"])
+        ]
+        expected = _stacked(each, axis=1)
+        return [Output("o", _doubles(after["o"][:prompt]), expected)]
+
+    buffers = {
+        "q": q.astype(BF16),
+        "k": ref.in_cache(k, p["capacity"]),
+        "v": ref.in_cache(v, p["capacity"]),
+        "o": _nan(*q.shape),
+    }
+    return Problem("attention", p, buffers, judge)
+
+
+def _flow_qkv_of(*shapes: tuple[int, int, int, int, int, int]) -> Callable[[Device], Any]:
+    def each(device: Device) -> Iterator[dict[str, int]]:
+        for heads, kv_heads, head_dim, prompt, past, window in shapes:
+            chunk = CHUNK // head_dim
+            yield {
+                "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "prompt": prompt,
+                "past": past, "capacity": -(-(past + prompt) // chunk) * chunk, "window": window,
+                "causal": 1, "scale_bits": bits(head_dim**-0.5), "softcap_bits": 0,
+            }  # fmt: skip
+
+    return each
+
+
+def _stacked(each: list[Reference], axis: int = 0) -> Reference:
+    return Reference(
+        np.stack([r.exact for r in each], axis), np.stack([r.tolerance for r in each], axis)
+    )
+
+
+# --- vector operators -----------------------------------------------------------------------------
+def _rms_norm(context: _Context, p: dict[str, int]) -> Problem:
+    n, rows, residual, rng = p["n"], p["rows"], p["residual"], _rng(p)
+    padded = -(-n // 128) * 128
+    x, other, weight = np.zeros((rows, padded)), np.zeros((rows, padded)), np.zeros(padded)
+    x[:, :n], other[:, :n] = bf16(rng.standard_normal((2, rows, n)))
+    weight[:n] = bf16(rng.uniform(0.5, 1.5, n))
+    total = bf16(x + residual * other)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        outputs = [
+            Output("y", _doubles(after["y"]),
+                   ref.rounded(ref.normalised(total, weight, n, EPS), ref.NORM)),
+        ]  # fmt: skip
+        if residual:
+            exactly = Reference(total, np.zeros_like(total))
+            outputs.append(Output("sum", _doubles(after["sum"]), exactly))
+        return outputs
+
+    buffers = {
+        "x": x.astype(BF16), "residual": other[: rows * residual].astype(BF16),
+        "weight": weight.astype(BF16), "sum": _nan(rows * residual, padded),
+        "y": _nan(rows, padded),
+    }  # fmt: skip
+    return Problem("rms_norm", p, buffers, judge)
+
+
+def _rms_norm_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Any]:
+    return lambda device: iter(
+        [{"n": n, "rows": r, "residual": e, "eps_bits": bits(EPS)} for n, r, e in shapes]
+    )
+
+
+def _heads(p: dict[str, int], count: int) -> tuple[Buffers, Doubles, Doubles]:
+    """Inputs of a rotation, the heads as it sees them, and the table's rows for the tokens."""
+    rng, tokens, head_dim = _rng(p), p["tokens"], p["head_dim"]
+    x, weight = (
+        bf16(rng.standard_normal((tokens, count, head_dim))),
+        rng.uniform(0.5, 1.5, head_dim),
+    )
+    weight = bf16(weight)
+    table = ref.rotation_table(p["position"] + tokens, p["rotary_dim"])
+    buffers: Buffers = {
+        "x": x.astype(BF16), "weight": weight[: head_dim * p["norm"]].astype(BF16),
+        "table": table.astype(BF16),
+    }  # fmt: skip
+    seen = ref.normalised(x, weight, head_dim, EPS) if p["norm"] else x
+    return buffers, seen, table[p["position"] :]
+
+
+def _rope(context: _Context, p: dict[str, int]) -> Problem:
+    buffers, seen, table = _heads(p, p["heads"])
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        expected = ref.rope(seen, table, p["rotary_dim"], p["interleaved"], p["norm"])
+        return [Output("y", _doubles(after["y"]), expected)]
+
+    return Problem("rope", p, buffers | {"y": _nan(*seen.shape)}, judge)
+
+
+def _append(context: _Context, p: dict[str, int]) -> Problem:
+    buffers, seen, table = _heads(p, p["kv_heads"])
+    new = slice(p["position"], p["position"] + p["tokens"])
+    before = bf16(_rng(p).standard_normal((p["kv_heads"], p["capacity"], p["head_dim"])))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        blocks = _doubles(after["cache"])
+        rows = blocks.transpose(0, 1, 3, 2, 4).reshape(before.shape)
+        expected = ref.rope(seen, table, p["rotary_dim"], p["interleaved"], p["norm"])
+        old = np.ones(p["capacity"], bool)
+        old[new] = False
+        untouched = Reference(before[:, old], np.zeros_like(before[:, old]))
+        return [
+            Output("new keys", rows[:, new].transpose(1, 0, 2), expected),
+            Output("other keys", rows[:, old], untouched),
+        ]
+
+    cache = ref.in_cache(before, p["capacity"])
+    return Problem("append", p, buffers | {"cache": cache}, judge)
+
+
+def _rope_of(count: str, *shapes: tuple[int, int, int, int, int]) -> Callable[[Device], Any]:
+    def each(device: Device) -> Iterator[dict[str, int]]:
+        for heads, tokens, head_dim, norm, position in shapes:
+            values = {
+                count: heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": head_dim,
+                "interleaved": 0, "norm": norm, "eps_bits": bits(EPS), "position": position,
+            }  # fmt: skip
+            if count == "kv_heads":
+                values["capacity"] = ((position + tokens) // 64 + 1) * 64  # with old keys behind
+            yield values
+
+    return each
+
+
+def _glu(context: _Context, p: dict[str, int]) -> Problem:
+    gate_up = bf16(_rng(p).standard_normal((p["rows"], 2, p["n"])))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        expected = ref.glu(gate_up[:, 0], gate_up[:, 1], p["kind"])
+        return [Output("y", _doubles(after["y"]), expected)]
+
+    buffers = {"gate_up": gate_up.astype(BF16), "y": _nan(p["rows"], p["n"])}
+    return Problem("glu", p, buffers, judge)
+
+
+def _glu_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Any]:
+    return lambda device: iter([{"n": n, "rows": rows, "kind": kind} for n, rows, kind in shapes])
+
+
+def _softcap(context: _Context, p: dict[str, int]) -> Problem:
+    x = bf16(_rng(p).standard_normal(p["n"]) * 40)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        return [Output("y", _doubles(after["y"]), ref.softcap(x, 30.0))]
+
+    return Problem("softcap", p, {"x": x.astype(BF16), "y": _nan(p["n"])}, judge)
+
+
+def _softcap_of(*sizes: int) -> Callable[[Device], Any]:
+    return lambda device: iter([{"n": n, "cap_bits": bits(30.0)} for n in sizes])
+
+
+#: (sequence, whether it takes a prompt): ((small shapes, typical shapes), the problem of one).
+_KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any]], Any]] = {
+    ("matvec", False): (
+        (_matvec_of((128, 256, 0, 0), (544, 256, 1, 0), (512, 768, 1, 1)),
+         _matvec_of((2048, 2048, 0, 0), (3072, 2048, 0, 0), (16384, 2048, 0, 0),
+                    (2048, 8192, 0, 0))),
+        _matvec,
+    ),
+    ("dequant", False): ((_dequant_of(4, 5, 37), _dequant_of(512, 2048)), _dequant),
+    ("gemm", False): (
+        (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),
+         _gemm_of((128, 2048, 2048), (512, 2048, 8192))),
+        _gemm,
+    ),
+    ("attention", False): (
+        (_flow_kv_of((4, 2, 64, 1, 0), (4, 2, 64, 65, 0), (9, 1, 256, 33, 20), (24, 6, 128, 70, 0)),
+         _flow_kv_of((32, 8, 64, 1024, 0), (32, 8, 64, 4096, 0))),
+        _flow_kv,
+    ),
+    ("attention", True): (
+        (_flow_qkv_of((4, 4, 64, 1, 0, 0), (8, 8, 64, 33, 37, 0), (7, 1, 128, 45, 3, 0),
+                      (4, 2, 128, 70, 20, 16)),
+         _flow_qkv_of((32, 8, 64, 128, 0, 0), (32, 8, 64, 512, 512, 0))),
+        _flow_qkv,
+    ),
+    ("rms_norm", False): (
+        (_rms_norm_of((128, 1, 0), (200, 3, 1)), _rms_norm_of((2048, 1, 1), (2048, 128, 1))),
+        _rms_norm,
+    ),
+    ("rope", False): (
+        (_rope_of("heads", (4, 1, 64, 0, 5), (9, 3, 64, 1, 2)),
+         _rope_of("heads", (32, 1, 64, 0, 1000), (32, 128, 64, 0, 0))),
+        _rope,
+    ),
+    ("append", False): (
+        (_rope_of("kv_heads", (4, 1, 64, 0, 5), (2, 5, 128, 1, 8)),
+         _rope_of("kv_heads", (8, 1, 64, 0, 1000), (8, 128, 64, 0, 0))),
+        _append,
+    ),
+    ("glu", False): (
+        (_glu_of((256, 1, 0), (700, 3, 1)), _glu_of((8192, 1, 0), (8192, 32, 0))), _glu,
+    ),
+    ("softcap", False): ((_softcap_of(256, 1000), _softcap_of(16384)), _softcap),
+}  # fmt: skip

@@ -1,0 +1,319 @@
+"""`ort-aie validate`: every design of a folder of packages on an NPU, judged by numpy."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from ort_aie_ep import __version__, _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.npu import costs
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import Device
+from ort_aie_ep.npu.device import device as find_device
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.package import MANIFEST, Package, PackageError, read_package
+from ort_aie_ep.npu.session import Session
+from ort_aie_ep.npu.validate.control import Measurement, measure
+from ort_aie_ep.npu.validate.npu import Context, Fault, Identity, Npu, load_binding
+from ort_aie_ep.npu.validate.problems import Output, Problem, Shape, shapes
+
+FORMAT = 1
+RUNS, QUICK_RUNS = 9, 3
+#: A design whose runs end badly this often is not tried any further.
+MAX_FAULTS = 3
+#: Seconds of the device that are simulated, which takes some ten thousand times as long.
+MAX_SIMULATED = 1e-3
+
+Outcome = Literal["passed", "wrong", "refused", "fault"]
+MakeDesign = Callable[[str, Device], Design]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An output against numpy. `worst` is the largest error, `of_tolerance` the largest share that
+    an error has of its tolerance (infinite for a wrong value where none is allowed)."""
+
+    output: str
+    elements: int
+    wrong: int
+    worst: float
+    of_tolerance: float
+    tolerance: float  # of the element with the largest share
+    example: str  # the first wrong element, or nothing
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sequence with a shape. Seconds are those of all runs that the shape takes together.
+
+    `predicted` is the schedule's estimate, by which sequences are divided into runs, `simulated`
+    the simulator's (None: too long, or the package has another version of the design), both
+    without the dispatch; `measured` is the median from start to completion, `spread` the distance
+    of the quartiles.
+    """
+
+    sequence: str
+    shape: dict[str, int]
+    outcome: Outcome
+    reason: str = ""
+    differences: tuple[Difference, ...] = ()
+    runs: int = 0
+    repetitions: int = 0
+    measured: float | None = None
+    spread: float | None = None
+    predicted: float | None = None
+    simulated: float | None = None
+
+
+@dataclass
+class DesignResult:
+    """A package: why it was refused, or its cases."""
+
+    package: str
+    design: str = ""
+    device: str = ""
+    uuid: str | None = None
+    toolchain: Mapping[str, str] | None = None
+    refused: str = ""
+    cases: list[Case] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran and everything was right."""
+        ran = not self.refused and bool(self.cases)
+        return ran and all(case.outcome == "passed" for case in self.cases)
+
+
+@dataclass
+class Report:
+    """What was found. `problem` is why there was no device to run on."""
+
+    made: str
+    library: str
+    problem: str = ""
+    device: Identity | None = None
+    designs: list[DesignResult] = field(default_factory=list)
+    control: list[Measurement] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every package ran and everything was right."""
+        return not self.problem and bool(self.designs) and all(d.passed for d in self.designs)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return {"format": FORMAT, "passed": self.passed} | asdict(self)
+
+
+def validate(
+    folder: Path,
+    *,
+    quick: bool = False,
+    make_design: MakeDesign | None = None,
+    load: Callable[[], ModuleType] = load_binding,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Run the package in `folder`, or all those in folders of it.
+
+    `quick` leaves out the shapes of a layer and the simulations. With `make_design`, the cases are
+    simulated too, as far as the package's design is still the library's. `progress` gets a line
+    for each thing that begins. Raises AieError where there is no package; everything else is
+    in the report.
+    """
+    folders = _package_folders(folder)
+    report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
+    try:
+        npu = Npu(load())
+    except Fault as fault:
+        report.problem = str(fault)
+        return report
+    report.device = npu.identity
+    packages = []
+    for each in folders:
+        result = DesignResult(str(each))
+        report.designs.append(result)
+        try:
+            package = _read(each, npu.identity, result)
+        except PackageError as error:
+            result.refused = str(error)
+            continue
+        packages.append(package)
+        _run_package(npu, package, result, quick, make_design, progress)
+    if packages:
+        progress("control path")
+        report.control = measure(npu, packages, quick)
+    return report
+
+
+def _package_folders(folder: Path) -> list[Path]:
+    if (folder / MANIFEST).is_file():
+        return [folder]
+    found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise AieError(
+            f"{folder} is no design package and holds none (a folder with overlay.xclbin and "
+            f"{MANIFEST}); build one with: ort-aie kernels build all --out {folder}"
+        )
+    return found
+
+
+def _read(folder: Path, identity: Identity, result: DesignResult) -> Package:
+    package = read_package(folder)
+    content = package.manifest
+    result.design, result.device = content["name"], content["device"]
+    result.uuid, result.toolchain = content["uuid"], content["toolchain"]
+    if content["generation"] != identity.generation:
+        raise PackageError(
+            f"built for {content['device']} (generation {content['generation']}), and this is "
+            f"{identity.name} (generation {identity.generation}): it would run, complete and give "
+            f"zeros; build all designs with: ort-aie kernels build all --device "
+            f"{'npu1' if identity.generation == 3 else 'npu2'}"
+        )
+    return package
+
+
+def _run_package(
+    npu: Npu,
+    package: Package,
+    result: DesignResult,
+    quick: bool,
+    make_design: MakeDesign | None,
+    progress: Callable[[str], None],
+) -> None:
+    device = find_device(package.manifest["device"])
+    simulated = None if quick or make_design is None else _same_design(package, device, make_design)
+    context: Context | None = None
+    faults = 0
+    for sequence, shape in _all_shapes(package, device, result):
+        if quick and shape.typical:
+            continue
+        if faults >= MAX_FAULTS:
+            reason = f"not run: {faults} runs of this design ended badly before"
+            result.cases.append(Case(sequence, shape.parameters, "refused", reason))
+            continue
+        progress(f"{result.design} {sequence} {_render(shape.parameters)}")
+        try:
+            context = context or npu.open(package)
+            repetitions = QUICK_RUNS if quick else RUNS
+            case = run_case(context, package, shape.make(), repetitions, simulated)
+        except Fault as fault:
+            case = Case(sequence, shape.parameters, "fault", f"{fault.kind}: {fault}")
+            context, faults = None, faults + 1  # the next one gets a fresh context
+        except DesignError as error:
+            case = Case(sequence, shape.parameters, "refused", str(error))
+        result.cases.append(case)
+
+
+def _all_shapes(
+    package: Package, device: Device, result: DesignResult
+) -> Iterator[tuple[str, Shape]]:
+    """Small shapes of all sequences, then typical ones."""
+    found = {name: shapes(package.manifest, device, name) for name in package.manifest["sequences"]}
+    for name, its in found.items():
+        if not its:
+            reason = "no reference for this sequence in this version of the library"
+            result.cases.append(Case(name, {}, "refused", reason))
+    for typical in (False, True):
+        for name, its in found.items():
+            yield from ((name, shape) for shape in its if shape.typical == typical)
+
+
+def _same_design(package: Package, device: Device, make_design: MakeDesign) -> Session | None:
+    """The library's design for the simulator, unless the package has another version of it."""
+    name = package.manifest["name"]
+    try:
+        design = make_design(name, device)
+    except DesignError:
+        return None
+    ours = json.loads(json.dumps({n: s.to_json() for n, s in design.sequences.items()}))
+    return Session(design) if ours == package.manifest["sequences"] else None
+
+
+def run_case(
+    context: Context,
+    package: Package,
+    problem: Problem,
+    repetitions: int,
+    simulator: Session | None,
+) -> Case:
+    """Run a problem, judge it, then time it. Raises Fault, and DesignError for its shape."""
+    order = list(problem.buffers)
+    step = {
+        "sequence": problem.sequence,
+        "parameters": problem.parameters,
+        "arguments": {name: (index, 0) for index, name in enumerate(order)},
+    }
+    try:
+        built = _native.npu_build(json.dumps(package.manifest), [step])
+    except ValueError as error:
+        raise DesignError(str(error)) from error
+    longest = max(run["predicted_seconds"] for run in built)
+    if longest > costs.WATCHDOG_BUDGET.value:
+        raise DesignError(
+            f"a run is predicted to take {longest:.2f} s, and none above "
+            f"{costs.WATCHDOG_BUDGET.value} s is submitted (the driver's watchdog acts after 2 s)"
+        )
+    buffers = {n: context.buffer(i, a) for i, (n, a) in enumerate(problem.buffers.items())}
+    programs = [context.program(run["words"], list(buffers.values())) for run in built]
+    for program in programs:
+        program()
+    outputs = problem.judge({name: buffer.read() for name, buffer in buffers.items()})
+    differences = tuple(_difference(output) for output in outputs)
+    wrong = sum(d.wrong for d in differences)
+    # Repetitions start from what the first run left; that is the same work.
+    times = [sum(program() for program in programs) for _ in range(repetitions)]
+    predicted = sum(run["predicted_seconds"] for run in built)
+    simulated = None
+    if simulator is not None and predicted <= MAX_SIMULATED:
+        copies = {name: np.array(array) for name, array in problem.buffers.items()}
+        simulated = sum(
+            r.seconds for r in simulator.run(problem.sequence, problem.parameters, copies)
+        )
+    return Case(
+        problem.sequence, problem.parameters, "wrong" if wrong else "passed",
+        f"{wrong} elements are off by more than their tolerance" if wrong else "",
+        differences, len(programs), repetitions, statistics.median(times), _spread(times),
+        predicted, simulated,
+    )  # fmt: skip
+
+
+def _spread(times: list[float]) -> float:
+    low, _, high = statistics.quantiles(times, n=4)
+    return high - low
+
+
+def _difference(output: Output) -> Difference:
+    got, exact = output.got, output.reference.exact
+    tolerance = output.reference.tolerance
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(got - exact)
+        wrong = ~(error <= tolerance)  # NaN is wrong
+        share = np.where(error == 0, 0.0, error / tolerance)
+        share = np.where(np.isnan(share), np.inf, share)
+    at = np.unravel_index(int(np.argmax(share)), share.shape)
+    example = ""
+    if wrong.any():
+        first = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        place = ", ".join(map(str, first))
+        example = (
+            f"[{place}]: {got[first]:.6g}, expected {exact[first]:.6g} ± {tolerance[first]:.2g}"
+        )
+    finite = error[np.isfinite(error)]
+    worst = float(finite.max()) if finite.size else float("inf")
+    return Difference(
+        output.name, int(got.size), int(wrong.sum()), worst, float(share[at]),
+        float(tolerance[at]), example,
+    )  # fmt: skip
+
+
+def _render(shape: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in shape.items() if not k.endswith("_bits"))

@@ -1,0 +1,197 @@
+"""Instruction streams for measurements: operations as `npu_encode` takes them, made and rewritten.
+
+Writes go where nobody looks: a descriptor of a shim that no task is using, and parameters of a
+worker, which it reads when it is started, after its stream has written them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ort_aie_ep import _native
+from ort_aie_ep.npu import operations as op
+from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.registers import (
+    QueuePush,
+    ShimDescriptor,
+    shim_descriptor_of,
+    shim_queue_of,
+    split_address,
+)
+from ort_aie_ep.npu.txn import decode
+
+Operations = list[tuple[Any, ...]]
+Words = NDArray[np.uint32]
+
+# AM020: the descriptors of a shim, and the control register of its first receiving channel.
+_DESCRIPTORS, _DESCRIPTOR_BYTES, _CONTROL = 0x1D000, 0x20, 0x1D200
+_SPARE = 15
+_TOKEN = 1 << 31
+
+
+def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
+    """The words of a run."""
+    return _native.npu_encode(
+        manifest["generation"], manifest["rows"], manifest["columns"], operations
+    )
+
+
+def build(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> list[Words]:
+    """The runs of a sequence, its arguments in their order. Raises DesignError for the shape."""
+    names = [a["name"] for a in manifest["sequences"][sequence]["arguments"]]
+    places = {name: (index, 0) for index, name in enumerate(names)}
+    step = {"sequence": sequence, "parameters": dict(parameters), "arguments": places}
+    try:
+        runs = _native.npu_build(json.dumps(manifest), [step])
+    except ValueError as error:
+        raise DesignError(str(error)) from error
+    return [run["words"] for run in runs]
+
+
+# --- single operations ----------------------------------------------------------------------------
+def _descriptor_word(manifest: Mapping[str, Any], number: int, word: int, column: int = -1) -> int:
+    column = min(map(int, manifest["bds"])) if column < 0 else column
+    return _native.npu_register(column, 0, _DESCRIPTORS + _DESCRIPTOR_BYTES * number + 4 * word)
+
+
+def write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A write to a shim's register."""
+    return "write", _descriptor_word(manifest, _SPARE, 0), 0
+
+
+def parameter_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A write to a worker's parameters. Raises DesignError where no worker has any."""
+    for worker in manifest["workers"].values():
+        if worker["parameters"]:
+            at = _native.npu_register(worker["column"], worker["row"], worker["address"])
+            return "write", at, 0
+    raise DesignError("no worker of this design has parameters")
+
+
+def masked_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A masked write that changes no bit."""
+    column = min(map(int, manifest["bds"]))
+    return "mask_write", _native.npu_register(column, 0, _CONTROL), 0, 0
+
+
+def block_write(manifest: Mapping[str, Any], words: int) -> tuple[Any, ...]:
+    """A block write of up to 8 words to a descriptor."""
+    return "block_write", _descriptor_word(manifest, _SPARE, 0), [0] * words
+
+
+def patch(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A patch of a descriptor's address by that of argument 0."""
+    return "address_patch", _descriptor_word(manifest, _SPARE, 1), 0, 0
+
+
+# --- rewriting a stream ---------------------------------------------------------------------------
+def operations_of(words: Words) -> Operations:
+    """A stream's operations. Raises DesignError for one that our encoder does not write."""
+    return [_again(each) for each in decode(words).operations]
+
+
+def _again(each: op.Operation) -> tuple[Any, ...]:
+    match each:
+        case op.Write():
+            return "write", each.address, each.value
+        case op.BlockWrite():
+            return "block_write", each.address, list(each.words)
+        case op.MaskWrite():
+            return "mask_write", each.address, each.value, each.mask
+        case op.AddressPatch():
+            return "address_patch", each.address, each.argument, each.plus
+        case op.Wait():
+            return (
+                "wait", each.column, each.row, each.direction, each.channel, each.columns, each.rows
+            )  # fmt: skip
+    raise DesignError(f"{type(each).__name__} in a stream of this library")
+
+
+def of_column(operations: Operations, column: int) -> Operations:
+    """What concerns one column: its data alone moves, its workers alone start."""
+    kept: Operations = []
+    for each in operations:
+        if each[0] == "wait":
+            _, first, row, direction, channel, columns, rows = each
+            if first <= column < first + columns:
+                kept.append(("wait", column, row, direction, channel, 1, rows))
+        elif split_address(each[1])[0] == column:
+            kept.append(each)
+    return kept
+
+
+def with_waits(operations: Operations, count: int, delay: Operations) -> Operations:
+    """`delay` before the waits at the end, of which the first `count` stay. Tasks that nobody waits
+    for give no token; the delay must be longer than they take."""
+    waits = [each for each in operations if each[0] == "wait"]
+    awaited = {
+        (column, direction, channel)
+        for _, first, _, direction, channel, columns, _ in waits[:count]
+        for column in range(first, first + columns)
+    }
+    kept: Operations = []
+    for each in operations:
+        if each[0] == "wait":
+            continue
+        channel = shim_queue_of(each[1]) if each[0] == "write" else None
+        if channel and (channel.column, channel.direction, channel.channel) not in awaited:
+            each = ("write", each[1], each[2] & ~_TOKEN)
+        kept.append(each)
+    return [*kept, *delay, *waits[:count]]
+
+
+def split_tasks(
+    manifest: Mapping[str, Any], operations: Operations, direction: str, pieces: int
+) -> Operations:
+    """The same transfers with `pieces` tasks in the place of each of a direction's.
+
+    All but the last are a sixteenth of the transfer: so whatever waits for a later part of it waits
+    for all of the additional tasks. The stream must be of one column, with contiguous transfers of
+    a multiple of 16 words, and descriptors left over; DesignError otherwise.
+    """
+    blocks: dict[int, tuple[Any, ...]] = {}
+    patches: dict[int, tuple[Any, ...]] = {}
+    for each in operations:
+        place = shim_descriptor_of(each[1]) if each[0] in ("block_write", "address_patch") else None
+        if place is not None:
+            (blocks if each[0] == "block_write" else patches)[place[1]] = each
+    spare: Iterator[int] = (n for n in range(_SPARE + 1) if n not in blocks)
+    divided = set()
+    for each in operations:
+        channel = shim_queue_of(each[1]) if each[0] == "write" else None
+        if channel is not None and channel.direction == direction:
+            divided.add(QueuePush.from_word(each[2]).descriptor)
+    made: Operations = []
+    for each in operations:
+        place = shim_descriptor_of(each[1]) if each[0] in ("block_write", "address_patch") else None
+        if place is not None and place[1] in divided:
+            continue
+        channel = shim_queue_of(each[1]) if each[0] == "write" else None
+        if channel is None or channel.direction != direction:
+            made.append(each)
+            continue
+        number = QueuePush.from_word(each[2]).descriptor
+        words, address = list(blocks[number][2]), patches[number]
+        length = words[0]
+        if ShimDescriptor.from_words(words).dimensions != ((length, 4),) or length % 16:
+            raise DesignError(f"descriptor {number} of the stream is not 16 equal runs")
+        part = length // 16
+        for piece in range(pieces):
+            own = number if piece == 0 else next(spare, None)
+            if own is None:
+                raise DesignError("the stream leaves too few descriptors")
+            last = piece == pieces - 1
+            words[0] = length - piece * part if last else part
+            column = channel.column
+            made += [
+                ("block_write", _descriptor_word(manifest, own, 0, column), list(words)),
+                ("address_patch", _descriptor_word(manifest, own, 1, column), address[2],
+                 address[3] + 4 * part * piece),
+                ("write", each[1], own | (each[2] & _TOKEN if last else 0)),
+            ]  # fmt: skip
+    return made

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The real XRT of Debian sid, with the libc that it needs, where there is no NPU: loading, the
+# message, and the host in its place. Nothing is left out: a package without the xrt target fails.
+set -euo pipefail
+python="$(pwd)/$VENV/bin/python"
+library=$(cd / && "$python" -c 'import ort_aie_ep; print(ort_aie_ep.library_path())')
+if [ ! -f "$(dirname "$library")/libort_aie_xrt.so" ]; then
+  echo "the installed package has no libort_aie_xrt.so: it was built without XRT's headers" >&2
+  exit 1
+fi
+echo "== XRT without an NPU: $("$python" tests/xrt/real_xrt/private_root.py)"
+env -u ORT_AIE_SKIP_REAL_XRT "$python" -m pytest -q tests/xrt/real_xrt

@@ -1,0 +1,19 @@
+// Opens the xrt target with the options of the command line, in JSON, as the core library does, and
+// says what came of it.
+#include <cstdlib>
+#include <iostream>
+
+namespace ort_aie {
+class Target;
+}
+
+extern "C" const ort_aie::Target* ort_aie_open_target(const char* options_json, char** error);
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  char* error = nullptr;
+  const ort_aie::Target* target = ort_aie_open_target(argv[1], &error);
+  std::cout << (target != nullptr ? "opened" : "refused") << "\n";
+  if (error != nullptr) std::cout << "error: " << error << "\n";
+  std::free(error);
+}

@@ -1,0 +1,162 @@
+"""Debian sid's XRT in a folder of its own, with the libc that it needs, and programs started in it.
+
+`python private_root.py` makes it and prints where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+APT_HEADERS = Path(__file__).resolve().parents[3] / "cmake" / "apt_headers.sh"
+SKIP = "ORT_AIE_SKIP_REAL_XRT"
+MINIMUM = "1:2.25"
+
+# Variables that would show a program in the root other libraries, or another XRT.
+STRANGERS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "XILINX_XRT", "XRT_INI_PATH")
+
+
+class NoPrivateRoot(Exception):
+    """XRT cannot be had here."""
+
+
+@dataclass(frozen=True)
+class PrivateRoot:
+    """`folder` has usr/lib as Debian lays it out: XRT finds its plugin relative to itself.
+
+    `include` has XRT's headers.
+    """
+
+    folder: Path
+    include: Path
+
+    @property
+    def libraries(self) -> Path:
+        """The folder of all libraries: libc, libstdc++, XRT, its NPU plugin."""
+        return self._only("usr/lib/*/libxrt_coreutil.so.2").parent
+
+    @property
+    def loader(self) -> Path:
+        """The ELF interpreter that belongs to the root's libc."""
+        return self._only("usr/lib/*/ld-linux-*.so.*")
+
+    def build(self, source: Path, program: Path, libraries: Iterable[Path] = ()) -> Path:
+        """Compiles a C++ `source` with XRT's headers; returns `program`."""
+        wanted = [*libraries, self.libraries / "libxrt_coreutil.so.2"]
+        command: list[str | Path] = ["c++", "-std=c++20", "-Wall", "-Wextra", "-Werror"]
+        command += ["-isystem", self.include, source, *wanted, "-o", program]
+        # The compiler's own libc is older than the one that these libraries want.
+        subprocess.run([*command, "-Wl,--allow-shlib-undefined"], check=True)
+        return program
+
+    def run(
+        self,
+        program: Path,
+        *arguments: str | Path,
+        libraries: Iterable[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        name: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs `program` with this root's libc and XRT, and with more folders of `libraries`.
+
+        `name` is the path it takes itself to have been started by. Every function that a library
+        wants of another is looked up at its start: one that is missing ends the program.
+        """
+        path = ":".join(map(str, [self.libraries, *libraries]))
+        command = [self.loader, "--argv0", name or program, "--library-path", path, program]
+        inherited = {k: v for k, v in os.environ.items() if k not in STRANGERS}
+        return subprocess.run(
+            list(map(str, [*command, *arguments])),
+            env={**inherited, "LD_BIND_NOW": "1", **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def run_python(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs this Python, with the packages of its environment, in the root."""
+        # What Python's modules need besides is where the machine's own loader finds it.
+        binary = Path(sys.executable).resolve()
+        return self.run(binary, *arguments, environment=environment, name=sys.executable)
+
+    def _only(self, pattern: str) -> Path:
+        found = sorted(self.folder.glob(pattern))
+        if not found:
+            raise NoPrivateRoot(f"{self.folder} has no {pattern}; remove the folder and try again")
+        return found[0]
+
+
+def cache_folder() -> Path:
+    """Where a build keeps its downloads too (cmake/Downloads.cmake)."""
+    if given := os.environ.get("ORT_AIE_CACHE_DIR"):
+        return Path(given).absolute()
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "ort_aie_ep"
+
+
+@functools.cache
+def private_root() -> PrivateRoot:
+    """The root, which is made at first and kept: later calls need no network.
+
+    Raises:
+        NoPrivateRoot: apt cannot get the packages; what it says, and how to do without.
+    """
+    cache = cache_folder()
+    headers = sorted(cache.glob("libxrt-dev-*")) or _packages(cache, "libxrt-dev")
+    roots = sorted(cache.glob("xrt-root-*"))
+    if not roots:
+        packages = _packages(cache, "--with-dependencies", "libxrt2", "libxrt-npu2")
+        roots = [_merge(packages, cache / packages[0].name.replace("libxrt2", "xrt-root", 1))]
+    return PrivateRoot(roots[-1], headers[-1] / "usr/include")
+
+
+def _packages(cache: Path, *words: str) -> list[Path]:
+    options = [word for word in words if word.startswith("--")]
+    names = [word for word in words if word not in options]
+    done = subprocess.run(
+        ["bash", str(APT_HEADERS), *options, str(cache), MINIMUM, *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
+        raise NoPrivateRoot(
+            f"cannot get {', '.join(names)}: {reason}\nThese tests need Debian sid's (or Ubuntu's "
+            f"newest) XRT, by apt and over the network at the first time. {SKIP}=1 leaves them out."
+        )
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def _merge(packages: Iterable[Path], root: Path) -> Path:
+    """Copies the libraries of all `packages` into `root`, which exists complete or not at all."""
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix=".merging-") as beside:
+        new = Path(beside) / "root"
+        for package in packages:
+            for folder in sorted(package.glob("usr/lib*")):
+                to = new / folder.relative_to(package)
+                shutil.copytree(folder, to, symlinks=True, dirs_exist_ok=True)
+        try:
+            new.rename(root)
+        except OSError:
+            # Whoever comes second finds the first one's folder, and it has the same content.
+            if not root.is_dir():
+                raise
+    return root
+
+
+if __name__ == "__main__":
+    try:
+        print(private_root().folder)
+    except NoPrivateRoot as error:
+        sys.exit(f"error: {error}")

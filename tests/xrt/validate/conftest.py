@@ -1,0 +1,49 @@
+"""Packages for the recorder, and shorter streams than a host's clock needs."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.npu.design import Design
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.package import manifest, write_package
+from ort_aie_ep.npu.validate import control
+
+TOOLS = {"mlir_aie": "1.4.4", "peano": "19.0"}
+
+
+@dataclass
+class Site:
+    """A folder of packages and the designs that the recorder finds under their UUIDs."""
+
+    folder: Path
+    designs: dict[str, Design] = field(default_factory=dict)
+
+    def add(self, name: str, on: str = "npu2_2col") -> Path:
+        made = make_design(name, device(on))
+        its = uuid.UUID(int=len(self.designs) + 1)
+        xclbin = self.folder / "aie.xclbin"
+        # The head of an axlf: magic, and the UUID at byte 416 (xclbin.h).
+        xclbin.write_bytes(b"xclbin2\0" + bytes(408) + its.bytes + bytes(64))
+        self.designs[str(its)] = made
+        content = manifest(made, toolchain=TOOLS, uuid=str(its))
+        return write_package(self.folder / "overlays" / f"{name}_{on}", content, xclbin).folder
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator's clock is exact: differences need not be large. 400 writes are 40,000 cycles,
+    more than an object takes."""
+    monkeypatch.setattr(control, "FEW", 20)
+    monkeypatch.setattr(control, "MANY", 400)
+    monkeypatch.setattr(control, "QUICK_REPETITIONS", 3)

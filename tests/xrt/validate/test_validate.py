@@ -1,0 +1,333 @@
+"""`ort-aie validate` against a recorder of pyxrt, whose device is the simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import TOOLS, Site
+from pyxrt_recorder import Recorder
+from pyxrt_signatures import SIGNATURES, bind
+from typer.testing import CliRunner
+
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.cli import app
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.package import manifest
+from ort_aie_ep.npu.validate import Report, validate
+from ort_aie_ep.npu.validate import npu as npu_module
+from ort_aie_ep.npu.validate import session as session_module
+from ort_aie_ep.npu.validate.report import render, write
+
+
+@pytest.fixture
+def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Report, Recorder]]:
+    def validated(
+        folder: Path | None = None, quick: bool = True, control: bool = False, **options: Any
+    ) -> tuple[Report, Recorder]:
+        recorder = Recorder(site.designs, **options)
+        monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
+        if not control:
+            monkeypatch.setattr(session_module, "measure", lambda *_: [])
+        report = validate(
+            folder or site.folder / "overlays", quick=quick, make_design=make_design,
+            load=lambda: recorder,  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        return report, recorder
+
+    return validated
+
+
+# --- results --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "on", "sequences"),
+    [
+        ("fused_dqp", "npu2_2col", {"matvec"}),
+        ("fused_dqp", "npu1", {"matvec"}),
+        ("dequant", "npu1_1col", {"dequant"}),
+        ("gemm", "npu2_2col", {"gemm"}),
+        ("flow_kv", "npu2_2col", {"attention"}),
+        ("flow_qkv", "npu2_2col", {"attention"}),
+        ("vector_ops", "npu2_2col", {"rms_norm", "rope", "append", "glu", "softcap"}),
+    ],
+)
+def test_every_sequence_of_a_design_is_judged(
+    site: Site, run: Any, name: str, on: str, sequences: set[str]
+) -> None:
+    site.add(name, on)
+    report, _ = run(names=("NPU Phoenix",) if on.startswith("npu1") else ("NPU Krackan 1",))
+    (design,) = report.designs
+    assert report.passed, render(report)
+    assert {case.sequence for case in design.cases} == sequences
+    for case in design.cases:
+        assert case.differences
+        assert all(d.wrong == 0 and d.of_tolerance <= 1 for d in case.differences)
+        assert all(d.elements > 0 for d in case.differences)
+
+
+def test_decode_overlay_has_the_references_of_all_its_sequences(site: Site, run: Any) -> None:
+    site.add("decode", "npu2")
+    report, _ = run()
+    assert report.passed, render(report)
+    assert len({case.sequence for case in report.designs[0].cases}) == 7
+
+
+def test_times_stand_beside_the_predicted_ones(
+    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        session_module, "shapes", lambda *a: [s for s in _shapes(*a) if not s.typical]
+    )
+    site.add("fused_dqp")
+    report, _ = run(quick=False)
+    for case in report.designs[0].cases:
+        # The recorder's device is the simulator, after a dispatch.
+        assert case.measured == pytest.approx(case.simulated + 213e-6, rel=0.02)
+        assert case.predicted > 0
+        assert case.repetitions == 9
+
+
+_shapes = session_module.shapes
+
+
+def test_typical_shapes_come_after_all_small_ones(site: Site, run: Any) -> None:
+    site.add("vector_ops")
+    report, _ = run(quick=False)
+    cases = [(case.sequence, dict(case.shape)) for case in report.designs[0].cases]
+    content = manifest(make_design("vector_ops", device("npu2_2col")))
+    typical = [
+        (name, shape.parameters)
+        for name in content["sequences"]
+        for shape in _shapes(content, device("npu2_2col"), name)
+        if shape.typical
+    ]
+    assert report.passed, render(report)
+    assert cases[-len(typical) :] == typical
+
+
+def test_report_names_device_and_versions(site: Site, run: Any, tmp_path: Path) -> None:
+    site.add("dequant")
+    report, _ = run()
+    write(report, tmp_path / "report.json")
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["passed"] is True
+    assert content["device"]["name"] == "NPU Strix"
+    assert (content["device"]["xrt"], content["device"]["xrt_hash"]) == ("2.25.0", "abc")
+    assert content["designs"][0]["toolchain"] == TOOLS
+    assert content["designs"][0]["cases"][0]["differences"][0]["tolerance"] == 0
+    assert not list(tmp_path.glob(".report*"))
+
+
+def test_driver_and_firmware_are_those_of_sysfs(site: Site, tmp_path: Path) -> None:
+    pci = tmp_path / "bus/pci/devices/0000:c5:00.1"
+    (tmp_path / "module/amdxdna").mkdir(parents=True)
+    pci.mkdir(parents=True)
+    (tmp_path / "module/amdxdna/version").write_text("2.25.0_20260801\n")
+    (pci / "fw_version").write_text("1.1.2.64\n")
+    (pci / "device").write_text("0x17f0\n")
+    found = npu_module.Npu(Recorder({}, names=("a new name",)), tmp_path).identity  # type: ignore[arg-type]
+    assert (found.driver, found.firmware) == ("2.25.0_20260801", "1.1.2.64")
+    assert found.generation == 4  # by its PCI id
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+def test_a_wrong_element_is_found_and_named(site: Site, run: Any) -> None:
+    site.add("fused_dqp")
+
+    def corrupt(buffers: dict[int, np.ndarray]) -> None:
+        buffers[3].view(np.uint16)[7] ^= 0x4000  # an exponent's bit of y[7]
+
+    report, _ = run(corrupt=corrupt)
+    assert not report.passed
+    for case in report.designs[0].cases:
+        assert case.outcome == "wrong"
+        assert case.differences[0].wrong == 1
+        assert case.differences[0].example.startswith("[7]: ")
+    assert "NOT everything is right" in render(report)
+
+
+def test_an_overlay_that_gives_zeros_is_wrong(site: Site, run: Any, tmp_path: Path) -> None:
+    site.add("dequant")
+    report, _ = run(corrupt=lambda buffers: buffers[1].fill(0))
+    assert {case.outcome for case in report.designs[0].cases} == {"wrong"}
+    write(report, tmp_path / "report.json")  # infinite shares of no tolerance are null
+    difference = json.loads((tmp_path / "report.json").read_text())["designs"][0]["cases"][0]
+    assert difference["differences"][0]["of_tolerance"] is None
+
+
+def test_outputs_that_nobody_wrote_are_wrong(site: Site, run: Any) -> None:
+    site.add("vector_ops")
+    report, _ = run(corrupt=lambda buffers: [b.fill(0xFF) for b in buffers.values()])
+    assert {case.outcome for case in report.designs[0].cases} == {"wrong"}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("TIMEOUT", "timeout: the run did not end within 2.5 s"),
+     ("ERROR", "state: the run ended in state ERT_CMD_STATE_ERROR"),
+     ("ABORT", "ERT_CMD_STATE_ABORT")],
+)  # fmt: skip
+def test_a_run_that_ends_badly_is_an_entry(site: Site, run: Any, state: str, reason: str) -> None:
+    site.add("dequant")
+    waits: list[str] = []
+
+    def fail(call: str) -> str | None:
+        waits.extend([call] if call == "run.wait" else [])
+        return state if call == "run.wait" and len(waits) == 1 else None
+
+    report, recorder = run(fail=fail)
+    first, *others = report.designs[0].cases
+    assert first.outcome == "fault"
+    assert reason in first.reason
+    assert {case.outcome for case in others} == {"passed"}
+    assert recorder.calls["hw_context"] == 2, "the next case gets a fresh context"
+    assert not report.passed
+
+
+def test_a_device_that_always_fails_is_left_alone(site: Site, run: Any) -> None:
+    site.add("vector_ops")
+    report, recorder = run(fail=lambda call: "TIMEOUT" if call == "run.wait" else None)
+    outcomes = [case.outcome for case in report.designs[0].cases]
+    assert outcomes[:3] == ["fault"] * 3
+    assert set(outcomes[3:]) == {"refused"}
+    assert recorder.calls["run.wait"] == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [("hw_context", "context"), ("bo", "allocation"), ("xclbin", "context"),
+     ("run.start", "run"), ("bo.sync", "run")],
+)  # fmt: skip
+def test_what_the_binding_raises_is_an_entry(site: Site, run: Any, call: str, kind: str) -> None:
+    site.add("dequant")
+
+    def fail(name: str) -> None:
+        if name == call:
+            raise MemoryError("mmap failed")
+
+    report, _ = run(fail=fail)
+    case = report.designs[0].cases[0]
+    assert (case.outcome, case.reason[: len(kind)]) == ("fault", kind)
+    assert "MemoryError: mmap failed" in case.reason
+
+
+def test_another_devices_package_is_refused(site: Site, run: Any) -> None:
+    site.add("dequant", "npu1")
+    site.add("dequant", "npu2")
+    report, recorder = run()
+    refused, ran = report.designs
+    assert "it would run, complete and give zeros" in refused.refused
+    assert "ort-aie kernels build all --device npu2" in refused.refused
+    assert ran.passed
+    assert recorder.calls["hw_context"] == 1
+    assert not report.passed
+
+
+def test_a_corrupted_overlay_is_refused(site: Site, run: Any) -> None:
+    folder = site.add("dequant")
+    (folder / "overlay.xclbin").write_bytes(b"not one")
+    report, _ = run()
+    assert "does not start with an axlf header" in report.designs[0].refused
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [((), "XRT lists no device"), (("xilinx_u250",), "xilinx_u250, none of which is known")],
+)
+def test_no_npu_is_a_problem_of_the_report(
+    site: Site, run: Any, names: tuple[str, ...], text: str
+) -> None:
+    site.add("dequant")
+    report, _ = run(names=names)
+    assert text in report.problem
+    assert not report.passed
+    assert text in render(report)
+
+
+def test_the_npu_need_not_be_the_first_device(site: Site, run: Any) -> None:
+    site.add("dequant")
+    report, _ = run(names=("xilinx_u250", "RyzenAI-npu5"))
+    assert report.passed
+    assert report.device.name == "RyzenAI-npu5"
+
+
+def test_a_run_that_would_take_too_long_is_not_submitted(
+    site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.add("dequant")
+
+    def build(manifest_json: str, plan: Any) -> list[dict[str, Any]]:
+        return [{"words": np.zeros(4, np.uint32), "predicted_seconds": 0.6}]
+
+    monkeypatch.setattr(session_module._native, "npu_build", build)
+    report, recorder = run()
+    assert {case.outcome for case in report.designs[0].cases} == {"refused"}
+    assert "predicted to take 0.60 s" in report.designs[0].cases[0].reason
+    assert recorder.calls["run.start"] == 0
+
+
+def test_a_sequence_without_reference_is_an_entry(site: Site, run: Any) -> None:
+    folder = site.add("dequant")
+    content = json.loads((folder / "manifest.json").read_text())
+    content["sequences"]["novel"] = content["sequences"]["dequant"]
+    (folder / "manifest.json").write_text(json.dumps(content))
+    report, _ = run()
+    refused = [case for case in report.designs[0].cases if case.outcome == "refused"]
+    assert [case.sequence for case in refused] == ["novel"]
+
+
+# --- the command ----------------------------------------------------------------------------------
+def test_without_pyxrt_the_command_says_where_it_is(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyxrt", None)
+    folder = site.add("dequant")
+    out = site.folder / "report.json"
+    result = CliRunner().invoke(app, ["validate", str(folder), "--json", str(out)])
+    assert result.exit_code == 1
+    for part in ("apt install python3-xrt", "dnf install python3-xrt", "/opt/xilinx/xrt"):
+        assert part in result.output
+    assert "apt install python3-xrt" in json.loads(out.read_text())["problem"]
+
+
+@pytest.mark.parametrize(("wrong", "code"), [(False, 0), (True, 1)])
+def test_exit_code_is_the_verdict(
+    site: Site, monkeypatch: pytest.MonkeyPatch, wrong: bool, code: int
+) -> None:
+    def corrupt(buffers: dict[int, np.ndarray]) -> None:
+        if wrong and len(buffers) > 1:
+            buffers[1][0] ^= 0x40
+
+    folder = site.add("dequant")
+    recorder = Recorder(site.designs, corrupt=corrupt)
+    monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
+    monkeypatch.setitem(__import__("sys").modules, "pyxrt", recorder)
+    result = CliRunner().invoke(app, ["validate", str(folder), "--quick"])
+    assert result.exit_code == code, result.output
+
+
+def test_a_folder_without_packages_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(AieError, match="ort-aie kernels build all --out"):
+        validate(tmp_path)
+
+
+# --- the recorder itself --------------------------------------------------------------------------
+def test_calls_that_pyxrt_does_not_have_are_refused() -> None:
+    recorder = Recorder({})
+    with pytest.raises(TypeError, match="incompatible"):
+        recorder.device(index=0)  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="incompatible"):
+        bind("bo.read", (4096,), {})  # the offset has no default
+    with pytest.raises(TypeError, match="incompatible"):
+        bind("run.set_arg", (0, 2**31), {})
+    with pytest.raises(AttributeError):
+        recorder.load_xclbin  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_every_call_of_the_table_has_its_source() -> None:
+    assert all("pyxrt.cpp" in overloads.source for overloads in SIGNATURES.values())
