@@ -68,7 +68,8 @@ std::shared_ptr<const Target> AutoTarget(const NpuOptions& options, const void* 
 
 Numerics Options::NumericsFor(int64_t accuracy_level) const {
   if (numerics == NumericsOption::kAuto) {
-    return accuracy_level == 4 ? Numerics::kInt8 : Numerics::kBf16;
+    const bool has_int8 = target == nullptr || std::string_view(target->Name()) == "host";
+    return has_int8 && accuracy_level == 4 ? Numerics::kInt8 : Numerics::kBf16;
   }
   return numerics == NumericsOption::kInt8 ? Numerics::kInt8 : Numerics::kBf16;
 }

@@ -24,7 +24,8 @@ struct Options {
   std::shared_ptr<const Target> target;
   NumericsOption numerics = NumericsOption::kAuto;
 
-  // auto follows the node's accuracy_level: int8 only where the model allows it (4).
+  // auto follows the node's accuracy_level: int8 only where the model allows it (4), and on the
+  // host alone, as no other target has it.
   Numerics NumericsFor(int64_t accuracy_level) const;
 };
 
