@@ -8,8 +8,8 @@ export PYTHONSAFEPATH := 1
 OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
-# These know nothing of ONNX Runtime.
-NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/performance
+# These know nothing of ONNX Runtime, or run on the newest alone.
+NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/performance tests/xrt
 
 SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml
@@ -35,6 +35,7 @@ check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) bash tests/check_sanitizers.sh
+	VENV=$(VENV) bash tests/check_real_xrt.sh
 
 # Both doors and whole models on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready

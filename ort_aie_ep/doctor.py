@@ -24,7 +24,7 @@ _PACKAGES = {
 }
 
 # Beside the core library, and loaded by it only when an NPU is asked for.
-_XRT_TARGET = "libort_aie_xrt.so"
+XRT_TARGET = "libort_aie_xrt.so"
 
 # bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
 _RELATIVE_ERROR = 2.0**-7
@@ -82,7 +82,7 @@ def diagnose() -> Diagnosis:
 def find_xrt_target() -> Finding:
     """The library of the xrt target, if it is there and loads with the XRT that is installed."""
     try:
-        path = Path(ort_aie_ep.library_path()).with_name(_XRT_TARGET)
+        path = Path(ort_aie_ep.library_path()).with_name(XRT_TARGET)
     except AieError as error:
         return Finding("xrt target", "", str(error))
     if not path.is_file():

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ort_aie_ep import library_path
 from ort_aie_ep.compiler import REPORT
+from ort_aie_ep.doctor import XRT_TARGET
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.machine import find_npu, why_no_npu
@@ -82,7 +84,8 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     folder = find_model(path)
     model = load_model(folder.model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
-    npu = f"no xrt target in this build; {why_no_npu(find_npu()) or 'an NPU is there'}"
+    built = "" if Path(library_path()).with_name(XRT_TARGET).is_file() else "no xrt target here; "
+    npu = f"{built}{why_no_npu(find_npu()) or 'an NPU is there'}"
     nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
     if provider:
         if compiled:

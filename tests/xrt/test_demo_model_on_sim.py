@@ -1,0 +1,78 @@
+"""The demonstration model through ONNX Runtime on the modelled NPU: a long prompt, then tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import ort_aie_ep
+from ort_aie_ep import npu_counters
+
+PROMPT = 300  # FlowQKV's super-chunk is 256 queries at 64 dimensions and two queries a KV head
+TOKENS = 8
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "compiled"
+    ort_aie_ep.compile(Path(ort_aie_ep.__file__).parent / "demo_model", folder)
+    return folder
+
+
+def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> np.ndarray:
+    """(1 + len(tokens), vocabulary) float64: after the prompt, and after each of `tokens`."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(ort_aie_ep.library_path()))
+    options.add_session_config_entry("ort_aie.target", target)
+    options.add_session_config_entry("ort_aie.numerics", "bf16")
+    session = onnxruntime.InferenceSession(
+        folder / "model.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+    shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
+    cache: dict[str, Any] = {
+        i.name: np.zeros(shape, np.float32)
+        for i in session.get_inputs()
+        if i.name.startswith("past")
+    }
+    names = [o.name for o in session.get_outputs()]
+    rows, seen = [], 0
+    for ids in (prompt, *np.array(tokens)[:, None]):
+        seen += len(ids)
+        feeds = {"input_ids": ids[None], "attention_mask": np.ones((1, seen), np.int64), **cache}
+        outputs = dict(zip(names, session.run(None, feeds), strict=True))
+        rows.append(outputs["logits"][0, -1].astype(np.float64))
+        cache = {
+            n.replace("present", "past_key_values"): v
+            for n, v in outputs.items()
+            if n.startswith("present")
+        }
+    return np.array(rows)
+
+
+def test_a_long_prompt_and_tokens_are_those_of_the_host(compiled: Path) -> None:
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(10, 900, PROMPT)
+    tokens = [int(t) for t in rng.integers(10, 900, TOKENS)]
+    before = npu_counters()
+    host = logits(compiled, "host", prompt, tokens)
+    sim = logits(compiled, "sim", prompt, tokens)
+    after = npu_counters()
+    # Prompts are multiplied as bfp16, half a step of which is 2^-7 of the largest of eight. The
+    # products of a layer that follow each other (q, k, v and output, attention's two, gate and up,
+    # down) add their independent errors in squares.
+    layers = json.loads((compiled / "genai_config.json").read_text())["model"]["decoder"][
+        "num_hidden_layers"
+    ]
+    bound = 2.0**-7 * np.sqrt(6 * layers) * host.std(axis=1)
+    error = np.sqrt(((sim - host) ** 2).mean(axis=1))
+    assert (error <= bound).all(), error / bound
+    assert error.max() > 0  # another arithmetic, so not the host's
+    assert after.fallbacks == before.fallbacks
+    assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
+    assert after.runs - before.runs > (1 + TOKENS) * layers
