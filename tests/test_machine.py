@@ -16,6 +16,7 @@ import ort_aie_ep
 from ort_aie_ep import doctor, machine
 from ort_aie_ep.machine import Finding, why_no_npu
 from ort_aie_ep.npu.device import DEVICES
+from ort_aie_ep.npu.package import COSTS
 from ort_aie_ep.overlays import DESIGNS, find_overlays, overlay_folders
 
 UUID = uuid.UUID("0f51d8bc-0b4c-4b0e-9a6f-6b0c0a1d2e3f")
@@ -151,7 +152,8 @@ def package(folder: Path, name: str, device: str = "npu2", built: bool = True) -
     manifest = {
         "format": 1, "name": name, "device": device, "generation": made.generation,
         "rows": made.rows, "columns": made.columns, "kernel": "MLIR_AIE", "clock_hz": 1,
-        "ddr_bytes_per_second": 1, "fifos": {}, "workers": {}, "bds": {}, "sequences": {},
+        "ddr_bytes_per_second": 1, "ddr_write_bytes_per_second": 1,
+        "costs": dict.fromkeys(COSTS, 1), "fifos": {}, "workers": {}, "bds": {}, "sequences": {},
         "toolchain": None, "uuid": str(UUID) if built else None,
     }  # fmt: skip
     (folder / "manifest.json").write_text(json.dumps(manifest))
