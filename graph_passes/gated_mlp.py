@@ -16,7 +16,7 @@ from onnxscript.rewriter import MatchResult, RewriteRule, pattern
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, attribute, producer
 
 BECOMES = "Q4NXGatedMLP"
-COMMON = ("K", "N", "accuracy_level")  # attributes that gate and up must share
+COMMON = ("K", "N", "bits", "accuracy_level")  # attributes that gate and up must share
 
 
 class GatedMLP(pattern.RewriteRuleClassBase):
@@ -52,7 +52,8 @@ class GatedMLP(pattern.RewriteRuleClassBase):
         projections, last = [producer(gate), producer(up)], producer(product)
         for node in (*projections, *gate.consumers(), last):  # the activation reads gate alone
             self.report.fused(node, f"{DOMAIN}.{BECOMES}")
-        attributes = {name: attribute(projections[0], name, 0) for name in COMMON}
+        given = projections[0].attributes
+        attributes = {name: attribute(projections[0], name, 0) for name in COMMON if name in given}
         return getattr(op, BECOMES)(
             a,
             w_gate,

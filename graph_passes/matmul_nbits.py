@@ -1,7 +1,7 @@
-"""com.microsoft.MatMulNBits (bits 4) -> aie.Q4NXMatMul.
+"""com.microsoft.MatMulNBits (bits 4 or 2) -> aie.Q4NXMatMul.
 
 Before: MatMulNBits(A, B, scales, zero_points?, "", bias?)
-After:  Q4NXMatMul(A, W, bias?) with W (ceil(N/32), ceil(K/256), 5120) uint8
+After:  Q4NXMatMul(A, W, bias?) with W (ceil(N/32), ceil(K/256), 5120, of 2 bits 3072) uint8
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def matmul_weights(node: ir.Node) -> MatMulNBitsWeights:
     return MatMulNBitsWeights(
         attribute(node, "N", 0),
         attribute(node, "K", 0),
+        attribute(node, "bits", 4),
         attribute(node, "block_size", 0),
         b,
         scales,
@@ -74,9 +75,9 @@ class MatMulNBitsToQ4NX(NodeRule):
         if bias is not None:
             inputs.append(bias)
         return inputs, {
-            "K": weights.k,
-            "N": weights.n,
+            **weights.attributes(),
             "accuracy_level": attribute(node, "accuracy_level", 0),
-            # Without zero points each is 8, and -8 * scale is exact: minima need not be read.
+            # Without zero points each is 8 or, of 2 bits, 2, and that times -scale is exact: minima
+            # need not be read.
             "symmetric": int(weights.zero_points is None),
         }

@@ -35,22 +35,23 @@ class TiedEmbedding(NodeRule):
         if data is None or data.const_value is None:
             return "its data is not constant"
         if data.dtype != ir.DataType.UINT8:
-            return f"its data is {data.dtype}; only uint8 with packed 4-bit codes is shared"
+            return f"its data is {data.dtype}; only uint8 with packed codes is shared"
         projection = _projection(node)
         if projection is None:
             return "its weights are not tied to a MatMulNBits; the CPU EP gathers them as they are"
         reason = why_not_matmul(projection)
         if reason:
             return f"the projection that it is tied to stays on the CPU EP: {reason}"
-        if attribute(node, "bits", 4) != 4:
-            return f"its codes have {attribute(node, 'bits', 4)} bits; Q4NX holds 4"
+        weights = matmul_weights(projection)
+        bits = attribute(node, "bits", 4)
+        if bits != weights.bits:
+            return f"its codes have {bits} bits, those of the projection {weights.bits}"
         if attribute(node, "gather_axis", 0) != 0:
             return "gather_axis is not 0"
-        weights = matmul_weights(projection)
         if weights.k % weights.block_size != 0:
             # The gathered rows would hold the padding of the last block as well.
             return f"K={weights.k} is no multiple of block_size={weights.block_size}"
-        if not _is_rows(node, weights.n, weights.k // 2):
+        if not _is_rows(node, weights.n, weights.k * bits // 8):
             return f"its data is reshaped to something else than {weights.n} rows"
         return ""
 
@@ -61,8 +62,7 @@ class TiedEmbedding(NodeRule):
         assert scales.dtype is not None
         weights = matmul_weights(projection)
         return [self.packed.value(node, weights), node.inputs[1]], {
-            "K": weights.k,
-            "N": weights.n,
+            **weights.attributes(),
             "dtype": int(scales.dtype),
         }
 

@@ -1,4 +1,4 @@
-"""MatMulNBits weights as Q4NX initializers, packed only when they are written.
+"""MatMulNBits weights as Q4NX and Q2NX initializers, packed only when they are written.
 
 A tensor is packed once for each (B, scales, zero_points), whoever uses it: a tied embedding and the
 lm_head projection share one copy.
@@ -23,16 +23,23 @@ SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 @dataclass(frozen=True)
 class MatMulNBitsWeights:
-    """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size / 2) uint8,
-    scales (N, ceil(K / block_size)), zero_points packed or of the scales' type, or None (8).
+    """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size * bits / 8)
+    uint8, scales (N, ceil(K / block_size)), zero_points packed or of the scales' type, or None (8,
+    of 2 bits 2).
     """
 
     n: int
     k: int
+    bits: int
     block_size: int
     b: ir.Value
     scales: ir.Value
     zero_points: ir.Value | None
+
+    def attributes(self) -> dict[str, int]:
+        """K, N and bits, which is left out where it is 4: what an op of these weights carries."""
+        given = {"K": self.k, "N": self.n}
+        return given if self.bits == 4 else given | {"bits": self.bits}
 
     def check(self, node: str) -> None:
         """Raises AieError when a tensor's size does not fit N, K and block_size."""
@@ -44,7 +51,7 @@ class MatMulNBitsWeights:
         blocks = -(-self.k // self.block_size)
         scale_bytes = _tensor(self.scales).dtype.itemsize
         expected = {
-            "B": (self.b, self.n * blocks * self.block_size // 2),
+            "B": (self.b, self.n * blocks * self.block_size * self.bits // 8),
             "scales": (self.scales, int(self.n * blocks * scale_bytes)),
         }
         for name, (value, size) in expected.items():
@@ -57,7 +64,7 @@ class MatMulNBitsWeights:
                 )
         if self.zero_points is not None:
             size = _tensor(self.zero_points).nbytes
-            packed = self.n * -(-blocks // 2)
+            packed = self.n * -(-blocks * self.bits // 8)
             if size not in (packed, int(self.n * blocks * scale_bytes)):
                 raise AieError(
                     f"node '{node}': input zero_points '{self.zero_points.name}' has {size} "
@@ -66,8 +73,8 @@ class MatMulNBitsWeights:
                 )
 
     def pack(self) -> npt.NDArray[np.uint8]:
-        """Q4NX blocks (ceil(N / 32), ceil(K / 256), 5120), packed a range of rows at a time."""
-        blocks = np.empty(q4nx.blocks_shape(self.n, self.k), np.uint8)
+        """Blocks (`q4nx.blocks_shape`), packed a range of rows at a time."""
+        blocks = np.empty(q4nx.blocks_shape(self.n, self.k, self.bits), np.uint8)
         row_bytes = max(1, _tensor(self.b).nbytes // self.n)
         step = max(1, CHUNK_BYTES // row_bytes // q4nx.BLOCK_ROWS) * q4nx.BLOCK_ROWS
         for first in range(0, self.n, step):
@@ -81,12 +88,13 @@ class MatMulNBitsWeights:
                 self.k,
                 self.block_size,
                 _tensor(self.scales).dtype.name,
+                self.bits,
             )
         return blocks
 
 
 class PackedWeights:
-    """The Q4NX initializers of a graph, one for each set of source tensors."""
+    """The Q4NX and Q2NX initializers of a graph, one for each set of source tensors."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str | None, ...], ir.Value] = {}
@@ -100,8 +108,8 @@ class PackedWeights:
         graph = node.graph
         assert isinstance(graph, ir.Graph)
         weights.check(node.name or "")
-        name = f"{weights.b.name}_q4nx"
-        shape = ir.Shape(q4nx.blocks_shape(weights.n, weights.k))
+        name = f"{weights.b.name}_q{weights.bits}nx"
+        shape = ir.Shape(q4nx.blocks_shape(weights.n, weights.k, weights.bits))
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
         value.const_value = ir.LazyTensor(
             lambda: ir.tensor(weights.pack(), name=name),

@@ -1,16 +1,23 @@
-"""Q4NX: 4-bit weights as AMD Ryzen AI NPUs stream them (paper 1, III-A2; bytes of `.q4nx` files).
+"""Q4NX and Q2NX: weights of 4 and 2 bits in the blocks that AMD Ryzen AI NPUs stream.
 
 A weight matrix (N out-features, K in-features) is cut into blocks of 32 x 256, row-major. A block
-has 5,120 bytes:
+has 5,120 bytes with 4 bits, 3,072 with 2:
 
     bytes    0 ..  511   256 scales, bfloat16, index (k // 32) * 32 + n
     bytes  512 .. 1023   256 minima, bfloat16, same index
-    bytes 1024 .. 5119   codes: byte (n // 16) * 2048 + k * 8 + (n % 16) // 2, low nibble for even n
+    bytes 1024 .. 5119   Q4NX: codes, byte (n // 16) * 2048 + k * 8 + (n % 16) // 2, low nibble for
+                         even n
+    bytes 1024 .. 3071   Q2NX: two bit planes, byte (k // 4) * 32 + (n // 2) * 2 + plane, low nibble
+                         for even n; bit k % 4 of a nibble is bit `plane` of the code
 
 and weight(n, k) = scale * code + min. N and K are padded with scale 0, min 0 and code 0.
 
+Q4NX is the order of `.q4nx` files (paper 1, III-A2). In Q2NX a nibble is one bit of four codes, and
+those of 32 out-features stand together: the indices of lookups in a table of 16 sums of four
+activations, and of the first of two lookups that dequantise (paper 4, 4.1, the unified layout).
+
 This module is the definition, written for clarity; `ort_aie_ep._native` has the C++ twin that
-compiling and the kernels use.
+compiling and the kernels use. How many bits blocks have, their size tells.
 """
 
 from __future__ import annotations
@@ -27,50 +34,58 @@ BLOCK_ROWS = 32
 BLOCK_COLS = 256
 GROUP = 32
 BLOCK_BYTES = 5120
+BLOCK_BYTES_2 = 3072
 MINIMA_BYTES = 512
+CODES_OFFSET = 1024
 
 Array = npt.NDArray[Any]
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def blocks_shape(n: int, k: int) -> tuple[int, int, int]:
-    """Shape of the packed tensor: (ceil(n / 32), ceil(k / 256), 5120)."""
-    return -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), BLOCK_BYTES
+def blocks_shape(n: int, k: int, bits: int = 4) -> tuple[int, int, int]:
+    """Shape of the packed tensor: (ceil(n / 32), ceil(k / 256), 5120), or 3072 with 2 bits.
+
+    Raises:
+        AieError: bits are neither 4 nor 2.
+    """
+    if bits not in (2, 4):
+        raise AieError(f"bits must be 4 (Q4NX) or 2 (Q2NX), got {bits}")
+    return -(-n // BLOCK_ROWS), -(-k // BLOCK_COLS), BLOCK_BYTES if bits == 4 else BLOCK_BYTES_2
 
 
-def pack(codes: Array, scales: Array, mins: Array) -> npt.NDArray[np.uint8]:
+def pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
     """Packs quantised weights.
 
     Args:
-        codes: (N, K) uint8, each 0..15.
+        codes: (N, K) uint8, each below 2^bits.
         scales: (N, ceil(K / 32)) of any float type; becomes bfloat16, ties to even.
         mins: likewise.
+        bits: 4 or 2.
 
     Returns:
-        (ceil(N / 32), ceil(K / 256), 5120) uint8.
+        uint8 of `blocks_shape(N, K, bits)`.
 
     Raises:
         AieError: shapes, the type or the values of codes do not fit.
     """
     if codes.ndim != 2 or codes.size == 0:
         raise AieError(f"codes must be (N, K) and not empty, got shape {codes.shape}")
-    if codes.dtype != np.uint8 or codes.max() > 15:
-        raise AieError(f"codes must be uint8 in 0..15, got {codes.dtype} up to {codes.max()}")
     n, k = codes.shape
-    groups = -(-k // GROUP)
+    shape, largest, groups = blocks_shape(n, k, bits), 2**bits - 1, -(-k // GROUP)
+    if codes.dtype != np.uint8 or codes.max() > largest:
+        raise AieError(
+            f"codes must be uint8 in 0..{largest}, got {codes.dtype} up to {codes.max()}"
+        )
     for name, array in (("scales", scales), ("mins", mins)):
         if array.shape != (n, groups):
             raise AieError(f"{name} must be ({n}, {groups}), got {array.shape}")
-    rows, cols, _ = blocks_shape(n, k)
-    blocks: npt.NDArray[np.uint8] = np.empty((rows, cols, BLOCK_BYTES), np.uint8)
-    blocks[:, :, :512] = _group_bytes(scales, rows, cols)
-    blocks[:, :, 512:1024] = _group_bytes(mins, rows, cols)
+    rows, cols, _ = shape
+    blocks: npt.NDArray[np.uint8] = np.empty(shape, np.uint8)
+    blocks[:, :, :MINIMA_BYTES] = _group_bytes(scales, rows, cols)
+    blocks[:, :, MINIMA_BYTES:CODES_OFFSET] = _group_bytes(mins, rows, cols)
     padded = np.zeros((rows * BLOCK_ROWS, cols * BLOCK_COLS), np.uint8)
     padded[:n, :k] = codes
-    # (block row, half, pair of n, parity, block column, k) -> (block row, column, half, k, pair)
-    parts = padded.reshape(rows, 2, 8, 2, cols, BLOCK_COLS)
-    nibbles = parts[:, :, :, 0] | (parts[:, :, :, 1] << 4)
-    blocks[:, :, 1024:] = nibbles.transpose(0, 3, 1, 4, 2).reshape(rows, cols, -1)
+    blocks[:, :, CODES_OFFSET:] = (_nibbles if bits == 4 else _planes)(padded, rows, cols)
     return blocks
 
 
@@ -80,10 +95,11 @@ def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
     Raises:
         AieError: blocks are not the packing of an (n, k) matrix.
     """
-    if blocks.dtype != np.uint8 or blocks.shape != blocks_shape(n, k):
+    bits = 2 if blocks.shape[-1:] == (BLOCK_BYTES_2,) else 4
+    if blocks.dtype != np.uint8 or blocks.shape != blocks_shape(n, k, bits):
         raise AieError(
-            f"blocks of a ({n}, {k}) matrix must be uint8 {blocks_shape(n, k)}, "
-            f"got {blocks.dtype} {blocks.shape}"
+            f"blocks of a ({n}, {k}) matrix must be uint8 {blocks_shape(n, k)}, or "
+            f"{BLOCK_BYTES_2} of 2 bits, got {blocks.dtype} {blocks.shape}"
         )
     rows, cols, _ = blocks.shape
     groups = -(-k // GROUP)
@@ -93,10 +109,10 @@ def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
         values = values.reshape(rows, cols, 8, BLOCK_ROWS)
         return values.transpose(0, 3, 1, 2).reshape(rows * BLOCK_ROWS, cols * 8)[:n, :groups]
 
-    nibbles = blocks[:, :, 1024:].reshape(rows, cols, 2, BLOCK_COLS, 8).transpose(0, 2, 4, 1, 3)
-    parts = np.stack([nibbles & 15, nibbles >> 4], axis=3)
-    codes = parts.reshape(rows * BLOCK_ROWS, cols * BLOCK_COLS)[:n, :k]
-    return codes, group_values(blocks[:, :, :512]), group_values(blocks[:, :, 512:1024])
+    data = blocks[:, :, CODES_OFFSET:]
+    codes = (_codes_of_nibbles if bits == 4 else _codes_of_planes)(data, rows, cols)[:n, :k]
+    scales, mins = blocks[:, :, :MINIMA_BYTES], blocks[:, :, MINIMA_BYTES:CODES_OFFSET]
+    return codes, group_values(scales), group_values(mins)
 
 
 def dequantize(blocks: Array, n: int, k: int) -> npt.NDArray[np.float32]:
@@ -110,7 +126,7 @@ def dequantize(blocks: Array, n: int, k: int) -> npt.NDArray[np.float32]:
     return weights
 
 
-def quantize(weights: Array) -> npt.NDArray[np.uint8]:
+def quantize(weights: Array, bits: int = 4) -> npt.NDArray[np.uint8]:
     """Quantises (N, K) float weights, round to nearest between each group's extremes, and packs.
 
     Scale and min are rounded to bfloat16 first, so that codes fit the values that are stored.
@@ -121,7 +137,7 @@ def quantize(weights: Array) -> npt.NDArray[np.uint8]:
     if weights.ndim != 2 or weights.size == 0:
         raise AieError(f"weights must be (N, K) and not empty, got shape {weights.shape}")
     n, k = weights.shape
-    groups = -(-k // GROUP)
+    groups, largest = -(-k // GROUP), 2**bits - 1
     values = np.asarray(weights, np.float32)
     if not np.isfinite(values).all():
         raise AieError("weights hold NaN or infinities")
@@ -130,10 +146,10 @@ def quantize(weights: Array) -> npt.NDArray[np.uint8]:
     padded = padded.reshape(n, groups, GROUP)
     low, high = padded.min(axis=2), padded.max(axis=2)
     mins = low.astype(bfloat16)
-    scales = ((high - mins.astype(np.float32)) / 15).astype(bfloat16)
+    scales = ((high - mins.astype(np.float32)) / largest).astype(bfloat16)
     scale, base = (x.astype(np.float32)[:, :, None] for x in (scales, mins))
-    codes = np.round((padded - base) / np.where(scale == 0, 1, scale)).clip(0, 15)
-    return pack(codes.astype(np.uint8).reshape(n, -1)[:, :k], scales, mins)
+    codes = np.round((padded - base) / np.where(scale == 0, 1, scale)).clip(0, largest)
+    return pack(codes.astype(np.uint8).reshape(n, -1)[:, :k], scales, mins, bits)
 
 
 def _group_bytes(values: Array, rows: int, cols: int) -> Array:
@@ -142,3 +158,38 @@ def _group_bytes(values: Array, rows: int, cols: int) -> Array:
     padded[: values.shape[0], : values.shape[1]] = values.astype(bfloat16)
     ordered = padded.reshape(rows, BLOCK_ROWS, cols, 8).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(ordered).reshape(rows, cols, -1).view(np.uint8)
+
+
+def _nibbles(codes: Array, rows: int, cols: int) -> Array:
+    """Padded codes -> (block rows, block columns, 4096) bytes of Q4NX."""
+    # (block row, half, pair of n, parity, block column, k) -> (block row, column, half, k, pair)
+    parts = codes.reshape(rows, 2, 8, 2, cols, BLOCK_COLS)
+    nibbles = parts[:, :, :, 0] | (parts[:, :, :, 1] << 4)
+    return nibbles.transpose(0, 3, 1, 4, 2).reshape(rows, cols, -1)
+
+
+def _codes_of_nibbles(data: Array, rows: int, cols: int) -> Array:
+    """The inverse of `_nibbles`."""
+    nibbles = data.reshape(rows, cols, 2, BLOCK_COLS, 8).transpose(0, 2, 4, 1, 3)
+    parts = np.stack([nibbles & 15, nibbles >> 4], axis=3)
+    return parts.reshape(rows * BLOCK_ROWS, cols * BLOCK_COLS)
+
+
+def _planes(codes: Array, rows: int, cols: int) -> Array:
+    """Padded codes -> (block rows, block columns, 2048) bytes of Q2NX."""
+    bits = np.stack([codes & 1, codes >> 1])
+    # (plane, block row, pair of n, parity, block column, quad, k of it)
+    parts = bits.reshape(2, rows, 16, 2, cols, BLOCK_COLS // 4, 4)
+    # A byte's bits, lowest first: k of the quad, then parity.
+    ordered = parts.transpose(1, 4, 5, 2, 0, 3, 6)
+    planes: Array = np.packbits(ordered.reshape(rows, cols, -1), axis=2, bitorder="little")
+    return planes
+
+
+def _codes_of_planes(data: Array, rows: int, cols: int) -> Array:
+    """The inverse of `_planes`."""
+    bits = np.unpackbits(data, axis=2, bitorder="little")
+    parts = bits.reshape(rows, cols, BLOCK_COLS // 4, 16, 2, 2, 4).transpose(4, 0, 3, 5, 1, 2, 6)
+    low, high = parts.reshape(2, rows * BLOCK_ROWS, cols * BLOCK_COLS)
+    codes: Array = low | (high << 1)
+    return codes

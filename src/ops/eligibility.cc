@@ -12,7 +12,9 @@ bool IsFloatName(const std::string& type) {
 }  // namespace
 
 std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
-  if (node.bits != 4) return Concat("weights have ", node.bits, " bits; Q4NX holds 4");
+  if (node.bits != 4 && node.bits != 2) {
+    return Concat("weights have ", node.bits, " bits; Q4NX holds 4 and Q2NX 2");
+  }
   if (node.block_size == 16) {
     return "block_size is 16; Q4NX shares a scale among 32 in-features and cannot hold it";
   }

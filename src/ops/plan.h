@@ -25,20 +25,22 @@ struct KeptState {
 // What stands between the two halves of a gated MLP.
 enum class Activation { kSilu, kGeluTanh };
 
-// y (rows, n) = x (rows, k) . W^T + bias, W in Q4NX. One row is FusedDQP (paper 1, III-A); more are
-// dequantisation + GEMM (paper 2). What a model does before and after belongs to the step, because
-// it costs nothing while a row or a result is in registers and a pass over memory otherwise:
+// y (rows, n) = x (rows, k) . W^T + bias, W in Q4NX or Q2NX. One row is FusedDQP (paper 1, III-A);
+// more are dequantisation + GEMM (paper 2). What a model does before and after belongs to the step,
+// because it costs nothing while a row or a result is in registers and a pass over memory
+// otherwise:
 //   x = a, or with norm_weight the RMS norm of a, or with skip that of sum = a + skip;
 //   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
 struct MatMulStep {
-  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), 5120)
+  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(bits))
+  int64_t bits;            // 4: Q4NX, 2: Q2NX
   int64_t rows, k, n;
   const void* a;
   const void* bias;  // (n) of type, or null; null where up_weights is given
   void* y;
   DataType type;  // of a, bias, y, norm_weight, skip and sum
   Numerics numerics;
-  bool symmetric;  // every min is -8 * scale: a target need not read the minima
+  bool symmetric;  // every min is -2^(bits-1) * scale: a target need not read the minima
 
   const void* norm_weight = nullptr;  // (k), or null: no norm
   const void* skip = nullptr;         // (rows, k), or null
@@ -54,7 +56,8 @@ struct MatMulStep {
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
-  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), 5120)
+  const uint8_t* weights;  // as in MatMulStep
+  int64_t bits;
   int64_t count, k, n;
   const void* indices;
   DataType index_type;

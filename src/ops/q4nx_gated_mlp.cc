@@ -17,7 +17,7 @@ Activation ActivationNamed(const std::string& name) {
 Q4NXGatedMLP::Q4NXGatedMLP(const Q4NXMatMulAttributes& attributes, const std::string& activation,
                            const Tensor& gate, const Tensor& up, const Options& options)
     : gate_("W_gate", attributes, gate, options),
-      up_(CheckQ4NXWeights("W_up", attributes.format, attributes.k, attributes.n, up)),
+      up_(CheckQ4NXWeights("W_up", attributes.weights, up)),
       activation_(ActivationNamed(activation)) {}
 
 Plan Q4NXGatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum) const {

@@ -2,7 +2,7 @@
 // Y = activation(x . W_gate^T) * (x . W_up^T), the first half of a gated MLP; x as in
 // q4nx_matmul.h.
 //   A, norm_weight, skip, sum  as there
-//   W_gate, W_up               (ceil(N/32), ceil(K/256), 5120) uint8, constant
+//   W_gate, W_up               as W there, constant
 //   Y                          (..., N) of A's type
 // Attributes: those of Q4NXMatMul, and activation ("silu" or "gelu_tanh"). The result of each
 // product stays in float32 until Y is stored.

@@ -6,7 +6,7 @@ namespace ort_aie {
 
 Q4NXMatMul::Q4NXMatMul(const char* name, const Q4NXMatMulAttributes& attributes, const Tensor& w,
                        const Options& options)
-    : weights_(CheckQ4NXWeights(name, attributes.format, attributes.k, attributes.n, w)),
+    : weights_(CheckQ4NXWeights(name, attributes.weights, w)),
       numerics_(options.NumericsFor(attributes.accuracy_level)),
       symmetric_(attributes.symmetric == 1),
       norm_epsilon_(attributes.norm_epsilon) {}
@@ -32,6 +32,7 @@ Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   }
   MatMulStep step{};
   step.weights = weights_.blocks;
+  step.bits = weights_.bits;
   step.rows = rows;
   step.k = weights_.k;
   step.n = weights_.n;

@@ -1,15 +1,16 @@
 // aie.Q4NXMatMul(A, W, bias?, norm_weight?, skip?) -> Y, sum?: Y = x . W^T + bias, W constant in
-// Q4NX; x = A, or with norm_weight its RMS norm, or with skip as well the RMS norm of sum = A +
-// skip.
+// Q4NX or Q2NX; x = A, or with norm_weight its RMS norm, or with skip as well the RMS norm of sum =
+// A + skip.
 //   A           (..., K) float, float16 or bfloat16
-//   W           (ceil(N/32), ceil(K/256), 5120) uint8
+//   W           (ceil(N/32), ceil(K/256), 5120) uint8, or 3072 in place of 5120 with bits 2
 //   bias        (N) of A's type
 //   norm_weight (K) of A's type
 //   skip        as A; needs norm_weight
 //   Y           (..., N) of A's type
 //   sum         as A, where skip is given
-// Attributes: K, N, accuracy_level (MatMulNBits' meaning), symmetric (1: every min is -8 * scale,
-// so that the minima need not be read; default 0), norm_epsilon, format.
+// Attributes: K, N, bits (4, the default, or 2), accuracy_level (MatMulNBits' meaning), symmetric
+// (1: every min is -2^(bits-1) * scale, so that the minima need not be read; default 0),
+// norm_epsilon, format.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,8 @@
 namespace ort_aie {
 
 struct Q4NXMatMulAttributes {
-  int64_t k = 0, n = 0, accuracy_level = 0, symmetric = 0, format = 0;
+  Q4NXWeightAttributes weights;
+  int64_t accuracy_level = 0, symmetric = 0;
   float norm_epsilon = 0;
 };
 

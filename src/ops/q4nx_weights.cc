@@ -11,16 +11,18 @@ void CheckFormat(int64_t format) {
           kFormat, "; compile the model again with this version (ort-aie compile)");
 }
 
-Q4NXWeights CheckQ4NXWeights(const char* name, int64_t format, int64_t k, int64_t n,
+Q4NXWeights CheckQ4NXWeights(const char* name, const Q4NXWeightAttributes& attributes,
                              const Tensor& w) {
+  const auto& [k, n, bits, format] = attributes;
   CheckFormat(format);
   Require(k > 0 && n > 0, "attributes K and N must be positive, got K=", k, " N=", n);
+  Require(bits == 4 || bits == 2, "attribute bits must be 4 or 2, got ", bits);
   Require(static_cast<bool>(w), "input ", name, " must be a constant initializer");
-  const Shape expected = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes};
+  const Shape expected = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)};
   Require(w.type == DataType::kUint8 && w.shape == expected, "input ", name, " must be uint8 ",
-          ToString(expected), " for K=", k, " N=", n, ", got ", NameOf(w.type), " ",
-          ToString(w.shape));
-  return {w.as<uint8_t>(), k, n};
+          ToString(expected), " for K=", k, " N=", n, bits == 2 ? " bits=2" : "", ", got ",
+          NameOf(w.type), " ", ToString(w.shape));
+  return {w.as<uint8_t>(), k, n, bits};
 }
 
 }  // namespace ort_aie

@@ -1,4 +1,4 @@
-// The Q4NX weight inputs of all ops.
+// The Q4NX and Q2NX weight inputs of all ops.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,19 @@
 namespace ort_aie {
 
 struct Q4NXWeights {
-  const uint8_t* blocks = nullptr;  // (ceil(n/32), ceil(k/256), 5120), read where it lies
-  int64_t k = 0, n = 0;
+  // (ceil(n/32), ceil(k/256), 5120, or 3072 for 2 bits), read where it lies
+  const uint8_t* blocks = nullptr;
+  int64_t k = 0, n = 0, bits = 4;
 };
 
-// Throws Error when the format, K, N or the tensor do not fit together.
-Q4NXWeights CheckQ4NXWeights(const char* name, int64_t format, int64_t k, int64_t n,
+// What the attributes of a node say of its weights.
+struct Q4NXWeightAttributes {
+  int64_t k = 0, n = 0, bits = 4, format = 0;
+};
+
+// `name` is what errors call the input. Throws Error when the attributes and the tensor do not fit
+// together.
+Q4NXWeights CheckQ4NXWeights(const char* name, const Q4NXWeightAttributes& attributes,
                              const Tensor& w);
 
 }  // namespace ort_aie

@@ -9,9 +9,13 @@
 namespace ort_aie {
 namespace {
 
+Q4NXWeightAttributes ReadWeightAttributes(const NodeInfo& info) {
+  return {info.Int("K", 0), info.Int("N", 0), info.Int("bits", 4), info.Int("format", 0)};
+}
+
 Q4NXMatMulAttributes ReadAttributes(const NodeInfo& info) {
-  return {info.Int("K", 0),         info.Int("N", 0),      info.Int("accuracy_level", 0),
-          info.Int("symmetric", 0), info.Int("format", 0), info.Float("norm_epsilon", 0.0f)};
+  return {ReadWeightAttributes(info), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
+          info.Float("norm_epsilon", 0.0f)};
 }
 
 // Output `sum` exists where input skip is given.
@@ -66,7 +70,7 @@ class GatherKernel final : public Kernel {
  public:
   explicit GatherKernel(const NodeInfo& info)
       : options_(ReadOptions(info)),
-        op_({info.Int("K", 0), info.Int("N", 0), info.Int("format", 0),
+        op_({ReadWeightAttributes(info),
              FromOnnxType(static_cast<ONNXTensorElementDataType>(
                  info.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)))},
             info.ConstantInput(0)) {}

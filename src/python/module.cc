@@ -17,6 +17,7 @@
 #include "python/npu_module.h"
 #include "q4nx/pack.h"
 #include "targets/host/host_target.h"
+#include "targets/host/lookup_tables.h"
 
 namespace py = pybind11;
 
@@ -32,40 +33,45 @@ void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
   Require(actual == shape, name, " must be ", ToString(shape), ", got ", ToString(actual));
 }
 
-Array<uint8_t> EmptyBlocks(int64_t n, int64_t k) {
-  return Array<uint8_t>({q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes});
+Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
+  Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits);
+  return Array<uint8_t>({q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)});
 }
 
-void RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
+// The bits of weights, which the size of their blocks tells.
+int64_t RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
   Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
-  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes});
+  const bool two = blocks.ndim() == 3 && blocks.shape(2) == q4nx::BlockBytes(2);
+  const int64_t bits = two ? 2 : 4;
+  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)});
+  return bits;
 }
 
 Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
-                    const Array<uint16_t>& mins) {
+                    const Array<uint16_t>& mins, int64_t bits) {
   Require(codes.ndim() == 2 && codes.size() > 0, "codes must be (N, K) and not empty");
   const int64_t n = codes.shape(0), k = codes.shape(1);
   RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
   RequireShape(mins, "mins", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
-  Array<uint8_t> blocks = EmptyBlocks(n, k);
-  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.mutable_data());
+  Array<uint8_t> blocks = EmptyBlocks(n, k, bits);
+  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, bits, blocks.mutable_data());
   return blocks;
 }
 
 py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  RequireBlocks(blocks, n, k);
+  const int64_t bits = RequireBlocks(blocks, n, k);
   const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
   Array<uint8_t> codes({n, k});
   Array<uint16_t> scales({n, groups}), mins({n, groups});
-  q4nx::Unpack(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
+  q4nx::Unpack(blocks.data(), n, k, bits, codes.mutable_data(), scales.mutable_data(),
                mins.mutable_data());
   return py::make_tuple(codes, scales, mins);
 }
 
 Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  RequireBlocks(blocks, n, k);
+  const int64_t bits = RequireBlocks(blocks, n, k);
   Array<float> weights({n, k});
-  q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data());
+  q4nx::Dequantize(blocks.data(), n, k, bits, weights.mutable_data());
   return weights;
 }
 
@@ -79,20 +85,23 @@ q4nx::ScaleType ScaleTypeOf(const std::string& name) {
 // All as bytes, whatever their types: rows of the initializers as they lie in the file.
 Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& scales,
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
-                               int64_t k, int64_t block_size, const std::string& scale_type) {
+                               int64_t k, int64_t block_size, const std::string& scale_type,
+                               int64_t bits) {
+  Array<uint8_t> blocks = EmptyBlocks(rows, k, bits);
   const int64_t source_blocks = q4nx::CeilDiv(k, block_size);
+  const int64_t code_bytes = rows * q4nx::CodeBytes(bits, k, block_size);
   q4nx::MatMulNBitsRows source{};
+  source.bits = bits;
   source.scale_type = ScaleTypeOf(scale_type);
   const int64_t scale_bytes = source.scale_type == q4nx::ScaleType::kFloat32 ? 4 : 2;
-  Require(b.size() == rows * source_blocks * (block_size / 2), "B has ", b.size(),
-          " bytes, expected ", rows * source_blocks * (block_size / 2), " for ", rows,
-          " rows, K=", k, " block_size=", block_size);
+  Require(b.size() == code_bytes, "B has ", b.size(), " bytes, expected ", code_bytes, " for ",
+          rows, " rows, K=", k, " block_size=", block_size);
   Require(scales.size() == rows * source_blocks * scale_bytes, "scales have ", scales.size(),
           " bytes, expected ", rows * source_blocks * scale_bytes);
   source.b = b.data();
   source.scales = scales.data();
   if (zero_points) {
-    const int64_t packed = rows * q4nx::CeilDiv(source_blocks, 2);
+    const int64_t packed = rows * q4nx::PackedZeroPointBytes(bits, k, block_size);
     const int64_t plain = rows * source_blocks * scale_bytes;
     Require(zero_points->size() == packed || zero_points->size() == plain, "zero_points have ",
             zero_points->size(), " bytes, expected ", packed, " (packed) or ", plain, " (",
@@ -104,7 +113,6 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   source.rows = rows;
   source.k = k;
   source.block_size = block_size;
-  Array<uint8_t> blocks = EmptyBlocks(rows, k);
   uint8_t* out = blocks.mutable_data();
   const py::gil_scoped_release release;
   q4nx::PackMatMulNBits(source, out);
@@ -135,10 +143,11 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
-  RequireBlocks(blocks, n, k);
+  const int64_t bits = RequireBlocks(blocks, n, k);
   Array<float> y({rows, n});
   MatMulStep step{};
   step.weights = blocks.data();
+  step.bits = bits;
   step.rows = rows;
   step.k = k;
   step.n = n;
@@ -153,7 +162,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.norm_epsilon = 1e-5f;
   }
   if (up) {
-    RequireBlocks(*up, n, k);
+    Require(RequireBlocks(*up, n, k) == bits, "up must have as many bits as blocks");
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
@@ -258,12 +267,12 @@ PYBIND11_MODULE(_native, m) {
   m.attr("ONNXRUNTIME_HEADERS") = ORT_AIE_HEADERS;
 
   m.def("pack", &Pack, py::arg("codes").noconvert(), py::arg("scales").noconvert(),
-        py::arg("mins").noconvert());
+        py::arg("mins").noconvert(), py::arg("bits") = 4);
   m.def("unpack", &Unpack, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
   m.def("dequantize", &Dequantize, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
   m.def("pack_matmulnbits", &PackMatMulNBits, py::arg("b").noconvert(),
         py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
-        py::arg("k"), py::arg("block_size"), py::arg("scale_type"));
+        py::arg("k"), py::arg("block_size"), py::arg("scale_type"), py::arg("bits") = 4);
 
   m.def(
       "why_not_q4nx",
@@ -296,6 +305,7 @@ PYBIND11_MODULE(_native, m) {
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
+  m.def("lookup_tables_made", &host::LookupTablesMade);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
         py::arg("cache"), py::arg("isa"));

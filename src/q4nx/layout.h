@@ -1,12 +1,16 @@
-// Q4NX: 4-bit weights in blocks of 32 out-features x 256 in-features, 5,120 bytes each.
+// Q4NX and Q2NX: weights of 4 and of 2 bits in blocks of 32 out-features x 256 in-features.
 //
 //   bytes    0 ..  511   256 scales, bfloat16, index (k / 32) * 32 + n
 //   bytes  512 .. 1023   256 minima, bfloat16, same index
-//   bytes 1024 .. 5119   8,192 codes: byte (n / 16) * 2048 + k * 8 + (n % 16) / 2,
-//                        low nibble for even n
+//   bytes 1024 .. 5119   Q4NX, 5,120 bytes in all: 8,192 codes, byte (n / 16) * 2048 + k * 8 +
+//                        (n % 16) / 2, low nibble for even n
+//   bytes 1024 .. 3071   Q2NX, 3,072 bytes in all: two bit planes, byte (k / 4) * 32 + (n / 2) * 2
+//   +
+//                        plane, low nibble for even n; bit k % 4 of a nibble is that of the code
 //
-// weight(n, k) = scale * code + min. Blocks stand row-major, (N/32, K/256). This is the order in
-// shipping .q4nx files and the order AMD's open kernels read.
+// weight(n, k) = scale * code + min. Blocks stand row-major, (N/32, K/256). Q4NX is in the order of
+// shipping .q4nx files, which AMD's open kernels read. A nibble of Q2NX is one bit of four codes:
+// the index of a table with 16 entries (paper 4, 4.1).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +23,16 @@ inline constexpr int64_t kGroup = 32;       // in-features that share a scale an
 inline constexpr int64_t kGroupsPerBlock = kBlockCols / kGroup;
 inline constexpr int64_t kMinsOffset = 512;
 inline constexpr int64_t kCodesOffset = 1024;
-inline constexpr int64_t kHalfBytes = 2048;  // codes of 16 out-features
+inline constexpr int64_t kHalfBytes = 2048;  // Q4NX: codes of 16 out-features
 inline constexpr int64_t kBlockBytes = 5120;
+inline constexpr int64_t kQuad = 4;        // Q2NX: in-features of a nibble
+inline constexpr int64_t kQuadBytes = 32;  // their codes
+inline constexpr int64_t kBlockBytes2 = 3072;
+
+// bits is 4 or 2.
+constexpr int64_t BlockBytes(int64_t bits) { return bits == 2 ? kBlockBytes2 : kBlockBytes; }
+// The minima of weights without zero points are -(this) * scale.
+constexpr int64_t DefaultZeroPoint(int64_t bits) { return int64_t{1} << (bits - 1); }
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t RowBlocks(int64_t n) { return CeilDiv(n, kBlockRows); }

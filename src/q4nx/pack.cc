@@ -7,25 +7,39 @@
 namespace ort_aie::q4nx {
 namespace {
 
-struct CodePlace {
+struct Nibble {
   int64_t byte;
   int shift;
 };
 
-CodePlace PlaceOfCode(int64_t row, int64_t col) {
+Nibble PlaceOfCode(int64_t row, int64_t col) {
   return {kCodesOffset + (row / 16) * kHalfBytes + col * 8 + (row % 16) / 2,
           (row % 2 != 0) ? 4 : 0};
 }
 
-void StoreCode(uint8_t* block, int64_t row, int64_t col, uint8_t code) {
-  const CodePlace place = PlaceOfCode(row, col);
-  block[place.byte] =
-      static_cast<uint8_t>(block[place.byte] | static_cast<uint8_t>((code & 15) << place.shift));
+// Bit `plane` of four codes: of in-features 4 * (col / 4) and up.
+Nibble PlaceOfBits(int64_t row, int64_t col, int64_t plane) {
+  return {kCodesOffset + (col / kQuad) * kQuadBytes + (row / 2) * 2 + plane,
+          (row % 2 != 0) ? 4 : 0};
 }
 
-uint8_t LoadCode(const uint8_t* block, int64_t row, int64_t col) {
-  const CodePlace place = PlaceOfCode(row, col);
-  return (block[place.byte] >> place.shift) & 15;
+// Into a block whose codes are zeros.
+void StoreCode(uint8_t* block, int64_t row, int64_t col, int64_t bits, uint8_t code) {
+  const auto add = [block](Nibble place, int value) {
+    block[place.byte] = static_cast<uint8_t>(block[place.byte] | value << place.shift);
+  };
+  if (bits == 4) return add(PlaceOfCode(row, col), code & 15);
+  for (int plane = 0; plane < 2; ++plane) {
+    add(PlaceOfBits(row, col, plane), (code >> plane & 1) << (col % kQuad));
+  }
+}
+
+uint8_t LoadCode(const uint8_t* block, int64_t row, int64_t col, int64_t bits) {
+  const auto at = [block](Nibble place) { return block[place.byte] >> place.shift & 15; };
+  if (bits == 4) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
+  const int low = at(PlaceOfBits(row, col, 0)) >> (col % kQuad) & 1;
+  const int high = at(PlaceOfBits(row, col, 1)) >> (col % kQuad) & 1;
+  return static_cast<uint8_t>(low | high << 1);
 }
 
 void StoreGroup(uint8_t* block, int64_t row, int64_t group, uint16_t scale, uint16_t min) {
@@ -40,12 +54,15 @@ void LoadGroup(const uint8_t* block, int64_t row, int64_t group, uint16_t* scale
   std::memcpy(min, block + kMinsOffset + offset, 2);
 }
 
-uint8_t* BlockAt(uint8_t* blocks, int64_t k, int64_t row, int64_t col) {
-  return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * kBlockBytes;
+// The block of a weight; Byte is uint8_t or const uint8_t.
+template <typename Byte>
+Byte* BlockAt(Byte* blocks, int64_t k, int64_t bits, int64_t row, int64_t col) {
+  return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(bits);
 }
 
-const uint8_t* BlockAt(const uint8_t* blocks, int64_t k, int64_t row, int64_t col) {
-  return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * kBlockBytes;
+// Value i of a run of values of `bits` bits, the first in the low bits of a byte.
+int PackedValue(const uint8_t* packed, int64_t bits, int64_t i) {
+  return packed[i * bits / 8] >> (i * bits % 8) & ((1 << bits) - 1);
 }
 
 float LoadScale(const void* values, ScaleType type, int64_t index) {
@@ -57,71 +74,75 @@ float LoadScale(const void* values, ScaleType type, int64_t index) {
 float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64_t blocks) {
   switch (source.zero_point_kind) {
     case ZeroPoints::kNone:
-      return 8.0f;
+      break;
     case ZeroPoints::kPacked: {
-      const auto* packed = static_cast<const uint8_t*>(source.zero_points);
-      const uint8_t byte = packed[row * CeilDiv(blocks, 2) + block / 2];
-      return static_cast<float>((block % 2 != 0) ? byte >> 4 : byte & 15);
+      const auto* packed = static_cast<const uint8_t*>(source.zero_points) +
+                           row * PackedZeroPointBytes(source.bits, source.k, source.block_size);
+      return static_cast<float>(PackedValue(packed, source.bits, block));
     }
     case ZeroPoints::kScaleType:
       return LoadScale(source.zero_points, source.scale_type, row * blocks + block);
   }
-  return 8.0f;
+  return static_cast<float>(DefaultZeroPoint(source.bits));
 }
 
 }  // namespace
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          uint8_t* blocks) {
-  std::memset(blocks, 0, static_cast<size_t>(RowBlocks(n) * ColBlocks(k) * kBlockBytes));
+          int64_t bits, uint8_t* blocks) {
+  std::memset(blocks, 0, static_cast<size_t>(RowBlocks(n) * ColBlocks(k) * BlockBytes(bits)));
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t g = 0; g < groups; ++g) {
-      uint8_t* block = BlockAt(blocks, k, row, g * kGroup);
-      StoreGroup(block, r, g % kGroupsPerBlock, scales[row * groups + g], mins[row * groups + g]);
+      StoreGroup(BlockAt(blocks, k, bits, row, g * kGroup), r, g % kGroupsPerBlock,
+                 scales[row * groups + g], mins[row * groups + g]);
     }
     for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, row, col), r, col % kBlockCols, codes[row * k + col]);
+      StoreCode(BlockAt(blocks, k, bits, row, col), r, col % kBlockCols, bits,
+                codes[row * k + col]);
     }
   }
 }
 
-void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
-            uint16_t* mins) {
+void Unpack(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, uint8_t* codes,
+            uint16_t* scales, uint16_t* mins) {
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t g = 0; g < groups; ++g) {
-      LoadGroup(BlockAt(blocks, k, row, g * kGroup), r, g % kGroupsPerBlock,
+      LoadGroup(BlockAt(blocks, k, bits, row, g * kGroup), r, g % kGroupsPerBlock,
                 &scales[row * groups + g], &mins[row * groups + g]);
     }
     for (int64_t col = 0; col < k; ++col) {
-      codes[row * k + col] = LoadCode(BlockAt(blocks, k, row, col), r, col % kBlockCols);
+      codes[row * k + col] =
+          LoadCode(BlockAt(blocks, k, bits, row, col), r, col % kBlockCols, bits);
     }
   }
 }
 
-void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights) {
-  for (int64_t row = 0; row < n; ++row) {
-    const int64_t r = row % kBlockRows;
-    for (int64_t col = 0; col < k; ++col) {
-      const uint8_t* block = BlockAt(blocks, k, row, col);
-      uint16_t scale, min;
-      LoadGroup(block, r, (col % kBlockCols) / kGroup, &scale, &min);
-      const float code = LoadCode(block, r, col % kBlockCols);
-      weights[row * k + col] = Bfloat16ToFloat(scale) * code + Bfloat16ToFloat(min);
-    }
+void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, float* weights) {
+  const int64_t r = n % kBlockRows;
+  for (int64_t col = 0; col < k; ++col) {
+    const uint8_t* block = BlockAt(blocks, k, bits, n, col);
+    uint16_t scale, min;
+    LoadGroup(block, r, (col % kBlockCols) / kGroup, &scale, &min);
+    const float code = LoadCode(block, r, col % kBlockCols, bits);
+    weights[col] = Bfloat16ToFloat(scale) * code + Bfloat16ToFloat(min);
   }
+}
+
+void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, float* weights) {
+  for (int64_t row = 0; row < n; ++row) DequantizeRow(blocks, row, k, bits, weights + row * k);
 }
 
 void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
-  const int64_t k = source.k;
+  const int64_t k = source.k, bits = source.bits;
   const int64_t source_blocks = CeilDiv(k, source.block_size);
-  std::memset(blocks, 0, static_cast<size_t>(RowBlocks(source.rows) * ColBlocks(k) * kBlockBytes));
+  std::memset(blocks, 0,
+              static_cast<size_t>(RowBlocks(source.rows) * ColBlocks(k) * BlockBytes(bits)));
   for (int64_t row = 0; row < source.rows; ++row) {
     const int64_t r = row % kBlockRows;
-    const uint8_t* codes = source.b + row * source_blocks * (source.block_size / 2);
     for (int64_t s = 0; s < source_blocks; ++s) {
       const uint16_t scale =
           FloatToBfloat16(LoadScale(source.scales, source.scale_type, row * source_blocks + s));
@@ -129,13 +150,14 @@ void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
           FloatToBfloat16(-ZeroPoint(source, row, s, source_blocks) * Bfloat16ToFloat(scale));
       for (int64_t col = s * source.block_size; col < k && col < (s + 1) * source.block_size;
            col += kGroup) {
-        StoreGroup(BlockAt(blocks, k, row, col), r, (col % kBlockCols) / kGroup, scale, min);
+        StoreGroup(BlockAt(blocks, k, bits, row, col), r, (col % kBlockCols) / kGroup, scale, min);
       }
     }
-    // A source row is one run of nibbles, low first: blocks follow each other without gaps.
+    // A source row is one run of codes: blocks follow each other without gaps.
+    const uint8_t* codes = source.b + row * CodeBytes(bits, k, source.block_size);
     for (int64_t col = 0; col < k; ++col) {
-      const uint8_t code = (codes[col / 2] >> (4 * (col % 2))) & 15;
-      StoreCode(BlockAt(blocks, k, row, col), r, col % kBlockCols, code);
+      StoreCode(BlockAt(blocks, k, bits, row, col), r, col % kBlockCols, bits,
+                static_cast<uint8_t>(PackedValue(codes, bits, col)));
     }
   }
 }

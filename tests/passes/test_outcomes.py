@@ -70,7 +70,6 @@ def test_a_projection_is_replaced(
     ("options", "reason"),
     [
         ({"bits": 8}, "weights have 8 bits; Q4NX holds 4"),
-        ({"bits": 2}, "weights have 2 bits; Q4NX holds 4"),
         ({"block_size": 16}, "block_size is 16; Q4NX shares a scale among 32 in-features"),
         ({"g_idx": True}, "g_idx permutes the groups"),
         ({"as_inputs": ("proj.B",)}, "B, scales or zero_points are not constant"),

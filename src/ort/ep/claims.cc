@@ -69,8 +69,7 @@ std::string WhyNotGather(const Node& node, const Claim* tied) {
   const Tensor& data = node.input(0).initializer;
   if (!data) return "its data is not constant";
   if (data.type != DataType::kUint8) {
-    return Concat("its data is ", node.input(0).type,
-                  "; only uint8 with packed 4-bit codes is shared");
+    return Concat("its data is ", node.input(0).type, "; only uint8 with packed codes is shared");
   }
   if (tied == nullptr) {
     return "its weights are not tied to a MatMulNBits; the CPU EP gathers them as they are";
@@ -78,8 +77,9 @@ std::string WhyNotGather(const Node& node, const Claim* tied) {
   if (!tied->why_not.empty()) {
     return "the projection that it is tied to stays on the CPU EP: " + tied->why_not;
   }
-  if (node.Int("bits", 4) != 4) {
-    return Concat("its codes have ", node.Int("bits", 4), " bits; Q4NX holds 4");
+  const int64_t bits = tied->node->Int("bits", 4);
+  if (node.Int("bits", 4) != bits) {
+    return Concat("its codes have ", node.Int("bits", 4), " bits, those of the projection ", bits);
   }
   if (node.Int("gather_axis", 0) != 0) return "gather_axis is not 0";
   const int64_t n = tied->node->Int("N", 0), k = tied->node->Int("K", 0);
@@ -87,7 +87,7 @@ std::string WhyNotGather(const Node& node, const Claim* tied) {
   if (k % block_size != 0) {
     return Concat("K=", k, " is no multiple of block_size=", block_size);
   }
-  if (data.shape != Shape{n, k / 2}) {
+  if (data.shape != Shape{n, k * bits / 8}) {
     return Concat("its data is reshaped to something else than ", n, " rows");
   }
   return "";

@@ -140,9 +140,10 @@ class ContextReader {
     }
     if (item.recipe.weights.size == 0) return item;
     const int64_t n = item.recipe.ints["N"], k = item.recipe.ints["K"];
+    const int64_t bits = item.recipe.ints.contains("bits") ? item.recipe.ints["bits"] : 4;
     Require(n > 0 && k > 0, "EPContext: K=", k, " N=", n, " are not positive");
     item.weights = {DataType::kUint8,
-                    {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes},
+                    {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)},
                     file_->At(item.recipe.weights),
                     true};
     Require(item.recipe.weights.size == ElementCount(item.weights.shape), "EPContext: weights of ",

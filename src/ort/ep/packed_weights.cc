@@ -26,19 +26,21 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
 
 std::string WhyMalformed(const Node& matmul) {
   const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
+  const int64_t bits = matmul.Int("bits", 4);
   const int64_t block_size = matmul.Int("block_size", 0), blocks = CeilDiv(k, block_size);
   const Tensor &b = matmul.input(1).initializer, &scales = matmul.input(2).initializer,
                &zero_points = matmul.input(3).initializer;
   if (!IsFloat(scales.type)) {
     return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
   }
-  if (ByteCount(b) != n * blocks * (block_size / 2)) {
-    return Concat("B has ", ByteCount(b), " bytes, expected ", n * blocks * (block_size / 2));
+  const int64_t code_bytes = n * q4nx::CodeBytes(bits, k, block_size);
+  if (ByteCount(b) != code_bytes) {
+    return Concat("B has ", ByteCount(b), " bytes, expected ", code_bytes);
   }
   if (ElementCount(scales.shape) != n * blocks) {
     return Concat("scales have ", ElementCount(scales.shape), " values, expected ", n * blocks);
   }
-  const int64_t packed = n * CeilDiv(blocks, 2);
+  const int64_t packed = n * q4nx::PackedZeroPointBytes(bits, k, block_size);
   if (zero_points && ByteCount(zero_points) != packed &&
       ByteCount(zero_points) != ByteCount(scales)) {
     return Concat("zero_points have ", ByteCount(zero_points), " bytes, expected ", packed,
@@ -49,12 +51,13 @@ std::string WhyMalformed(const Node& matmul) {
 
 std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
+  const int64_t bits = matmul.Int("bits", 4);
   const int64_t block_size = matmul.Int("block_size", 0), source_blocks = CeilDiv(k, block_size);
   const Tensor &b = matmul.input(1).initializer, &scales = matmul.input(2).initializer,
                &zero_points = matmul.input(3).initializer;
   auto packed = std::make_shared<PackedWeights>();
   packed->blocks.type = DataType::kUint8;
-  packed->blocks.shape = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::kBlockBytes};
+  packed->blocks.shape = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)};
   packed->blocks.present = true;
   const auto size = static_cast<size_t>(CeilDiv(ElementCount(packed->blocks.shape), 4096) * 4096);
   packed->memory.reset(std::aligned_alloc(4096, size));
@@ -62,18 +65,19 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   packed->blocks.data = packed->memory.get();
 
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
-  const int64_t packed_points = CeilDiv(source_blocks, 2);
+  const int64_t packed_points = q4nx::PackedZeroPointBytes(bits, k, block_size);
   const bool points_are_packed = zero_points && ByteCount(zero_points) == n * packed_points;
   const auto at = [](const Tensor& tensor, int64_t offset) {
     return tensor.as<uint8_t>() + offset;
   };
   const auto pack_rows = [&](int64_t first) {
     q4nx::MatMulNBitsRows rows{};
+    rows.bits = bits;
     rows.rows = std::min(kRowsPerTask, n - first);
     rows.k = k;
     rows.block_size = block_size;
     rows.scale_type = ScaleTypeOf(scales.type);
-    rows.b = at(b, first * source_blocks * (block_size / 2));
+    rows.b = at(b, first * q4nx::CodeBytes(bits, k, block_size));
     rows.scales = at(scales, first * source_blocks * scale_bytes);
     rows.zero_point_kind = q4nx::ZeroPoints::kNone;
     if (zero_points) {
@@ -84,7 +88,7 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
     }
     auto* blocks = static_cast<uint8_t*>(packed->memory.get());
     q4nx::PackMatMulNBits(
-        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::kBlockBytes);
+        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(bits));
   };
   std::atomic<int64_t> next{0};
   const auto work = [&] {

@@ -51,7 +51,7 @@ Recipe MakeRecipe(const Claim& claim, const Node& fused) {
     case Kind::kMatMul:
       recipe.inputs.resize(3);
       recipe.ints["accuracy_level"] = node.Int("accuracy_level", 0);
-      // Without zero points each is 8, and -8 * scale is exact.
+      // Without zero points each is 8 or, of 2 bits, 2: a power of two times scale is exact.
       recipe.ints["symmetric"] = node.input(3) ? 0 : 1;
       break;
     case Kind::kGather:
@@ -74,6 +74,7 @@ Recipe MakeRecipe(const Claim& claim, const Node& fused) {
   if (claim.projection != nullptr) {
     recipe.ints["K"] = claim.projection->Int("K", 0);
     recipe.ints["N"] = claim.projection->Int("N", 0);
+    recipe.ints["bits"] = claim.projection->Int("bits", 4);
   }
   for (const Value& output : node.outputs()) {
     recipe.outputs.push_back(PositionOf(fused.outputs(), output));

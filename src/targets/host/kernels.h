@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#include "targets/host/lookup_kernels.h"
+
 namespace ort_aie::host {
 
 // Keys of an attention chunk, and the columns of its scores: a chunk of K and V stays in L1 and L2.
@@ -107,6 +109,8 @@ struct Kernels {
   void (*accumulate[kCacheTypes])(const float* s, int64_t rows, const void* v, int64_t keys,
                                   int64_t dim, const float* correction, float* y);
   const Bf16Attention* bf16_attention;  // null without dot products of bfloat16
+
+  const LookupKernels* lookup;  // for weights of two bits
 };
 
 extern const Kernels kPortableKernels;

@@ -193,6 +193,7 @@ constinit const Kernels kAvx512Kernels = [] {
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx512;
   kernels.fused_dqp_int8 = FusedDqpInt8;
   kernels.unpack_block = UnpackBlockAvx512;
+  kernels.lookup = &kAvx512Lookup;
   return kernels;
 }();
 

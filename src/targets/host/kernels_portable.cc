@@ -60,6 +60,7 @@ extern const Kernels kPortableKernels;
 constinit const Kernels kPortableKernels = [] {
   Kernels kernels = GenericKernels("portable");
   kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.lookup = &kPortableLookup;
   return kernels;
 }();
 

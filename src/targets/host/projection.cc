@@ -1,27 +1,27 @@
-// Projections: FusedDQP for one row, dequantisation + GEMM for more, with the norm before and the
-// gate after them; and rows of the embedding.
+// Projections: FusedDQP or, with weights of two bits, lookups for one row, dequantisation + GEMM
+// for more, with the norm before and the gate after them; and rows of the embedding.
 #include <algorithm>
-#include <cstring>
 
-#include "q4nx/bfloat16.h"
 #include "q4nx/layout.h"
+#include "q4nx/pack.h"
 #include "targets/host/host_target.h"
+#include "targets/host/lookup_tables.h"
 #include "targets/host/scratch.h"
 
 namespace ort_aie::host {
 namespace {
 
+using q4nx::BlockBytes;
 using q4nx::CeilDiv;
 using q4nx::ColBlocks;
-using q4nx::kBlockBytes;
 using q4nx::kBlockCols;
 using q4nx::kBlockRows;
 using q4nx::kGroup;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// A task of FusedDQP reads about this much, so that a thread is neither starved by the cost of
-// handing out tasks (about 1 µs) nor left without work at the end.
+// A task of one row's projection reads about this much, so that a thread is neither starved by the
+// cost of handing out tasks (about 1 µs) nor left without work at the end.
 constexpr int64_t kTaskBytes = 128 * 1024;
 // Rows of activations that all panels of a task are multiplied with in turn: they stay in L2
 // meanwhile, and their float results (96 * 32) in L1. A multiple of the kernels' 6 and 12 rows.
@@ -76,6 +76,33 @@ void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, i
   if (to != y) FromFloat(kernels, step.type, y, count, to);
 }
 
+// One row: multiply(blocks, y) computes 32 out-features from a row of blocks, on any thread.
+template <typename Multiply>
+void Matvec(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+            const Multiply& multiply) {
+  const int64_t row_blocks = RowBlocks(step.n);
+  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.bits);
+  const int64_t streams = IsGated(step) ? 2 : 1;
+  const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
+  threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) noexcept {
+    const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
+    // One run of blocks after the other: the kernels fetch ahead within a run.
+    const auto multiply_run = [&](const uint8_t* weights, float* y) noexcept {
+      for (int64_t i = 0; i < count; ++i) {
+        multiply(weights + (first + i) * row_bytes, y + i * kBlockRows);
+      }
+    };
+    float* y = Scratch<float>(Purpose::kTile, streams * per_task * kBlockRows);
+    float* up = y + per_task * kBlockRows;
+    multiply_run(step.weights, y);
+    if (IsGated(step)) multiply_run(step.up_weights, up);
+    for (int64_t i = 0; i < count; ++i) {
+      StoreResults(step, kernels, 0, (first + i) * kBlockRows, y + i * kBlockRows,
+                   up + i * kBlockRows);
+    }
+  });
+}
+
 void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup;
@@ -96,33 +123,24 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
     }
     kernels.group_sums(rounded, groups, sums);
   }
-
-  const int64_t row_blocks = RowBlocks(step.n), row_bytes = k_blocks * kBlockBytes;
-  const int64_t streams = IsGated(step) ? 2 : 1;
-  const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
-  threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) noexcept {
-    const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
-    // One run of blocks after the other: the kernels fetch ahead within a run.
-    const auto multiply = [&](const uint8_t* weights, float* y) noexcept {
-      for (int64_t i = 0; i < count; ++i) {
-        const uint8_t* blocks = weights + (first + i) * row_bytes;
-        if (step.numerics == Numerics::kInt8) {
-          kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric,
-                                 y + i * kBlockRows);
-        } else {
-          kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric,
-                                 y + i * kBlockRows);
-        }
-      }
-    };
-    float* y = Scratch<float>(Purpose::kTile, streams * per_task * kBlockRows);
-    float* up = y + per_task * kBlockRows;
-    multiply(step.weights, y);
-    if (IsGated(step)) multiply(step.up_weights, up);
-    for (int64_t i = 0; i < count; ++i) {
-      StoreResults(step, kernels, 0, (first + i) * kBlockRows, y + i * kBlockRows,
-                   up + i * kBlockRows);
+  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) noexcept {
+    if (step.numerics == Numerics::kInt8) {
+      kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric, y);
+    } else {
+      kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric, y);
     }
+  });
+}
+
+void Lookup(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
+  const bool bf16 = step.numerics == Numerics::kBf16;
+  const float* x =
+      LoadRow(step, kernels, NormWeight(step, kernels), 0, Scratch<float>(Purpose::kRow, padded));
+  const LookupTables tables = TablesOf(kernels, bf16, x, padded);
+  const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) noexcept {
+    matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, step.symmetric, y);
   });
 }
 
@@ -133,6 +151,9 @@ class Bf16Gemm {
   Bf16Gemm(const MatMulStep& step, const Kernels& kernels)
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
+        block_bytes_(BlockBytes(step.bits)),
+        dequantize_block_(step.bits == 2 ? kernels.lookup->dequantize_block
+                                         : kernels.dequantize_block),
         a_(Scratch<uint16_t>(Purpose::kActivations, step.rows * padded_)) {}
 
   void TakeRow(int64_t row, const float* x) const {
@@ -143,7 +164,7 @@ class Bf16Gemm {
   Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
     uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      kernels_.dequantize_block(weights + b * kBlockBytes, panel + b * kBlockCols * kBlockRows);
+      dequantize_block_(weights + b * block_bytes_, panel + b * kBlockCols * kBlockRows);
     }
     return panel;
   }
@@ -154,7 +175,8 @@ class Bf16Gemm {
 
  private:
   const Kernels& kernels_;
-  const int64_t padded_;
+  const int64_t padded_, block_bytes_;
+  decltype(Kernels::dequantize_block) dequantize_block_;
   uint16_t* a_;
 };
 
@@ -164,6 +186,8 @@ class Int8Gemm {
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
         groups_(padded_ / kGroup),
+        block_bytes_(BlockBytes(step.bits)),
+        unpack_block_(step.bits == 2 ? kernels.lookup->unpack_block : kernels.unpack_block),
         symmetric_(step.symmetric),
         a_(Scratch<uint8_t>(Purpose::kActivations, step.rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, step.rows * groups_)),
@@ -186,9 +210,9 @@ class Int8Gemm {
     float* mins = scales + count;
     auto* offsets = reinterpret_cast<int32_t*>(mins + count);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      kernels_.unpack_block(weights + b * kBlockBytes, codes + b * kBlockCols * kBlockRows,
-                            scales + b * kBlockCols, symmetric_ ? nullptr : mins + b * kBlockCols,
-                            offsets + b * kBlockCols);
+      unpack_block_(weights + b * block_bytes_, codes + b * kBlockCols * kBlockRows,
+                    scales + b * kBlockCols, symmetric_ ? nullptr : mins + b * kBlockCols,
+                    offsets + b * kBlockCols);
     }
     return {codes, scales, symmetric_ ? nullptr : mins, offsets};
   }
@@ -201,7 +225,8 @@ class Int8Gemm {
 
  private:
   const Kernels& kernels_;
-  const int64_t padded_, groups_;
+  const int64_t padded_, groups_, block_bytes_;
+  decltype(Kernels::unpack_block) unpack_block_;
   const bool symmetric_;
   uint8_t* a_;
   float* a_scales_;
@@ -217,7 +242,7 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
     gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, row, buffer));
   });
 
-  const int64_t row_bytes = ColBlocks(step.k) * kBlockBytes;
+  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.bits);
   threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
     const int64_t n0 = block * kBlockRows;
     const auto panel =
@@ -249,7 +274,9 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
 }  // namespace
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  if (step.rows == 1) {
+  if (step.rows == 1 && step.bits == 2) {
+    Lookup(step, kernels, threads);
+  } else if (step.rows == 1) {
     FusedDqp(step, kernels, threads);
   } else if (step.numerics == Numerics::kInt8) {
     Gemm<Int8Gemm>(step, kernels, threads);
@@ -259,7 +286,6 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
 }
 
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const int64_t k_blocks = ColBlocks(step.k);
   threads.ParallelFor(step.count, [&](int64_t i) noexcept {
     int64_t row = step.index_type == DataType::kInt64
                       ? static_cast<const int64_t*>(step.indices)[i]
@@ -269,20 +295,7 @@ void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool&
     if (row < 0 || row >= step.n) {
       std::fill(x, x + step.k, 0.0f);
     } else {
-      const int64_t n = row % kBlockRows;
-      const uint8_t* block = step.weights + (row / kBlockRows) * k_blocks * kBlockBytes;
-      for (int64_t k = 0; k < step.k; ++k) {
-        const uint8_t* b = block + (k / kBlockCols) * kBlockBytes;
-        const int64_t col = k % kBlockCols;
-        const int64_t group = 2 * ((col / kGroup) * kBlockRows + n);
-        uint16_t scale, min;
-        std::memcpy(&scale, b + group, 2);
-        std::memcpy(&min, b + q4nx::kMinsOffset + group, 2);
-        const uint8_t byte =
-            b[q4nx::kCodesOffset + (n / 16) * q4nx::kHalfBytes + col * 8 + (n % 16) / 2];
-        const int code = (n % 2 != 0) ? byte >> 4 : byte & 15;
-        x[k] = Bfloat16ToFloat(scale) * static_cast<float>(code) + Bfloat16ToFloat(min);
-      }
+      q4nx::DequantizeRow(step.weights, row, step.k, step.bits, x);
     }
     FromFloat(kernels, step.type, x, step.k, Advance(step.y, step.type, i * step.k));
   });

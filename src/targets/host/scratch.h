@@ -15,6 +15,8 @@ enum class Purpose {
   kActivationCodes,
   kNormWeight,
   kCodeSums,
+  kLookupRow,  // with its steps and sums
+  kLookupTables,
   kQueries,
   kNewRows,
   kPartials,

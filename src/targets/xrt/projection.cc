@@ -128,6 +128,7 @@ class RowInput {
 }  // namespace
 
 std::string WhyNotProjection(Engine& engine, const MatMulStep& step) {
+  if (step.bits == 2) return "2-bit weights";
   if (step.numerics == Numerics::kInt8) return "int8 numerics";
   if (step.skip != nullptr && step.norm_weight == nullptr) return "a sum without a norm";
   if (q4nx::PaddedRows(step.n) < kLeastN) return "a projection to fewer than 128 out-features";

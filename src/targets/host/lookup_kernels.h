@@ -1,0 +1,50 @@
+// Kernels for Q2NX, weights of two bits in bit planes (paper 4): a projection of one row by lookups
+// in tables of sums, and the dequantisation by lookups that the GEMM of many rows starts from. One
+// layout serves both. The rules of kernels.h hold.
+//
+// Each code is 3/2 + (s0 + 2 s1) / 2 with signs s for its bits, so that with L(p) = the sum of
+// signs of plane p times activations, and X the sum of a group's activations,
+//   y = sum over groups of scale * (3/2 X + (L(0) + 2 L(1)) / 2) + min * X.
+// A table holds, for four activations, the sum for each of the 16 ways to sign them; the nibble
+// that the layout stores for four codes is the index. No weight is dequantised or multiplied.
+#pragma once
+
+#include <stdint.h>
+
+namespace ort_aie::host {
+
+// The most that the table of four in-features takes: 16 floats.
+constexpr int64_t kMaxTableBytes = 64;
+
+// Lookups in tables of some precision.
+struct LookupMatvec {
+  // x (groups * 32) -> tables (groups * 8, of at most kMaxTableBytes each, in an order that the
+  // kernel chose), steps: what one unit of an integer table is worth, by group, and sums of x by
+  // group. A NaN or an infinity makes its group's results NaN or infinite.
+  void (*make_tables)(const float* x, int64_t groups, uint8_t* tables, float* steps, float* sums);
+  // y[32] = one row of Q2NX blocks . x. symmetric says that every min is -2 * scale, so that a
+  // kernel need not read the minima.
+  void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
+                   const float* steps, const float* sums, bool symmetric, float* y);
+};
+
+struct LookupKernels {
+  // Sums of bfloat16 values: in float32, or in int16 with a step for each group. A lookup is then
+  // off by at most step / 2 = (largest sum of the group) / 65534, 2^-9 of what rounding the
+  // activations to bfloat16 can do.
+  LookupMatvec bf16;
+  // Sums of float32 values in int8, a step for each group: off by (largest sum) / 254.
+  LookupMatvec int8;
+  // As dequantize_block and unpack_block of kernels.h, but codes less 2, and mins for them.
+  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
+  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                       int32_t* offsets);
+};
+
+extern const LookupKernels kPortableLookup;
+#if defined(__x86_64__)
+extern const LookupKernels kAvx2Lookup;
+extern const LookupKernels kAvx512Lookup;
+#endif
+
+}  // namespace ort_aie::host
