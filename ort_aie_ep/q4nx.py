@@ -98,8 +98,8 @@ def unpack(blocks: Array, n: int, k: int) -> tuple[Array, Array, Array]:
     bits = 2 if blocks.shape[-1:] == (BLOCK_BYTES_2,) else 4
     if blocks.dtype != np.uint8 or blocks.shape != blocks_shape(n, k, bits):
         raise AieError(
-            f"blocks of a ({n}, {k}) matrix must be uint8 {blocks_shape(n, k)}, or "
-            f"{BLOCK_BYTES_2} of 2 bits, got {blocks.dtype} {blocks.shape}"
+            f"blocks of a ({n}, {k}) matrix must be uint8 {blocks_shape(n, k, bits)}, "
+            f"got {blocks.dtype} {blocks.shape}"
         )
     rows, cols, _ = blocks.shape
     groups = -(-k // GROUP)

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from code_bytes import pack_codes
 from op_models import (
     BFLOAT16,
     FLOAT16,
@@ -15,7 +16,6 @@ from op_models import (
     ROUNDOFF,
     one_op_model,
     open_session,
-    pack_nibbles,
     run,
 )
 
@@ -28,22 +28,24 @@ TYPE_NAMES = {FLOAT32: "FLOAT", FLOAT16: "FLOAT16", BFLOAT16: "BFLOAT16"}
 
 @dataclass(frozen=True)
 class Weights:
-    """Inputs of a MatMulNBits with 4 bits, and the same as Q4NX.
+    """Inputs of a MatMulNBits with 4 or 2 bits, and the same as Q4NX or Q2NX.
 
     Attributes:
         n: out-features.
         k: in-features.
         block_size: in-features that share a scale.
-        b: (N, ceil(K / block_size), block_size / 2) uint8.
+        bits: of a code.
+        b: (N, ceil(K / block_size), block_size * bits / 8) uint8.
         scales: (N, ceil(K / block_size)).
-        zero_points: packed, or None.
+        zero_points: packed or of the scales' type, or None.
         dequantised: (N, K) float64, what MatMulNBits means.
-        q4nx: (ceil(N / 32), ceil(K / 256), 5120) uint8.
+        q4nx: (ceil(N / 32), ceil(K / 256), 5120, of 2 bits 3072) uint8.
     """
 
     n: int
     k: int
     block_size: int
+    bits: int
     b: Array
     scales: Array
     zero_points: Array | None
@@ -57,37 +59,42 @@ def make_weights(
     *,
     block_size: int = 32,
     dtype: np.dtype[Any] = FLOAT32,
-    zero_points: bool = False,
+    zero_points: bool | str = False,
     exact: bool = False,
+    bits: int = 4,
     seed: int = 0,
 ) -> Weights:
     """Random weights. `exact` ones have scales that are powers of two, so that Q4NX's bfloat16
-    scales and mins hold them without loss, and each weight as well."""
+    scales and mins hold them without loss, and each weight as well. Zero points are packed, or with
+    "float" of the scales' type, multiples of 1/4."""
     rng = np.random.default_rng([seed, n, k, block_size])
     blocks = -(-k // block_size)
-    codes = rng.integers(0, 16, (n, blocks * block_size), dtype=np.uint8)
-    b = pack_nibbles(codes).reshape(n, blocks, block_size // 2)
+    codes = rng.integers(0, 2**bits, (n, blocks * block_size), dtype=np.uint8)
+    b = pack_codes(codes, bits).reshape(n, blocks, block_size * bits // 8)
     scales: Array = rng.uniform(0.01, 0.1, (n, blocks))
     if exact:
         scales = 2.0 ** rng.integers(-7, -3, (n, blocks))
     scales = scales.astype(np.float32).astype(dtype)
-    points: Array = np.full((n, blocks), 8, np.uint8)
+    points: Array = np.full((n, blocks), 2 ** (bits - 1), np.uint8)
     packed: Array | None = None
-    if zero_points:
-        points = rng.integers(0, 16, (n, blocks), dtype=np.uint8)
-        packed = pack_nibbles(points)
+    if zero_points == "float":
+        points = packed = (rng.integers(0, 4 * 2**bits, (n, blocks)) / 4).astype(dtype)
+    elif zero_points:
+        points = rng.integers(0, 2**bits, (n, blocks), dtype=np.uint8)
+        packed = pack_codes(points, bits)
     spread = [np.repeat(x.astype(np.float64), block_size, axis=1) for x in (points, scales)]
     dequantised = ((codes - spread[0]) * spread[1])[:, :k]
     blob = _native.pack_matmulnbits(
         b.reshape(-1),
         scales.reshape(-1).view(np.uint8),
-        None if packed is None else packed.reshape(-1),
+        None if packed is None else packed.reshape(-1).view(np.uint8),
         n,
         k,
         block_size,
         TYPE_NAMES[dtype],
+        bits,
     )
-    return Weights(n, k, block_size, b, scales, packed, dequantised, blob)
+    return Weights(n, k, block_size, bits, b, scales, packed, dequantised, blob)
 
 
 def q4nx_model(
@@ -101,6 +108,7 @@ def q4nx_model(
     **options: Any,
 ) -> bytes:
     given = {"K": w.k, "N": w.n, "accuracy_level": accuracy_level, "format": _native.FORMAT}
+    given |= {"bits": w.bits} if w.bits != 4 else {}
     inputs = {"A": a, "W": w.q4nx, "bias": bias}
     return one_op_model(
         "Q4NXMatMul", inputs, {"Y": a.dtype}, given | (change or {}), constants=constants, **options
@@ -121,7 +129,7 @@ def matmul_nbits(
         "A": a, "B": w.b, "scales": w.scales, "zero_points": w.zero_points, "g_idx": None,
         "bias": bias,
     }  # fmt: skip
-    given = {"K": w.k, "N": w.n, "bits": 4, "block_size": w.block_size}
+    given = {"K": w.k, "N": w.n, "bits": w.bits, "block_size": w.block_size}
     if accuracy_level:
         given["accuracy_level"] = accuracy_level
     constants = ("B", "scales", "zero_points", "bias")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from builder_nodes import attention_model, projection_model, tied_model
 from onnx import TensorProto
-from op_models import BFLOAT16, FLOAT16, open_session, run
+from op_models import BFLOAT16, FLOAT16, NEEDS_TWO_BITS, open_session, run
 
 from ort_aie_ep import _native, q4nx
 from ort_aie_ep.errors import AieError
@@ -186,6 +186,29 @@ def test_an_empty_score_output_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
+def test_weights_of_two_bits_become_blocks_of_two_bits(zero_points: bool) -> None:
+    source = tied_model(bits=2, zero_points=zero_points)
+    model, outcomes = rewritten(source)
+    assert {o.op_type: o.becomes for o in outcomes} == {
+        "GatherBlockQuantized": "aie.Q4NXGather",
+        "MatMulNBits": "aie.Q4NXMatMul",
+    }
+    gather, projection = only_node(model, "Q4NXGather"), only_node(model, "Q4NXMatMul")
+    assert gather.inputs[0] is projection.inputs[1]
+    assert attributes_of(gather) == {
+        "K": 320, "N": 70, "bits": 2, "dtype": 1, "format": _native.FORMAT,
+    }  # fmt: skip
+    assert attributes_of(projection) == {
+        "K": 320, "N": 70, "bits": 2, "accuracy_level": 4, "symmetric": int(not zero_points),
+        "format": _native.FORMAT,
+    }  # fmt: skip
+    (weights,) = model.graph.initializers.values()
+    assert weights.name == "lm_head.B_q2nx"
+    assert weights.const_value is not None
+    assert weights.const_value.numpy().shape == q4nx.blocks_shape(70, 320, 2)
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("reshape", [None, [70, -1], [-1, 160], [0, 160]])
 def test_a_tied_embedding_shares_the_projections_weights(
     zero_points: bool, reshape: list[int] | None
@@ -226,10 +249,11 @@ def test_an_embedding_is_left_with_a_reason(options: dict[str, Any], reason: str
 # --- whole graphs ---------------------------------------------------------------------------------
 
 
-def test_a_rewritten_graph_runs_and_gives_the_same_results() -> None:
+@pytest.mark.parametrize("bits", [4, pytest.param(2, marks=NEEDS_TWO_BITS)])
+def test_a_rewritten_graph_runs_and_gives_the_same_results(bits: int) -> None:
     for source, feeds in (
-        (projection_model(bias=True), {"x": np.ones((1, 2, 320), np.float32)}),
-        (tied_model(), {"ids": np.array([[3, 69, 0]], np.int64)}),
+        (projection_model(bits=bits, bias=True), {"x": np.ones((1, 2, 320), np.float32)}),
+        (tied_model(bits=bits), {"ids": np.array([[3, 69, 0]], np.int64)}),
     ):
         expected = run(open_session(source.SerializeToString()), feeds)
         model, _ = rewritten(source)

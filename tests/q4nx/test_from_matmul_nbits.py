@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from code_bytes import pack_codes
 
 from ort_aie_ep import _native, q4nx
 
@@ -28,12 +29,12 @@ class Source:
     scales: Array
     zero_points: Array  # as numbers
     stored_zero_points: Array | None  # as the operator reads them
+    bits: int = 4
 
     def pack(self, scale_type: str) -> Array:
         blocks = self.scales.shape[1]
-        b = (self.codes[:, 0::2] | (self.codes[:, 1::2] << 4)).reshape(
-            self.n, blocks, self.block_size // 2
-        )
+        b = pack_codes(self.codes, self.bits)
+        assert b.shape == (self.n, blocks * self.block_size * self.bits // 8)
         stored = self.stored_zero_points
         return _native.pack_matmulnbits(
             b.reshape(-1),
@@ -43,27 +44,30 @@ class Source:
             self.k,
             self.block_size,
             scale_type,
+            self.bits,
         )
 
 
 def make_source(
-    n: int, k: int, block_size: int, scale_type: str, zero_points: str, seed: int = 0
+    n: int, k: int, block_size: int, scale_type: str, zero_points: str, bits: int = 4
 ) -> Source:
-    rng = np.random.default_rng([seed, n, k, block_size])
+    rng = np.random.default_rng([0, n, k, block_size])
+    values = 2**bits
     blocks, dtype = -(-k // block_size), TYPES[scale_type]
-    codes = rng.integers(0, 16, (n, blocks * block_size), dtype=np.uint8)
+    codes = rng.integers(0, values, (n, blocks * block_size), dtype=np.uint8)
     scales = rng.standard_normal((n, blocks)).astype(dtype)
     if zero_points == "none":
-        return Source(n, k, block_size, codes, scales, np.full((n, blocks), 8.0), None)
+        return Source(n, k, block_size, codes, scales, np.full((n, blocks), values / 2), None, bits)
     if zero_points == "packed":
-        points = rng.integers(0, 16, (n, blocks), dtype=np.uint8)
-        padded = np.pad(points, ((0, 0), (0, blocks % 2)), constant_values=9)
-        packed = padded[:, 0::2] | (padded[:, 1::2] << 4)
-        return Source(n, k, block_size, codes, scales, points, packed)
-    points = rng.uniform(0, 15, (n, blocks)).astype(dtype)
-    return Source(n, k, block_size, codes, scales, points, points)
+        points = rng.integers(0, values, (n, blocks), dtype=np.uint8)
+        padding = ((0, 0), (0, -blocks % (8 // bits)))
+        packed = pack_codes(np.pad(points, padding, constant_values=values - 1), bits)
+        return Source(n, k, block_size, codes, scales, points, packed, bits)
+    points = rng.uniform(0, values - 1, (n, blocks)).astype(dtype)
+    return Source(n, k, block_size, codes, scales, points, points, bits)
 
 
+@pytest.mark.parametrize("bits", [4, 2])
 @pytest.mark.parametrize("block_size", [32, 64, 128, 256])
 @pytest.mark.parametrize("scale_type", list(TYPES))
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
@@ -73,9 +77,9 @@ def make_source(
     [(32, 512), (33, 384), (7, 300), (40, 96), (5, 33), (1, 16)],
 )
 def test_scale_min_and_codes(
-    block_size: int, scale_type: str, zero_points: str, n: int, k: int
+    bits: int, block_size: int, scale_type: str, zero_points: str, n: int, k: int
 ) -> None:
-    source = make_source(n, k, block_size, scale_type, zero_points)
+    source = make_source(n, k, block_size, scale_type, zero_points, bits)
     codes, scales, mins = q4nx.unpack(source.pack(scale_type), n, k)
     np.testing.assert_array_equal(codes, source.codes[:, :k])
 
@@ -113,10 +117,11 @@ def test_float16_scales_of_every_kind() -> None:
     np.testing.assert_array_equal(mins.astype(np.float32), (-8 * expected.astype(np.float32)))
 
 
-def test_padding_of_source_rows_is_ignored() -> None:
-    source = make_source(4, 40, 64, "FLOAT", "none")
+@pytest.mark.parametrize("bits", [4, 2])
+def test_padding_of_source_rows_is_ignored(bits: int) -> None:
+    source = make_source(4, 40, 64, "FLOAT", "none", bits)
     before = source.pack("FLOAT")
-    source.codes[:, 40:] ^= 15
+    source.codes[:, 40:] ^= 2**bits - 1
     np.testing.assert_array_equal(source.pack("FLOAT"), before)
 
 
@@ -138,3 +143,11 @@ def test_wrong_lengths_and_types_are_named(change: dict[str, Any], message: str)
         _native.pack_matmulnbits(
             b, scales, zero_points, 4, 256, 32, change.get("scale_type", "FLOAT")
         )
+
+
+def test_other_bits_are_refused() -> None:
+    one = np.zeros(1, np.uint8)
+    with pytest.raises(ValueError, match="bits must be 4 or 2, got 3"):
+        _native.pack_matmulnbits(one, one, None, 4, 256, 32, "FLOAT", 3)
+    with pytest.raises(ValueError, match="B has 1 bytes, expected 256 for 4 rows, K=256"):
+        _native.pack_matmulnbits(one, one, None, 4, 256, 32, "FLOAT", 2)

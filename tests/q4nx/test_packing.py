@@ -19,19 +19,20 @@ Array = npt.NDArray[Any]
 
 GOLDEN = Path(__file__).parent.parent / "data" / "q4nx_example.npz"
 SHAPES = st.tuples(st.integers(1, 100), st.integers(1, 600))
+BITS = st.sampled_from([4, 2])
 
 
-def random_parts(n: int, k: int, seed: int = 0) -> tuple[Array, Array, Array]:
+def random_parts(n: int, k: int, seed: int = 0, bits: int = 4) -> tuple[Array, Array, Array]:
     """Codes (n, k) uint8, scales and mins (n, ceil(k / 32)) bfloat16."""
     rng = np.random.default_rng([seed, n, k])
     groups = -(-k // 32)
-    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    codes = rng.integers(0, 2**bits, (n, k), dtype=np.uint8)
     scales, mins = rng.standard_normal((2, n, groups)).astype(q4nx.bfloat16)
     return codes, scales, mins
 
 
-def native_pack(codes: Array, scales: Array, mins: Array) -> Array:
-    return _native.pack(codes, scales.view(np.uint16), mins.view(np.uint16))
+def native_pack(codes: Array, scales: Array, mins: Array, bits: int = 4) -> Array:
+    return _native.pack(codes, scales.view(np.uint16), mins.view(np.uint16), bits)
 
 
 def test_golden_bytes() -> None:
@@ -71,17 +72,37 @@ def test_places_of_single_values() -> None:
         )
 
 
-@given(SHAPES, st.integers(0, 2**32 - 1))
-def test_python_and_native_pack_the_same_bytes(shape: tuple[int, int], seed: int) -> None:
-    parts = random_parts(*shape, seed)
-    np.testing.assert_array_equal(native_pack(*parts), q4nx.pack(*parts))
+def test_places_of_single_bits() -> None:
+    """Q2NX as the format's description puts it: a code's two bits stand in planes side by side."""
+    n, k = 64, 512
+    groups = np.zeros((n, k // 32), np.float32)
+    for row, col in [(0, 0), (1, 0), (15, 31), (16, 0), (31, 255), (32, 256), (63, 511), (40, 301)]:
+        for code in (1, 2, 3):
+            codes = np.zeros((n, k), np.uint8)
+            codes[row, col] = code
+            r, c = row % 32, col % 256
+            expected = np.zeros((2, 2, 3072), np.uint8)
+            place = 1024 + (c // 4) * 32 + (r // 2) * 2
+            bit = 1 << (4 * (r % 2) + c % 4)
+            expected[row // 32, col // 256, place : place + 2] = [
+                bit * (code & 1), bit * (code >> 1),
+            ]  # fmt: skip
+            np.testing.assert_array_equal(q4nx.pack(codes, groups, groups, 2), expected)
 
 
-@given(SHAPES, st.integers(0, 2**32 - 1))
-def test_unpacking_gives_back_what_was_packed(shape: tuple[int, int], seed: int) -> None:
-    parts = random_parts(*shape, seed)
-    blocks = q4nx.pack(*parts)
-    assert blocks.shape == q4nx.blocks_shape(*shape)
+@given(SHAPES, st.integers(0, 2**32 - 1), BITS)
+def test_python_and_native_pack_the_same_bytes(
+    shape: tuple[int, int], seed: int, bits: int
+) -> None:
+    parts = random_parts(*shape, seed, bits)
+    np.testing.assert_array_equal(native_pack(*parts, bits), q4nx.pack(*parts, bits))
+
+
+@given(SHAPES, st.integers(0, 2**32 - 1), BITS)
+def test_unpacking_gives_back_what_was_packed(shape: tuple[int, int], seed: int, bits: int) -> None:
+    parts = random_parts(*shape, seed, bits)
+    blocks = q4nx.pack(*parts, bits)
+    assert blocks.shape == q4nx.blocks_shape(*shape, bits)
     for unpacked in (q4nx.unpack(blocks, *shape), _native.unpack(blocks, *shape)):
         for before, after in zip(parts, unpacked, strict=True):
             # As bits: NaN and the sign of zero included.
@@ -91,10 +112,10 @@ def test_unpacking_gives_back_what_was_packed(shape: tuple[int, int], seed: int)
             )
 
 
-@given(SHAPES)
-def test_padding_is_zero(shape: tuple[int, int]) -> None:
+@given(SHAPES, BITS)
+def test_padding_is_zero(shape: tuple[int, int], bits: int) -> None:
     n, k = shape
-    codes, scales, mins = random_parts(n, k)
+    codes, scales, mins = random_parts(n, k, bits=bits)
     padded_n, padded_k = -(-n // 32) * 32, -(-k // 256) * 256
     full_codes = np.zeros((padded_n, padded_k), np.uint8)
     full_groups = np.zeros((2, padded_n, padded_k // 32), q4nx.bfloat16)
@@ -102,15 +123,15 @@ def test_padding_is_zero(shape: tuple[int, int]) -> None:
     full_groups[0, :n, : scales.shape[1]] = scales
     full_groups[1, :n, : mins.shape[1]] = mins
     np.testing.assert_array_equal(
-        q4nx.pack(codes, scales, mins), q4nx.pack(full_codes, *full_groups)
+        q4nx.pack(codes, scales, mins, bits), q4nx.pack(full_codes, *full_groups, bits)
     )
 
 
-@given(SHAPES)
-def test_dequantising_is_scale_times_code_plus_min(shape: tuple[int, int]) -> None:
+@given(SHAPES, BITS)
+def test_dequantising_is_scale_times_code_plus_min(shape: tuple[int, int], bits: int) -> None:
     n, k = shape
-    codes, scales, mins = random_parts(n, k)
-    blocks = q4nx.pack(codes, scales, mins)
+    codes, scales, mins = random_parts(n, k, bits=bits)
+    blocks = q4nx.pack(codes, scales, mins, bits)
     spread = [np.repeat(x.astype(np.float32), 32, axis=1)[:, :k] for x in (scales, mins)]
     expected = spread[0] * codes + spread[1]  # the product is exact in float32
     for weights in (q4nx.dequantize(blocks, n, k), _native.dequantize(blocks, n, k)):
@@ -132,14 +153,14 @@ def test_scales_and_mins_round_to_nearest_even() -> None:
 
 
 @settings(max_examples=50)
-@given(SHAPES, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.01, 1.0, 1000.0]))
+@given(SHAPES, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.01, 1.0, 1000.0]), BITS)
 def test_quantisation_error_is_half_a_step_or_the_rounding_of_the_min(
-    shape: tuple[int, int], seed: int, offset: float
+    shape: tuple[int, int], seed: int, offset: float, bits: int
 ) -> None:
     n, k = shape
     rng = np.random.default_rng([seed, n, k])
     weights = (rng.standard_normal((n, k)) + offset).astype(np.float32)
-    blocks = q4nx.quantize(weights)
+    blocks = q4nx.quantize(weights, bits)
     _, scales, mins = q4nx.unpack(blocks, n, k)
     step, low = (np.repeat(np.abs(x.astype(np.float32)), 32, axis=1)[:, :k] for x in (scales, mins))
     # Half a step between codes. A min rounded up leaves the smallest value at most 2^-8 of itself
@@ -153,7 +174,9 @@ def test_quantisation_error_is_half_a_step_or_the_rounding_of_the_min(
 def test_quantisation_of_constant_and_extreme_groups() -> None:
     for value in (0.0, 1.5, -2.0):  # exact in bfloat16
         weights = np.full((3, 40), value, np.float32)
-        np.testing.assert_array_equal(q4nx.dequantize(q4nx.quantize(weights), 3, 40), weights)
+        for bits in (4, 2):
+            blocks = q4nx.quantize(weights, bits)
+            np.testing.assert_array_equal(q4nx.dequantize(blocks, 3, 40), weights)
     # Sixteen values a step of 1 apart, from 0: exact.
     steps = np.tile(np.arange(16, dtype=np.float32), (2, 4))
     np.testing.assert_array_equal(q4nx.dequantize(q4nx.quantize(steps), 2, 64), steps)
@@ -185,10 +208,22 @@ def test_pack_refuses_what_does_not_fit(codes: Array, scales: Array, message: st
         q4nx.pack(codes, scales, scales)
 
 
+def test_other_bits_are_refused() -> None:
+    codes, scales = np.full((4, 4), 3, np.uint8), np.zeros((4, 1))
+    with pytest.raises(AieError, match=r"bits must be 4 \(Q4NX\) or 2 \(Q2NX\), got 3"):
+        q4nx.pack(codes, scales, scales, 3)
+    with pytest.raises(AieError, match=r"must be uint8 in 0\.\.3, got uint8 up to 4"):
+        q4nx.pack(codes + 1, scales, scales, 2)
+    with pytest.raises(ValueError, match="bits must be 4 or 2, got 3"):
+        native_pack(codes, *[scales.astype(q4nx.bfloat16)] * 2, bits=3)
+
+
 def test_unpack_refuses_what_does_not_fit() -> None:
     blocks = np.zeros((2, 1, 5120), np.uint8)
     with pytest.raises(AieError, match=r"\(32, 256\) matrix must be uint8 \(1, 1, 5120\), got"):
         q4nx.unpack(blocks, 32, 256)
+    with pytest.raises(AieError, match=r"\(32, 256\) matrix must be uint8 \(1, 1, 3072\), got"):
+        q4nx.unpack(np.zeros((2, 1, 3072), np.uint8), 32, 256)
     with pytest.raises(AieError, match=r"must be uint8 .*, got int8"):
         q4nx.unpack(blocks.view(np.int8), 64, 256)
     with pytest.raises(ValueError, match=r"blocks must be \(1, 1, 5120\), got \(2, 1, 5120\)"):
