@@ -165,7 +165,8 @@ def _nibbles(codes: Array, rows: int, cols: int) -> Array:
     # (block row, half, pair of n, parity, block column, k) -> (block row, column, half, k, pair)
     parts = codes.reshape(rows, 2, 8, 2, cols, BLOCK_COLS)
     nibbles = parts[:, :, :, 0] | (parts[:, :, :, 1] << 4)
-    return nibbles.transpose(0, 3, 1, 4, 2).reshape(rows, cols, -1)
+    ordered: Array = nibbles.transpose(0, 3, 1, 4, 2).reshape(rows, cols, -1)
+    return ordered
 
 
 def _codes_of_nibbles(data: Array, rows: int, cols: int) -> Array:

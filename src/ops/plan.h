@@ -33,7 +33,7 @@ enum class Activation { kSilu, kGeluTanh };
 //   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
 struct MatMulStep {
   const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(bits))
-  int64_t bits;            // 4: Q4NX, 2: Q2NX
+  int64_t bits = 4;        // 4: Q4NX, 2: Q2NX
   int64_t rows, k, n;
   const void* a;
   const void* bias;  // (n) of type, or null; null where up_weights is given
@@ -57,12 +57,12 @@ struct MatMulStep {
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
   const uint8_t* weights;  // as in MatMulStep
-  int64_t bits;
   int64_t count, k, n;
   const void* indices;
   DataType index_type;
   void* y;
   DataType type;
+  int64_t bits = 4;
 };
 
 // Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See

@@ -20,8 +20,8 @@ Shape Q4NXGather::OutputShape(const Tensor& indices) const {
 Plan Q4NXGather::MakePlan(const Tensor& indices, void* y) const {
   const int64_t count = ElementCount(indices.shape);
   if (count == 0) return {};
-  return {GatherStep{weights_.blocks, weights_.bits, count, weights_.k, weights_.n, indices.data,
-                     indices.type, y, type_}};
+  return {GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data, indices.type, y,
+                     type_, weights_.bits}};
 }
 
 }  // namespace ort_aie

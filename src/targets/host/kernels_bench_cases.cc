@@ -23,15 +23,15 @@ constexpr int64_t kMaxDim = 128;     // of an attention head
 constexpr int64_t kElements = 2048;  // of an elementwise kernel: all in L1
 constexpr int64_t kMinimaBytes = 2 * kBlockCols;
 
-// A block with scales of 0.5; minima of -4 make it symmetric.
+// A block with scales of 0.5; minima of -4 make it symmetric. Its codes are ordinary bfloat16
+// values as well, so that blocks of two bits, which are shorter, may start anywhere.
 constexpr uint16_t kScale = 0x3f00, kMin = 0xc080, kNan = 0x7fc0;
 void FillBlock(uint8_t* block, uint16_t min) {
   for (int64_t i = 0; i < kBlockCols; ++i) {
     std::memcpy(block + 2 * i, &kScale, 2);
     std::memcpy(block + q4nx::kMinsOffset + 2 * i, &min, 2);
   }
-  for (int64_t i = q4nx::kCodesOffset; i < kBlockBytes; ++i)
-    block[i] = static_cast<uint8_t>(i * 37);
+  std::memset(block + q4nx::kCodesOffset, 0x3f, kBlockBytes - q4nx::kCodesOffset);
 }
 
 Work FusedDqpWork(int64_t k, bool reads_minima) {
@@ -50,6 +50,40 @@ Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   kernels.fused_dqp_int8(d.NextRow(k), k / kBlockCols, d.codes, d.scales, d.q_sums, kSymmetric,
                          d.y);
   return FusedDqpWork(k, !kSymmetric || d.int8_reads_minima);
+}
+
+template <bool kBf16, bool kSymmetric>
+Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
+  const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  matvec.multiply(d.NextRow(k, 2), k / kBlockCols, d.tables, d.scales, d.sums, kSymmetric, d.y);
+  const int64_t block_bytes = q4nx::kBlockBytes2 - (kSymmetric ? kMinimaBytes : 0);
+  return {1.0 * block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
+}
+
+// What a row of blocks costs when it is in the caches: computing alone.
+template <bool kBf16>
+Work FusedDqpCached(const Kernels& kernels, Cached& d, int64_t k) {
+  if (kBf16) {
+    kernels.fused_dqp_bf16(d.weights.data(), k / kBlockCols, d.x, d.sums, true, d.y);
+  } else {
+    kernels.fused_dqp_int8(d.weights.data(), k / kBlockCols, d.codes, d.scales, d.q_sums, true,
+                           d.y);
+  }
+  return {.flops = 2.0 * k * kBlockRows};
+}
+
+template <bool kBf16>
+Work LookupCached(const Kernels& kernels, Cached& d, int64_t k) {
+  const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  matvec.multiply(d.weights.data(), k / kBlockCols, d.tables, d.scales, d.sums, true, d.y);
+  return {.flops = 2.0 * k * kBlockRows};
+}
+
+template <bool kBf16>
+Work MakeTables(const Kernels& kernels, Cached& d, int64_t k) {
+  const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  matvec.make_tables(d.x, k / kGroup, d.tables, d.scales, d.sums);
+  return {.flops = 3.0 * 16 * k / q4nx::kQuad};
 }
 
 // The GEMMs as the projection step does them: a row of blocks is unpacked into a panel, which is
@@ -88,6 +122,19 @@ Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
                          d.panel_offsets);
   }
   return {.bytes = 1.0 * blocks * (kBlockBytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
+}
+
+Work DequantizeTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) kernels.lookup->dequantize_block(d.weights.data(), d.panel);
+  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + 2 * kBlockCols * kBlockRows)};
+}
+
+Work UnpackTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    kernels.lookup->unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
+                                 d.panel_offsets);
+  }
+  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + kBlockCols * kBlockRows + 12 * kBlockCols)};
 }
 
 // Elementwise kernels count the bytes that they read and write.
@@ -199,14 +246,26 @@ const Bench<Streamed> kStreamedBenches[] = {
     {"fused_dqp_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpBf16<true>},
     {"fused_dqp_int8", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<false>},
     {"fused_dqp_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<true>},
+    {"lookup_bf16", Limit::kMemory, "K", {2048, 8192}, Lookup<true, false>},
+    {"lookup_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<true, true>},
+    {"lookup_int8", Limit::kMemory, "K", {2048, 8192}, Lookup<false, false>},
+    {"lookup_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<false, true>},
 };
 
 const Bench<Cached> kCachedBenches[] = {
+    {"fused_dqp_bf16 in cache", Limit::kFp32, "K", {2048, 8192}, FusedDqpCached<true>},
+    {"fused_dqp_int8 in cache", Limit::kInt8, "K", {2048, 8192}, FusedDqpCached<false>},
+    {"lookup_bf16 in cache", Limit::kFp32, "K", {2048, 8192}, LookupCached<true>},
+    {"lookup_int8 in cache", Limit::kInt8, "K", {2048, 8192}, LookupCached<false>},
+    {"lookup tables bf16", Limit::kFp32, "K", {2048, 8192}, MakeTables<true>},
+    {"lookup tables int8", Limit::kFp32, "K", {2048, 8192}, MakeTables<false>},
     {"gemm_bf16", Limit::kBf16, "512 rows, K", {2048, 8192}, GemmBf16},
     {"gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<false>},
     {"gemm_int8 symmetric", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<true>},
     {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},
     {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock},
+    {"dequantize_block 2 bits", Limit::kL1, "blocks", {1}, DequantizeTwoBits},
+    {"unpack_block 2 bits", Limit::kL1, "blocks", {1}, UnpackTwoBits},
     {"quantize_int8", Limit::kL1, "n", {kElements}, QuantizeInt8},
     {"group_sums", Limit::kL1, "n", {kElements}, GroupSums},
     {"float16_to_float", Limit::kL1, "n", {kElements}, Float16ToFloat},
@@ -247,10 +306,11 @@ Streamed::Streamed(std::span<const uint8_t> weights)
       scales(arena.New(kMaxK / kGroup, 0.5f)),
       y(arena.New(kRows * kBlockRows, 0.0f)),
       codes(arena.New<int8_t>(kMaxK, 3)),
-      q_sums(arena.New<int32_t>(kMaxK / kGroup, 3 * kGroup)) {}
+      q_sums(arena.New<int32_t>(kMaxK / kGroup, 3 * kGroup)),
+      tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x3f)) {}
 
-const uint8_t* Streamed::NextRow(int64_t k) {
-  const size_t bytes = static_cast<size_t>(k / kBlockCols * kBlockBytes);
+const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
+  const size_t bytes = static_cast<size_t>(k / kBlockCols * q4nx::BlockBytes(bits));
   if (next + bytes > weights.size()) next = 0;
   const uint8_t* row = weights.data() + next;
   next += bytes;

@@ -67,7 +67,7 @@ class Weights {
 struct Streamed {
   explicit Streamed(std::span<const uint8_t> weights);
   // The next row of blocks of K in-features; after the last, the first again.
-  const uint8_t* NextRow(int64_t k);
+  const uint8_t* NextRow(int64_t k, int64_t bits = 4);
   // Finds out which symmetric kernels read the minima all the same.
   void Prepare(const Kernels& kernels);
 
@@ -78,6 +78,7 @@ struct Streamed {
   float *x, *sums, *scales, *y;
   int8_t* codes;
   int32_t* q_sums;
+  uint8_t* tables;  // of lookups, whatever their numerics
 };
 
 // What all other kernels need besides; several megabytes.

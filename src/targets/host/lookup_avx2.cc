@@ -57,12 +57,58 @@ struct Int16Tables {
   }
 };
 
-void MakeInt16Tables(const float* x, int64_t groups, uint8_t* tables, float* steps, float* sums) {
-  IntegerTables<32767>(x, groups, steps, sums, [tables](int64_t quad, const int32_t* integers) {
-    for (int i = 0; i < 16; ++i) {
-      tables[quad * 32 + i] = (uint8_t)integers[i];
-      tables[quad * 32 + 16 + i] = (uint8_t)(integers[i] >> 8);
+// The 16 sums of x[0..3], as in SignedSums.
+inline void SignedSums(const float* x, __m256 sums[2]) {
+  const __m256 minus0 = _mm256_setr_ps(-0.0f, 0, -0.0f, 0, -0.0f, 0, -0.0f, 0);
+  const __m256 minus1 = _mm256_setr_ps(-0.0f, -0.0f, 0, 0, -0.0f, -0.0f, 0, 0);
+  const __m256 minus2 = _mm256_setr_ps(-0.0f, -0.0f, -0.0f, -0.0f, 0, 0, 0, 0);
+  const __m256 three = _mm256_xor_ps(_mm256_set1_ps(x[0]), minus0) +
+                       _mm256_xor_ps(_mm256_set1_ps(x[1]), minus1) +
+                       _mm256_xor_ps(_mm256_set1_ps(x[2]), minus2);
+  sums[0] = three - _mm256_set1_ps(x[3]);
+  sums[1] = three + _mm256_set1_ps(x[3]);
+}
+
+// IntegerTables, with integers as 16 int16.
+template <int kLargest, typename Store>
+inline void Tables16(const float* x, int64_t groups, float* steps, float* sums,
+                     const Store& store) {
+  for (int64_t g = 0; g < groups; ++g, x += 32) {
+    const GroupSteps group = StepsOf<kLargest>(x);
+    steps[g] = group.step;
+    sums[g] = GroupSum(x);
+    const __m256 inverse = _mm256_set1_ps(group.inverse);
+    for (int quad = 0; quad < 8; ++quad) {
+      __m256 table[2];
+      SignedSums(x + 4 * quad, table);
+      // To nearest, ties to even. What is not finite becomes some integer, and the step tells.
+      const __m256i integers = _mm256_packs_epi32(_mm256_cvtps_epi32(table[0] * inverse),
+                                                  _mm256_cvtps_epi32(table[1] * inverse));
+      store(g * 8 + quad, _mm256_permute4x64_epi64(integers, 0xd8));
     }
+  }
+}
+
+// What a pack of 16-bit integers with themselves gives.
+inline void StorePacked(uint8_t* p, __m256i packed) {
+  packed = _mm256_permute4x64_epi64(packed, 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+
+void MakeInt8TablesAvx2(const float* x, int64_t groups, uint8_t* tables, float* steps,
+                        float* sums) {
+  Tables16<127>(x, groups, steps, sums, [tables](int64_t quad, __m256i integers) {
+    StorePacked(tables + quad * 16, _mm256_packs_epi16(integers, integers));
+  });
+}
+
+// The low bytes, then the high ones.
+void MakeInt16Tables(const float* x, int64_t groups, uint8_t* tables, float* steps, float* sums) {
+  const __m256i low = _mm256_set1_epi16(255);
+  Tables16<32767>(x, groups, steps, sums, [tables, low](int64_t quad, __m256i integers) {
+    const __m256i first = _mm256_and_si256(integers, low), second = _mm256_srli_epi16(integers, 8);
+    StorePacked(tables + quad * 32, _mm256_packus_epi16(first, first));
+    StorePacked(tables + quad * 32 + 16, _mm256_packus_epi16(second, second));
   });
 }
 
@@ -219,7 +265,7 @@ extern const LookupKernels kAvx2Lookup;
 constinit const LookupKernels kAvx2Lookup = [] {
   LookupKernels kernels = GenericLookup();
   kernels.bf16 = {MakeInt16Tables, MultiplyAvx2<Int16Tables>};
-  kernels.int8.multiply = MultiplyAvx2<Int8Tables>;
+  kernels.int8 = {MakeInt8TablesAvx2, MultiplyAvx2<Int8Tables>};
   kernels.dequantize_block = DequantizeBlockAvx2;
   return kernels;
 }();

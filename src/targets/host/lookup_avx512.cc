@@ -56,6 +56,32 @@ inline void PrefetchGroup(const uint8_t* blocks, int g) {
   for (int i = 0; i < 4; ++i) Prefetch(blocks + kCodesOffset + g * 8 * kQuadBytes + i * 64);
 }
 
+// The 16 sums of x[0..3], as in SignedSums.
+inline __m512 SignedSums(const float* x) {
+  __m512 sums = _mm512_setzero_ps();
+  constexpr __mmask16 kAdded[4] = {0xaaaa, 0xcccc, 0xf0f0, 0xff00};  // indices with bit j
+  for (int j = 0; j < 4; ++j) {
+    const __m512 value = _mm512_set1_ps(x[j]);
+    sums = _mm512_mask_add_ps(_mm512_sub_ps(sums, value), kAdded[j], sums, value);
+  }
+  return sums;
+}
+
+void MakeInt8TablesAvx512(const float* x, int64_t groups, uint8_t* tables, float* steps,
+                          float* sums) {
+  for (int64_t g = 0; g < groups; ++g, x += 32) {
+    const GroupSteps group = StepsOf<127>(x);
+    steps[g] = group.step;
+    sums[g] = GroupSum(x);
+    const __m512 inverse = _mm512_set1_ps(group.inverse);
+    for (int quad = 0; quad < 8; ++quad, tables += 16) {
+      // To nearest, ties to even. What is not finite becomes some integer, and the step tells.
+      const __m512i integers = _mm512_cvtps_epi32(_mm512_mul_ps(SignedSums(x + 4 * quad), inverse));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(tables), _mm512_cvtepi32_epi8(integers));
+    }
+  }
+}
+
 // One quad at a time: 16 bits hold the nibbles of a pair of out-features in both planes, and the
 // permute reads the low four bits of its index alone.
 template <bool kSymmetric>
@@ -233,7 +259,7 @@ extern const LookupKernels kAvx512Lookup;
 constinit const LookupKernels kAvx512Lookup = [] {
   LookupKernels kernels = GenericLookup();
   kernels.bf16.multiply = MultiplyFloat;
-  kernels.int8.multiply = MultiplyInt8;
+  kernels.int8 = {MakeInt8TablesAvx512, MultiplyInt8};
   kernels.dequantize_block = DequantizeBlockAvx512;
   kernels.unpack_block = UnpackBlockAvx512;
   return kernels;
