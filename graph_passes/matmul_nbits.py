@@ -47,11 +47,11 @@ def matmul_weights(node: ir.Node) -> MatMulNBitsWeights:
     return MatMulNBitsWeights(
         attribute(node, "N", 0),
         attribute(node, "K", 0),
-        attribute(node, "bits", 4),
         attribute(node, "block_size", 0),
         b,
         scales,
         input_at(node, 3),
+        bits=attribute(node, "bits", 4),
     )
 
 

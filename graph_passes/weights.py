@@ -30,11 +30,11 @@ class MatMulNBitsWeights:
 
     n: int
     k: int
-    bits: int
     block_size: int
     b: ir.Value
     scales: ir.Value
     zero_points: ir.Value | None
+    bits: int = 4
 
     def attributes(self) -> dict[str, int]:
         """K, N and bits, which is left out where it is 4: what an op of these weights carries."""

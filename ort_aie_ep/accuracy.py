@@ -119,7 +119,22 @@ def accuracy(
     total: Callable[[int], None],
     step: Step,
 ) -> AccuracyReport:
-    """Scores all variants. `total` is told how many calls of `step` will come.
+    """Scores the four variants. `total` is told how many calls of `step` will come.
+
+    Raises:
+        AieError: the model has no tokenizer, the text is too short, or a session fails.
+    """
+    return score(_variants(compiled, source, threads, plan.window), source, plan, total, step)
+
+
+def score(
+    variants: Sequence[tuple[str, Decoder]],
+    source: ModelFolder,
+    plan: Plan,
+    total: Callable[[int], None],
+    step: Step,
+) -> AccuracyReport:
+    """Scores named variants of `source`, whose decoders hold a window; the first is the reference.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
@@ -135,7 +150,6 @@ def accuracy(
         raise AieError(f"a window of {plan.window} tokens has no room for text")
     count, decode_count = plan.windows(len(prefix))
     windows = _windows(held_out_tokens(tokenizer), prefix, plan.window, max(count, decode_count))
-    variants = _variants(compiled, source, threads, plan.window)
     total((count + decode_count) * len(variants))
     scores: list[Score] = []
     for mode, used in (("prefill", windows[:count]), ("decode", windows[:decode_count])):
