@@ -9,11 +9,6 @@ namespace {
 
 #include "targets/host/lookup_generic.inc"
 
-// Blocks are read once and in order; one block ahead keeps the memory busy.
-inline void Prefetch(const uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes2), _MM_HINT_T0);
-}
-
 inline __m256i Load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
 // The same 16 bytes in both halves: pshufb looks up in each half.
@@ -125,11 +120,9 @@ inline void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, steps += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      Prefetch(blocks + g * 64);
-      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      Prefetch<kSymmetric>(blocks, g);
       Tables e, o;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes, tables += Tables::kBytes) {
-        if (quad % 2 == 0) Prefetch(codes);
         const __m256i x = Load(codes);
         e.Add(tables, _mm256_and_si256(x, nibble));
         o.Add(tables, _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble));
@@ -166,8 +159,7 @@ void MultiplyAvx2(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables
              : MultiplyBlocks<Tables, false>)(blocks, k_blocks, tables, steps, sums, y);
 }
 
-// --- dequantisation by two lookups
-// -----------------------------------------------------------------
+// --- dequantisation by two lookups --------------------------------------------------------------
 
 // The second lookup's tables of a group, by parity and pair j of out-features: four weights, as
 // bfloat16 in 32 bits, of pair j and of pair j + 8.

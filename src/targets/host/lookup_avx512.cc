@@ -15,12 +15,6 @@ inline __m512 Odd(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
 }
 
-// Blocks are read once and in order: one block ahead keeps the memory busy, and none has to stay in
-// the caches.
-inline void Prefetch(const uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes2), _MM_HINT_NTA);
-}
-
 // The sums of the 16 even and the 16 odd out-features of a row of blocks.
 template <bool kSymmetric>
 class Totals {
@@ -48,13 +42,6 @@ class Totals {
  private:
   __m512 even_ = _mm512_setzero_ps(), odd_ = _mm512_setzero_ps();
 };
-
-template <bool kSymmetric>
-inline void PrefetchGroup(const uint8_t* blocks, int g) {
-  Prefetch(blocks + g * 64);
-  if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
-  for (int i = 0; i < 4; ++i) Prefetch(blocks + kCodesOffset + g * 8 * kQuadBytes + i * 64);
-}
 
 // The 16 sums of x[0..3], as in SignedSums.
 inline __m512 SignedSums(const float* x) {
@@ -91,7 +78,7 @@ void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t*
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      PrefetchGroup<kSymmetric>(blocks, g);
+      Prefetch<kSymmetric>(blocks, g);
       __m512 even0 = _mm512_setzero_ps(), even1 = even0, odd0 = even0, odd1 = even0;
       for (int quad = 0; quad < 8; ++quad, codes += kQuadBytes, tables += 64) {
         const __m512 table = _mm512_loadu_ps(tables);
@@ -135,7 +122,7 @@ void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* 
   for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes2, steps += 8, sums += 8) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* codes = blocks + kCodesOffset + g * 8 * kQuadBytes;
-      PrefetchGroup<kSymmetric>(blocks, g);
+      Prefetch<kSymmetric>(blocks, g);
       __m512i even = _mm512_setzero_si512(), odd = even;
       for (int i = 0; i < 2; ++i, tables += 64) {
         const __m512i table = _mm512_loadu_si512(tables);
@@ -162,8 +149,7 @@ void MultiplyInt8(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables
                                                                      steps, sums, y);
 }
 
-// --- dequantisation
-// --------------------------------------------------------------------------------
+// --- dequantisation -----------------------------------------------------------------------------
 
 // 16 bfloat16 values -> floats.
 inline __m512 Widened(const uint8_t* p) {
