@@ -96,8 +96,8 @@ def session(
     .onnx file and its external data files (about 1 s for 1 GB), which is taken again only when a
     file's path, size, times or inode change, so that reopening takes as long as a session does.
     This package's version, its format, `kv`, `last_logits` and `fuse` have entries of their own.
-    An entry takes 5 bits a weight on disk and is never removed: delete the folder to clear it.
-    Processes may share a cache.
+    An entry takes 5 bits a weight on disk, 3 for weights of 2 bits, and is never removed: delete
+    the folder to clear it. Processes may share a cache.
 
     Args:
         model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.

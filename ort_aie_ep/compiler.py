@@ -88,7 +88,7 @@ def compile_model(
             + (
                 "is compiled already"
                 if already
-                else "has nothing to compile: no MatMulNBits with 4 bits and no GroupQueryAttention"
+                else "has nothing to compile: no MatMulNBits of 4 or 2 bits, no GroupQueryAttention"
                 + "".join(f"\n  {o.node}: {o.reason}" for o in outcomes[:5])
             )
         )

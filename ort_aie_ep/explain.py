@@ -107,14 +107,14 @@ def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, 
 
 
 def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
-    before = [(node_label(node), _op(node)) for node in _nodes(model)]
+    before = [(node_label(node), _op(node), _why_not_npu(node, npu)) for node in _nodes(model)]
     outcomes = run_passes(model).outcomes
     left = {node_label(node) for node in _nodes(model)}
     fates = []
-    for label, op in before:
+    for label, op, not_npu in before:
         outcome = outcomes.get(label)
         if outcome is not None and outcome.becomes:
-            fates.append(NodeFate(label, op, outcome.becomes, HOST, npu))
+            fates.append(NodeFate(label, op, outcome.becomes, HOST, not_npu))
         elif label not in left:
             fates.append(NodeFate(label, op, "", GONE, "its result is computed once, or unused"))
         else:
@@ -126,13 +126,19 @@ def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
 def _compiled(model: ir.Model, folder: ModelFolder, npu: str) -> tuple[NodeFate, ...]:
     reasons = _reported_reasons(folder.path / REPORT)
     return tuple(
-        NodeFate(node_label(node), _op(node), "", HOST, npu)
+        NodeFate(node_label(node), _op(node), "", HOST, _why_not_npu(node, npu))
         if node.domain == DOMAIN
         else NodeFate(
             node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)
         )
         for node in _nodes(model)
     )
+
+
+def _why_not_npu(node: ir.Node, npu: str) -> str:
+    """`npu`, which holds for all nodes, or what holds for this one whatever the machine has."""
+    bits = node.attributes.get("bits")
+    return "weights of 2 bits" if bits is not None and bits.value == 2 else npu
 
 
 def _reported_reasons(report: Path) -> Mapping[str, str]:

@@ -54,7 +54,7 @@ Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
   RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
   RequireShape(mins, "mins", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
   Array<uint8_t> blocks = EmptyBlocks(n, k, bits);
-  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, bits, blocks.mutable_data());
+  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.mutable_data(), bits);
   return blocks;
 }
 
@@ -63,15 +63,15 @@ py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
   const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
   Array<uint8_t> codes({n, k});
   Array<uint16_t> scales({n, groups}), mins({n, groups});
-  q4nx::Unpack(blocks.data(), n, k, bits, codes.mutable_data(), scales.mutable_data(),
-               mins.mutable_data());
+  q4nx::Unpack(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
+               mins.mutable_data(), bits);
   return py::make_tuple(codes, scales, mins);
 }
 
 Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
   const int64_t bits = RequireBlocks(blocks, n, k);
   Array<float> weights({n, k});
-  q4nx::Dequantize(blocks.data(), n, k, bits, weights.mutable_data());
+  q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data(), bits);
   return weights;
 }
 

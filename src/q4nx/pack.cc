@@ -89,7 +89,7 @@ float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64
 }  // namespace
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          int64_t bits, uint8_t* blocks) {
+          uint8_t* blocks, int64_t bits) {
   std::memset(blocks, 0, static_cast<size_t>(RowBlocks(n) * ColBlocks(k) * BlockBytes(bits)));
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
@@ -105,8 +105,8 @@ void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, in
   }
 }
 
-void Unpack(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, uint8_t* codes,
-            uint16_t* scales, uint16_t* mins) {
+void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
+            uint16_t* mins, int64_t bits) {
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
     const int64_t r = row % kBlockRows;
@@ -121,7 +121,7 @@ void Unpack(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, uint8_t* 
   }
 }
 
-void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, float* weights) {
+void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits) {
   const int64_t r = n % kBlockRows;
   for (int64_t col = 0; col < k; ++col) {
     const uint8_t* block = BlockAt(blocks, k, bits, n, col);
@@ -132,8 +132,8 @@ void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, fl
   }
 }
 
-void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, float* weights) {
-  for (int64_t row = 0; row < n; ++row) DequantizeRow(blocks, row, k, bits, weights + row * k);
+void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits) {
+  for (int64_t row = 0; row < n; ++row) DequantizeRow(blocks, row, k, weights + row * k, bits);
 }
 
 void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {

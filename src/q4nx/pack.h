@@ -11,24 +11,23 @@ namespace ort_aie::q4nx {
 // codes (n, k) uint8 below 2^bits; scales and mins (n, ceil(k/32)) bfloat16 bits ->
 // blocks (ceil(n/32), ceil(k/256), BlockBytes(bits)). Padding gets scale 0, min 0, code 0.
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          int64_t bits, uint8_t* blocks);
+          uint8_t* blocks, int64_t bits = 4);
 
 // The inverse of Pack.
-void Unpack(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, uint8_t* codes,
-            uint16_t* scales, uint16_t* mins);
+void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
+            uint16_t* mins, int64_t bits = 4);
 
 // weights (n, k) float32 = scale * code + min, in float32 arithmetic.
-void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, float* weights);
+void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits = 4);
 
 // k weights of out-feature n, likewise.
-void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, int64_t bits, float* weights);
+void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits = 4);
 
 enum class ScaleType { kFloat32, kFloat16, kBfloat16 };
 enum class ZeroPoints { kNone, kPacked, kScaleType };
 
 // The weight inputs of com.microsoft.MatMulNBits with 4 or 2 bits, for a range of out-features.
 struct MatMulNBitsRows {
-  int64_t bits;
   const uint8_t* b;         // (rows, ceil(k/block_size), block_size * bits/8)
   const void* scales;       // (rows, ceil(k/block_size)) of scale_type
   const void* zero_points;  // see zero_point_kind; kNone means DefaultZeroPoint everywhere
@@ -37,6 +36,7 @@ struct MatMulNBitsRows {
   int64_t rows;
   int64_t k;
   int64_t block_size;  // 32, 64, 128 or 256: a block's scale is repeated for each of its groups
+  int64_t bits = 4;
 };
 
 // Bytes of B and of packed zero points for one out-feature.

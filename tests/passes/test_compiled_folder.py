@@ -15,6 +15,7 @@ from op_models import open_session, run
 import ort_aie_ep
 from ort_aie_ep import q4nx
 from ort_aie_ep.compiler import PAGE, REPORT
+from ort_aie_ep.explain import explain
 
 GENAI_CONFIG = {
     "model": {"type": "llama", "decoder": {"filename": "model.onnx", "session_options": {}}},
@@ -55,6 +56,25 @@ def test_weights_are_written_page_aligned_into_one_padded_file(
     assert int(tensors["proj.B_q4nx"]["length"]) == 10 * 2 * 5120
     assert int(tensors["bias"]["length"]) == 300 * 4
     assert result.weight_bytes == 26 * PAGE
+
+
+def test_weights_of_two_bits_take_three_fifths_and_explain_says_where_they_run(
+    tmp_path: Path,
+) -> None:
+    save(projection_model(300, 320, bits=2), tmp_path / "source")
+    result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
+    tensors = external(only_proto(tmp_path / "compiled" / "model.onnx"))
+    assert int(tensors["proj.B_q2nx"]["length"]) == 10 * 2 * 3072
+    assert result.weight_bytes == 15 * PAGE
+    for folder in ("source", "compiled"):
+        (node,) = explain(tmp_path / folder).nodes
+        assert (node.runs, node.not_npu) == ("host target", "weights of 2 bits")
+    x = np.random.default_rng(0).standard_normal((1, 3, 320)).astype(np.float32)
+    y = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["y"]
+    model = onnx.load(tmp_path / "compiled" / "model.onnx")
+    weights = q4nx.dequantize(onnx.numpy_helper.to_array(model.graph.initializer[0]), 300, 320)
+    # int8 activations: independent errors of 1/127 of the largest of 32.
+    assert np.linalg.norm(y - x @ weights.T) <= 0.02 * np.linalg.norm(y)
 
 
 def test_compiled_weights_stand_for_the_source_weights(tmp_path: Path) -> None:

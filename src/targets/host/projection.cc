@@ -295,7 +295,7 @@ void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool&
     if (row < 0 || row >= step.n) {
       std::fill(x, x + step.k, 0.0f);
     } else {
-      q4nx::DequantizeRow(step.weights, row, step.k, step.bits, x);
+      q4nx::DequantizeRow(step.weights, row, step.k, x, step.bits);
     }
     FromFloat(kernels, step.type, x, step.k, Advance(step.y, step.type, i * step.k));
   });
