@@ -63,7 +63,7 @@ class _GatedRule(pattern.RewriteRuleClassBase):
         last = producer(product)
         for node in (*projections, *gate.consumers(), last):  # the activation reads gate alone
             self.report.fused(node, f"{DOMAIN}.{BECOMES}")
-        return getattr(op, BECOMES)(
+        fused: ir.Value = getattr(op, BECOMES)(
             *inputs,
             **attributes,
             activation=self.activation,
@@ -72,6 +72,7 @@ class _GatedRule(pattern.RewriteRuleClassBase):
             _version=1,
             _name=last.name,
         )
+        return fused
 
 
 class GatedMLP(_GatedRule):

@@ -206,7 +206,8 @@ TEST_MODELS = {
         },
     ),
     "phi": TestModel(_phi),
-    "mistral": TestModel(_mistral, vocab=288),
+    # Builder 0.18 windows the cache of Mistral, but not its attention, and genai then fails.
+    "mistral": TestModel(_mistral, vocab=288, options=("windowed_kv_cache=false",)),
     "smollm": TestModel(_smollm),
     # As the weights are published: gate and up are one tensor, and so are q, k and v.
     "phi3": TestModel(_phi3, vocab=288, options=("fuse_mlp_gate_up=true",)),
