@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float32]
 
 
 def slide(model: ir.Model) -> None:
-    """Mistral's window, which builder 0.18 leaves out: local attention on a cache of full length."""
+    """Mistral's window, which builder 0.18 leaves out, on a cache of full length."""
     for node in model.graph:
         if node.op_type == "GroupQueryAttention":
             node.attributes.add(ir.AttrInt64("local_window_size", 24))

@@ -176,7 +176,8 @@ def scratch_bytes(
     return int(result.stdout)
 
 
-# Threads, ONNX Runtime's own frames and pages of tables: about 0.3 MB in a run of one row.
+# Positions of the tokens (8 bytes each), panels of weights and of keys, the pages that a first run
+# touches: 0.3 MB.
 SLACK = 1 << 20
 
 
