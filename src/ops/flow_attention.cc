@@ -101,10 +101,9 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   Require(call.by_index == !inputs[kTotalSequenceLength],
           "inputs seqlens_k and total_sequence_length go together, got only one of them");
   if (const Tensor& key = inputs[kKey]) {
-    // Attention to another sequence, such as an encoder's, has nothing that depends on order.
-    const bool ordered =
-        !call.by_index || inputs[kPastKey] || attributes_.causal == 1 || attributes_.do_rotary == 1;
-    if (!ordered && key.shape.size() == 3) call.key_sequence = key.shape[1];
+    // Rotation takes one position for a token's query and key.
+    const bool may_differ = call.by_index && attributes_.do_rotary != 1;
+    if (may_differ && key.shape.size() == 3) call.key_sequence = key.shape[1];
     const int64_t channels = attributes_.kv_num_heads * call.dim;
     const DataType type = inputs[kQuery].type;
     RequireShape(inputs, kKey, type, {call.batch, call.key_sequence, channels});

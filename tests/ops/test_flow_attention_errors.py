@@ -184,7 +184,7 @@ WRONG_INPUTS = [
     wrong("position 8 of batch row 0 is outside cos_cache's 8 positions", {"do_rotary": 1},
           **BY_INDEX, position_ids=np.array([[8]]),
           cos_cache=np.ones((8, 16), np.float32), sin_cache=np.ones((8, 16), np.float32)),
-    wrong(r"key must be float \(1, 1, 64\), got float \(1, 3, 64\)", **BY_INDEX,
+    wrong(r"key must be float \(1, 1, 64\), got float \(1, 3, 64\)", {"do_rotary": 1}, **BY_INDEX,
           query=np.zeros((1, 1, 128), np.float32), key=np.zeros((1, 3, 64), np.float32),
           value=np.zeros((1, 3, 64), np.float32)),
     wrong(r"value must be float \(1, 1, 64\), got float \(1, 1, 32\)", **BY_INDEX,

@@ -32,7 +32,7 @@ def by_index(
 ) -> Inputs:
     """A call whose tokens follow a past of the same length in all batch rows."""
     total = past + sequence
-    with_past = past > 0 or others.pop("with_past", True)
+    with_past = others.pop("with_past", True) or past > 0
     inputs = random_inputs(
         a, sequence, lengths=(total,) * batch, with_past=with_past,
         **{"packed": False, "max_position": total} | others,
@@ -275,17 +275,20 @@ def test_a_bias_for_all_queries(
 
 @TYPES
 @pytest.mark.parametrize(("sequence", "keys"), [(1, 50), (5, 1), (40, 300), (300, 7)])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("past", [0, 20])
 @pytest.mark.parametrize("masked", [False, True])
 def test_keys_of_another_sequence(
-    dtype: np.dtype[Any], sequence: int, keys: int, masked: bool
+    dtype: np.dtype[Any], sequence: int, keys: int, causal: int, past: int, masked: bool
 ) -> None:
-    a = attributes(causal=0)
-    inputs = by_index(a, sequence, 0, dtype=dtype, with_past=False)
+    """With causality, query t sees the past and keys 0 to t, as in ONNX's Attention."""
+    a = attributes(causal=causal)
+    inputs = by_index(a, sequence, past, dtype=dtype, with_past=False)
     rng = np.random.default_rng(16)
     for name in ("key", "value"):
         inputs[name] = rng.standard_normal((3, keys, 2 * 32)).astype(dtype)
     if masked:
-        inputs["attention_mask"] = left_padding(keys, 0, keys // 2, 0)
+        inputs["attention_mask"] = left_padding(past + keys, 0, (past + keys) // 2, 0)
     present = check(a, inputs)["present_value"]
     assert present is not None
-    assert present.shape == (3, 2, keys, 32)
+    assert present.shape == (3, 2, past + keys, 32)
