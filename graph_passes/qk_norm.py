@@ -5,8 +5,8 @@ Before: query = Reshape(SimplifiedLayerNormalization(Reshape(q, (..., D)), q_wei
 After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value are
         the parts of one Split, FlowAttention(packed QKV, , , ..., q_norm_weight, k_norm_weight)
 
-As the model builder writes Qwen3 and Gemma 3. Six nodes less a layer, seven with the Split; the norms
-and the Split each write queries and keys anew.
+As the model builder writes Qwen3 and Gemma 3. Six nodes less a layer, seven with the Split; norms
+and Split each write queries and keys anew.
 """
 
 from __future__ import annotations
