@@ -26,6 +26,8 @@ class MatMulNBitsWeights:
     """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size * bits / 8)
     uint8, scales (N, ceil(K / block_size)), zero_points packed or of the scales' type, or None (8,
     of 2 bits 2).
+
+    `rows` are the out-features that are meant, None for all: two projections may be one tensor.
     """
 
     n: int
@@ -34,11 +36,17 @@ class MatMulNBitsWeights:
     b: ir.Value
     scales: ir.Value
     zero_points: ir.Value | None
+    rows: range | None = None
     bits: int = 4
+
+    @property
+    def out_features(self) -> range:
+        """Those of the N rows that are meant."""
+        return range(self.n) if self.rows is None else self.rows
 
     def attributes(self) -> dict[str, int]:
         """K, N and bits, which is left out where it is 4: what an op of these weights carries."""
-        given = {"K": self.k, "N": self.n}
+        given = {"K": self.k, "N": len(self.out_features)}
         return given if self.bits == 4 else given | {"bits": self.bits}
 
     def check(self, node: str) -> None:
@@ -73,17 +81,18 @@ class MatMulNBitsWeights:
                 )
 
     def pack(self) -> npt.NDArray[np.uint8]:
-        """Blocks (`q4nx.blocks_shape`), packed a range of rows at a time."""
-        blocks = np.empty(q4nx.blocks_shape(self.n, self.k, self.bits), np.uint8)
+        """Blocks (`q4nx.blocks_shape`) of the rows meant, packed a range of them at a time."""
+        begin, n = self.out_features.start, len(self.out_features)
+        blocks = np.empty(q4nx.blocks_shape(n, self.k, self.bits), np.uint8)
         row_bytes = max(1, _tensor(self.b).nbytes // self.n)
         step = max(1, CHUNK_BYTES // row_bytes // q4nx.BLOCK_ROWS) * q4nx.BLOCK_ROWS
-        for first in range(0, self.n, step):
-            rows = min(step, self.n - first)
+        for first in range(0, n, step):
+            rows = min(step, n - first)
             zero_points = self.zero_points
             blocks[first // 32 : -(-(first + rows) // 32)] = _native.pack_matmulnbits(
-                _rows(self.b, self.n, first, rows),
-                _rows(self.scales, self.n, first, rows),
-                None if zero_points is None else _rows(zero_points, self.n, first, rows),
+                _rows(self.b, self.n, begin + first, rows),
+                _rows(self.scales, self.n, begin + first, rows),
+                None if zero_points is None else _rows(zero_points, self.n, begin + first, rows),
                 rows,
                 self.k,
                 self.block_size,
@@ -102,14 +111,21 @@ class PackedWeights:
     def value(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
         """The initializer of `weights`, made and registered in the node's graph on first use."""
         zero_points = weights.zero_points
-        key = (weights.b.name, weights.scales.name, zero_points.name if zero_points else None)
+        rows = weights.out_features
+        key = (
+            weights.b.name,
+            weights.scales.name,
+            zero_points.name if zero_points else None,
+            str(rows),
+        )
         if key in self._values:
             return self._values[key]
         graph = node.graph
         assert isinstance(graph, ir.Graph)
         weights.check(node.name or "")
-        name = f"{weights.b.name}_q{weights.bits}nx"
-        shape = ir.Shape(q4nx.blocks_shape(weights.n, weights.k, weights.bits))
+        part = "" if weights.rows is None else f"_{rows.start}"
+        name = f"{weights.b.name}_q{weights.bits}nx{part}"
+        shape = ir.Shape(q4nx.blocks_shape(len(rows), weights.k, weights.bits))
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
         value.const_value = ir.LazyTensor(
             lambda: ir.tensor(weights.pack(), name=name),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -15,7 +16,8 @@
 namespace ort_aie {
 namespace {
 
-constexpr std::array kNames = {"target", "numerics", "on_device_error", "log", "overlays"};
+constexpr std::array kNames = {"target", "numerics", "on_device_error",
+                               "log",    "overlays", "prompt_chunk"};
 
 std::string Read(const ConfigEntry& entry, const char* name, const char* fallback) {
   if (std::optional<std::string> value = entry(name)) return *value;
@@ -41,21 +43,39 @@ std::string ReadChoice(const ConfigEntry& entry, const char* name,
        expected);
 }
 
+// A positive number of at most nine digits, or 0 where none is given.
+int64_t ReadCount(const ConfigEntry& entry, const char* name) {
+  const std::string value = Read(entry, name, "");
+  if (value.empty()) return 0;
+  int64_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, count);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
+  if (!whole || count < 1 || count > 999'999'999) {
+    Fail(ErrorCode::kInvalidArgument, "ort_aie.", name, "=", value,
+         " is no number of tokens; expected 1 to 999999999");
+  }
+  return count;
+}
+
 std::shared_ptr<const Target> Host() { return {std::shared_ptr<const void>(), &HostTarget()}; }
 
-// The NPU if it works, else the host, said in one line for a session.
-std::shared_ptr<const Target> AutoTarget(const NpuOptions& options, const void* session) {
-  if (!HasNpu()) return Host();
-  // What was said last, by options: the nodes of a session ask one by one.
+// The target that `library` has, or the host where its device cannot be used; said in one line for
+// a session. Who names the target gets an error where this build has none, or if he asked for one.
+std::shared_ptr<const Target> NpuOrHost(NpuLibrary library, const NpuOptions& options,
+                                        const void* session, bool any_target) {
+  // Of whom that was said last, by options: the nodes of a session ask one by one.
   static std::mutex mutex;
-  static auto& refused = *new std::map<NpuOptions, const void*>();
+  static auto& refused = *new std::map<std::pair<NpuLibrary, NpuOptions>, const void*>();
   const std::lock_guard lock(mutex);
-  const auto before = refused.find(options);
+  const auto before = refused.find({library, options});
   if (before != refused.end() && before->second == session) return Host();
   try {
-    return OpenNpuTarget(NpuLibrary::kXrt, options, session);
+    return OpenNpuTarget(library, options, session);
   } catch (const Error& error) {
-    refused[options] = session;
+    const bool wanted = options.on_device_error == "raise" || error.code() != ErrorCode::kRuntime;
+    if (!any_target && wanted) throw;
+    refused[{library, options}] = session;
     if (options.log != "quiet") {
       std::fprintf(stderr, "ort_aie_ep: the host computes, because the NPU cannot be used: %s\n",
                    error.what());
@@ -87,17 +107,16 @@ Options ReadOptions(const ConfigEntry& entry, const void* session) {
   const std::string numerics = ReadChoice(entry, "numerics", {"auto", "bf16", "int8"});
   if (numerics == "bf16") options.numerics = NumericsOption::kBf16;
   if (numerics == "int8") options.numerics = NumericsOption::kInt8;
+  options.prompt_chunk = ReadCount(entry, "prompt_chunk");
   const std::string target = ReadChoice(entry, "target", {"auto", "host", "xrt", "sim"});
   const NpuOptions npu = {ReadChoice(entry, "on_device_error", {"host", "raise"}),
                           ReadChoice(entry, "log", {"warning", "quiet", "trace"}),
                           Read(entry, "overlays", "")};
-  if (target == "auto") {
-    options.target = AutoTarget(npu, session);
-  } else if (target == "host") {
+  if (target == "host" || (target == "auto" && !HasNpu())) {
     options.target = Host();
   } else {
-    const auto library = target == "xrt" ? NpuLibrary::kXrt : NpuLibrary::kSim;
-    options.target = OpenNpuTarget(library, npu, session);
+    const auto library = target == "sim" ? NpuLibrary::kSim : NpuLibrary::kXrt;
+    options.target = NpuOrHost(library, npu, session, target == "auto");
   }
   return options;
 }
