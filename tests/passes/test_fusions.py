@@ -11,7 +11,17 @@ import onnx_ir as ir
 import pytest
 from builder_nodes import matmul_nbits, projection_weights
 from onnx import helper
-from op_models import FLOAT16, FLOAT32, ONNX_TYPES, Array, model_of, onnx_tensor, open_session, run
+from op_models import (
+    FLOAT16,
+    FLOAT32,
+    NEEDS_TWO_BITS,
+    ONNX_TYPES,
+    Array,
+    model_of,
+    onnx_tensor,
+    open_session,
+    run,
+)
 
 from ort_aie_ep.graph_passes import run_passes
 
@@ -41,8 +51,9 @@ class Graph:
         **attributes: Any,
     ) -> str:  # fmt: skip
         weights = projection_weights(
-            n, K, dtype=self.dtype, prefix=y, seed=len(self.nodes), zero_points=zero_points
-        )
+            n, K, dtype=self.dtype, prefix=y, seed=len(self.nodes), zero_points=zero_points,
+            bits=attributes.get("bits", 4),
+        )  # fmt: skip
         self.initializers |= weights
         self.widths[y] = n
         names = []
@@ -271,6 +282,35 @@ def test_a_packed_mlp_whose_halves_are_wanted_stays_in_parts() -> None:
     graph = Graph()
     packed_mlp(graph, "silu")
     assert "Split" in operators(assert_same_results(graph, "y", "up"))
+
+
+# --- two bits -------------------------------------------------------------------------------------
+
+
+@NEEDS_TWO_BITS
+def test_weights_of_two_bits_fuse_as_those_of_four_do() -> None:
+    apart, packed, biased = Graph(), Graph(), Graph()
+    gate, up = (apart.projection("x", name, bits=2) for name in ("gate", "up"))
+    sigmoid = apart.node("Sigmoid", [gate], "sigmoid")
+    apart.node("Mul", [apart.node("Mul", [gate, sigmoid], "activated"), up], "y")
+    packed_mlp(packed, "silu", 144, bits=2)
+    biased.node("Add", [biased.projection("x", "product", bits=2), biased.bias("b")], "y")
+    for graph, op_type, n in (
+        (apart, "Q4NXGatedMLP", N), (packed, "Q4NXGatedMLP", 72), (biased, "Q4NXMatMul", N),
+    ):  # fmt: skip
+        (node,) = assert_same_results(graph, "y").graph
+        assert node.op_type == op_type
+        assert (node.attributes["bits"].value, node.attributes["N"].value) == (2, n)
+
+
+def test_gate_and_up_of_different_bits_stay_apart() -> None:
+    graph = Graph()
+    gate, up = graph.projection("x", "gate", bits=2), graph.projection("x", "up")
+    sigmoid = graph.node("Sigmoid", [gate], "sigmoid")
+    graph.node("Mul", [graph.node("Mul", [gate, sigmoid], "activated"), up], "y")
+    model = graph.model("y")
+    run_passes(model)
+    assert "Q4NXGatedMLP" not in operators(model)
 
 
 # --- bias -----------------------------------------------------------------------------------------
