@@ -64,7 +64,7 @@ inline void SignedSums(const float* x, __m256 sums[2]) {
   sums[1] = three + _mm256_set1_ps(x[3]);
 }
 
-// IntegerTables, with integers as 16 int16.
+// Integer tables, as 16 int16 each.
 template <int kLargest, typename Store>
 inline void Tables16(const float* x, int64_t groups, float* steps, float* sums,
                      const Store& store) {

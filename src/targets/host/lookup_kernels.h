@@ -30,12 +30,14 @@ struct LookupMatvec {
 
 struct LookupKernels {
   // Sums of bfloat16 values: in float32, or in int16 with a step for each group. A lookup is then
-  // off by at most step / 2 = (largest sum of the group) / 65534, 2^-9 of what rounding the
-  // activations to bfloat16 can do.
+  // off by at most half a step, 2^-16 of the group's largest sum, which the rounding of its four
+  // activations to bfloat16 may have moved by 2^-9 of itself.
   LookupMatvec bf16;
-  // Sums of float32 values in int8, a step for each group: off by (largest sum) / 254.
+  // Sums of float32 values in int8, a step for each group: off by at most 1 / 254 of the group's
+  // largest sum, where activations in int8 are each off by 1 / 254 of the group's largest one.
   LookupMatvec int8;
-  // As dequantize_block and unpack_block of kernels.h, but codes less 2, and mins for them.
+  // What those of kernels.h are to Q4NX; codes are less 2 and mins for such codes, where there they
+  // are for codes less 8.
   void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
