@@ -142,7 +142,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _family(fields: _Fields) -> str:
     model_type = fields.values.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise AieError(
             f"{fields.where}: model_type {model_type!r} cannot be imported; "
             f"there are {', '.join(FAMILIES)}"
@@ -263,7 +263,7 @@ def _older_parameters(fields: _Fields) -> _Fields:
 def _rotary(parameters: _Fields, width: int) -> Rotary:
     values = parameters.values
     kind = values.get("rope_type", values.get("type", "default"))
-    if kind not in SCALINGS:
+    if not isinstance(kind, str) or kind not in SCALINGS:
         raise AieError(
             f"{parameters.where}: rope_type {kind!r} is not supported; "
             f"there are {', '.join(SCALINGS)}"

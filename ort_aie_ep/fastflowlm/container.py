@@ -111,7 +111,8 @@ def _tensor(path: Path, begin: int, size: int, name: str, entry: Any) -> Stored:
     where = f"{path}: tensor '{name}'"
     try:
         dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        sound = all(type(value) is int and value >= 0 for value in (*shape, first, last))
+        sizes = (*shape, first, last)
+        sound = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in sizes)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
