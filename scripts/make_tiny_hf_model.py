@@ -2,8 +2,8 @@
 
     models/bin/python scripts/make_tiny_hf_model.py TINY
 
-Its feed-forward width is an odd number of quantisation blocks. tests/data/olive and tests/data/quark
-were made from it, as docs/hosts/olive.md and docs/hosts/quark.md tell.
+Its feed-forward width is an odd number of quantisation blocks. tests/data/olive and
+tests/data/quark were made from it, as docs/hosts/olive.md and docs/hosts/quark.md tell.
 """
 
 from __future__ import annotations

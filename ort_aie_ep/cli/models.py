@@ -73,6 +73,9 @@ def compile_command(
             fuse=not no_fuse,
             progress=progress,
         )
+    from ort_aie_ep.cli.tables import outcomes_table
+
+    console.out.print(outcomes_table(result.outcomes))
     _tell(result, "--baseline", source)
 
 
@@ -114,13 +117,11 @@ def import_q4nx_command(
 
 
 def _tell(result: CompileResult, *baseline: object) -> None:
-    """What became of the nodes, and what to type next: `bench` with `baseline`, if not `run`."""
-    from ort_aie_ep.cli.tables import outcomes_table
+    """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
     from ort_aie_ep.compiled_folder import REPORT
     from ort_aie_ep.model_folder import find_model
     from ort_aie_ep.text import has_tokenizer
 
-    console.out.print(outcomes_table(result.outcomes))
     console.out.print(
         f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
         markup=False,
