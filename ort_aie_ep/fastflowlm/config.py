@@ -20,6 +20,7 @@ from ort_aie_ep.synth.weights import rotary_frequencies
 FAMILIES = {
     "llama": "llama",
     "mistral": "mistral",
+    "qwen2": "qwen2",
     "qwen3": "qwen3",
     "gemma3": "gemma3_text",
     "gemma3_text": "gemma3_text",

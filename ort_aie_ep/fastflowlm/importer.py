@@ -37,6 +37,7 @@ from ort_aie_ep.synth.folder import genai_config
 from ort_aie_ep.synth.weights import Weight, rotary_rows
 
 EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
+BIAS, HEAD_NORM = ".Add.bias", "_norm.layernorm.weight"
 CODES, SCALES, COMPILED = ".MatMul.weight_Q4", ".MatMul.weight_scales", "_q4nx"
 # The converter pads the feed-forward width of some models to a multiple of this, with zeros.
 FFN_MULTIPLE = 512
@@ -192,15 +193,22 @@ def _set_weights(
         elif name == EMBEDDING:
             value.const_value = bfloat16_rows(name, weight.shape, file.values(name, weight.shape))
         else:
-            value.const_value = float_vector(name, file.values(_vector(name, shape), weight.shape))
+            value.const_value = float_vector(name, _vectors(name, file, shape))
     return packed
 
 
-def _vector(name: str, shape: Shape) -> str:
-    """What the file calls the weight of a norm."""
+def _vectors(name: str, file: _File, shape: Shape) -> list[Stored]:
+    """What makes up a bias or the weight of a norm, called as the builder calls it."""
+    if name.endswith(BIAS):
+        rows_of, _ = _matrices(name.removesuffix(BIAS), shape)
+        biases = ((key.removesuffix(".weight") + ".bias", n) for key, n in rows_of.items())
+        return [file.values(key, (n,)) for key, n in biases]
     if name == f"model.layers.{shape.layers}.final_norm_layernorm.weight":
-        return "model.norm.weight"
-    return name.replace(".attn.", ".self_attn.").replace("_norm.layernorm.weight", "_norm.weight")
+        return [file.values("model.norm.weight", (shape.hidden,))]
+    if name.endswith(HEAD_NORM):
+        stem = name.removesuffix(HEAD_NORM).replace(".attn.", ".self_attn.")
+        return [file.values(f"{stem}_norm.weight", (shape.head_dim,))]
+    return [file.values(name, (shape.hidden,))]
 
 
 def _blocks(basename: str, file: _File, shape: Shape) -> _Packed:

@@ -85,16 +85,17 @@ def bfloat16_rows(name: str, shape: tuple[int, ...], stored: Stored) -> Streamed
     return StreamedTensor(name, ir.DataType.BFLOAT16, shape, lambda: stored.chunks(CHUNK_BYTES))
 
 
-def float_vector(name: str, stored: Stored) -> ir.TensorProtocol:
-    """A BF16 tensor of one dimension as float32, which holds every bfloat16.
+def float_vector(name: str, parts: Sequence[Stored]) -> ir.TensorProtocol:
+    """BF16 tensors of one dimension, one after the other, as float32, which holds every bfloat16.
 
     Raises:
         AieError: a value is no finite number.
     """
-    values = bfloat16_values(stored)
-    if not np.isfinite(values).all():
-        raise AieError(f"{stored.file}: tensor '{stored.name}' holds NaN or infinities")
-    return ir.tensor(values, name=name)
+    values = [bfloat16_values(stored) for stored in parts]
+    for stored, part in zip(parts, values, strict=True):
+        if not np.isfinite(part).all():
+            raise AieError(f"{stored.file}: tensor '{stored.name}' holds NaN or infinities")
+    return ir.tensor(np.concatenate(values), name=name)
 
 
 def bfloat16_values(stored: Stored) -> npt.NDArray[np.float32]:

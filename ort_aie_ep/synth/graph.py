@@ -143,7 +143,8 @@ class Graph:
         `output` names the result when it is an output of the model.
         """
         basename = path.removeprefix("/").replace("/", ".")
-        biased = self.shape.family == "phi"
+        family = self.shape.family
+        biased = family == "phi" or (family == "qwen2" and path.endswith("/qkv_proj"))
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
         self.node(

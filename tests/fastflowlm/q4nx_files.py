@@ -24,6 +24,7 @@ TINY: dict[str, Shape] = {
     "llama": LLAMA,
     # Zero points, so that minima are other than -8 times the scale.
     "llama_asym": replace(LLAMA, ffn=320, heads=4, kv_heads=1, head_dim=64, vocab=352),
+    "qwen2": SHAPES["tiny-qwen2"],
     "qwen3": SHAPES["tiny-qwen3"],
     "gemma3": SHAPES["tiny-gemma3"],
 }
@@ -102,12 +103,12 @@ class Imported:
 def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     """Writes the test model `name` as work/q4nx/model.q4nx, and compiled as work/compiled.
 
-    What a `.q4nx` file rounds to bfloat16 is rounded in both: the embedding and the norms. Rotary
+    What a `.q4nx` file rounds to bfloat16 is rounded in both: embedding, norms and biases. Rotary
     tables, which the file does not have, are made by one function for both.
     """
     shape = TINY[name]
     model = ir.load(DATA / name / "model.onnx")
-    floats = _round_norms(model)
+    floats = _round_vectors(model)
     _set_rotary_tables(model, shape)
     # A projection's blocks, as compiling packs them; those of the lm_head give the embedding too.
     blocks = _packed(DATA / name, work / "packed")
@@ -138,15 +139,15 @@ def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     return Imported(source, work / "compiled", tensors)
 
 
-def _round_norms(model: ir.Model) -> dict[str, Array]:
-    """All float initializers by name, norms rounded to bfloat16 in the model as well."""
+def _round_vectors(model: ir.Model) -> dict[str, Array]:
+    """Float initializers by name; norms and biases rounded to bfloat16, in the model as well."""
     floats = {}
     for key, value in model.graph.initializers.items():
         if value.dtype != ir.DataType.FLOAT:
             continue
         assert value.const_value is not None
         content = value.const_value.numpy()
-        if "norm" in key:
+        if "norm" in key or key.endswith(".bias"):
             content = content.astype(ml_dtypes.bfloat16).astype(np.float32)
             value.const_value = ir.tensor(content, name=key)
         floats[key] = content
@@ -209,7 +210,7 @@ def _file_tensors(
     def flat(content: Array) -> tuple[str, Array]:
         return "I8", content.reshape(-1, q4nx.BLOCK_BYTES)
 
-    gemma, heads_normed = shape.family == "gemma3_text", shape.family != "llama"
+    gemma = shape.family == "gemma3_text"
     norms = ["input", "post_attention"]
     if gemma:
         norms += ["pre_feedforward", "post_feedforward"]
@@ -223,14 +224,18 @@ def _file_tensors(
         for norm in norms:
             key = f"{place}.{norm}_layernorm.weight"
             tensors[key] = vector(key)
-        if heads_normed:
+        if gemma or shape.family == "qwen3":
             for one in "qk":
                 key = f"{place}.attn.{one}_norm.layernorm.weight"
                 tensors[f"{place}.self_attn.{one}_norm.weight"] = vector(key)
-        rows = np.cumsum([shape.queries, shape.keys]) // q4nx.BLOCK_ROWS
-        parts = np.split(blocks[f"{place}.attn.qkv_proj"], rows)
+        rows = np.cumsum([shape.queries, shape.keys])
+        parts = np.split(blocks[f"{place}.attn.qkv_proj"], rows // q4nx.BLOCK_ROWS)
         for one, part in zip("qkv", parts, strict=True):
             tensors[f"{place}.self_attn.{one}_proj.weight"] = flat(part)
+        if shape.family == "qwen2":
+            _, biases = vector(f"{place}.attn.qkv_proj.Add.bias")
+            for one, part in zip("qkv", np.split(biases, rows), strict=True):
+                tensors[f"{place}.self_attn.{one}_proj.bias"] = ("BF16", part)
         tensors[f"{place}.self_attn.o_proj.weight"] = flat(blocks[f"{place}.attn.o_proj"])
         for one in ("gate", "up", "down"):
             tensors[f"{place}.mlp.{one}_proj.weight"] = flat(blocks[f"{place}.mlp.{one}_proj"])

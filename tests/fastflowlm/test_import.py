@@ -26,7 +26,7 @@ from ort_aie_ep.fastflowlm import import_q4nx
 from ort_aie_ep.model_shapes import SHAPES
 
 # Signed codes where the builder quantised symmetrically, as the converter does with Q4_0.
-CASES = {"llama": True, "llama_asym": False, "qwen3": True, "gemma3": True}
+CASES = {"llama": True, "llama_asym": False, "qwen2": True, "qwen3": True, "gemma3": True}
 TEXT = (40, 1, 1, 9, 1)  # a prompt, tokens, a later turn, a token
 
 Array = npt.NDArray[np.float32]

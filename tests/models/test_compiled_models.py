@@ -18,7 +18,7 @@ import pytest
 import ort_aie_ep
 
 DATA = Path(__file__).parent.parent / "data"
-MODELS = ("llama", "llama_asym", "qwen3", "gemma3", "phi", "olive", "quark")
+MODELS = ("llama", "llama_asym", "qwen2", "qwen3", "gemma3", "phi", "olive", "quark")
 PROMPTS, NEW_TOKENS = 20, 24
 
 Array = npt.NDArray[np.float32]
