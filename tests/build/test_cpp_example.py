@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from test_onnxruntime_headers import find_cmake
+from cmake_program import run_cmake
 
 import ort_aie_ep
 from ort_aie_ep import _native
@@ -38,17 +38,15 @@ def run(*command: str | Path | int) -> str:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, built with the headers that CMake finds for the library too."""
-    cmake = find_cmake()
-    if cmake is None:
-        pytest.skip("there is no cmake")
     build = tmp_path_factory.mktemp("example")
     # ONNX Runtime's C library as the Python wheel carries it, under the names that linking and
     # loading ask for.
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
     for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
         (build / name).symlink_to(library)
-    run(cmake, "-S", EXAMPLE, "-B", build, f"-DONNXRUNTIME_LIBRARY={build / 'libonnxruntime.so'}")
-    run(cmake, "--build", build)
+    library_option = f"-DONNXRUNTIME_LIBRARY={build / 'libonnxruntime.so'}"
+    run_cmake("-S", EXAMPLE, "-B", build, library_option)
+    run_cmake("--build", build)
     return build / "generate"
 
 
