@@ -86,8 +86,8 @@ def import_q4nx(
     """
     path = Path(source)
     config_path = path.with_name("config.json") if config is None else Path(config)
-    settings = read_config(config_path)
     file = _File(path, read_container(path))
+    settings = read_config(config_path)
     shape = file.stored_shape(settings.shape)
     model, weights = build(shape)
     packed = _set_weights(model, weights, file, shape, settings)

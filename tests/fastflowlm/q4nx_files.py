@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,8 @@ from ort_aie_ep.model_shapes import SHAPES, Shape
 from ort_aie_ep.synth.weights import rotary_frequencies, rotary_rows
 
 DATA = Path(__file__).parent.parent / "data"
-LLAMA = SHAPES["tiny-llama"]
 TINY: dict[str, Shape] = {
-    "llama": LLAMA,
-    # Zero points, so that minima are other than -8 times the scale.
-    "llama_asym": replace(LLAMA, ffn=320, heads=4, kv_heads=1, head_dim=64, vocab=352),
-    "qwen2": SHAPES["tiny-qwen2"],
-    "qwen3": SHAPES["tiny-qwen3"],
-    "gemma3": SHAPES["tiny-gemma3"],
+    name: SHAPES[f"tiny-{name}"] for name in ("llama", "qwen2", "qwen3", "gemma3")
 }
 
 Array = npt.NDArray[Any]
@@ -123,6 +117,8 @@ def make(name: str, work: Path, *, signed: bool = False) -> Imported:
     shutil.copytree(DATA / name, reference, ignore=shutil.ignore_patterns("model.onnx*"))
     ir.save(model, reference / "model.onnx", external_data="model.onnx.data")
     ort_aie_ep.compile(reference, work / "compiled")
+    if not signed:
+        _read_minima(work / "compiled" / "model.onnx")
 
     tensors = _file_tensors(shape, floats, blocks, table)
     if signed:
@@ -176,6 +172,15 @@ def _packed(source: Path, work: Path) -> dict[str, Array]:
         for key, value in ir.load(work / "model.onnx").graph.initializers.items()
         if key.endswith("_q4nx") and value.const_value is not None
     }
+
+
+def _read_minima(path: Path) -> None:
+    """Lets kernels add minima as they are stored, not as -8 times the scale, which they equal."""
+    model = ir.load(path)
+    for node in model.graph:
+        if "symmetric" in node.attributes:
+            node.attributes.add(ir.AttrInt64("symmetric", 0))
+    ir.save(model, path)
 
 
 def _replace_embedding(model: ir.Model, table: Array) -> None:

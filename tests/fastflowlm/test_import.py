@@ -25,8 +25,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.fastflowlm import import_q4nx
 from ort_aie_ep.model_shapes import SHAPES
 
-# Signed codes where the builder quantised symmetrically, as the converter does with Q4_0.
-CASES = {"llama": True, "llama_asym": False, "qwen2": True, "qwen3": True, "gemma3": True}
+# Test models; their tensors are written as Q4_0 unless told otherwise.
+CASES = ("llama", "llama Q4_1", "qwen2", "qwen3", "gemma3")
 TEXT = (40, 1, 1, 9, 1)  # a prompt, tokens, a later turn, a token
 
 Array = npt.NDArray[np.float32]
@@ -34,8 +34,9 @@ Array = npt.NDArray[np.float32]
 
 @pytest.fixture(scope="module", params=CASES)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Imported:
-    work = tmp_path_factory.mktemp(request.param)
-    made = make(request.param, work, signed=CASES[request.param])
+    name, _, kind = request.param.partition(" ")
+    work = tmp_path_factory.mktemp(name)
+    made = make(name, work, signed=not kind)
     import_q4nx(made.source / "model.q4nx", work / "imported")
     return made
 
@@ -349,6 +350,14 @@ def test_a_signed_scale_too_large_for_its_minimum_is_refused(
     blocks.view(np.uint16)[0, 0] = 0x7F00  # 2^127
     message = broken(llama, tmp_path, {GATE: ("I8", blocks)})
     assert f"tensor '{GATE}' has minima that are NaN, infinite or too large" in message
+
+
+def test_a_file_that_is_missing_is_named(llama: Imported, tmp_path: Path) -> None:
+    with pytest.raises(AieError, match=r"nowhere\.q4nx cannot be read: No such file"):
+        import_q4nx(tmp_path / "nowhere.q4nx", tmp_path / "m")
+    source, config = llama.source / "model.q4nx", tmp_path / "other.json"
+    with pytest.raises(AieError, match=r"other\.json cannot be read: No such file"):
+        import_q4nx(source, tmp_path / "m", config=config)
 
 
 def test_a_destination_that_exists_is_refused(llama: Imported, tmp_path: Path) -> None:
