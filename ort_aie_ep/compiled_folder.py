@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import FORMAT, NodeOutcome
+from ort_aie_ep.graph_passes import FORMAT, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits
 from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder
@@ -50,7 +50,7 @@ class CompileResult:
 def write_folder(
     target: Path,
     model: ir.Model,
-    outcomes: tuple[NodeOutcome, ...],
+    report: Report,
     *,
     source: ModelFolder,
     files: Iterable[Path],
@@ -63,7 +63,7 @@ def write_folder(
     Args:
         target: a folder that does not exist yet. It is written beside and renamed at the end.
         model: with aie.* nodes; weights are read as they are written.
-        outcomes: what the passes did, for the report.
+        report: what the passes did.
         source: where the model comes from: names and genai configuration.
         files: files of the source to carry over.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
@@ -80,6 +80,7 @@ def write_folder(
         keep_last_logits(model)
     model.metadata_props["ort_aie.format"] = str(FORMAT)
     model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
+    outcomes = tuple(report.outcomes.values())
     with _written_beside(target) as work:
         path = work / source.model.relative_to(source.path)
         path.parent.mkdir(parents=True, exist_ok=True)

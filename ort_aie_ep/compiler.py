@@ -65,7 +65,7 @@ def compile_model(
     return write_folder(
         target,
         model,
-        outcomes,
+        report,
         source=folder,
         files=others,
         kv=kv,

@@ -99,7 +99,7 @@ def import_q4nx(
     return write_folder(
         Path(destination),
         model,
-        tuple(report.outcomes.values()),
+        report,
         source=ModelFolder(folder, folder / "model.onnx", _genai_config(shape, settings)),
         files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
         kv=kv,
