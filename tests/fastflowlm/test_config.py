@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from q4nx_files import TINY, config_of
+from q4nx_files import DATA, TINY, config_of
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.fastflowlm.config import ModelConfig, read_config
+from ort_aie_ep.synth.weights import rotary_rows
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -95,6 +97,19 @@ def test_frequencies_follow_their_definition(tmp_path: Path, kind: str, newer: b
     # float32 powers, and a handful of roundings after them.
     np.testing.assert_allclose(rotary.frequencies, [rule(one) for one in plain], rtol=2e-6)
     np.testing.assert_allclose(rotary.unscaled, plain, rtol=2e-6)
+
+
+def test_scaled_tables_are_the_builders(tmp_path: Path) -> None:
+    """tests/data/llama_asym has Llama 3.1's scaling; the settings are those of its script."""
+    scaling = LLAMA3 | {"factor": 8.0, "original_max_position_embeddings": 64}
+    rotary = read(tmp_path, head_dim=64, rope_theta=500000.0, rope_scaling=scaling).rotary[""]
+    tables = ir.load(DATA / "llama_asym" / "model.onnx").graph.initializers
+    for name, function in (("cos_cache", np.cos), ("sin_cache", np.sin)):
+        expected = tables[name].const_value
+        assert expected is not None
+        rows = rotary_rows(function, rotary.frequencies)(np.random.default_rng(0), 0, 256)
+        # The angle of position 255 has a float32 spacing of 1.5e-5; frequencies may differ by one.
+        np.testing.assert_allclose(rows, expected.numpy(), atol=4e-5)
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["transformers 4", "transformers 5"])
