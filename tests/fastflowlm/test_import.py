@@ -352,6 +352,20 @@ def test_a_signed_scale_too_large_for_its_minimum_is_refused(
     assert f"tensor '{GATE}' has minima that are NaN, infinite or too large" in message
 
 
+def test_rows_that_cannot_be_joined_are_named(llama: Imported, tmp_path: Path) -> None:
+    """Heads of 8: 48 rows of q, half a block more than fits before k."""
+    place = "model.layers.0.self_attn"
+    sizes = {"q_proj": (2, 5120), "k_proj": (1, 5120), "v_proj": (1, 5120)}
+    changes = {
+        f"{place}.{name}.weight": ("I8", np.zeros(size, "u1")) for name, size in sizes.items()
+    }
+    write_container(tmp_path / "model.q4nx", llama.tensors | changes)
+    config = config_of(TINY["llama"]) | {"head_dim": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AieError, match=r"q_proj\.weight' has 48 rows, no multiple of 32"):
+        import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
+
+
 def test_a_file_that_is_missing_is_named(llama: Imported, tmp_path: Path) -> None:
     with pytest.raises(AieError, match=r"nowhere\.q4nx cannot be read: No such file"):
         import_q4nx(tmp_path / "nowhere.q4nx", tmp_path / "m")
