@@ -32,6 +32,7 @@ Tally& Tally::OfProcess() {
 Counters Tally::Read() const {
   Counters counters;
   counters.runs = runs;
+  counters.submissions = submissions;
   counters.bytes_to = bytes_to;
   counters.bytes_from = bytes_from;
   counters.streams_kept = streams_kept;

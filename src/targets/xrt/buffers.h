@@ -19,8 +19,8 @@ namespace ort_aie::xrt {
 
 // Counters that several threads write.
 struct Tally {
-  std::atomic<int64_t> runs = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0, streams_built = 0,
-                       buffers = 0, buffer_bytes = 0;
+  std::atomic<int64_t> runs = 0, submissions = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0,
+                       streams_built = 0, buffers = 0, buffer_bytes = 0;
 
   // Of all devices that this process has had.
   static Tally& OfProcess();

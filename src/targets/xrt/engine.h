@@ -33,7 +33,7 @@ class Engine {
   // Of what a fault left, nothing is used again.
   void Forget();
 
-  void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> arguments);
+  void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers);
 
   template <typename F>
   void Count(const F& f) {

@@ -66,7 +66,7 @@ class Executor final : public XrtTarget {
     }
   }
 
-  // Up to `most` steps in one run; a single one may take several, or the host.
+  // Up to `most` steps in one submission; a single one may take several, or the host.
   size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
     const std::string reason = WhyNot(plan[first]);
     if (!reason.empty()) return OnHost(plan, first, reason, threads);
@@ -134,7 +134,7 @@ class Executor final : public XrtTarget {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       return AppendProjection(engine_, batch, design, *projection);
     }
-    return AppendAttention(engine_, batch, std::get<AttentionStep>(step), threads);
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), threads);
   }
 
   void Prompt(const Step& step, const ThreadPool& threads) const {
