@@ -61,6 +61,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   // A buffer that nobody uses any more, or a new one.
   std::shared_ptr<Buffer> Allocate(size_t bytes);
 
+  void DropIdle();
+
   // See Device::Pin. The same memory is pinned once.
   std::shared_ptr<Buffer> Pin(const void* data, size_t bytes);
 

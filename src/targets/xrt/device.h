@@ -78,13 +78,13 @@ class Device {
   virtual std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) = 0;
 
   // Executes `plan` on the overlay of `design` and waits for its end. Buffer i of the plan's views
-  // is `buffers[i]`, any number of different ones. All runs that this takes are submitted together,
-  // where the device has lists of runs. Throws DeviceError; then the contents of the buffers on the
-  // device are unknown.
+  // is `buffers[i]`, any number of different ones. The runs that this takes are submitted together,
+  // up to 24, where the device has lists of runs. Throws DeviceError; then what the buffers hold on the
+  // device is unknown.
   virtual void Run(std::string_view design, const npu::Plan& plan,
                    std::span<Buffer* const> buffers) = 0;
 
-  // Gives up all contexts, so that the next Run makes fresh ones.
+  // Gives up all contexts, so that the next Run makes fresh ones, and memory that nobody uses.
   virtual void Reset() = 0;
 
   virtual Counters counters() const = 0;

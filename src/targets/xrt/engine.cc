@@ -30,6 +30,15 @@ void Engine::Renew(uint64_t generation) {
 
 void Engine::Forget() { generation_ = NextGeneration(); }
 
+void Engine::GiveUp() {
+  Forget();
+  {
+    const std::lock_guard lock(scratch_mutex_);
+    for (auto& buffer : scratch_) buffer.reset();
+  }
+  device_->Reset();
+}
+
 void Engine::Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers) {
   const Timed timed(*this, "run");
   device_->Run(design, plan, buffers);

@@ -82,6 +82,7 @@ class XrtDevice final : public Device {
   void Reset() override {
     const std::lock_guard lock(mutex_);
     contexts_.clear();
+    if (pool_ != nullptr) pool_->DropIdle();
   }
 
   Counters counters() const override { return CountersOfProcess(); }

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "bench.h"
-#include "q4nx/bfloat16.h"
 #include "targets/host/attention_inputs.h"
 
 namespace ort_aie::xrt {
@@ -24,13 +24,14 @@ inline double PairLength(const AttentionStep& step, const float* x, int64_t d) {
 }
 
 // Of a step that the host has executed: for every element of the output. `query_error` and
-// `key_error` are the roundings that the device's queries and its new keys have beside the host's.
+// `key_error` are those of the device's queries and new keys beside the host's, relative to the
+// length of a pair.
 //
 // A score moves by what q and k do and by float32's sum. If all scores of a row move by at most D,
 // each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that of
 // the sum of weight |v|. The device rounds it, and the host may.
-inline std::vector<double> AttentionBounds(const AttentionStep& step, int query_error,
-                                           int key_error) {
+inline std::vector<double> AttentionBounds(const AttentionStep& step, double query_error,
+                                           double key_error, const Arithmetic& arithmetic = {}) {
   const int64_t dim = step.dim;
   const auto row = [&](const void* cache, int64_t b, int64_t head, int64_t key) {
     std::vector<float> x(static_cast<size_t>(dim));
@@ -50,7 +51,8 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, int query_
     const int64_t begin = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
     std::vector<float> q(static_cast<size_t>(dim));
     host::LoadQuery(step, host::SelectedKernels(), token, head, q.data());
-    double moved = 0, largest = -INFINITY, sum = 0;
+    double moved = 0, largest = -std::numeric_limits<double>::infinity(), size_of_score = 0,
+           sum = 0;
     std::vector<double> scores;
     for (int64_t key = begin; key < end; ++key) {
       const std::vector<float> k =
@@ -58,8 +60,8 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, int query_
       double score = 0, error = 0;
       for (size_t d = 0; d < q.size(); ++d) {
         const auto at = static_cast<int64_t>(d);
-        const double dq = Roundings(query_error) * PairLength(step, q.data(), at);
-        const double dk = key < past ? 0 : Roundings(key_error) * PairLength(step, k.data(), at);
+        const double dq = query_error * PairLength(step, q.data(), at);
+        const double dk = key < past ? 0 : key_error * PairLength(step, k.data(), at);
         const double qs = std::abs(q[d]) + dq, ks = std::abs(k[d]) + dk;
         score += double{q[d]} * k[d];
         error += dq * ks + std::abs(q[d]) * dk + static_cast<double>(dim) * 0x1p-24 * qs * ks;
@@ -69,6 +71,7 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, int query_
       scores.push_back(score);
       moved = std::max(moved, error * step.scale + 0x1p-20 * step.softcap);
       largest = std::max(largest, score);
+      size_of_score = std::max(size_of_score, std::abs(score));
     }
     for (double& score : scores) sum += score = std::exp(score - largest);
     std::vector<double> output(q.size()), size(q.size());
@@ -81,9 +84,10 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, int query_
         size[d] += std::abs(term);
       }
     }
+    const double weight = arithmetic.weight + arithmetic.score * size_of_score;
     for (size_t d = 0; d < q.size(); ++d) {
       // The host's exponentials, and its sums of at most 2^8 weights.
-      const double error = (std::exp(2 * moved) - 1 + 0x1p-16) * size[d];
+      const double error = (std::exp(2 * moved) - 1 + 2 * weight + 0x1p-16) * size[d];
       bounds[static_cast<size_t>(i * dim) + d] = error + 2 * kUnit * (std::abs(output[d]) + error);
     }
   }

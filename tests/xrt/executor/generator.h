@@ -70,7 +70,7 @@ class Generator {
     HostTarget().Execute({host}, kThreads);
     // The device rounds what the host has normalised and rotated.
     const std::vector<double> bounds =
-        AttentionBounds(host, layer_.rotary || layer_.qk_norm ? 1 : 0, 0);
+        AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
     if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
 
     present_keys = Values(layer_.cache_type, Elements(step.present_capacity));

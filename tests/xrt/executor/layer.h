@@ -74,24 +74,24 @@ class DecoderLayer {
   // When the device has executed the plan: every step beside the host's, from the tensors that the
   // plan left before it. They are exact in bfloat16 but for sums, of which the host has its own
   // with more digits: `moved` and the result say by how much those of the device may differ.
-  std::vector<double> Compare(std::vector<double> moved = {}) {
+  std::vector<double> Compare(std::vector<double> moved = {}, const Arithmetic& arithmetic = {}) {
     for (Projection& projection : qkv) {
       projection.a = *x_;
       if (shape_.skip) {
         projection.skip = *sum_;
         if (&projection == &qkv.front()) moved = Rounded(projection.sum, std::move(moved));
       }
-      projection.Compare(projection.OnHost(), moved);
+      projection.Compare(projection.OnHost(), moved, arithmetic);
     }
-    CompareAttention();
+    CompareAttention(arithmetic);
     o.a = output;
-    o.Compare(o.OnHost());
+    o.Compare(o.OnHost(), {}, arithmetic);
     mlp.a = o.y;
     mlp.skip = Residual();
     moved = Rounded(mlp.sum, std::move(moved));
-    mlp.Compare(mlp.OnHost(), moved);
+    mlp.Compare(mlp.OnHost(), moved, arithmetic);
     down.a = mlp.y;
-    down.Compare(down.OnHost());
+    down.Compare(down.OnHost(), {}, arithmetic);
     generator.past = attention_.total_length;
     return moved;
   }
@@ -140,7 +140,7 @@ class DecoderLayer {
     return moved;
   }
 
-  void CompareAttention() {
+  void CompareAttention(const Arithmetic& arithmetic) {
     const Layer& layer = shape_.attention;
     Values want(Type(), Queries()), keys = before_keys_, values = before_values_;
     const AttentionStep host = Attention(keys, values, want);
@@ -148,15 +148,16 @@ class DecoderLayer {
     // The device rounds a normalised head, cosines and sines, and what is rotated; the host's key
     // is rounded once.
     const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
-    Near("output", output, want, AttentionBounds(host, roundings, roundings + 1));
+    const double own = arithmetic.rotation + (layer.qk_norm ? arithmetic.norm : 0);
+    const double query = Roundings(roundings) + own, key = Roundings(roundings + 1) + own;
+    Near("output", output, want, AttentionBounds(host, query, key, arithmetic));
     Check(generator.values.bytes == values.bytes, "the present's values are not the host's");
     const std::vector<float> right = keys.floats();
     std::vector<double> bounds(right.size());
     for (int64_t head = 0; head < layer.kv_heads; ++head) {
       const int64_t first = (head * host.present_capacity + host.past_length[0]) * layer.dim;
       for (int64_t d = 0; d < layer.dim; ++d) {
-        bounds[static_cast<size_t>(first + d)] =
-            Roundings(roundings + 1) * PairLength(host, right.data() + first, d);
+        bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
       }
     }
     Near("the present's keys", generator.keys, keys, bounds);

@@ -72,7 +72,8 @@ class Projection {
   // that on, and then both round x, which may fall to different sides. Products differ by what x
   // does, by the order of sums in float32, and by the device's rounding of its results. Behind a
   // gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
-  std::vector<double> Bounds(const std::vector<double>& moved = {}) const {
+  std::vector<double> Bounds(const std::vector<double>& moved = {},
+                             const Arithmetic& arithmetic = {}) const {
     std::vector<std::vector<float>> matrices;
     for (const auto* blocks : {&weights, &up}) {
       if (blocks->empty()) continue;
@@ -81,14 +82,15 @@ class Projection {
     }
     std::vector<double> bounds;
     for (int64_t row = 0; row < c.rows; ++row) {
-      const auto [x, dx] = Activations(row, moved);
-      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(matrices, n, x, dx));
+      const auto [x, dx] = Activations(row, moved, arithmetic);
+      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(matrices, n, x, dx, arithmetic));
     }
     return bounds;
   }
 
-  void Compare(const Outputs& want, const std::vector<double>& moved = {}) const {
-    Near("y", y, want.y, Bounds(moved));
+  void Compare(const Outputs& want, const std::vector<double>& moved = {},
+               const Arithmetic& arithmetic = {}) const {
+    Near("y", y, want.y, Bounds(moved, arithmetic));
     Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
   }
 
@@ -100,7 +102,7 @@ class Projection {
  private:
   // x of a row, and by how much that of the device may differ.
   std::pair<std::vector<double>, std::vector<double>> Activations(
-      int64_t row, const std::vector<double>& moved) const {
+      int64_t row, const std::vector<double>& moved, const Arithmetic& arithmetic) const {
     const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
     const std::vector<float> as = a.floats(), skips = skip.floats(), scales = norm.floats();
     std::vector<double> x(k), dx = moved;
@@ -119,13 +121,14 @@ class Projection {
       const double scale = std::abs(scales[j]) / rms;
       dx[j] = scale * (dx[j] + relative / (1 - relative) * (std::abs(x[j]) + dx[j]));
       x[j] *= scales[j] / rms;
-      dx[j] += 2 * kUnit * (std::abs(x[j]) + dx[j]);
+      dx[j] += (2 * kUnit + arithmetic.norm) * (std::abs(x[j]) + dx[j]);
     }
     return {x, dx};
   }
 
   double Bound(const std::vector<std::vector<float>>& matrices, int64_t n,
-               const std::vector<double>& x, const std::vector<double>& dx) const {
+               const std::vector<double>& x, const std::vector<double>& dx,
+               const Arithmetic& arithmetic) const {
     double product[2] = {}, error[2] = {};
     for (size_t m = 0; m < matrices.size(); ++m) {
       const float* w = matrices[m].data() + n * c.k;
@@ -136,14 +139,16 @@ class Projection {
         error[m] += std::abs(w[j]) * dx[j];
       }
       // A prompt's weights are rounded as well, by both, from sums that may differ in a bit.
-      error[m] += (static_cast<double>(c.k) * 0x1p-24 + (c.rows > 1 ? 0x1p-20 : 0)) * size;
+      error[m] +=
+          (static_cast<double>(c.k) * 0x1p-24 + (c.rows > 1 ? 0x1p-20 : 0) + arithmetic.product) *
+          size;
       error[m] += kUnit * (std::abs(product[m]) + error[m]);
     }
     const double both = std::abs(product[0] * product[1]), bias_size = c.bias ? 2 : 0;
     double bound = error[0] + kUnit * bias_size;
     if (c.gated) {
       bound = 1.2 * error[0] * (std::abs(product[1]) + error[1]) + std::abs(product[0]) * error[1] +
-              kUnit * both;
+              (kUnit + arithmetic.activation + arithmetic.gate * std::abs(product[0])) * both;
     }
     if (c.type == DataType::kBfloat16) {  // the host's result is rounded, too
       bound += kUnit * ((c.gated ? both : std::abs(product[0])) + bias_size);
