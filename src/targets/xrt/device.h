@@ -79,8 +79,8 @@ class Device {
 
   // Executes `plan` on the overlay of `design` and waits for its end. Buffer i of the plan's views
   // is `buffers[i]`, any number of different ones. The runs that this takes are submitted together,
-  // up to 24, where the device has lists of runs. Throws DeviceError; then what the buffers hold on the
-  // device is unknown.
+  // up to 24, where the device has lists of runs. Throws DeviceError; then what the buffers hold on
+  // the device is unknown.
   virtual void Run(std::string_view design, const npu::Plan& plan,
                    std::span<Buffer* const> buffers) = 0;
 

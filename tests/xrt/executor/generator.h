@@ -82,11 +82,10 @@ class Generator {
       Check(keys.bytes == old_keys.bytes && values.bytes == old_values.bytes, "the past changed");
       keys = present_keys;
       values = present_values;
-      capacity_ = step.present_capacity;
     }
     Check(keys.bytes == want_keys.bytes && values.bytes == want_values.bytes,
           "the present is not the host's");
-    past = step.total_length;
+    Advance(step);
     std::vector<float> right = want.floats();
     const auto width = static_cast<size_t>(layer_.heads * layer_.dim);
     for (size_t token = 0; token < right.size() / width; ++token) {
@@ -136,13 +135,21 @@ class Generator {
     return step;
   }
 
+  // `keys` and `values` are the step's present now.
+  void Advance(const AttentionStep& step) {
+    capacity_ = step.present_capacity;
+    past = step.total_length;
+  }
+
+  int64_t Elements(int64_t capacity) const {
+    return layer_.batch * layer_.kv_heads * capacity * layer_.dim;
+  }
+  bool in_place() const { return in_place_; }
+
   std::vector<int64_t> past;
   Values keys, values;
 
  private:
-  int64_t Elements(int64_t capacity) const {
-    return layer_.batch * layer_.kv_heads * capacity * layer_.dim;
-  }
   int64_t RotaryDim() const { return layer_.rotary_dim != 0 ? layer_.rotary_dim : layer_.dim; }
   void Place(AttentionStep& step, Values& past_keys, Values& past_values, Values& present_keys,
              Values& present_values) const {

@@ -49,8 +49,7 @@ class DecoderLayer {
   Plan Steps(const Values& x, const Values* sum = nullptr) {
     x_ = &x;
     sum_ = sum;
-    before_keys_ = generator.keys;
-    before_values_ = generator.values;
+    before_ = {generator.keys, generator.values};
     Plan plan;
     for (Projection& projection : qkv) {
       projection.y = Values(Type(), projection.c.n);
@@ -60,7 +59,8 @@ class DecoderLayer {
       plan.push_back(step);
     }
     output = Values(Type(), Queries());
-    plan.push_back(attention_ = Attention(generator.keys, generator.values, output));
+    present_ = NewPresent();
+    plan.push_back(attention_ = Attention(generator.keys, generator.values, present_, output));
     for (auto [projection, a] : {std::pair{&o, &output}, {&mlp, &o.y}, {&down, &mlp.y}}) {
       projection->y = Values(Type(), projection->c.n);
       MatMulStep step = projection->Step();
@@ -92,7 +92,7 @@ class DecoderLayer {
     mlp.Compare(mlp.OnHost(), moved, arithmetic);
     down.a = mlp.y;
     down.Compare(down.OnHost(), {}, arithmetic);
-    generator.past = attention_.total_length;
+    generator.Advance(attention_);
     return moved;
   }
 
@@ -111,7 +111,19 @@ class DecoderLayer {
   int64_t Keys() const { return shape_.attention.kv_heads * shape_.attention.dim; }
   const Values& Residual() const { return shape_.skip ? qkv.front().sum : *x_; }
 
-  AttentionStep Attention(Values& keys, Values& values, Values& to) {
+  struct Cache {
+    Values keys, values;
+  };
+
+  // Of a cache that is not in place.
+  Cache NewPresent() const {
+    if (generator.in_place()) return {};
+    const Values tensor(shape_.attention.cache_type,
+                        generator.Elements(generator.Step(1, {}).present_capacity));
+    return {tensor, tensor};
+  }
+
+  AttentionStep Attention(Values& keys, Values& values, Cache& present, Values& to) {
     AttentionStep step = generator.Step(1, {});
     const auto part = [&](size_t projection, int64_t first) {
       return host::Advance(qkv[projection].y.data(), Type(), first);
@@ -126,8 +138,10 @@ class DecoderLayer {
       step.key = part(1, 0);
       step.value = part(2, 0);
     }
-    step.past_key = step.present_key = keys.data();
-    step.past_value = step.present_value = values.data();
+    step.past_key = keys.data();
+    step.past_value = values.data();
+    step.present_key = (generator.in_place() ? keys : present.keys).data();
+    step.present_value = (generator.in_place() ? values : present.values).data();
     step.output = to.data();
     return step;
   }
@@ -142,17 +156,28 @@ class DecoderLayer {
 
   void CompareAttention(const Arithmetic& arithmetic) {
     const Layer& layer = shape_.attention;
-    Values want(Type(), Queries()), keys = before_keys_, values = before_values_;
-    const AttentionStep host = Attention(keys, values, want);
+    Values want(Type(), Queries());
+    Cache past = before_, present = NewPresent();
+    const AttentionStep host = Attention(past.keys, past.values, present, want);
     HostTarget().Execute({host}, kThreads);
+    if (generator.in_place()) {
+      present = past;
+    } else {
+      Check(generator.keys.bytes == before_.keys.bytes &&
+                generator.values.bytes == before_.values.bytes,
+            "the past changed");
+      generator.keys = present_.keys;
+      generator.values = present_.values;
+    }
     // The device rounds a normalised head, cosines and sines, and what is rotated; the host's key
     // is rounded once.
     const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
     const double own = arithmetic.rotation + (layer.qk_norm ? arithmetic.norm : 0);
     const double query = Roundings(roundings) + own, key = Roundings(roundings + 1) + own;
     Near("output", output, want, AttentionBounds(host, query, key, arithmetic));
-    Check(generator.values.bytes == values.bytes, "the present's values are not the host's");
-    const std::vector<float> right = keys.floats();
+    Check(generator.values.bytes == present.values.bytes,
+          "the present's values are not the host's");
+    const std::vector<float> right = present.keys.floats();
     std::vector<double> bounds(right.size());
     for (int64_t head = 0; head < layer.kv_heads; ++head) {
       const int64_t first = (head * host.present_capacity + host.past_length[0]) * layer.dim;
@@ -160,11 +185,11 @@ class DecoderLayer {
         bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
       }
     }
-    Near("the present's keys", generator.keys, keys, bounds);
+    Near("the present's keys", generator.keys, present.keys, bounds);
   }
 
   const Values *x_ = nullptr, *sum_ = nullptr;
-  Values before_keys_, before_values_;
+  Cache before_, present_;  // what the cache was, and what it becomes
   AttentionStep attention_;
 };
 
