@@ -14,7 +14,7 @@ struct Layer {
   DataType type = DataType::kFloat32, cache_type = DataType::kBfloat16;
   int64_t window = 0;
   float softcap = 0;
-  bool causal = true, rotary = false, interleaved = false, qk_norm = false;
+  bool causal = true, rotary = false, interleaved = false, qk_norm = false, sinks = false;
   int64_t rotary_dim = 0;  // of a rotary; 0: all
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 };
@@ -41,6 +41,7 @@ class Generator {
       cos_ = Values(layer.type, cos);
       sin_ = Values(layer.type, sin);
     }
+    if (layer.sinks) sinks_ = Values(layer.type, Exact(layer.heads));
     if (layer.qk_norm) {
       q_norm_ = Values(layer.type, Exact(layer.dim));
       k_norm_ = Values(layer.type, Exact(layer.dim));
@@ -118,6 +119,7 @@ class Generator {
     step.causal = layer_.causal;
     step.window = layer_.window;
     step.kept = layer_.kept;
+    if (layer_.sinks) step.head_sink = sinks_.data();
     if (layer_.qk_norm) {
       step.q_norm = q_norm_.data();
       step.k_norm = k_norm_.data();
@@ -162,7 +164,7 @@ class Generator {
   const Layer& layer_;
   const bool in_place_;
   int64_t capacity_;
-  Values cos_, sin_, q_norm_, k_norm_;
+  Values cos_, sin_, q_norm_, k_norm_, sinks_;
 };
 
 }  // namespace ort_aie::xrt
