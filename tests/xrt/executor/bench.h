@@ -70,6 +70,7 @@ struct Values {
   const void* data() const { return bytes.data(); }
   std::vector<float> floats() const {
     std::vector<float> x(bytes.size() / SizeOf(type));
+    if (x.empty()) return x;
     host::ToFloat(host::SelectedKernels(), type, data(), static_cast<int64_t>(x.size()), x.data());
     return x;
   }
