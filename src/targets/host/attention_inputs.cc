@@ -38,9 +38,10 @@ void Transform(const AttentionStep& step, const Kernels& kernels, float* x, cons
 // place(b, t, kv_head) is the row's first element in keys and in values, or negative: leave it out.
 template <typename Place>
 void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-               void* keys, void* values, const Place& place) {
+               const Range& tokens, void* keys, void* values, const Place& place) {
   const int64_t dim = step.dim;
-  ForEachToken(step, threads, [&](int64_t b, int64_t t, int64_t token) noexcept {
+  const auto write = [&](int64_t b, int64_t t) noexcept {
+    const int64_t token = b * step.key_sequence + t;
     float* x = Scratch<float>(Purpose::kTile, dim);
     for (int64_t h = 0; h < step.kv_heads; ++h) {
       const int64_t to = place(b, t, h);
@@ -53,7 +54,8 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
               Advance(step.value, step.type, token * step.value_stride + h * dim), dim, x);
       FromFloat(kernels, step.cache_type, x, dim, Advance(values, step.cache_type, to));
     }
-  });
+  };
+  ForEachToken(step.batch, tokens, threads, write);
 }
 
 }  // namespace
@@ -66,10 +68,12 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
 }
 
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-                  void* keys, void* values) {
-  WriteRows(step, kernels, threads, keys, values, [&](int64_t b, int64_t t, int64_t h) noexcept {
-    return ((b * step.kv_heads + h) * step.sequence + t) * step.dim;
-  });
+                  const Range& tokens, void* keys, void* values) {
+  const int64_t count = tokens.end - tokens.first;
+  WriteRows(step, kernels, threads, tokens, keys, values,
+            [&](int64_t b, int64_t t, int64_t h) noexcept {
+              return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
+            });
 }
 
 void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
@@ -82,7 +86,7 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
       std::memcpy(to, static_cast<const uint8_t*>(past) + head * step.past_capacity * row_bytes,
                   static_cast<size_t>(past_rows * row_bytes));
     }
-    const int64_t end = std::min(step.present_capacity, past_rows + step.sequence);
+    const int64_t end = std::min(step.present_capacity, past_rows + step.key_sequence);
     std::memset(to + end * row_bytes, 0,
                 static_cast<size_t>((step.present_capacity - end) * row_bytes));
   };
@@ -94,7 +98,7 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
 
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
   CarryPast(step, threads);
-  WriteRows(step, kernels, threads, step.present_key, step.present_value,
+  WriteRows(step, kernels, threads, {0, step.key_sequence}, step.present_key, step.present_value,
             [&](int64_t b, int64_t t, int64_t h) noexcept {
               const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
               // Padding of a short prompt may have no place.

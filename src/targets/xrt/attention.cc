@@ -184,6 +184,8 @@ bool StoreNewRows(Engine& engine, const AttentionStep& step, const uint16_t* key
 
 std::string WhyNotAttention(Engine& engine, const AttentionStep& step) {
   if (step.windowed_cache) return "a cache that keeps a window only";
+  if (step.key_sequence != step.sequence) return "keys of another sequence than the queries";
+  if (!step.visible_keys.empty()) return "an attention mask with hidden keys";
   if (step.bias != nullptr) return "attention_bias";
   if (step.head_sink != nullptr) return "head_sink";
   if (step.smooth_softmax) return "smooth_softmax";
@@ -285,8 +287,9 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& t
   }
   CacheLease lease(engine, step, step.total_length, threads);
   const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
-  const int64_t most = std::max(
-      kChunkMultiple, engine.options().query_bytes / (2 * width) / kChunkMultiple * kChunkMultiple);
+  int64_t most_tokens = engine.options().query_bytes / (2 * width);
+  if (step.prompt_chunk > 0) most_tokens = std::min(most_tokens, step.prompt_chunk);
+  const int64_t most = std::max(kChunkMultiple, most_tokens / kChunkMultiple * kChunkMultiple);
   for (int64_t b = 0; b < step.batch; ++b) {
     const auto i = static_cast<size_t>(b);
     const int64_t tokens = step.total_length[i] - step.past_length[i];
