@@ -1,0 +1,170 @@
+// A layer's attention, and one who generates tokens with it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention_bounds.h"
+#include "bench.h"
+
+namespace ort_aie::xrt {
+
+struct Layer {
+  int64_t batch = 1, heads = 4, kv_heads = 2, dim = 64;
+  DataType type = DataType::kFloat32, cache_type = DataType::kBfloat16;
+  int64_t window = 0;
+  float softcap = 0;
+  bool causal = true, rotary = false, interleaved = false, qk_norm = false, sinks = false;
+  int64_t rotary_dim = 0;  // of a rotary; 0: all
+  std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
+};
+
+// One user of a layer's attention: has a cache of its own.
+class Generator {
+ public:
+  // With `capacity`, past and present are one buffer; without, every call has a new present.
+  explicit Generator(const Layer& layer, int64_t capacity = 0)
+      : layer_(layer), in_place_(capacity > 0), capacity_(capacity) {
+    if (in_place_) {
+      const std::vector<float> zeros(static_cast<size_t>(Elements(capacity)));
+      keys = Values(layer.cache_type, zeros);
+      values = keys;
+    }
+    if (layer.rotary) {
+      std::vector<float> cos, sin;
+      for (int64_t p = 0; p < 256; ++p) {
+        for (int64_t i = 0; i < RotaryDim() / 2; ++i) {
+          cos.push_back(std::cos(0.01f * static_cast<float>(p * (i + 1))));
+          sin.push_back(std::sin(0.01f * static_cast<float>(p * (i + 1))));
+        }
+      }
+      cos_ = Values(layer.type, cos);
+      sin_ = Values(layer.type, sin);
+    }
+    if (layer.sinks) sinks_ = Values(layer.type, Exact(layer.heads));
+    if (layer.qk_norm) {
+      q_norm_ = Values(layer.type, Exact(layer.dim));
+      k_norm_ = Values(layer.type, Exact(layer.dim));
+    }
+  }
+
+  // Appends tokens, after `past` of those before, here and on the host target, and compares.
+  // `lengths`: of the batch rows, where they differ.
+  void Append(const Target& target, int64_t tokens, std::vector<int64_t> lengths = {}) {
+    if (past.empty()) past.assign(static_cast<size_t>(layer_.batch), 0);
+    AttentionStep step = Step(tokens, lengths);
+    const Values query(layer_.type, Exact(layer_.batch * tokens * layer_.heads * layer_.dim));
+    const Values key(layer_.type, Exact(layer_.batch * tokens * layer_.kv_heads * layer_.dim));
+    const Values value(layer_.type, Exact(layer_.batch * tokens * layer_.kv_heads * layer_.dim));
+    step.query = query.data();
+    step.key = key.data();
+    step.value = value.data();
+    Values output(layer_.type, layer_.batch * tokens * layer_.heads * layer_.dim);
+    Values want = output, want_keys = keys, want_values = values, old_keys = keys,
+           old_values = values;
+    Values present_keys(layer_.cache_type, Elements(step.present_capacity));
+    Values present_values = present_keys;
+
+    AttentionStep host = step;
+    host.output = want.data();
+    Place(host, want_keys, want_values, present_keys, present_values);
+    HostTarget().Execute({host}, kThreads);
+    // The device rounds what the host has normalised and rotated.
+    const std::vector<double> bounds =
+        AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
+    if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
+
+    present_keys = Values(layer_.cache_type, Elements(step.present_capacity));
+    present_values = present_keys;
+    step.output = output.data();
+    Place(step, keys, values, present_keys, present_values);
+    target.Execute({step}, kThreads);
+    if (!in_place_) {
+      Check(keys.bytes == old_keys.bytes && values.bytes == old_values.bytes, "the past changed");
+      keys = present_keys;
+      values = present_values;
+    }
+    Check(keys.bytes == want_keys.bytes && values.bytes == want_values.bytes,
+          "the present is not the host's");
+    Advance(step);
+    std::vector<float> right = want.floats();
+    const auto width = static_cast<size_t>(layer_.heads * layer_.dim);
+    for (size_t token = 0; token < right.size() / width; ++token) {
+      const size_t b = token / static_cast<size_t>(tokens), t = token % static_cast<size_t>(tokens);
+      if (static_cast<int64_t>(t) < step.total_length[b] - step.past_length[b]) continue;
+      std::fill_n(right.data() + token * width, width, 0.0f);  // padding
+    }
+    Near("output", output, Values(layer_.type, right), bounds);
+  }
+
+  AttentionStep Step(int64_t tokens, std::vector<int64_t> lengths) const {
+    AttentionStep step{};
+    step.batch = layer_.batch;
+    step.sequence = step.key_sequence = tokens;
+    step.heads = layer_.heads;
+    step.kv_heads = layer_.kv_heads;
+    step.dim = layer_.dim;
+    step.type = layer_.type;
+    step.query_stride = layer_.heads * layer_.dim;
+    step.key_stride = step.value_stride = layer_.kv_heads * layer_.dim;
+    step.cache_type = layer_.cache_type;
+    step.past_length = past;
+    if (lengths.empty()) lengths.assign(past.size(), tokens);
+    for (size_t b = 0; b < past.size(); ++b) step.total_length.push_back(past[b] + lengths[b]);
+    const int64_t longest = *std::ranges::max_element(past) + tokens;
+    step.past_capacity = capacity_;
+    step.present_capacity = in_place_ ? capacity_ : std::max(capacity_, longest);
+    step.scale = 0.125f;
+    step.softcap = layer_.softcap;
+    step.causal = layer_.causal;
+    step.window = layer_.window;
+    step.kept = layer_.kept;
+    if (layer_.sinks) step.head_sink = sinks_.data();
+    if (layer_.qk_norm) {
+      step.q_norm = q_norm_.data();
+      step.k_norm = k_norm_.data();
+      step.norm_epsilon = 1e-5f;
+    }
+    if (layer_.rotary) {
+      step.cos = cos_.data();
+      step.sin = sin_.data();
+      step.rotary_dim = RotaryDim();
+      step.rotary_interleaved = layer_.interleaved;
+      for (const int64_t first : past) {
+        for (int64_t t = 0; t < tokens; ++t) step.positions.push_back(first + t);
+      }
+    }
+    return step;
+  }
+
+  // `keys` and `values` are the step's present now.
+  void Advance(const AttentionStep& step) {
+    capacity_ = step.present_capacity;
+    past = step.total_length;
+  }
+
+  int64_t Elements(int64_t capacity) const {
+    return layer_.batch * layer_.kv_heads * capacity * layer_.dim;
+  }
+  bool in_place() const { return in_place_; }
+
+  std::vector<int64_t> past;
+  Values keys, values;
+
+ private:
+  int64_t RotaryDim() const { return layer_.rotary_dim != 0 ? layer_.rotary_dim : layer_.dim; }
+  void Place(AttentionStep& step, Values& past_keys, Values& past_values, Values& present_keys,
+             Values& present_values) const {
+    step.past_key = past_keys.data();
+    step.past_value = past_values.data();
+    step.present_key = in_place_ ? past_keys.data() : present_keys.data();
+    step.present_value = in_place_ ? past_values.data() : present_values.data();
+  }
+
+  const Layer& layer_;
+  const bool in_place_;
+  int64_t capacity_;
+  Values cos_, sin_, q_norm_, k_norm_, sinks_;
+};
+
+}  // namespace ort_aie::xrt

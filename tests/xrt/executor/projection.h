@@ -1,0 +1,160 @@
+// A projection of random weights, on a target and on the host's.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bench.h"
+
+namespace ort_aie::xrt {
+
+struct ProjectionCase {
+  int64_t rows = 1, k = 512, n = 256;
+  DataType type = DataType::kFloat32;
+  bool bias = false, norm = false, skip = false, gated = false, gelu = false;
+};
+
+class Projection {
+ public:
+  explicit Projection(const ProjectionCase& c)
+      : c(c), weights(Weights(c.n, c.k)), a(c.type, Exact(c.rows * c.k)), y(c.type, c.rows * c.n) {
+    if (c.gated) up = Weights(c.n, c.k);
+    if (c.bias) bias = Values(c.type, Exact(c.n));
+    if (c.norm) norm = Values(c.type, Exact(c.k));
+    if (c.skip) {
+      skip = Values(c.type, Exact(c.rows * c.k));
+      sum = Values(c.type, c.rows * c.k);
+    }
+  }
+
+  MatMulStep Step() {
+    MatMulStep step{};
+    step.weights = weights.data();
+    step.rows = c.rows;
+    step.k = c.k;
+    step.n = c.n;
+    step.a = a.data();
+    step.y = y.data();
+    step.type = c.type;
+    step.numerics = Numerics::kBf16;
+    if (c.bias) step.bias = bias.data();
+    if (c.norm) step.norm_weight = norm.data();
+    if (c.skip) {
+      step.skip = skip.data();
+      step.sum = sum.data();
+    }
+    step.norm_epsilon = 1e-5f;
+    if (c.gated) step.up_weights = up.data();
+    if (c.gelu) step.activation = Activation::kGeluTanh;
+    step.kept = kept;
+    return step;
+  }
+
+  // What the host target makes of the same step.
+  struct Outputs {
+    Values y, sum;
+  };
+  Outputs OnHost() {
+    Outputs outputs{Values(c.type, c.rows * c.n), Values(c.type, c.skip ? c.rows * c.k : 0)};
+    MatMulStep step = Step();
+    step.y = outputs.y.data();
+    step.sum = outputs.sum.data();
+    HostTarget().Execute({step}, kThreads);
+    return outputs;
+  }
+
+  // How far the device's y may be from the host's.
+  //
+  // What both take as activations is exact in bfloat16, or rounded by both alike, unless `moved`
+  // says by how much each element of the device's a, or of its a + skip, may differ. A norm passes
+  // that on, and then both round x, which may fall to different sides. Products differ by what x
+  // does, by the order of sums in float32, and by the device's rounding of its results. Behind a
+  // gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
+  std::vector<double> Bounds(const std::vector<double>& moved = {},
+                             const Arithmetic& arithmetic = {}) const {
+    std::vector<std::vector<float>> matrices;
+    for (const auto* blocks : {&weights, &up}) {
+      if (blocks->empty()) continue;
+      matrices.emplace_back(static_cast<size_t>(c.n * c.k));
+      q4nx::Dequantize(blocks->data(), c.n, c.k, matrices.back().data());
+    }
+    std::vector<double> bounds;
+    for (int64_t row = 0; row < c.rows; ++row) {
+      const auto [x, dx] = Activations(row, moved, arithmetic);
+      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(matrices, n, x, dx, arithmetic));
+    }
+    return bounds;
+  }
+
+  void Compare(const Outputs& want, const std::vector<double>& moved = {},
+               const Arithmetic& arithmetic = {}) const {
+    Near("y", y, want.y, Bounds(moved, arithmetic));
+    Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
+  }
+
+  const ProjectionCase c;
+  std::vector<uint8_t> weights, up;
+  Values a, bias, norm, skip, sum, y;
+  std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
+
+ private:
+  // x of a row, and by how much that of the device may differ.
+  std::pair<std::vector<double>, std::vector<double>> Activations(
+      int64_t row, const std::vector<double>& moved, const Arithmetic& arithmetic) const {
+    const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
+    const std::vector<float> as = a.floats(), skips = skip.floats(), scales = norm.floats();
+    std::vector<double> x(k), dx = moved;
+    dx.resize(k);
+    double squares = 0, moved_squares = 0;
+    for (size_t j = 0; j < k; ++j) {
+      x[j] = double{as[first + j]} + (c.skip ? double{skips[first + j]} : 0);
+      squares += x[j] * x[j];
+      moved_squares += dx[j] * dx[j];
+    }
+    if (!c.norm) return {x, dx};
+    // The root of the mean of squares moves by at most that of dx.
+    const double rms = std::sqrt(squares / static_cast<double>(c.k) + 1e-5);
+    const double relative = std::sqrt(moved_squares / static_cast<double>(c.k)) / rms;
+    for (size_t j = 0; j < k; ++j) {
+      const double scale = std::abs(scales[j]) / rms;
+      dx[j] = scale * (dx[j] + relative / (1 - relative) * (std::abs(x[j]) + dx[j]));
+      x[j] *= scales[j] / rms;
+      dx[j] += (2 * kUnit + arithmetic.norm) * (std::abs(x[j]) + dx[j]);
+    }
+    return {x, dx};
+  }
+
+  double Bound(const std::vector<std::vector<float>>& matrices, int64_t n,
+               const std::vector<double>& x, const std::vector<double>& dx,
+               const Arithmetic& arithmetic) const {
+    double product[2] = {}, error[2] = {};
+    for (size_t m = 0; m < matrices.size(); ++m) {
+      const float* w = matrices[m].data() + n * c.k;
+      double size = 0;
+      for (size_t j = 0; j < x.size(); ++j) {
+        product[m] += w[j] * x[j];
+        size += std::abs(w[j]) * (std::abs(x[j]) + dx[j]);
+        error[m] += std::abs(w[j]) * dx[j];
+      }
+      // A prompt's weights are rounded as well, by both, from sums that may differ in a bit.
+      error[m] +=
+          (static_cast<double>(c.k) * 0x1p-24 + (c.rows > 1 ? 0x1p-20 : 0) + arithmetic.product) *
+          size;
+      error[m] += kUnit * (std::abs(product[m]) + error[m]);
+    }
+    const double both = std::abs(product[0] * product[1]), bias_size = c.bias ? 2 : 0;
+    double bound = error[0] + kUnit * bias_size;
+    if (c.gated) {
+      bound = 1.2 * error[0] * (std::abs(product[1]) + error[1]) + std::abs(product[0]) * error[1] +
+              (kUnit + arithmetic.activation + arithmetic.gate * std::abs(product[0])) * both;
+    }
+    if (c.type == DataType::kBfloat16) {  // the host's result is rounded, too
+      bound += kUnit * ((c.gated ? both : std::abs(product[0])) + bias_size);
+    }
+    return bound + (c.type == DataType::kFloat16 ? 0x1p-10 * std::abs(product[0]) + 1e-3 : 1e-6);
+  }
+};
+
+}  // namespace ort_aie::xrt
