@@ -15,4 +15,5 @@ site=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pureli
 echo "== qemu-x86_64 -cpu Nehalem"
 # qemu-user runs no script through a virtual environment's link: the real binary gets its packages.
 # numpy carries an OpenBLAS that picks its kernels badly under emulation unless it is told.
-OPENBLAS_CORETYPE=Nehalem PYTHONPATH="$site" qemu-x86_64 -cpu Nehalem "$python" -m pytest -q tests/ops/test_kernels.py
+OPENBLAS_CORETYPE=Nehalem PYTHONPATH="$site" qemu-x86_64 -cpu Nehalem "$python" -m pytest -q \
+  tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py

@@ -1,4 +1,5 @@
-"""Shared setup. Must not import onnxruntime: tests/ops/test_kernels.py also runs without it."""
+"""Shared setup. Must not import onnxruntime: tests/ops/test_kernels.py and
+test_lookup_kernels.py also run without it."""
 
 from __future__ import annotations
 
