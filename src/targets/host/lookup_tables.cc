@@ -21,14 +21,15 @@ thread_local Made made;
 LookupTables TablesOf(const Kernels& kernels, bool bf16, const float* x, int64_t in_features) {
   const int64_t groups = in_features / 32;
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  // What grew was made of another number of in-features.
+  // Buffers that grow, or fail to, lose what they held: that of another number of in-features.
+  if (made.in_features != in_features) made.kernels = nullptr;
   auto* tables = Scratch<uint8_t>(Purpose::kLookupTables, in_features / 4 * kMaxTableBytes);
   float* row = Scratch<float>(Purpose::kLookupRow, in_features + 2 * groups);
   float *steps = row + in_features, *sums = steps + groups;
   const auto bytes = static_cast<size_t>(in_features) * sizeof(float);
-  const bool same = made.kernels == &kernels && made.bf16 == bf16 &&
-                    made.in_features == in_features && std::memcmp(row, x, bytes) == 0;
-  if (same) return {tables, steps, sums};
+  if (made.kernels == &kernels && made.bf16 == bf16 && std::memcmp(row, x, bytes) == 0) {
+    return {tables, steps, sums};
+  }
   made.kernels = nullptr;  // until they are complete
   std::memcpy(row, x, bytes);
   if (bf16) {
