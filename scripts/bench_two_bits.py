@@ -184,7 +184,7 @@ def main() -> None:
     parts = projections(SHAPES[options.model], options.layers)
     print(
         f"{options.layers} layers of {options.model}, {len(parts)} projections of "
-        f"{sum(p.n * p.k for p in parts) / 1e6:.0f} million weights; {options.threads} threads; "
+        f"{sum(p.n * p.k for p in parts) / 1e6:.0f} million weights; {options.threads} thread(s); "
         f"kernels {_native.selected_isa()}; onnxruntime {onnxruntime.__version__}; median of "
         f"{options.rounds} rounds and its 95 % bounds"
     )
