@@ -9,11 +9,14 @@ from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.norm import fuse_norms
+from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
+from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_casts
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
@@ -26,6 +29,12 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         AieError: a node that should be replaced is malformed.
     """
     report, packed = Report(), PackedWeights()
+    if fuse:
+        infer_types(model)
+        remove_idle_casts(model)
+        collapse_norms(model)
+        collapse_gelus(model)
+        fuse_decomposed_attention(model, report)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
         RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),

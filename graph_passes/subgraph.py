@@ -1,0 +1,132 @@
+"""Parts of a graph as models of their own, to find out by running them what they compute.
+
+A part that is run on random inputs and agrees with a formula up to float rounding computes that
+formula, whatever nodes an exporter wrote it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+EPSILON = float(np.finfo(np.float32).eps)
+
+Array = npt.NDArray[Any]
+
+
+class NoMatch(Exception):  # noqa: N818 - no error: the reason to leave nodes as they are
+    """A part of a graph is not what a pass looks for; the message is the reason a user sees."""
+
+
+class Part:
+    """The nodes between some inputs and outputs, in a session of their own.
+
+    Half precision is widened to float32, so that what is measured is the formula and not the
+    rounding of every step.
+    """
+
+    def __init__(
+        self, model: ir.Model, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+    ) -> None:
+        """Raises NoMatch where the outputs depend on other graph inputs, or cannot be run."""
+        try:
+            graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
+        except ValueError as error:
+            raise NoMatch(f"depends on more inputs: {error}") from error
+        _widen(graph)
+        for part, whole in zip(graph.inputs, inputs, strict=True):
+            part.shape = None
+            part.type = ir.TensorType(_widened(whole.dtype))
+        for value in graph.outputs:
+            value.shape = None
+        graph.opset_imports.update(model.graph.opset_imports)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4  # what fails is told in the reason
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        proto = ir.to_proto(ir.Model(graph, ir_version=model.ir_version))
+        try:
+            self._session = onnxruntime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has no common class
+            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+        self._outputs = [value.name for value in outputs]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs, float where they are float.
+
+        Raises:
+            NoMatch: ONNX Runtime refuses to compute them.
+        """
+        try:
+            outputs: list[Array] = self._session.run(self._outputs, dict(feeds))
+        except Exception as error:
+            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+        return outputs
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or a Constant node, or None for a value that is computed."""
+    if value is None or value.is_graph_input():
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def constant_array(value: ir.Value | None) -> Array | None:
+    """A constant as a numpy array, or None for a value that is computed."""
+    tensor = constant(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
+    """Values through which all of `value` comes, nearest first, found in at most `limit` nodes."""
+    graph = value.graph
+    assert isinstance(graph, ir.Graph)
+    position = {node: index for index, node in enumerate(graph)}
+    frontier, found, done = {value}, [], 0
+    while frontier and done < limit:
+        last = max(frontier, key=lambda v: position.get(v.producer(), -1))
+        node = last.producer()
+        if node is None:
+            break
+        frontier.remove(last)
+        frontier |= {v for v in node.inputs if v is not None and constant(v) is None}
+        done += 1
+        if len(frontier) == 1:
+            found.append(next(iter(frontier)))
+    return found
+
+
+def _widened(dtype: ir.DataType | None) -> ir.DataType:
+    return ir.DataType.FLOAT if dtype is None or dtype in HALVES else dtype
+
+
+def _widen(graph: ir.Graph) -> None:
+    for value in graph.initializers.values():
+        if value.const_value is not None and value.const_value.dtype in HALVES:
+            value.const_value = _float32(value.const_value)
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+    for node in graph:
+        for attribute in list(node.attributes.values()):
+            if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in HALVES:
+                node.attributes.add(ir.AttrTensor(attribute.name, _float32(attribute.value)))
+        to = node.attributes.get("to")
+        if node.op_type == "Cast" and to is not None and to.as_int() in HALVES:
+            node.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT))
+        for value in node.outputs:
+            value.type = value.shape = None
+
+
+def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
