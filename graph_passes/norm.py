@@ -34,7 +34,7 @@ class Norm:
 def fuse_norms(model: ir.Model, report: Report) -> None:
     """Fuses each norm whose result one projection alone takes."""
     for node in list(model.graph):
-        norm, projection = _read(node), _only_user(node.outputs[0])
+        norm, projection = read_norm(node), _only_user(node.outputs[0])
         if norm is None or projection is None:
             continue
         _fuse(norm, projection)
@@ -44,8 +44,8 @@ def fuse_norms(model: ir.Model, report: Report) -> None:
     model.graph.sort()
 
 
-def _read(node: ir.Node) -> Norm | None:
-    """The norm that `node` is, or None where it is none or more than the fused one."""
+def read_norm(node: ir.Node) -> Norm | None:
+    """The norm that `node` is, or None where it is none or more than an aie operator takes in."""
     a, weight, skip, total = input_at(node, 0), input_at(node, 1), None, None
     rest, epsilon = node.inputs[2:], 1e-5  # each op has a default of its own
     if (node.domain, node.op_type) == ("com.microsoft", "SkipSimplifiedLayerNormalization"):

@@ -9,11 +9,13 @@ from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.bias import bias_rules
 from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
-from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules
+from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.norm import fuse_norms
+from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_casts
@@ -37,11 +39,11 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         fuse_decomposed_attention(model, report)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
+        *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),
         RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
         # A pattern has a fixed number of outputs: without and with output_qk.
         RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
-        *([RewritePass(gated_mlp_rules(report))] if fuse else []),
-        common_passes.RemoveUnusedNodesPass(),
+        *([RewritePass([*bias_rules(report), *gated_mlp_rules(report)])] if fuse else []),
     )
     try:
         passes(model)
@@ -53,7 +55,9 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
             raise
         raise cause from None
     if fuse:
+        fuse_qk_norms(model, report)
         fuse_norms(model, report)
+    common_passes.RemoveUnusedNodesPass()(model)
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

@@ -417,7 +417,7 @@ class Generator {
   AttentionStep Step(int64_t tokens, std::vector<int64_t> lengths) const {
     AttentionStep step{};
     step.batch = layer_.batch;
-    step.sequence = tokens;
+    step.sequence = step.key_sequence = tokens;
     step.heads = layer_.heads;
     step.kv_heads = layer_.kv_heads;
     step.dim = layer_.dim;
@@ -783,6 +783,8 @@ void HostStepsHaveReasons() {
   });
   attend("head_sink", [&](AttentionStep& step) { step.head_sink = bias.data(); });
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
+  attend("an attention mask with hidden keys",
+         [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
   attend("a cache that keeps a window only", [](AttentionStep& step) {
     step.windowed_cache = true;
     step.window = 8;
