@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import zlib
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from ml_dtypes import bfloat16
 
 DATA = Path(__file__).parent / "data" / "optimum"
 FAMILIES = ("llama", "qwen3", "gemma3", "phi", "mistral")
@@ -32,16 +34,55 @@ def write_export(name: str, folder: Path) -> Path:
     return folder
 
 
-def quantise(source: Path, folder: Path, *, symmetric: bool = True, block_size: int = 32) -> Path:
-    """Writes `source` quantised to 4 bits by ONNX Runtime's MatMulNBitsQuantizer."""
-    # Imported here: it takes seconds.
+def quantise(source: Path, folder: Path) -> Path:
+    """Writes `source` quantised to 4 bits by ONNX Runtime's MatMulNBitsQuantizer, which gives
+    blocks of 128 with zero points unless told otherwise; here blocks of 32."""
+    # Imported here: it takes seconds, and logs each node.
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
+    logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.onnx*"))
-    quantizer = MatMulNBitsQuantizer(
-        onnx.load(source / "model.onnx"), bits=4, block_size=block_size, is_symmetric=symmetric
-    )
+    quantizer = MatMulNBitsQuantizer(onnx.load(source / "model.onnx"), block_size=32)
     quantizer.process()
     quantizer.model.save_model_to_file(str(folder / "model.onnx"), use_external_data_format=False)
     return folder
+
+
+def with_int8_activations(source: Path, folder: Path) -> Path:
+    """Writes `source` with accuracy_level 4 at each MatMulNBits."""
+    model = _copied(source, folder)
+    for node in model.graph:
+        if node.op_type == "MatMulNBits":
+            node.attributes.add(ir.AttrInt64("accuracy_level", 4))
+    ir.save(model, folder / "model.onnx")
+    return folder
+
+
+def with_bfloat16_scales(source: Path, folder: Path) -> Path:
+    """Writes `source` with the weights that Q4NX can hold: bfloat16 scales and minima."""
+    model = _copied(source, folder)
+    for node in model.graph:
+        if node.op_type != "MatMulNBits":
+            continue
+        scale_value, points_value = node.inputs[2], node.inputs[3]
+        n, blocks = node.attributes["N"].as_int(), -(-node.attributes["K"].as_int() // 32)
+        scales = scale_value.const_value.numpy().reshape(n, blocks)
+        packed = points_value.const_value.numpy().reshape(n, -1)
+        points = np.stack([packed & 15, packed >> 4], -1).reshape(n, -1)[:, :blocks]
+        minima = (-scales * points).astype(bfloat16).astype(np.float32)
+        rounded = scales.astype(bfloat16).astype(np.float32)
+        # Zero points may be of the scales' type: weight = scale · (code - zero point).
+        shape = tuple(scale_value.const_value.shape.numpy())
+        scale_value.const_value = ir.tensor(rounded.reshape(shape), name=scale_value.name)
+        points_value.type = ir.TensorType(ir.DataType.FLOAT)
+        points_value.shape = ir.Shape(shape)
+        floats = (-minima / rounded).reshape(shape)
+        points_value.const_value = ir.tensor(floats, name=points_value.name)
+    ir.save(model, folder / "model.onnx")
+    return folder
+
+
+def _copied(source: Path, folder: Path) -> ir.Model:
+    shutil.copytree(source, folder)
+    return ir.load(folder / "model.onnx")
