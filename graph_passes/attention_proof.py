@@ -35,8 +35,11 @@ from ort_aie_ep.graph_passes.subgraph import EPSILON, Array, NoMatch, Part, cons
 SEED = 11
 # A score below is masked: -inf, or the most negative number of a type, float16's -65504 among them.
 MASKED = -1e4
-# A window is found by running one token on a past that is longer; beyond, that takes gigabytes.
-SHORTEST_PAST, LONGEST_WINDOW = 256, 8192
+# A window is found by running one token on a past that is longer than all numbers in the mask's
+# computation. Numbers beyond LONGEST_WINDOW, for which that takes gigabytes, are exchanged for
+# small ones, and the graph that is proved is the same with another number.
+SHORTEST_PAST, LONGEST_WINDOW, SMALL_WINDOW = 256, 8192, 21
+ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
 # A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
 SAME_SCALE = 16 * EPSILON
 POSITIONS = 40
@@ -89,12 +92,15 @@ class Laboratory:
                 f"a projection to {width} is no number of heads of {self.size} that "
                 f"{self.kv_heads} key-value heads divide"
             )
+        self.numbers = _mask_numbers(region)
+        large = [n for n in self.numbers if n > LONGEST_WINDOW]
+        self.stand_ins = {n: SMALL_WINDOW + i for i, n in enumerate(sorted(large))}
         self.tables = self._tables(model)
         scores = region.softmax.inputs[0]
         assert scores is not None
         outputs = [region.output, region.keys.present, region.values.present, scores]
-        self._part = Part(model, region.inputs, [*outputs, *self.tables])
-        self._scores = Part(model, region.inputs, [scores])
+        self._part = Part(model, region.inputs, [*outputs, *self.tables], self.stand_ins)
+        self._scores = Part(model, region.inputs, [scores], self.stand_ins)
 
     def run(self, probe: Probe) -> Outcome:
         """The region's results on seeded inputs."""
@@ -178,14 +184,16 @@ class Laboratory:
         tables = _rotary_tables(self.region)
         if not tables:
             return ()
-        # At position 0 the sine is zero and the cosine is not.
+        # At position 0 the sine is zero and the cosine is not; single numbers are factors.
         first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
         at_zero = Part(model, self.region.inputs, tables).run(self._feeds(first, positions=1))
-        sines = [not table.any() for table in at_zero]
-        if len(tables) != 2 or sum(sines) != 1:
-            names = ", ".join(f"'{table.name}'" for table in tables)
+        many = [(t, not array.any()) for t, array in zip(tables, at_zero, strict=True) if array.size > 1]
+        if not many:
+            return ()
+        if len(many) != 2 or many[0][1] == many[1][1]:
+            names = ", ".join(f"'{table.name}'" for table, _ in many)
             raise NoMatch(f"query and key are combined with {names}, expected cosines and sines")
-        return tables[::-1] if sines[0] else tables
+        return tuple(table for table, _ in sorted(many, key=lambda item: item[1]))
 
 
 def read_parameters(lab: Laboratory) -> Parameters:
@@ -217,8 +225,8 @@ def read_parameters(lab: Laboratory) -> Parameters:
     return replace(best.parameters, window=_window(lab))
 
 
-def prove(lab: Laboratory, parameters: Parameters) -> None:
-    """Compares the region with the formula.
+def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
+    """Compares the region with the formula; returns the parameters of the region as it stands.
 
     Raises:
         NoMatch: they differ for some probe.
@@ -244,6 +252,8 @@ def prove(lab: Laboratory, parameters: Parameters) -> None:
                     f"its {what} is not that of an attention with {parameters}: probe {probe} "
                     f"differs by {np.abs(got - made)[over].max():.2g}"
                 )
+    windows = {small: large for large, small in lab.stand_ins.items()}
+    return replace(parameters, window=windows.get(parameters.window, parameters.window))
 
 
 def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -334,28 +344,23 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
 
 
 def _window(lab: Laboratory) -> int:
-    """The number of keys that a token sees at most, or -1 for all.
-
-    A window is a number in the computation of the mask, so a past longer than all of those shows
-    it.
-    """
-    made = lab.region.origins()
-    numbers = [
-        abs(float(array.reshape(-1)[0]))
-        for node in lab.region.nodes
-        if not any(made.get(v) for v in node.inputs if v is not None)
-        for array in map(constant_array, node.inputs)
-        if array is not None and array.size == 1
-    ]
-    unlimited = np.iinfo(np.int32).max  # ends of slices, -inf of masks
-    longest = int(max([SHORTEST_PAST, *(n for n in numbers if n < unlimited)]))
-    if longest > LONGEST_WINDOW:
-        raise NoMatch(
-            f"its mask is made with the number {longest}; windows above {LONGEST_WINDOW} are not "
-            "looked for"
-        )
+    """The number of keys that a token of the region as it is run sees at most, or -1 for all."""
+    longest = max([SHORTEST_PAST, *lab.stand_ins.values(), *(lab.numbers - lab.stand_ins.keys())])
     seen = lab.visible(longest + 1)
     return -1 if seen == longest + 2 else seen
+
+
+def _mask_numbers(region: Region) -> set[int]:
+    """The integers in the computation of what is made of no projection and no cache."""
+    made = region.origins()
+    arrays = [
+        constant_array(value)
+        for node in region.nodes
+        if not any(made.get(v) for v in node.inputs if v is not None)
+        for value in node.inputs
+    ]
+    numbers = (abs(float(a.reshape(-1)[0])) for a in arrays if a is not None and a.size == 1)
+    return {int(number) for number in numbers if number < ENDLESS}
 
 
 def _norms(region: Region, size: int) -> tuple[ir.Value | None, ir.Value | None, float]:

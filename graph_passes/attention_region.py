@@ -87,21 +87,23 @@ class _Trace:
 
 
 def projected_width(value: ir.Value | None) -> int | None:
-    """The last dimension of a projection's result, a bias added or not; None for other values."""
+    """The last dimension of a projection's result; None for other values.
+
+    A bias and a norm over all of that dimension, as in OLMo 2, count as part of the projection.
+    """
     node = value.producer() if value is not None else None
     if node is None:
         return None
     if (node.domain, node.op_type) in PROJECTIONS:
-        weight = input_at(node, 1)
         if node.op_type != "MatMul":
             return attribute(node, "N", 0)
-        matrix = constant(weight)
+        matrix = constant(input_at(node, 1))
         return matrix.shape.numpy()[1] if matrix is not None and len(matrix.shape) == 2 else None
-    if node.op_type == "Add" and not node.domain:
-        for left, right in (node.inputs, node.inputs[::-1]):
-            bias = constant(right)
-            if bias is not None and len(bias.shape) == 1 and left is not None and not _is_sum(left):
-                return projected_width(left)
+    if node.op_type in ("Add", "SimplifiedLayerNormalization") and not node.domain:
+        for operand, vector in (node.inputs[:2], node.inputs[1::-1]):
+            width, weights = projected_width(operand), constant(vector)
+            if width is not None and weights is not None and weights.shape == (width,):
+                return width
     return None
 
 
@@ -147,9 +149,7 @@ def find_region(softmax: ir.Node) -> Region:
     query = rest.pop() if rest else key
     inside = _trace([output, keys[0].present, values[0].present])
     order = {node: index for index, node in enumerate(graph)}
-    produced = {v for node in inside.nodes for v in node.outputs}
-    known = produced | inside.inputs | inside.projected
-    shape_only = frozenset(inside.shapes - known)
+    shape_only = _settle_shapes(inside)
     edges = [query, key, value, keys[0].past, values[0].past]
     others = [v for v in (*inside.inputs, *shape_only) if v not in edges]
     others += [v for v in inside.projected if v not in edges]
@@ -166,11 +166,6 @@ def find_region(softmax: ir.Node) -> Region:
     return Region(
         softmax, query, key, value, keys[0], values[0], output, inputs, shape_only, nodes
     )
-
-
-def _is_sum(value: ir.Value) -> bool:
-    node = value.producer()
-    return node is not None and node.op_type == "Add"
 
 
 def _trace(values: list[ir.Value]) -> _Trace:
@@ -193,6 +188,26 @@ def _trace(values: list[ir.Value]) -> _Trace:
                 seen.add(source)
                 stack.append(source)
     return trace
+
+
+def _settle_shapes(trace: _Trace) -> frozenset[ir.Value]:
+    """Adds to the trace what its shapes are taken of, and returns the values for which only the
+    shape counts: hidden states, and caches of other layers."""
+    hidden: set[ir.Value] = set()
+    while True:
+        inside = {value for node in trace.nodes for value in node.outputs}
+        pending = trace.shapes - inside - trace.inputs - trace.projected - hidden
+        if not pending:
+            return frozenset(hidden)
+        for value in pending:
+            further = _trace([value])
+            made_of_tokens = any(v.name == INPUT_IDS for v in further.inputs)
+            if further.projected or made_of_tokens or value.is_graph_input():
+                hidden.add(value)
+            else:
+                trace.nodes |= further.nodes
+                trace.inputs |= further.inputs
+                trace.shapes |= further.shapes
 
 
 def _is_float(value: ir.Value) -> bool:

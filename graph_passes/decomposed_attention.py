@@ -36,8 +36,7 @@ def fuse_decomposed_attention(model: ir.Model, report: Report) -> None:
         try:
             region = find_region(softmax)
             lab = Laboratory(model, region)
-            parameters = read_parameters(lab)
-            prove(lab, parameters)
+            parameters = prove(lab, read_parameters(lab))
             reason = _why_not(region, parameters)
         except NoMatch as error:
             reason = str(error)

@@ -32,14 +32,23 @@ class Part:
     """
 
     def __init__(
-        self, model: ir.Model, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+        self,
+        model: ir.Model,
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        stand_ins: Mapping[int, int] | None = None,
     ) -> None:
-        """Raises NoMatch where the outputs depend on other graph inputs, or cannot be run."""
+        """`stand_ins` gives integer constants other values.
+
+        Raises:
+            NoMatch: the outputs depend on other graph inputs, or cannot be run.
+        """
         try:
             graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
         except ValueError as error:
             raise NoMatch(f"depends on more inputs: {error}") from error
         _widen(graph)
+        _exchange(graph, stand_ins or {})
         for part, whole in zip(graph.inputs, inputs, strict=True):
             part.shape = None
             part.type = ir.TensorType(_widened(whole.dtype))
@@ -122,6 +131,27 @@ def _widen(graph: ir.Graph) -> None:
             node.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT))
         for value in node.outputs:
             value.type = value.shape = None
+
+
+def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
+    def exchanged(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
+        if tensor.size != 1 or not tensor.dtype.is_integer():
+            return None
+        array = tensor.numpy()
+        number = stand_ins.get(int(array.reshape(-1)[0]))
+        if number is None:
+            return None
+        return ir.tensor(np.full_like(array, number), name=tensor.name)
+
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            value.const_value = exchanged(value.const_value) or value.const_value
+    for node in graph:
+        attribute = node.attributes.get("value")
+        if node.op_type == "Constant" and attribute is not None:
+            tensor = exchanged(attribute.as_tensor())
+            if tensor is not None:
+                node.attributes.add(ir.AttrTensor("value", tensor))
 
 
 def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -43,12 +43,18 @@ def infer_types(model: ir.Model) -> None:
 def remove_idle_casts(model: ir.Model) -> None:
     """Removes casts to the type that a value has already."""
     for node in list(model.graph):
-        source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
-        if node.op_type != "Cast" or node.domain or source is None or result.is_graph_output():
+        if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
             continue
-        if source.dtype is not None and source.dtype == result.dtype:
-            ir.convenience.replace_all_uses_with(result, source)
-            model.graph.remove(node, safe=True)
+        source, result = node.inputs[0], node.outputs[0]
+        if source.dtype is None or source.dtype != result.dtype:
+            continue
+        if result.is_graph_output():
+            if source.is_graph_output() or source.producer() is None:
+                continue  # one value cannot have two names
+            name, result.name = result.name, None
+            source.name, source.shape = name, result.shape
+        ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
 
 
 def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataType | None:
