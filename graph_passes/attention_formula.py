@@ -109,7 +109,9 @@ class Result:
 
 def attention(parameters: Parameters, operands: Operands) -> Result:
     """What aie.FlowAttention computes with `parameters`."""
-    query = _turned(_normed(operands.query, parameters.query_norm, parameters), parameters, operands)
+    query = _turned(
+        _normed(operands.query, parameters.query_norm, parameters), parameters, operands
+    )
     key = _turned(_normed(operands.key, parameters.key_norm, parameters), parameters, operands)
     keys = np.concatenate([operands.past_key, key], 2)
     values = np.concatenate([operands.past_value, operands.value], 2).astype(np.float64)
@@ -144,7 +146,8 @@ def _visible(parameters: Parameters, operands: Operands) -> npt.NDArray[np.bool_
     if parameters.window > 0:
         visible = visible & (key > query - parameters.window)
     shown = operands.mask != 0 if parameters.mask is not None else np.ones_like(operands.mask, bool)
-    return visible & shown[:, None, :]
+    both: npt.NDArray[np.bool_] = visible & shown[:, None, :]
+    return both
 
 
 def _normed(x: Array, weight: ir.Value | None, parameters: Parameters) -> Floats:
@@ -153,14 +156,15 @@ def _normed(x: Array, weight: ir.Value | None, parameters: Parameters) -> Floats
     if w is None:
         return wide
     mean = np.mean(wide**2, -1, keepdims=True)
-    return wide / np.sqrt(mean + parameters.epsilon) * w.astype(np.float64)
+    normed: Floats = wide / np.sqrt(mean + parameters.epsilon) * w.astype(np.float64)
+    return normed
 
 
 def _turned(x: Floats, parameters: Parameters, operands: Operands) -> Floats:
     rotary = parameters.rotary
     if rotary is None or operands.cos is None or operands.sin is None:
         return x
-    batch, _, new, _ = x.shape
+    new = operands.new
     # (rows, columns) -> (batch or 1, 1, new, width / 2)
     cos, sin = (
         t[:, rotary.columns].reshape(-1, 1, new, rotary.width // 2).astype(np.float64)

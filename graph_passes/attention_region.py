@@ -75,6 +75,14 @@ class Region:
             made.update(dict.fromkeys(node.outputs, of))
         return made
 
+    def varying(self) -> set[ir.Value]:
+        """The values that depend on an input, be it on its shape."""
+        varying = set(self.inputs)
+        for node in self.nodes:
+            if varying.intersection(node.inputs):
+                varying.update(node.outputs)
+        return varying
+
 
 @dataclass
 class _Trace:
@@ -163,9 +171,7 @@ def find_region(softmax: ir.Node) -> Region:
             )
     inputs = tuple(dict.fromkeys([*edges, *sorted(others, key=lambda v: str(v.name))]))
     nodes = tuple(sorted(inside.nodes, key=order.__getitem__))
-    return Region(
-        softmax, query, key, value, keys[0], values[0], output, inputs, shape_only, nodes
-    )
+    return Region(softmax, query, key, value, keys[0], values[0], output, inputs, shape_only, nodes)
 
 
 def _trace(values: list[ir.Value]) -> _Trace:

@@ -18,7 +18,8 @@ from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.attention_formula import Parameters, Rotary
-from ort_aie_ep.graph_passes.attention_proof import Laboratory, prove, read_parameters
+from ort_aie_ep.graph_passes.attention_laboratory import Laboratory
+from ort_aie_ep.graph_passes.attention_proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention_region import Region, find_region
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value, type_name
 from ort_aie_ep.graph_passes.subgraph import NoMatch
@@ -56,7 +57,6 @@ def fuse_decomposed_attention(model: ir.Model, report: Report) -> None:
 
 
 def _why_not(region: Region, parameters: Parameters) -> str:
-    dtype = type_name(region.query, region.keys.past)
     return _native.why_not_flow_attention(
         num_heads=parameters.heads,
         kv_num_heads=parameters.kv_heads,
@@ -67,7 +67,7 @@ def _why_not(region: Region, parameters: Parameters) -> str:
         v_quant_type="NONE",
         has_quantised_cache=False,
         has_output_qk=False,
-        type=dtype,
+        type=type_name(region.output, region.query, region.keys.past),
         cache_type=type_name(region.keys.past),
     )
 
@@ -82,10 +82,22 @@ def _replace(
         if parameters.rotary is None
         else _angles(graph, region.query, parameters.rotary, angles)
     )
-    own = [] if region.packed else [region.key, region.value]
-    inputs: list[ir.Value | None] = [region.query, *own, *[None] * (2 - len(own))]
-    inputs += [region.keys.past, region.values.past, None, None, cos, sin, positions]
-    inputs += [None] * 4 + [parameters.query_norm, parameters.key_norm, parameters.mask]
+    activations = region.output.dtype or region.query.dtype
+    query, key, value, cos, sin, query_norm, key_norm = (
+        _of_type(graph, each, activations)
+        for each in (
+            region.query,
+            None if region.packed else region.key,
+            None if region.packed else region.value,
+            cos,
+            sin,
+            parameters.query_norm,
+            parameters.key_norm,
+        )
+    )
+    inputs = [query, key, value, region.keys.past, region.values.past, None, None, cos, sin]
+    inputs += [positions, None, None, None, None, query_norm, key_norm]
+    inputs += [_of_type(graph, parameters.mask, ir.DataType.INT64)]
     while inputs[-1] is None:
         inputs.pop()
     node = ir.Node(
@@ -121,6 +133,26 @@ def _replace(
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
+def _of_type(graph: ir.Graph, value: ir.Value | None, dtype: ir.DataType | None) -> ir.Value | None:
+    """The value, cast where it is of another type: half-precision exports compute attention, or
+    parts of it, in float32."""
+    if value is None or dtype is None or value.dtype in (None, dtype):
+        return value
+    name = f"{value.name}.{dtype.name.lower()}"
+    cast = next((v for v in _casts(value) if v.name == name), None)
+    if cast is not None:
+        return cast
+    node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], name=name, num_outputs=1)
+    node.outputs[0].name = name
+    node.outputs[0].type = ir.TensorType(dtype)
+    graph.append(node)
+    return node.outputs[0]
+
+
+def _casts(value: ir.Value) -> list[ir.Value]:
+    return [user.outputs[0] for user in value.consumers() if user.op_type == "Cast"]
+
+
 def _angles(
     graph: ir.Graph,
     query: ir.Value,
@@ -143,14 +175,13 @@ def _angles(
         value.name = f"{prefix}.{name}"
         return value
 
-    start, stop, step = (
-        constant(f"columns.{i}", number) for i, number in enumerate(columns)
-    )
+    start, stop, step = (constant(f"columns.{i}", number) for i, number in enumerate(columns))
     last, flat = constant("last", -1), constant("flat", -1, rotary.width // 2)
     cos, sin = (
         op(name, "Reshape", op(f"{name}.half", "Slice", table, start, stop, last, step), flat)
         for name, table in (("cos", rotary.cos), ("sin", rotary.sin))
     )
+    cos.type, sin.type = rotary.cos.type, rotary.sin.type
     zero, one, two = (constant(name, i) for i, name in enumerate(("zero", "one", "two")))
     tokens = op("tokens", "Shape", query)
     shape = op("shape", "Slice", tokens, zero, two)  # batch, sequence

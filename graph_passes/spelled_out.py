@@ -159,7 +159,7 @@ def _replace(
     """Puts one node where `last` stands; what it alone needed is left without users."""
     old = last.outputs[0]
     new = ir.Node(domain, op_type, inputs, attributes, name=last.name, num_outputs=1)
-    new.outputs[0].type, new.outputs[0].shape = inputs[0].type, inputs[0].shape
+    new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
     model.graph.insert_before(producer(old), new)
     name, old.name = old.name, None
     new.outputs[0].name = name

@@ -20,7 +20,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 Array = npt.NDArray[Any]
 
 
-class NoMatch(Exception):  # noqa: N818 - no error: the reason to leave nodes as they are
+class NoMatch(Exception):
     """A part of a graph is not what a pass looks for; the message is the reason a user sees."""
 
 
@@ -98,7 +98,7 @@ def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
     """Values through which all of `value` comes, nearest first, found in at most `limit` nodes."""
     graph = value.graph
     assert isinstance(graph, ir.Graph)
-    position = {node: index for index, node in enumerate(graph)}
+    position: dict[ir.Node | None, int] = {node: index for index, node in enumerate(graph)}
     frontier, found, done = {value}, [], 0
     while frontier and done < limit:
         last = max(frontier, key=lambda v: position.get(v.producer(), -1))

@@ -11,11 +11,11 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-# Of the operators that ONNX has no schema for: those whose outputs are of the first input's type.
-LIKE_FIRST_INPUT = {
-    ("com.microsoft", "MatMulNBits"),
-    ("", "SimplifiedLayerNormalization"),
-    ("aie", "Q4NXMatMul"),
+# Operators that ONNX has no schema for: the input whose type their outputs have.
+LIKE_INPUT = {
+    ("com.microsoft", "MatMulNBits"): 0,
+    ("", "SimplifiedLayerNormalization"): 1,
+    ("aie", "Q4NXMatMul"): 0,
 }
 TENSOR_TYPES = {
     f"tensor({name})": dtype
@@ -58,9 +58,10 @@ def remove_idle_casts(model: ir.Model) -> None:
 
 
 def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataType | None:
-    first = node.inputs[0] if node.inputs else None
-    if (node.domain, node.op_type) in LIKE_FIRST_INPUT:
-        return first.dtype if first is not None else None
+    like = LIKE_INPUT.get((node.domain, node.op_type))
+    if like is not None:
+        source = node.inputs[like]
+        return source.dtype if source is not None else None
     if node.op_type == "Cast" and not node.domain:
         return ir.DataType(node.attributes["to"].as_int())
     if node.op_type == "Constant" and not node.domain:
