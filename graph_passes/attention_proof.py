@@ -87,11 +87,12 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
         ):
             if got.shape != made.shape:
                 raise NoMatch(f"its {what} is {got.shape}, expected {made.shape}")
-            over: npt.NDArray[np.bool_] = ~np.less_equal(np.abs(got - made), error)  # true for NaN
+            difference: Array = np.abs(got - made)
+            over = ~(difference <= error)  # true for NaN
             if over.any():
                 raise NoMatch(
                     f"its {what} is not that of an attention with {parameters}: probe {probe} "
-                    f"differs by {np.abs(got - made)[over].max():.2g}"
+                    f"differs by {difference[over].max():.2g}"
                 )
     windows = {small: large for large, small in lab.stand_ins.items()}
     return replace(parameters, window=windows.get(parameters.window, parameters.window))

@@ -32,6 +32,7 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
     """
     report, packed = Report(), PackedWeights()
     if fuse:
+        common_passes.IdentityEliminationPass()(model)  # equal tensors are shared through Identity
         infer_types(model)
         remove_idle_casts(model)
         collapse_norms(model)

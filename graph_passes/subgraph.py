@@ -43,18 +43,19 @@ class Part:
         Raises:
             NoMatch: the outputs depend on other graph inputs, or cannot be run.
         """
-        try:
-            graph = ir.convenience.extract(model.graph, list(inputs), list(outputs))
-        except ValueError as error:
-            raise NoMatch(f"depends on more inputs: {error}") from error
+        nodes, constants = _between(inputs, outputs)
+        view = ir.GraphView(
+            inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports
+        )
+        graph = view.clone()
         _widen(graph)
-        _exchange(graph, stand_ins or {})
+        if stand_ins:
+            _exchange(graph, stand_ins)
         for part, whole in zip(graph.inputs, inputs, strict=True):
             part.shape = None
             part.type = ir.TensorType(_widened(whole.dtype))
         for value in graph.outputs:
             value.shape = None
-        graph.opset_imports.update(model.graph.opset_imports)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 4  # what fails is told in the reason
@@ -111,6 +112,41 @@ def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
         if len(frontier) == 1:
             found.append(next(iter(frontier)))
     return found
+
+
+def _between(
+    inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """The nodes that compute the outputs from the inputs, in order, and their initializers."""
+    nodes: dict[ir.Node, None] = {}
+    constants: dict[ir.Value, None] = {}
+    known = set(inputs)
+    stack = list(outputs)
+    while stack:
+        value = stack[-1]
+        node = value.producer()
+        if value in known or node in nodes:
+            stack.pop()
+            continue
+        if node is None:
+            if not value.is_initializer():
+                raise NoMatch(f"depends on '{value.name}' too")
+            constants[value] = None
+            known.add(value)
+            continue
+        if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+            raise NoMatch(f"'{node.name}' has a graph of its own")
+        missing = [
+            source
+            for source in node.inputs
+            if source is not None and source not in known and source.producer() not in nodes
+        ]
+        if missing:
+            stack += missing
+            continue
+        nodes[node] = None
+        stack.pop()
+    return list(nodes), list(constants)
 
 
 def _widened(dtype: ir.DataType | None) -> ir.DataType:
