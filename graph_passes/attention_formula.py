@@ -115,13 +115,15 @@ def attention(parameters: Parameters, operands: Operands) -> Result:
     key = _turned(_normed(operands.key, parameters.key_norm, parameters), parameters, operands)
     keys = np.concatenate([operands.past_key, key], 2)
     values = np.concatenate([operands.past_value, operands.value], 2).astype(np.float64)
-    group = parameters.heads // parameters.kv_heads
-    k, v = np.repeat(keys, group, 1).swapaxes(2, 3), np.repeat(values, group, 1)
-    dots = query @ k
+    # The query heads of a key-value head one below the other: keys need not be repeated.
+    shape = (*query.shape[:3], keys.shape[2])
+    rows = query.reshape(keys.shape[0], parameters.kv_heads, -1, parameters.size)
+    columns = keys.swapaxes(2, 3)
+    dots = (rows @ columns).reshape(shape)
     # Norm, rotation and the sum over a head's elements round about so often, each relative to the
     # sum of absolute products.
     rounding = (3 * parameters.size + 32) * EPSILON
-    dot_error = rounding * (np.abs(query) @ np.abs(k))
+    dot_error = rounding * (np.abs(rows) @ np.abs(columns)).reshape(shape)
     visible = _visible(parameters, operands)
     scores = parameters.scale * dots
     if parameters.softcap:
@@ -130,11 +132,12 @@ def attention(parameters: Parameters, operands: Operands) -> Result:
     top = shown.max(-1, keepdims=True)
     weights = np.exp(shown - np.where(np.isfinite(top), top, 0))
     total = weights.sum(-1, keepdims=True)
-    output = (weights @ v) / np.where(total > 0, total, 1)
+    sums = weights.reshape(*rows.shape[:3], -1) @ values
+    output = sums.reshape(query.shape) / np.where(total > 0, total, 1)
     # An error of a score is a relative one of its weight, and of the sum of weights.
     relative = 2 * abs(parameters.scale) * dot_error.max(-1, keepdims=True)
     relative = relative + (keys.shape[2] + 8) * EPSILON
-    output_error = relative * np.abs(v).max(2, keepdims=True)
+    output_error = relative * float(np.abs(values).max())
     key_error = rounding * float(np.abs(keys).max())
     return Result(dots, visible, keys, values, output, dot_error, key_error, output_error)
 

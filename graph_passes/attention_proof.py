@@ -79,16 +79,18 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
         expected = attention(parameters, ran.operands)
         # A token that sees no key, its own included, is one that no other token sees: what an
         # exporter makes of it is of no account.
-        rows = np.broadcast_to(expected.visible.any(-1)[:, None], ran.output.shape[:3])
-        for what, got, made, error in (
+        sees: Array = np.asarray(expected.visible.any(-1))
+        rows = np.broadcast_to(sees[:, None], ran.output.shape[:3])
+        compared: list[tuple[str, Array, Array, Array | float]] = [
             ("present key", ran.present_key, expected.keys, expected.key_error),
             ("present value", ran.present_value, expected.values, 0.0),
             ("result", ran.output[rows], expected.output[rows], _bound(expected, rows)),
-        ):
+        ]
+        for what, got, made, error in compared:
             if got.shape != made.shape:
                 raise NoMatch(f"its {what} is {got.shape}, expected {made.shape}")
             difference: Array = np.abs(got - made)
-            over = ~(difference <= error)  # true for NaN
+            over: Array = ~(difference <= error)  # true for NaN
             if over.any():
                 raise NoMatch(
                     f"its {what} is not that of an attention with {parameters}: probe {probe} "
