@@ -116,7 +116,7 @@ def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
         if outcome is not None and outcome.becomes:
             fates.append(NodeFate(label, op, outcome.becomes, HOST, npu))
         elif label not in left:
-            fates.append(NodeFate(label, op, "", GONE, "its result is computed once, or unused"))
+            fates.append(NodeFate(label, op, "", GONE, "computed once, unused, or part of a fused operator"))
         else:
             reason = outcome.reason if outcome is not None else NO_OPERATOR
             fates.append(NodeFate(label, op, "", CPU_EP, reason))

@@ -17,9 +17,11 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import onnx
 import torch
@@ -102,8 +104,12 @@ def _mistral() -> PretrainedConfig:
     )
 
 
+# torch's other exporter, which optimum-onnx 0.1.0 turns off by dynamo=False.
+DYNAMO = "_dynamo"
+
 FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": _llama,
+    f"llama{DYNAMO}": _llama,
     "qwen3": _qwen3,
     "gemma3": _gemma3,
     "phi": _phi,
@@ -127,14 +133,34 @@ def randomise_vectors(model: Any) -> None:
             model.get_input_embeddings().weight.mul_(0.1)
 
 
-def export(name: str, destination: Path) -> None:
-    """Write the folder that `optimum-cli export onnx` makes of a family's model."""
+@contextmanager
+def dynamo() -> Iterator[None]:
+    """Let optimum export with dynamo=True."""
+    original = torch.onnx.export
+
+    def exported(model: Any, arguments: Any, **options: Any) -> Any:
+        changed = {"dynamo": True, "external_data": False, "verbose": False}
+        del options["do_constant_folding"]
+        return original(model, arguments, **options | changed)
+
+    with mock.patch.object(torch.onnx, "export", exported):
+        yield
+
+
+def export(
+    config: PretrainedConfig,
+    destination: Path,
+    *,
+    dtype: str | None = None,
+    by_dynamo: bool = False,
+) -> None:
+    """Write the folder that `optimum-cli export onnx` makes of a seeded random model."""
     torch.manual_seed(SEED)
-    model = AutoModelForCausalLM.from_config(FAMILIES[name]())
+    model = AutoModelForCausalLM.from_config(config)
     randomise_vectors(model)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, dynamo() if by_dynamo else nullcontext():
         model.save_pretrained(scratch)
-        main_export(scratch, destination, task=TASK, do_validation=False)
+        main_export(scratch, destination, task=TASK, do_validation=False, dtype=dtype)
 
 
 def record(exported: Path, destination: Path) -> None:
@@ -151,6 +177,10 @@ def record(exported: Path, destination: Path) -> None:
             continue
         deviations[tensor.name] = round(float(numpy_helper.to_array(tensor).std()), 6)
         tensor.ClearField("raw_data")
+    for part in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
+        part.ClearField("metadata_props")  # where in Python each node comes from
+        part.ClearField("doc_string")
+    model.graph.ClearField("metadata_props")
     (destination / "weights.json").write_text(json.dumps(deviations, indent=2) + "\n")
     onnx.save(model, destination / "model.onnx")
 
@@ -169,7 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names or FAMILIES:
             exported = (arguments.keep or Path(scratch)) / name
-            export(name, exported)
+            export(FAMILIES[name](), exported, by_dynamo=name.endswith(DYNAMO))
             record(exported, arguments.folder / name)
             size = sum(file.stat().st_size for file in (arguments.folder / name).iterdir())
             print(f"{name}: {size / 1e3:.0f} kB", flush=True)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ml_dtypes import bfloat16
 
 DATA = Path(__file__).parent / "data" / "optimum"
-FAMILIES = ("llama", "qwen3", "gemma3", "phi", "mistral")
+FAMILIES = ("llama", "llama_dynamo", "qwen3", "gemma3", "phi", "mistral")
 
 
 def write_export(name: str, folder: Path) -> Path:
@@ -77,7 +77,8 @@ def with_bfloat16_scales(source: Path, folder: Path) -> Path:
         scale_value.const_value = ir.tensor(rounded.reshape(shape), name=scale_value.name)
         points_value.type = ir.TensorType(ir.DataType.FLOAT)
         points_value.shape = ir.Shape(shape)
-        floats = (-minima / rounded).reshape(shape)
+        zero = rounded == 0
+        floats = np.where(zero, 0, -minima / np.where(zero, 1, rounded)).reshape(shape)
         points_value.const_value = ir.tensor(floats, name=points_value.name)
     ir.save(model, folder / "model.onnx")
     return folder

@@ -187,6 +187,6 @@ def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(case: Case) -> Non
     fates = [fate for fate in explain(case.exact).nodes if fate.runs == CPU_EP]
     products = [fate.node for fate in fates if fate.op in ("MatMul", "com.microsoft.MatMulNBits")]
     if "4bits" in case.name:
-        # The one product that stays multiplies positions with the frequencies of the rotation.
-        assert all("rotary_emb" in name for name in products)
+        # What stays multiplies positions with the frequencies of the rotation: Gemma 3 has two.
+        assert len(products) == (2 if "gemma3" in case.name else 1)
     assert not [fate for fate in fates if fate.op == "Softmax"]
