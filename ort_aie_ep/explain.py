@@ -22,6 +22,7 @@ from ort_aie_ep.provider import place
 
 HOST, CPU_EP, GONE = "host target", "CPU EP", "folded away"
 NO_OPERATOR = "no aie operator"
+FOLDED = "computed once, unused, or part of a fused operator"
 CLAIMS, LEAVES = "claims", "leaves"
 
 
@@ -116,7 +117,7 @@ def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
         if outcome is not None and outcome.becomes:
             fates.append(NodeFate(label, op, outcome.becomes, HOST, npu))
         elif label not in left:
-            fates.append(NodeFate(label, op, "", GONE, "computed once, unused, or part of a fused operator"))
+            fates.append(NodeFate(label, op, "", GONE, FOLDED))
         else:
             reason = outcome.reason if outcome is not None else NO_OPERATOR
             fates.append(NodeFate(label, op, "", CPU_EP, reason))

@@ -27,6 +27,7 @@ from optimum.onnxruntime import ORTModelForCausalLM
 from transformers import (
     CohereConfig,
     FalconConfig,
+    Gemma2Config,
     GemmaConfig,
     GlmConfig,
     GPTJConfig,
@@ -60,14 +61,18 @@ def _scaled(kind: str, **more: float) -> LlamaConfig:
 
 
 SIZES = {**COMMON, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
+# optimum-onnx 0.1.0 runs some families only with as many key-value heads as query heads.
+EVEN = {**SIZES, "num_key_value_heads": 4}
 # Families of which the repository records no graph.
 OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
     f"llama{FLOAT16}": FAMILIES["llama"],
+    **{f"{name}{DYNAMO}": FAMILIES[name] for name in ("qwen3", "phi", "mistral")},
     "llama_3_rope": lambda: _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
     "llama_yarn": lambda: _scaled("yarn"),
     "cohere": lambda: CohereConfig(**SIZES),
     "falcon": lambda: FalconConfig(**SIZES, alibi=False),
     "gemma": lambda: GemmaConfig(**SIZES, head_dim=64),
+    "gemma2": lambda: Gemma2Config(**EVEN, head_dim=32, sliding_window=16),
     "glm": lambda: GlmConfig(**SIZES, head_dim=32),
     "gptj": lambda: GPTJConfig(
         vocab_size=500, n_embd=128, n_layer=2, n_head=4, n_positions=256, rotary_dim=16
@@ -75,11 +80,11 @@ OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
     "granite": lambda: GraniteConfig(**SIZES, attention_multiplier=0.3),
     "helium": lambda: HeliumConfig(**SIZES, head_dim=32),
     "nemotron": lambda: NemotronConfig(**SIZES, head_dim=32),
-    "olmo": lambda: OlmoConfig(**SIZES),
-    "olmo2": lambda: Olmo2Config(**SIZES),
+    "olmo": lambda: OlmoConfig(**EVEN),
+    "olmo2": lambda: Olmo2Config(**EVEN),
     "opt": lambda: OPTConfig(**COMMON, ffn_dim=320, num_attention_heads=4, word_embed_proj_dim=128),
-    "phi3": lambda: Phi3Config(**SIZES, sliding_window=20),
-    "phi3_long_window": lambda: Phi3Config(**SIZES, sliding_window=262144),
+    "phi3": lambda: Phi3Config(**EVEN, sliding_window=20),
+    "phi3_long_window": lambda: Phi3Config(**EVEN, sliding_window=262144),
     "qwen2": lambda: Qwen2Config(**SIZES),
     "smollm3": lambda: SmolLM3Config(**SIZES),
     "stablelm": lambda: StableLmConfig(**SIZES),

@@ -70,7 +70,8 @@ class Decoder:
                 feeds[entry.name] = np.maximum(mask.cumsum(1) - 1, 0)[:, -new:]
             elif entry.name not in feeds:
                 heads, size = entry.shape[1], entry.shape[3]
-                feeds[entry.name] = np.zeros((len(tokens), heads, 0, size), np.float32)
+                dtype = np.float16 if "float16" in entry.type else np.float32
+                feeds[entry.name] = np.zeros((len(tokens), heads, 0, size), dtype)
         names = [output.name for output in self.session.get_outputs()]
         results = dict(zip(names, self.session.run(None, feeds), strict=True))
         logits: Array = results.pop("logits")
@@ -190,3 +191,14 @@ def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(case: Case) -> Non
         # What stays multiplies positions with the frequencies of the rotation: Gemma 3 has two.
         assert len(products) == (2 if "gemma3" in case.name else 1)
     assert not [fate for fate in fates if fate.op == "Softmax"]
+
+
+def test_cache_in_half_precision_and_last_logits_alone(export: Path, tmp_path: Path) -> None:
+    quantised = quantise(export, tmp_path / "quantised")
+    ort_aie_ep.compile(quantised, tmp_path / "compiled", kv="f16", last_logits=True)
+    graph = ir.load(tmp_path / "compiled" / "model.onnx").graph
+    caches = [v for v in (*graph.inputs, *graph.outputs) if len(v.shape) == 4]
+    assert {cache.dtype for cache in caches} == {ir.DataType.FLOAT16}
+    decoder = Decoder(tmp_path / "compiled", ours=True)
+    logits = decoder(np.arange(3, 8)[None], np.ones((1, 5), np.int64))
+    assert logits.shape == (1, 1, 500)
