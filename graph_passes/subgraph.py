@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 EPSILON = float(np.finfo(np.float32).eps)
@@ -43,6 +42,7 @@ class Part:
         Raises:
             NoMatch: the outputs depend on other graph inputs, or cannot be run.
         """
+        import onnxruntime  # here: most models have nothing to find out
         nodes, constants = _between(inputs, outputs)
         view = ir.GraphView(
             inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports
