@@ -32,7 +32,7 @@ def by_index(
 ) -> Inputs:
     """A call whose tokens follow a past of the same length in all batch rows."""
     total = past + sequence
-    with_past = past > 0 or others.pop("with_past", True)
+    with_past = others.pop("with_past", True) or past > 0
     inputs = random_inputs(
         a, sequence, lengths=(total,) * batch, with_past=with_past,
         **{"packed": False, "max_position": total} | others,
