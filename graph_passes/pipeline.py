@@ -8,6 +8,7 @@ from onnx_ir.passes import common as common_passes
 from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.attention import fuse_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
 from ort_aie_ep.graph_passes.bias import bias_rules
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
@@ -28,6 +29,8 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         AieError: a node that should be replaced is malformed.
     """
     report, packed = Report(), PackedWeights()
+    if fuse:
+        fuse_attention(model, report)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
         *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),

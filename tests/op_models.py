@@ -32,6 +32,7 @@ ONNX_TYPES = {
     np.dtype(np.int8): TensorProto.INT8,
     np.dtype(np.int32): TensorProto.INT32,
     np.dtype(np.int64): TensorProto.INT64,
+    np.dtype(bool): TensorProto.BOOL,
 }
 NONE = "ort_aie.none"  # an initializer that stands for an input that is left out
 NUMPY_TYPES = {onnx_type: dtype for dtype, onnx_type in ONNX_TYPES.items()}
