@@ -11,6 +11,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.attention import fuse_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
 from ort_aie_ep.graph_passes.bias import bias_rules
+from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
@@ -31,6 +32,7 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
     report, packed = Report(), PackedWeights()
     if fuse:
         fuse_attention(model, report)
+        convert_dequantized(model, report, packed)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
         *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),

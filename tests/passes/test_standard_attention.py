@@ -1,4 +1,4 @@
-"""ONNX's Attention and RotaryEmbedding: what they become, against ONNX Runtime and the reference."""
+"""ONNX's Attention and RotaryEmbedding: what they become, against ONNX Runtime and ONNX itself."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def layer(
 ) -> tuple[list[onnx.NodeProto], list[str]]:
     """x, k, v (B, T, C) -> heads -> rotation -> Attention -> (B, T, C), as exporters write it."""
     nodes, heads = [], {}
-    for name, count in (("q", H), ("k", KV), ("v", KV)):
+    for name in ("q", "k", "v"):
         nodes += [
             helper.make_node("Reshape", [name, f"{name}.shape"], [f"{name}.tokens"]),
             helper.make_node("Transpose", [f"{name}.tokens"], [f"{name}.heads"], perm=[0, 2, 1, 3]),
