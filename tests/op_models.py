@@ -106,9 +106,9 @@ def one_op_model(
     return serialised
 
 
-def model_of(graph: onnx.GraphProto) -> onnx.ModelProto:
+def model_of(graph: onnx.GraphProto, opset: int = 21) -> onnx.ModelProto:
     """A model of the versions that the model builder writes, with our domain besides."""
-    opsets = [helper.make_opsetid("", 21)]
+    opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(key, 1) for key in ("com.microsoft", "aie")]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 

@@ -300,15 +300,27 @@ def test_windows_of_opset_25(attributes: dict[str, int], past: int | None) -> No
 
 
 def layer(
-    *, rotary: str = "", appended: bool = False, causal: int = 0, **options: Any
+    *,
+    rotary: str = "",
+    normed: bool = False,
+    appended: bool = False,
+    causal: int = 0,
+    **options: Any,
 ) -> tuple[list[onnx.NodeProto], list[str]]:
     """x, k, v (B, T, C) -> heads -> rotation -> Attention -> (B, T, C), as exporters write it."""
     nodes, heads = [], {}
     for name in ("q", "k", "v"):
-        nodes += [
-            helper.make_node("Reshape", [name, f"{name}.shape"], [f"{name}.tokens"]),
-            helper.make_node("Transpose", [f"{name}.tokens"], [f"{name}.heads"], perm=[0, 2, 1, 3]),
-        ]
+        tokens = f"{name}.tokens"
+        nodes.append(helper.make_node("Reshape", [name, f"{name}.shape"], [tokens]))
+        if normed and name != "v":
+            nodes.append(
+                helper.make_node(
+                    "RMSNormalization", [tokens, f"{name}.norm"], [f"{name}.normed"],
+                    name=f"/{name}.norm", epsilon=1e-4,
+                )
+            )  # fmt: skip
+            tokens = f"{name}.normed"
+        nodes.append(helper.make_node("Transpose", [tokens], [f"{name}.heads"], perm=[0, 2, 1, 3]))
         heads[name] = f"{name}.heads"
         if rotary and name != "v":
             angles = {
@@ -356,6 +368,7 @@ def layer_model(
         for name, count in (("q", H), ("k", KV), ("v", KV))
     }
     constants["out.shape"] = np.array([0, 0, H * D])
+    constants |= {f"{name}.norm": np.linspace(0.5, 1.5, D).astype(np.float32) for name in "qk"}
     if rotary:
         angles = np.arange(50)[:, None] * 10000.0 ** (-np.arange(width // 2) / (width // 2))
         cos, sin = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
@@ -422,6 +435,16 @@ def test_rotations_become_part_of_it(rotary: str, interleaved: int, width: int) 
     assert "RotaryEmbedding" not in operators(changed)
     if rotary != "rows":
         assert operators(changed) == ["FlowAttention"]
+
+
+@pytest.mark.parametrize("rotary", ["", "ai.onnx", "com.microsoft", "rows"])
+def test_norms_of_heads_become_part_of_it(rotary: str) -> None:
+    model, inputs = layer_model(rotary=rotary, normed=True)
+    changed, outcomes = check_layer(model, inputs)
+    assert outcomes["/q.norm"] == outcomes["/k.norm"] == "aie.FlowAttention"
+    assert "RMSNormalization" not in operators(changed)
+    (node,) = (n for n in changed.graph if n.op_type == "FlowAttention")
+    assert [v.name for v in node.inputs[14:16] if v] == ["q.norm", "k.norm"]
 
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
