@@ -24,6 +24,7 @@ from ort_aie_ep.graph_passes.attention_layout import (
     fixed_dim,
     inferred_shapes,
     rank,
+    used_output,
 )
 from ort_aie_ep.graph_passes.base import (
     DOMAIN,
@@ -124,7 +125,7 @@ def _why_not(node: ir.Node, layout: Layout) -> str:
         k_quant_type="NONE",
         v_quant_type="NONE",
         has_quantised_cache=False,
-        has_output_qk=_used(node, OUTPUT_QK) is not None,
+        has_output_qk=used_output(node, OUTPUT_QK) is not None,
         type=type_name(query),
         cache_type=type_name(query),
     )
@@ -142,12 +143,6 @@ def _order(node: ir.Node) -> tuple[int, int | None]:
     return causal, left + 1 if causal and left >= 0 else None
 
 
-def _used(node: ir.Node, index: int) -> ir.Value | None:
-    """Output `index`, where somebody reads it."""
-    output = node.outputs[index] if index < len(node.outputs) else None
-    return output if output is not None and (output.uses() or output.is_graph_output()) else None
-
-
 def _cache(node: ir.Node) -> Cache:
     _, key, value, *_ = node.inputs
     assert key is not None
@@ -158,7 +153,7 @@ def _cache(node: ir.Node) -> Cache:
     # Without causality, it makes no difference which of the keys are old.
     if past_key is None and _order(node)[0] == 0 and keys is not None and values is not None:
         return Cache(keys[0], values[0], keys[1], values[1], key, value)
-    return Cache(past_key, past_value, key, value, _used(node, 1), _used(node, 2))
+    return Cache(past_key, past_value, key, value, used_output(node, 1), used_output(node, 2))
 
 
 def _appended(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:

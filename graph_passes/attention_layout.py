@@ -74,6 +74,12 @@ def inferred_shapes(model: ir.Model) -> Iterator[None]:
             value.shape, value.type = shape, kind
 
 
+def used_output(node: ir.Node, index: int) -> ir.Value | None:
+    """Output `index`, where the node has it and somebody reads it."""
+    output = node.outputs[index] if index < len(node.outputs) else None
+    return output if output is not None and (output.uses() or output.is_graph_output()) else None
+
+
 def only_user(value: ir.Value) -> ir.Node | None:
     """The node that reads `value`, where it is one and no graph output."""
     uses = value.uses()
@@ -136,7 +142,9 @@ class Workbench:
             version=1,
             name=node.name,
         )
-        old, label = node.outputs[0], node_label(node)
+        old, label, query = node.outputs[0], node_label(node), inputs["query"]
+        if old.type is None and query is not None:
+            old.type = query.type
         for output, name in zip(outputs, ("output", "present_key", "present_value"), strict=True):
             output.name, output.type = f"{label}.{name}", old.type
         for present, output in zip(presents, outputs[1:], strict=True):
@@ -238,10 +246,10 @@ class Workbench:
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    def op(self, op_type: str, inputs: list[ir.Value], name: str | None) -> ir.Value:
-        """A node whose result is like its first input."""
-        result = self._op(op_type, inputs, name)
-        result.type, result.shape = inputs[0].type, inputs[0].shape
+    def like(self, op_type: str, value: ir.Value, other: ir.Value, name: str) -> ir.Value:
+        """A node of two inputs whose result is like the first."""
+        result = self._op(op_type, [value, other], name)
+        result.type, result.shape = value.type, value.shape
         return result
 
     def initializer(self, array: np.ndarray, name: str) -> ir.Value:

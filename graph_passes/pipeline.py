@@ -15,6 +15,7 @@ from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
+from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
@@ -32,6 +33,7 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
     report, packed = Report(), PackedWeights()
     if fuse:
         fuse_attention(model, report)
+        fuse_multi_head_attention(model, report)
         convert_dequantized(model, report, packed)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
