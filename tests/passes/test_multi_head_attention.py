@@ -53,7 +53,7 @@ def attention(
         [
             helper.make_tensor_value_info(
                 name, ONNX_TYPES[x.dtype],
-                ["batch", f"{name} tokens", x.shape[2]] if x.ndim == 3 else x.shape,
+                ["batch", f"tokens_{x.shape[1]}", x.shape[2]] if x.ndim == 3 else x.shape,
             )
             for name, x in inputs.items()
             if name not in constants
@@ -150,6 +150,8 @@ def test_its_bias_becomes_part_of_the_projections() -> None:
          "its bias is no constant (648)"),
         ({name: np.zeros((2, 40, H * 12), np.float32) for name in INPUTS[:3]}, {},
          "heads have 12 channels; expected a multiple of 8"),
+        ({"query": np.zeros((2, 20, H * 72), np.float32)}, {"unidirectional": 1},
+         "unidirectional=1 with keys that may be more or fewer than the queries"),
         ({"query": np.zeros((2, 40, H, 3, 72), np.float32), "key": None, "value": None}, {},
          "query, key and value are not known to be three tensors"),
     ],
