@@ -9,7 +9,7 @@ from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.attention import fuse_attention
-from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.base import DOMAIN, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
 from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
@@ -31,6 +31,7 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         AieError: a node that should be replaced is malformed.
     """
     report, packed = Report(), PackedWeights()
+    labels = {node_label(node) for node in model.graph}
     if fuse:
         fuse_attention(model, report)
         fuse_multi_head_attention(model, report)
@@ -56,6 +57,8 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
     common_passes.RemoveUnusedNodesPass()(model)
+    # Nodes that a pass made on the way are no nodes of the model.
+    report.outcomes = {k: v for k, v in report.outcomes.items() if k in labels}
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report
