@@ -27,9 +27,9 @@ class Bias(pattern.RewriteRuleClassBase):
         )
         return op.Add(product, bias, _outputs=["total"])
 
-    def check(
+    def check(  # noqa: D102
         self, context: object, product: ir.Value, bias: ir.Value, **_: ir.Value
-    ) -> MatchResult:  # noqa: D102, E501
+    ) -> MatchResult:
         result = MatchResult()
         n = attribute(producer(product), "N", 0)
         if bias.const_value is None or bias.shape != (n,):
