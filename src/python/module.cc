@@ -16,6 +16,7 @@
 #include "ops/format.h"
 #include "python/npu_module.h"
 #include "q4nx/pack.h"
+#include "q4nx/quantize.h"
 #include "targets/host/host_target.h"
 
 namespace py = pybind11;
@@ -109,6 +110,25 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   const py::gil_scoped_release release;
   q4nx::PackMatMulNBits(source, out);
   return blocks;
+}
+
+// weights (N, K) float32 of any strides -> blocks, sum of squared errors, sum of squared weights,
+// largest error.
+py::tuple Quantize(const py::array_t<float>& weights) {
+  Require(weights.ndim() == 2 && weights.size() > 0, "weights must be (N, K) and not empty");
+  const int64_t n = weights.shape(0), k = weights.shape(1), size = sizeof(float);
+  Require(weights.strides(0) % size == 0 && weights.strides(1) % size == 0,
+          "weights must lie whole elements apart");
+  Array<uint8_t> blocks = EmptyBlocks(n, k);
+  uint8_t* out = blocks.mutable_data();
+  q4nx::QuantizationError error;
+  {
+    const py::gil_scoped_release release;
+    error = q4nx::Quantize(weights.data(), weights.strides(0) / size, weights.strides(1) / size, n,
+                           k, out);
+  }
+  Require(error.representable, "weights hold NaN, infinities or values above 2^126");
+  return py::make_tuple(blocks, error.squared_error, error.squared_weights, error.largest_error);
 }
 
 const host::Kernels& KernelsNamed(const std::string& isa) {
@@ -264,6 +284,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("pack_matmulnbits", &PackMatMulNBits, py::arg("b").noconvert(),
         py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
         py::arg("k"), py::arg("block_size"), py::arg("scale_type"));
+
+  m.def("quantize", &Quantize, py::arg("weights").noconvert());
 
   m.def(
       "why_not_q4nx",
