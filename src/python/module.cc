@@ -146,6 +146,19 @@ std::vector<std::string> AvailableIsas() {
   return names;
 }
 
+// The unquantised projection on one thread, with a chosen kernel table; blocks as bits.
+Array<float> MultiplyBf16(const Array<float>& a, const Array<uint16_t>& blocks, int64_t n,
+                          const std::string& isa) {
+  Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
+  const int64_t rows = a.shape(0), k = a.shape(1);
+  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), kBf16BlockElements});
+  Array<float> y({rows, n});
+  const GemmStep step = {blocks.data(),      rows,   k, n, a.data(), nullptr, y.mutable_data(),
+                         DataType::kFloat32, nullptr};
+  host::RunGemm(step, KernelsNamed(isa), InlineThreadPool());
+  return y;
+}
+
 // The projection step on one thread, with a chosen kernel table; `up` makes it a gated one.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
                      const std::string& numerics, const std::string& isa, bool symmetric,
@@ -298,6 +311,16 @@ PYBIND11_MODULE(_native, m) {
       py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
       py::arg("type"));
   m.def(
+      "why_not_float_matmul",
+      [](bool constant_weights, const Shape& weights, const std::string& type, int64_t trans_a,
+         float alpha, float beta, bool bias_fits) {
+        return WhyNotFloatMatMul(
+            {constant_weights, weights, type, trans_a, alpha, beta, bias_fits});
+      },
+      py::kw_only(), py::arg("constant_weights"), py::arg("weights"), py::arg("type"),
+      py::arg("trans_a") = 0, py::arg("alpha") = 1.0f, py::arg("beta") = 1.0f,
+      py::arg("bias_fits") = true);
+  m.def(
       "why_not_flow_attention",
       [](int64_t num_heads, int64_t kv_num_heads, int64_t qk_output, int64_t causal,
          int64_t local_window_size, const std::string& k_quant_type,
@@ -318,6 +341,8 @@ PYBIND11_MODULE(_native, m) {
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
+  m.def("multiply_bf16", &MultiplyBf16, py::arg("a").noconvert(), py::arg("blocks").noconvert(),
+        py::arg("n"), py::arg("isa"));
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
         py::arg("cache"), py::arg("isa"));

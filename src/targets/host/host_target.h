@@ -7,6 +7,7 @@
 namespace ort_aie::host {
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
