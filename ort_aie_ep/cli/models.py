@@ -28,6 +28,13 @@ class KvType(StrEnum):
     BF16 = "bf16"
 
 
+class Quantize(StrEnum):
+    """What `compile --quantize` makes of float weights."""
+
+    Q4NX = "q4nx"
+    BF16 = "bf16"
+
+
 @app.command("compile")
 def compile_command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
@@ -44,16 +51,35 @@ def compile_command(
         bool,
         typer.Option("--no-fuse", help="Replace node by node, as the execution provider does."),
     ] = False,
+    quantize: Annotated[
+        Quantize | None,
+        typer.Option(
+            help="What float weights of MatMul and Gemm become: q4nx (4 bits, for language models) "
+            "or bf16 (for vision towers, which 4 bits harm). Default: they stay as they are."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Nodes that --quantize leaves alone: a name, * and ? allowed. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
-    """Compile an int4 model for the aie.* operators.
+    """Compile a model for the aie.* operators.
 
     MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention. The result has the
-    same inputs and outputs and runs wherever the original did:
+    same inputs and outputs and runs wherever the original did.
+
+    Of a model that is not quantised, --quantize replaces every MatMul and Gemm with constant
+    weights: by aie.Q4NXMatMul with q4nx, by aie.GEMM with bf16. A table says what each layer lost:
 
     ```
     ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
     ort-aie run Llama-3.2-1B-aie "Once upon a time"
     ort-aie compile MODEL COMPILED --kv f16 --last-logits
+    ort-aie compile FLOAT_MODEL COMPILED --quantize q4nx --keep '*/lm_head/*'
+    ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
     """
     from ort_aie_ep.compiler import REPORT, compile_model
@@ -67,11 +93,15 @@ def compile_command(
             kv=kv.value if kv else None,
             last_logits=last_logits,
             fuse=not no_fuse,
+            quantize=quantize.value if quantize else None,
+            keep=keep or (),
             progress=progress,
         )
-    from ort_aie_ep.cli.tables import outcomes_table
+    from ort_aie_ep.cli.tables import layers_table, outcomes_table
 
     console.out.print(outcomes_table(result.outcomes))
+    if result.layers:
+        console.out.print(layers_table(result.layers))
     console.out.print(
         f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
         markup=False,
