@@ -231,12 +231,15 @@ def synth_command(
     layers: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
     vocab: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights.")] = 0,
+    floats: Annotated[
+        bool, typer.Option("--float", help="float32 weights: something to quantise.")
+    ] = False,
     list_shapes: Annotated[bool, typer.Option("--list", help="List the shapes and end.")] = False,
 ) -> None:
     """Write a model of any size with random weights.
 
-    Its graph is the one that onnxruntime-genai's builder writes at int4; measure speed and memory
-    with it, without a download:
+    Its graph is the one that onnxruntime-genai's builder writes at int4, or with --float before it
+    quantises; measure speed and memory with it, without a download:
 
     ```
     ort-aie synth --list
@@ -254,6 +257,14 @@ def synth_command(
     if shape is None or destination is None:
         raise typer.BadParameter("SHAPE and DST are needed; --list shows the shapes")
     with console.bytes_bar("writing") as progress:
-        path = synth(shape, destination, layers=layers, vocab=vocab, seed=seed, progress=progress)
+        path = synth(
+            shape,
+            destination,
+            layers=layers,
+            vocab=vocab,
+            seed=seed,
+            int4=not floats,
+            progress=progress,
+        )
     console.out.print(str(path), markup=False, highlight=False, soft_wrap=True)
     console.next_command("ort-aie", "bench", path)

@@ -127,7 +127,7 @@ py::tuple Quantize(const py::array_t<float>& weights) {
     error = q4nx::Quantize(weights.data(), weights.strides(0) / size, weights.strides(1) / size, n,
                            k, out);
   }
-  Require(error.representable, "weights hold NaN, infinities or values above 2^126");
+  Require(error.representable, "weights hold NaN, infinities or values above 2^60");
   return py::make_tuple(blocks, error.squared_error, error.squared_weights, error.largest_error);
 }
 

@@ -24,7 +24,7 @@ constexpr int kFits = 2;
 
 constexpr float kMaxCode = 15;
 constexpr float kLeastScale = std::numeric_limits<float>::min();  // its inverse is finite
-constexpr float kLargest = 0x1p126f;  // the width of a range of such weights is finite
+constexpr float kLargest = 0x1p60f;  // the squares of a range of such weights are finite
 
 // Of a group of each lane.
 struct Fit {

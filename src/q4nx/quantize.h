@@ -12,7 +12,7 @@ struct QuantizationError {
   double squared_error = 0;    // sum of (weight - stored weight)^2
   double squared_weights = 0;  // sum of weight^2
   float largest_error = 0;
-  bool representable = true;  // no weight is NaN, infinite, or above 2^126
+  bool representable = true;  // no weight is NaN, infinite, or above 2^60
 };
 
 // weight (row, col) = weights[row * row_stride + col * col_stride], n out-features by k in-features
