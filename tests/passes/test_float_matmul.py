@@ -15,6 +15,7 @@ from float_models import gemm_model, graph_model, matmul_model, matrix, tied_flo
 from onnx import helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
+from vision_tower import vision_tower
 
 import ort_aie_ep
 from ort_aie_ep import _native, bf16_blocks, q4nx
@@ -398,3 +399,22 @@ def test_a_bfloat16_model_keeps_its_logits(llama: Path, tmp_path: Path) -> None:
     products = 2 * 4 + 1
     bound = np.sqrt(2 * products) * 2.0**-8
     assert np.linalg.norm(ours - float_logits) <= bound * np.linalg.norm(float_logits)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_vision_tower(form: WeightForm, tmp_path: Path) -> None:
+    source, products = vision_tower()
+    original = open_session(source.SerializeToString())
+    save(source, tmp_path / "source")
+    result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", quantize=form)
+    assert len(result.layers) == products
+    became = {o.op_type: o.becomes for o in result.outcomes if o.op_type in ("MatMul", "Add")}
+    assert set(became.values()) == {BECOMES[form]}
+    x = activations(3, 9, 75)
+    expected = run(original, {"x": x})["features"]
+    actual = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["features"]
+    # As above, in each product; 4 bits are what vision towers are spared (paper 2).
+    lost = max(layer.relative for layer in result.layers) + 2.0**-8
+    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    assert error <= np.sqrt(2 * products) * lost
+    assert (error < 2.0**-6) == (form is WeightForm.BF16)
