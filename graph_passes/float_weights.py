@@ -16,7 +16,10 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native, bf16_blocks, q4nx
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.weights import CHUNK_BYTES, tensor_rows
+from ort_aie_ep.graph_passes.weights import tensor_rows
+
+# Source bytes per step of packing, of which several temporary copies are made.
+PIECE_BYTES = 16 << 20
 
 Floats = npt.NDArray[np.float32]
 
@@ -73,7 +76,7 @@ class FloatWeights:
         rows, cols = self.tensor.shape.numpy()
         unit = q4nx.BLOCK_ROWS if self.rows_are_outputs else q4nx.BLOCK_COLS
         dtype = self.tensor.dtype.numpy()
-        step = max(1, CHUNK_BYTES // (cols * dtype.itemsize) // unit) * unit
+        step = max(1, PIECE_BYTES // (cols * dtype.itemsize) // unit) * unit
         for first in range(0, rows, step):
             count = min(step, rows - first)
             raw = tensor_rows(self.value, rows, first, count)
@@ -146,8 +149,9 @@ class FloatLayers:
 def _round(weights: Floats) -> tuple[npt.NDArray[np.generic], float, float, float]:
     """As `_native.quantize`, to bfloat16 blocks."""
     rounded = weights.astype(bf16_blocks.bfloat16)
-    error = rounded.astype(np.float32) - weights
+    error = rounded.astype(np.float32)
+    error -= weights
     if not np.isfinite(error).all():
         raise ValueError("weights hold NaN, infinities or values that bfloat16 has not")
-    sums = [float(np.sum(np.square(x, dtype=np.float64))) for x in (error, weights)]
+    sums = [float(np.sum(np.square(x), dtype=np.float64)) for x in (error, weights)]
     return bf16_blocks.pack(rounded), sums[0], sums[1], float(np.abs(error).max())
