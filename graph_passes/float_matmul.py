@@ -1,8 +1,7 @@
 """MatMul and Gemm with float weights -> aie.Q4NXMatMul or aie.GEMM, asked for by `--quantize`.
 
-Before: MatMul(A, B) or Gemm(A, B, C?), B a constant (K, N), perhaps behind Identity and Transpose;
-        Add(MatMul, bias) with a constant bias (N)
-After:  Q4NXMatMul(A, W, bias?) with q4nx, GEMM(A, W, bias?) with bf16
+Before: MatMul(A, B) or Gemm(A, B, C?), B a constant (K, N), perhaps behind Identity and Transpose
+After:  Q4NXMatMul(A, W, C?) with q4nx, GEMM(A, W, C?) with bf16
 
 A node is left alone where a user's pattern matches its name, and where `why_not_float_matmul` has a
 reason. Without a form, nothing is replaced: the report says what could be.
@@ -129,47 +128,32 @@ def _is_bias(value: ir.Value | None, weights: FloatWeights) -> bool:
     )
 
 
-def _bias_after(node: ir.Node, weights: FloatWeights) -> tuple[ir.Node, ir.Value] | None:
-    """An Add that alone reads the product, and the bias that it adds."""
-    product = node.outputs[0]
-    uses = list(product.uses())
-    if len(uses) != 1 or product.is_graph_output():
-        return None
-    add, index = uses[0]
-    if (add.domain, add.op_type) != ("", "Add") or add.graph is not node.graph:
-        return None
-    bias = add.inputs[1 - index]
-    return (add, bias) if bias is not None and _is_bias(bias, weights) else None
-
-
 def _replace(node: ir.Node, weights: FloatWeights, form: WeightForm, report: Report) -> None:
     assert report.layers is not None
     becomes, graph = BECOMES[form], node.graph
     assert isinstance(graph, ir.Graph)
-    label, old = node_label(node), [node]
     report.replaced(node, f"{DOMAIN}.{becomes}")
     bias = input_at(node, 2)
-    addition = _bias_after(node, weights) if bias is None else None
-    if addition is not None:
-        add, bias = addition
-        report.fused(add, f"{DOMAIN}.{becomes}")
-        old.append(add)
     k, n = weights.shape
     attributes: dict[str, Attribute] = {"K": k, "N": n, "format": FORMAT}
     if form is WeightForm.Q4NX:
         attributes |= {"accuracy_level": 0, "symmetric": 0}
     new = ir.node(
         becomes,
-        [node.inputs[0], report.layers.value(label, weights), *([] if bias is None else [bias])],
+        [
+            node.inputs[0],
+            report.layers.value(node_label(node), weights),
+            *([] if bias is None else [bias]),
+        ],
         attributes,
         domain=DOMAIN,
         version=1,
         name=node.name,
     )
-    result = old[-1].outputs[0]
+    result = node.outputs[0]
     if result.type is None:
         result.type = ir.TensorType(weights.tensor.dtype)
-    ir.convenience.replace_nodes_and_values(graph, old[-1], old, [new], [result], [new.outputs[0]])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [new], [result], new.outputs)
 
 
 def _note_embeddings(graph: ir.Graph, report: Report) -> None:

@@ -10,13 +10,18 @@ from onnx_ir.passes import common as common_passes
 from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.attention import fuse_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.bias import bias_rules
+from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
 from ort_aie_ep.graph_passes.float_weights import WeightForm
-from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules
+from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
+from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
+from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
@@ -37,14 +42,19 @@ def run_passes(
         AieError: a node that should be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
+    if fuse:
+        fuse_attention(model, report)
+        fuse_multi_head_attention(model, report)
+        convert_dequantized(model, report, packed)
+    # After attention, which is recognised among ONNX's own operators.
     convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
+        *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),
         RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
         # A pattern has a fixed number of outputs: without and with output_qk.
         RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
-        *([RewritePass(gated_mlp_rules(report))] if fuse else []),
-        common_passes.RemoveUnusedNodesPass(),
+        *([RewritePass([*bias_rules(report), *gated_mlp_rules(report)])] if fuse else []),
     )
     try:
         passes(model)
@@ -56,7 +66,9 @@ def run_passes(
             raise
         raise cause from None
     if fuse:
+        fuse_qk_norms(model, report)
         fuse_norms(model, report)
+    common_passes.RemoveUnusedNodesPass()(model)
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

@@ -25,6 +25,8 @@ SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 class MatMulNBitsWeights:
     """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size / 2) uint8,
     scales (N, ceil(K / block_size)), zero_points packed or of the scales' type, or None (8).
+
+    `rows` are the out-features that are meant, None for all: two projections may be one tensor.
     """
 
     n: int
@@ -33,6 +35,12 @@ class MatMulNBitsWeights:
     b: ir.Value
     scales: ir.Value
     zero_points: ir.Value | None
+    rows: range | None = None
+
+    @property
+    def out_features(self) -> range:
+        """Those of the N rows that are meant."""
+        return range(self.n) if self.rows is None else self.rows
 
     def check(self, node: str) -> None:
         """Raises AieError when a tensor's size does not fit N, K and block_size."""
@@ -66,17 +74,20 @@ class MatMulNBitsWeights:
                 )
 
     def pack(self) -> npt.NDArray[np.uint8]:
-        """Q4NX blocks (ceil(N / 32), ceil(K / 256), 5120), packed a range of rows at a time."""
-        blocks = np.empty(q4nx.blocks_shape(self.n, self.k), np.uint8)
+        """Q4NX blocks (ceil(rows / 32), ceil(K / 256), 5120), packed a range of rows at a time."""
+        begin, n = self.out_features.start, len(self.out_features)
+        blocks = np.empty(q4nx.blocks_shape(n, self.k), np.uint8)
         row_bytes = max(1, _tensor(self.b).nbytes // self.n)
         step = max(1, CHUNK_BYTES // row_bytes // q4nx.BLOCK_ROWS) * q4nx.BLOCK_ROWS
-        for first in range(0, self.n, step):
-            rows = min(step, self.n - first)
+        for first in range(0, n, step):
+            rows = min(step, n - first)
             zero_points = self.zero_points
             blocks[first // 32 : -(-(first + rows) // 32)] = _native.pack_matmulnbits(
-                tensor_rows(self.b, self.n, first, rows),
-                tensor_rows(self.scales, self.n, first, rows),
-                None if zero_points is None else tensor_rows(zero_points, self.n, first, rows),
+                tensor_rows(self.b, self.n, begin + first, rows),
+                tensor_rows(self.scales, self.n, begin + first, rows),
+                None
+                if zero_points is None
+                else tensor_rows(zero_points, self.n, begin + first, rows),
                 rows,
                 self.k,
                 self.block_size,
@@ -94,14 +105,21 @@ class PackedWeights:
     def value(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
         """The initializer of `weights`, made and registered in the node's graph on first use."""
         zero_points = weights.zero_points
-        key = (weights.b.name, weights.scales.name, zero_points.name if zero_points else None)
+        rows = weights.out_features
+        key = (
+            weights.b.name,
+            weights.scales.name,
+            zero_points.name if zero_points else None,
+            str(rows),
+        )
         if key in self._values:
             return self._values[key]
         graph = node.graph
         assert isinstance(graph, ir.Graph)
         weights.check(node.name or "")
-        name = f"{weights.b.name}_q4nx"
-        shape = ir.Shape(q4nx.blocks_shape(weights.n, weights.k))
+        part = "" if weights.rows is None else f"_{rows.start}"
+        name = f"{weights.b.name}_q4nx{part}"
+        shape = ir.Shape(q4nx.blocks_shape(len(rows), weights.k))
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
         value.const_value = ir.LazyTensor(
             lambda: ir.tensor(weights.pack(), name=name),

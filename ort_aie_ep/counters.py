@@ -47,6 +47,17 @@ class NpuCounters:
     cache_bytes_compared: int = 0
     compare_seconds: float = 0.0
 
+    def __str__(self) -> str:
+        """In a line: what ran on the NPU, what did not, and why."""
+        host = sum(self.host_steps.values())
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in self.host_steps.items())
+        return (
+            f"NPU: {self.device_steps} steps in {self.runs} runs, "
+            f"{self.bytes_to / 1e6:.1f} MB sent, {self.bytes_from / 1e6:.1f} MB received"
+            + (f" · this CPU: {host} steps ({reasons})" if host else "")
+            + (f" · after faults: {self.fallbacks}" if self.fallbacks else "")
+        )
+
 
 def npu_counters() -> NpuCounters:
     """The counters, of the xrt and the sim target together; all are 0 before one was opened.

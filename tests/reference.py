@@ -1,4 +1,7 @@
-"""GroupQueryAttention (com.microsoft, v1 at ONNX Runtime 1.31) in numpy, written to be read.
+"""aie.FlowAttention in numpy, written to be read.
+
+That is GroupQueryAttention (com.microsoft, v1 at ONNX Runtime 1.31), an attention mask, and calls
+without lengths, whose tokens are positioned by their index.
 
 Arithmetic is float64. Values are rounded only where the op stores them: new keys and values into
 the cache's type, the output into the query's type. Rows of the present and of the output that the
@@ -96,10 +99,12 @@ def group_query_attention(
     q, k, v = _split_heads(a, query, given("key"), given("value"))
     dim = q.shape[-1]
 
-    total = int(needed("total_sequence_length").reshape(()))
-    lengths = needed("seqlens_k").reshape(-1).astype(int) + 1
-    is_first_prompt = sequence == total
-    pasts = np.zeros(batch, int) if is_first_prompt else lengths - sequence
+    new_keys = k.shape[1]
+    seqlens, total = given("seqlens_k"), total_length(inputs)
+    by_index = seqlens is None
+    lengths = np.full(batch, total) if seqlens is None else seqlens.reshape(-1).astype(int) + 1
+    is_first_prompt = not by_index and sequence == total
+    pasts = np.zeros(batch, int) if is_first_prompt else lengths - new_keys
 
     cache_type = query.dtype if past_key is None else past_key.dtype
     capacity = 0 if past_key is None else past_key.shape[2]
@@ -130,13 +135,16 @@ def group_query_attention(
         old = windowed_cache_rows(past, capacity, a.local_window_size) if windowed else past
         keys = _append(past_key, b, old, kb, cache_type)
         values = _append(past_value, b, old, v[b], cache_type)
-        key_positions = np.arange(past - old, past + sequence)
+        key_positions = np.arange(past - old, past + new_keys)
 
         visible = np.broadcast_to(key_positions < length, (sequence, key_positions.size)).copy()
         if a.causal:
             visible &= key_positions <= query_positions[:, None]
         if a.local_window_size > 0:
             visible &= key_positions > query_positions[:, None] - a.local_window_size
+        mask = given("attention_mask")
+        if mask is not None:
+            visible &= mask[b, key_positions] != 0
 
         for head in range(a.num_heads):
             kv_head = head // (a.num_heads // a.kv_num_heads)
@@ -164,24 +172,35 @@ def group_query_attention(
         output.reshape(batch, sequence, -1).astype(query.dtype),
         present_key,
         present_value,
-        tuple(int(n) for n in lengths - pasts),
+        (sequence,) * batch if by_index else tuple(int(n) for n in lengths - pasts),
         tuple(cache_rows),
         largest_score,
     )
 
 
+def total_length(inputs: Mapping[str, Array | None]) -> int:
+    """Tokens after the call: as given, or those of the past and of the call."""
+    query, key, past = inputs["query"], inputs.get("key"), inputs.get("past_key")
+    total = inputs.get("total_sequence_length")
+    if total is not None:
+        return int(total.reshape(-1)[0])
+    tokens = query if key is None else key
+    assert tokens is not None
+    return tokens.shape[1] + (0 if past is None else past.shape[2])
+
+
 def _split_heads(
     a: AttentionAttributes, query: Array, key: Array | None, value: Array | None
 ) -> tuple[Array, Array, Array]:
-    """-> (B, S, heads, D) float64 each, from three inputs or from one that holds all."""
-    batch, sequence, channels = query.shape
+    """-> (B, tokens, heads, D) float64 each, from three inputs or from one that holds all."""
+    channels = query.shape[2]
     if key is None or value is None:
         dim = channels // (a.num_heads + 2 * a.kv_num_heads)
         ends = [a.num_heads * dim, (a.num_heads + a.kv_num_heads) * dim]
         query, key, value = np.split(query, ends, axis=2)
 
     def heads(x: Array, count: int) -> Array:
-        return x.astype(np.float64).reshape(batch, sequence, count, -1)
+        return x.astype(np.float64).reshape(*x.shape[:2], count, -1)
 
     return heads(query, a.num_heads), heads(key, a.kv_num_heads), heads(value, a.kv_num_heads)
 
@@ -200,7 +219,7 @@ def _rotary_positions(
     """Rows of the cos and sin caches. Of a first prompt the op reads the very first id alone."""
     if position_ids is None:
         return query_positions
-    row: Array = position_ids[b]
+    row: Array = position_ids[b % len(position_ids)]
     if is_first_prompt:
         row = position_ids.reshape(-1)[0] + np.arange(query_positions.size)
     return row

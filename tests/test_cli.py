@@ -258,7 +258,7 @@ def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) 
 
 def test_run_hands_options_to_the_library(compiled: Path) -> None:
     before = dict(os.environ)
-    message = mistake("run", compiled, "text", "--target", "xrt")
+    message = mistake("run", compiled, "text", "--target", "xrt", "--on-device-error", "raise")
     assert "ort_aie.target=xrt: " in message  # and why there is none on this machine
     assert dict(os.environ) == before | {"ORT_AIE_SIM_PYTHON": sys.executable}
     texts = {

@@ -13,7 +13,10 @@ from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import (
     Host,
     Json,
+    LogOption,
     NumericsOption,
+    OnDeviceErrorOption,
+    OverlaysOption,
     TargetOption,
     Threads,
     session_options,
@@ -125,6 +128,9 @@ def run_command(
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
+    on_device_error: OnDeviceErrorOption = None,
+    log: LogOption = None,
+    overlays: OverlaysOption = None,
 ) -> None:
     """Continue a prompt, and say how fast that was.
 
@@ -133,8 +139,10 @@ def run_command(
     ```
     ort-aie run COMPILED "import os" --max-tokens 40
     ort-aie run COMPILED "import os" --host genai --threads 4
+    ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
     ```
     """
+    from ort_aie_ep.counters import npu_counters
     from ort_aie_ep.run import run_in_genai, run_in_session
     from ort_aie_ep.sessions import inspect
 
@@ -142,7 +150,7 @@ def run_command(
     if not model.compiled:
         console.note(f"{folder} is not compiled: it runs on ONNX Runtime's CPU EP alone")
     run = run_in_genai if host is Host.genai else run_in_session
-    options = session_options(target, numerics, threads)
+    options = session_options(target, numerics, threads, on_device_error, log, overlays)
     with console.completion(prompt) as write:
         timing = run(model.folder, options, prompt, max_tokens, write)
     console.write_text("\n")
@@ -151,6 +159,9 @@ def run_command(
         f"prefill: {timing.prompt_tokens} tokens, {timing.prefill_speed:.1f} tok/s · "
         f"decode: {timing.new_tokens} tokens{decode}"
     )
+    counters = npu_counters()
+    if counters.device_steps or counters.host_steps:
+        console.note(str(counters))
 
 
 @app.command("explain")

@@ -29,6 +29,21 @@ class Numerics(StrEnum):
     int8 = "int8"
 
 
+class OnDeviceError(StrEnum):
+    """Values of ort_aie.on_device_error."""
+
+    host = "host"
+    raise_ = "raise"
+
+
+class Log(StrEnum):
+    """Values of ort_aie.log."""
+
+    warning = "warning"
+    quiet = "quiet"
+    trace = "trace"
+
+
 class Host(StrEnum):
     """Programs that run a model."""
 
@@ -49,6 +64,26 @@ NumericsOption = Annotated[
         "Default: ORT_AIE_NUMERICS, or auto."
     ),
 ]
+OnDeviceErrorOption = Annotated[
+    OnDeviceError | None,
+    typer.Option(
+        help="When an NPU is missing or fails: go on on the host, or stop. "
+        "Default: ORT_AIE_ON_DEVICE_ERROR, or host."
+    ),
+]
+LogOption = Annotated[
+    Log | None,
+    typer.Option(
+        help="What the NPU targets tell; trace writes a timeline for Perfetto. "
+        "Default: ORT_AIE_LOG, or warning."
+    ),
+]
+OverlaysOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR[:DIR]", help="Folders with design packages. Default: ORT_AIE_OVERLAYS."
+    ),
+]
 Baseline = Annotated[
     Path | None,
     typer.Option(metavar="SRC", help="For a compiled MODEL: the model it was compiled from."),
@@ -57,9 +92,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
 def session_options(
-    target: Target | None, numerics: Numerics | None, threads: int | None
+    target: Target | None,
+    numerics: Numerics | None,
+    threads: int | None,
+    on_device_error: OnDeviceError | None = None,
+    log: Log | None = None,
+    overlays: str | None = None,
 ) -> Options:
     """The options as the rest of the package takes them."""
     from ort_aie_ep.sessions import Options
 
-    return Options(target and target.value, numerics and numerics.value, threads)
+    return Options(
+        target=target and target.value,
+        numerics=numerics and numerics.value,
+        threads=threads,
+        on_device_error=on_device_error and on_device_error.value,
+        log=log and log.value,
+        overlays=overlays,
+    )

@@ -64,6 +64,9 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
     return Concat("num_heads=", node.num_heads,
                   " is no multiple of kv_num_heads=", node.kv_num_heads);
   }
+  if (node.head_dim % 8 != 0) {
+    return Concat("heads have ", node.head_dim, " channels; expected a multiple of 8");
+  }
   if (node.causal == 0 && node.local_window_size > 0) {
     return "a window without causal attention is not defined";
   }

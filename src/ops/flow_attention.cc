@@ -24,20 +24,35 @@ constexpr const char* kInputNames[] = {"query",
                                        "k_scale",
                                        "v_scale",
                                        "q_norm_weight",
-                                       "k_norm_weight"};
+                                       "k_norm_weight",
+                                       "attention_mask"};
 
 void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input input, DataType type,
                   const Shape& shape) {
   RequireTensor(kInputNames[input], inputs[input], type, shape);
 }
 
-int64_t TotalSequenceLength(const FlowAttention::Inputs& inputs) {
-  return *inputs[FlowAttention::kTotalSequenceLength].as<int32_t>();
-}
+bool Hides(int64_t mask) { return mask == 0; }
 
-// The past of batch row b follows from seqlens_k alone; a first prompt has none, whatever its
-// padding.
-bool IsFirstPrompt(int64_t sequence, int64_t total) { return sequence == total; }
+// What a mask (batch, total) leaves to see. One that hides nothing leaves no trace.
+void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
+  std::vector<Range> ranges;
+  bool hides = false, has_holes = false;
+  for (int64_t b = 0; b < step.batch; ++b) {
+    const int64_t *row = mask + b * total, *row_end = row + total;
+    const int64_t* first = std::find_if_not(row, row_end, Hides);
+    const int64_t* last = row_end;
+    while (last != first && Hides(last[-1])) --last;
+    has_holes = has_holes || std::any_of(first, last, Hides);
+    hides = hides || has_holes || last - first < total;
+    ranges.push_back({first - row, last - row});
+  }
+  if (hides) step.visible_keys = std::move(ranges);
+  if (has_holes) {
+    step.key_mask = mask;
+    step.key_mask_stride = total;
+  }
+}
 
 }  // namespace
 
@@ -73,117 +88,173 @@ int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
   return channels / heads;
 }
 
-void FlowAttention::CheckRotary(const Inputs& inputs, int64_t dim) const {
-  const Tensor& cos = inputs[kCosCache];
-  Require(cos && inputs[kSinCache], "attribute do_rotary=1 needs inputs cos_cache and sin_cache");
-  const DataType type = inputs[kQuery].type;
-  Require(cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 && 2 * cos.shape[1] <= dim,
-          "input cos_cache must be ", NameOf(type), " (max_position, at most ", dim / 2, "), got ",
-          NameOf(cos.type), " ", ToString(cos.shape));
-  RequireShape(inputs, kSinCache, type, cos.shape);
-}
+FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
+  Call call{};
+  call.dim = HeadDim(inputs);
+  Require(call.dim % 8 == 0, "head dimension must be a multiple of 8, got ", call.dim);
+  const Shape& query = inputs[kQuery].shape;
+  call.batch = query[0];
+  call.sequence = call.key_sequence = query[1];
 
-FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
-  const int64_t dim = HeadDim(inputs);
-  const Tensor& query = inputs[kQuery];
-  const int64_t batch = query.shape[0], sequence = query.shape[1];
-  const int64_t kv_heads = attributes_.kv_num_heads;
-  Require(dim % 8 == 0, "head dimension must be a multiple of 8, got ", dim);
-  if (inputs[kKey]) {
-    RequireShape(inputs, kKey, query.type, {batch, sequence, kv_heads * dim});
-    RequireShape(inputs, kValue, query.type, {batch, sequence, kv_heads * dim});
+  call.by_index = !inputs[kSeqlensK];
+  Require(call.by_index == !inputs[kTotalSequenceLength],
+          "inputs seqlens_k and total_sequence_length go together, got only one of them");
+  if (const Tensor& key = inputs[kKey]) {
+    // Rotation takes one position for a token's query and key.
+    const bool may_differ = call.by_index && attributes_.do_rotary != 1;
+    if (may_differ && key.shape.size() == 3) call.key_sequence = key.shape[1];
+    const int64_t channels = attributes_.kv_num_heads * call.dim;
+    const DataType type = inputs[kQuery].type;
+    RequireShape(inputs, kKey, type, {call.batch, call.key_sequence, channels});
+    RequireShape(inputs, kValue, type, {call.batch, call.key_sequence, channels});
   }
-
-  Require(static_cast<bool>(inputs[kSeqlensK]), "input seqlens_k is missing");
-  Require(static_cast<bool>(inputs[kTotalSequenceLength]),
-          "input total_sequence_length is missing");
-  const Tensor& seqlens = inputs[kSeqlensK];
-  Require(seqlens.type == DataType::kInt32 && ElementCount(seqlens.shape) == batch,
-          "input seqlens_k must be int32 (", batch, "), got ", NameOf(seqlens.type), " ",
-          ToString(seqlens.shape));
-  const Tensor& total_tensor = inputs[kTotalSequenceLength];
-  Require(total_tensor.type == DataType::kInt32 && ElementCount(total_tensor.shape) == 1,
-          "input total_sequence_length must be one int32, got ", NameOf(total_tensor.type), " ",
-          ToString(total_tensor.shape));
-  const int64_t total = TotalSequenceLength(inputs);
-  Require(total >= sequence, "input total_sequence_length is ", total, ", less than the ", sequence,
-          " query rows");
 
   const Tensor& past = inputs[kPastKey];
   Require(static_cast<bool>(past) == static_cast<bool>(inputs[kPastValue]),
           "inputs past_key and past_value go together, got only one of them");
-  int64_t past_capacity = 0;
   if (past) {
     Require(IsFloat(past.type), "input past_key must be float, float16 or bfloat16, got ",
             NameOf(past.type));
-    Require(past.shape.size() == 4 && past.shape[0] == batch && past.shape[1] == kv_heads &&
-                past.shape[3] == dim,
-            "input past_key must be (", batch, ", ", kv_heads, ", length, ", dim, "), got ",
-            ToString(past.shape));
-    RequireShape(inputs, kPastValue, past.type, past.shape);
-    past_capacity = past.shape[2];
-  }
-  const int64_t window = attributes_.local_window_size;
-  if (Windowed()) {
-    Require(past_capacity >= window, "input past_key holds ", past_capacity,
-            " rows; a sliding-window cache needs at least local_window_size=", window);
-  }
-  const bool first_prompt = IsFirstPrompt(sequence, total);
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = int64_t{seqlens.as<int32_t>()[b]} + 1;
-    Require(length >= 1 && length <= total, "input seqlens_k[", b, "] is ", length - 1,
-            ", outside [0, total_sequence_length=", total, ")");
-    if (first_prompt) continue;
-    Require(length >= sequence, "input seqlens_k[", b, "] is ", length - 1, ", less than the ",
-            sequence, " query rows less one");
-    Require(Windowed() || length - sequence <= past_capacity, "input seqlens_k[", b, "] says ",
-            length - sequence, " past tokens, but past_key holds ", past_capacity, " rows");
+    const Shape& s = past.shape;
+    Require(
+        s.size() == 4 && s[0] == call.batch && s[1] == attributes_.kv_num_heads && s[3] == call.dim,
+        "input past_key must be (", call.batch, ", ", attributes_.kv_num_heads, ", length, ",
+        call.dim, "), got ", ToString(s));
+    RequireShape(inputs, kPastValue, past.type, s);
+    call.past_capacity = s[2];
   }
 
-  if (attributes_.do_rotary == 1) {
-    CheckRotary(inputs, dim);
-    const int64_t max_position = inputs[kCosCache].shape[0];
-    Require(inputs[kPositionIds] || total <= max_position, "total_sequence_length ", total,
-            " is beyond cos_cache's ", max_position, " positions");
+  if (call.by_index) {
+    Require(!Windowed(),
+            "attribute sliding_window_cache=1 needs inputs seqlens_k and "
+            "total_sequence_length");
+    call.total = call.past_capacity + call.key_sequence;
+    return call;
   }
-  if (const Tensor& ids = inputs[kPositionIds]) {
-    Require(ids.type == DataType::kInt64 &&
-                (ids.shape == Shape{batch, sequence} || (first_prompt && ids.shape == Shape{1})),
-            "input position_ids must be int64 (", batch, ", ", sequence, "), got ",
-            NameOf(ids.type), " ", ToString(ids.shape));
+  const Tensor& total = inputs[kTotalSequenceLength];
+  Require(total.type == DataType::kInt32 && ElementCount(total.shape) == 1,
+          "input total_sequence_length must be one int32, got ", NameOf(total.type), " ",
+          ToString(total.shape));
+  call.total = *total.as<int32_t>();
+  Require(call.total >= call.sequence, "input total_sequence_length is ", call.total,
+          ", less than the ", call.sequence, " query rows");
+  call.first_prompt = call.sequence == call.total;
+  return call;
+}
+
+void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
+  const Tensor& seqlens = inputs[kSeqlensK];
+  Require(seqlens.type == DataType::kInt32 && ElementCount(seqlens.shape) == call.batch,
+          "input seqlens_k must be int32 (", call.batch, "), got ", NameOf(seqlens.type), " ",
+          ToString(seqlens.shape));
+  const int64_t window = attributes_.local_window_size;
+  if (Windowed()) {
+    Require(call.past_capacity >= window, "input past_key holds ", call.past_capacity,
+            " rows; a sliding-window cache needs at least local_window_size=", window);
   }
+  for (int64_t b = 0; b < call.batch; ++b) {
+    const int64_t length = int64_t{seqlens.as<int32_t>()[b]} + 1;
+    Require(length >= 1 && length <= call.total, "input seqlens_k[", b, "] is ", length - 1,
+            ", outside [0, total_sequence_length=", call.total, ")");
+    if (call.first_prompt) continue;
+    Require(length >= call.sequence, "input seqlens_k[", b, "] is ", length - 1, ", less than the ",
+            call.sequence, " query rows less one");
+    Require(Windowed() || length - call.sequence <= call.past_capacity, "input seqlens_k[", b,
+            "] says ", length - call.sequence, " past tokens, but past_key holds ",
+            call.past_capacity, " rows");
+  }
+}
+
+void FlowAttention::CheckRotary(const Inputs& inputs, const Call& call) const {
+  const Tensor& cos = inputs[kCosCache];
+  Require(cos && inputs[kSinCache], "attribute do_rotary=1 needs inputs cos_cache and sin_cache");
+  const DataType type = inputs[kQuery].type;
+  Require(
+      cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 && 2 * cos.shape[1] <= call.dim,
+      "input cos_cache must be ", NameOf(type), " (max_position, at most ", call.dim / 2, "), got ",
+      NameOf(cos.type), " ", ToString(cos.shape));
+  RequireShape(inputs, kSinCache, type, cos.shape);
+  Require(inputs[kPositionIds] || call.total <= cos.shape[0],
+          call.by_index ? "the total length " : "total_sequence_length ", call.total,
+          " is beyond cos_cache's ", cos.shape[0], " positions");
+}
+
+void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
+  const auto one_or = [](int64_t dim, int64_t expected) { return dim == expected || dim == 1; };
   if (const Tensor& bias = inputs[kAttentionBias]) {
     const Shape& s = bias.shape;
-    Require(bias.type == query.type && s.size() == 4 && (s[0] == batch || s[0] == 1) &&
-                (s[1] == attributes_.num_heads || s[1] == 1) && s[2] == sequence && s[3] >= total,
-            "input attention_bias must be ", NameOf(query.type), " (", batch, " or 1, ",
-            attributes_.num_heads, " or 1, ", sequence, ", ", total, "), got ", NameOf(bias.type),
-            " ", ToString(s));
+    const DataType type = inputs[kQuery].type;
+    Require(bias.type == type && s.size() == 4 && one_or(s[0], call.batch) &&
+                one_or(s[1], attributes_.num_heads) && one_or(s[2], call.sequence) &&
+                s[3] >= call.total,
+            "input attention_bias must be ", NameOf(type), " (", call.batch, " or 1, ",
+            attributes_.num_heads, " or 1, ", call.sequence, " or 1, ", call.total, "), got ",
+            NameOf(bias.type), " ", ToString(s));
   }
-  if (inputs[kHeadSink]) RequireShape(inputs, kHeadSink, query.type, {attributes_.num_heads});
-  if (inputs[kQNormWeight]) RequireShape(inputs, kQNormWeight, query.type, {dim});
-  if (inputs[kKNormWeight]) RequireShape(inputs, kKNormWeight, query.type, {dim});
+  if (inputs[kAttentionMask]) {
+    RequireShape(inputs, kAttentionMask, DataType::kInt64, {call.batch, call.total});
+  }
+}
+
+FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
+  const Call call = Sizes(inputs);
+  if (!call.by_index) CheckLengths(inputs, call);
+  if (attributes_.do_rotary == 1) CheckRotary(inputs, call);
+  if (const Tensor& ids = inputs[kPositionIds]) {
+    const Shape one = call.by_index ? Shape{1, call.sequence} : Shape{1};
+    const bool one_will_do = (call.by_index || call.first_prompt) && ids.shape == one;
+    Require(ids.type == DataType::kInt64 &&
+                (ids.shape == Shape{call.batch, call.sequence} || one_will_do),
+            "input position_ids must be int64 (", call.batch, ", ", call.sequence, "), got ",
+            NameOf(ids.type), " ", ToString(ids.shape));
+  }
+  CheckMasks(inputs, call);
+  const DataType type = inputs[kQuery].type;
+  if (inputs[kHeadSink]) RequireShape(inputs, kHeadSink, type, {attributes_.num_heads});
+  if (inputs[kQNormWeight]) RequireShape(inputs, kQNormWeight, type, {call.dim});
+  if (inputs[kKNormWeight]) RequireShape(inputs, kKNormWeight, type, {call.dim});
   for (Input quantised : {kKScale, kVScale}) {
     Require(!inputs[quantised], "input ", kInputNames[quantised],
             ": a quantised KV cache is not supported");
   }
+  const int64_t capacity =
+      Windowed() ? call.past_capacity : std::max(call.past_capacity, call.total);
+  return {{call.batch, call.sequence, attributes_.num_heads * call.dim},
+          {call.batch, attributes_.kv_num_heads, capacity, call.dim}};
+}
 
-  const int64_t capacity = Windowed() ? past_capacity : std::max(past_capacity, total);
-  return {{batch, sequence, attributes_.num_heads * dim}, {batch, kv_heads, capacity, dim}};
+void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
+                                   AttentionStep& step) const {
+  const int64_t max_position = inputs[kCosCache].shape[0];
+  const Tensor& ids = inputs[kPositionIds];
+  const int64_t row = ids && ids.shape[0] == call.batch ? call.sequence : 0;
+  for (int64_t b = 0; b < call.batch; ++b) {
+    for (int64_t t = 0; t < call.sequence; ++t) {
+      // Of a first prompt, GroupQueryAttention reads the first id alone.
+      const int64_t position = !ids                ? step.past_length[static_cast<size_t>(b)] + t
+                               : call.first_prompt ? ids.as<int64_t>()[0] + t
+                                                   : ids.as<int64_t>()[b * row + t];
+      Require(position >= 0 && position < max_position, "position ", position, " of batch row ", b,
+              " is outside cos_cache's ", max_position, " positions");
+      step.positions.push_back(position);
+    }
+  }
 }
 
 Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* output,
                              void* present_key, void* present_value) const {
   const auto& a = attributes_;
+  const Call call = Sizes(inputs);
+  if (call.batch == 0) return {};
   const Tensor& query = inputs[kQuery];
   AttentionStep step{};
-  step.batch = query.shape[0];
-  step.sequence = query.shape[1];
+  step.batch = call.batch;
+  step.sequence = call.sequence;
+  step.key_sequence = call.key_sequence;
   step.heads = a.num_heads;
   step.kv_heads = a.kv_num_heads;
-  step.dim = shapes.present[3];
+  step.dim = call.dim;
   step.type = query.type;
-  if (step.batch == 0) return {};
 
   step.query = query.data;
   if (inputs[kKey]) {
@@ -203,19 +274,18 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   const Tensor& past = inputs[kPastKey];
   step.past_key = past ? past.data : nullptr;
   step.past_value = past ? inputs[kPastValue].data : nullptr;
-  step.past_capacity = past ? past.shape[2] : 0;
+  step.past_capacity = call.past_capacity;
   step.cache_type = past ? past.type : query.type;
   step.present_key = present_key;
   step.present_value = present_value;
   step.present_capacity = shapes.present[2];
   step.windowed_cache = Windowed();
 
-  const int64_t total = TotalSequenceLength(inputs);
-  const bool first_prompt = IsFirstPrompt(step.sequence, total);
   for (int64_t b = 0; b < step.batch; ++b) {
-    const int64_t length = int64_t{inputs[kSeqlensK].as<int32_t>()[b]} + 1;
+    const int64_t length =
+        call.by_index ? call.total : int64_t{inputs[kSeqlensK].as<int32_t>()[b]} + 1;
     step.total_length.push_back(length);
-    step.past_length.push_back(first_prompt ? 0 : length - step.sequence);
+    step.past_length.push_back(call.first_prompt ? 0 : length - step.key_sequence);
   }
 
   step.q_norm = inputs[kQNormWeight] ? inputs[kQNormWeight].data : nullptr;
@@ -226,19 +296,7 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
     step.sin = inputs[kSinCache].data;
     step.rotary_dim = 2 * inputs[kCosCache].shape[1];
     step.rotary_interleaved = a.rotary_interleaved == 1;
-    const int64_t max_position = inputs[kCosCache].shape[0];
-    const Tensor& ids = inputs[kPositionIds];
-    for (int64_t b = 0; b < step.batch; ++b) {
-      for (int64_t t = 0; t < step.sequence; ++t) {
-        // Of a first prompt, GroupQueryAttention reads the first id alone.
-        const int64_t position = !ids           ? step.past_length[b] + t
-                                 : first_prompt ? ids.as<int64_t>()[0] + t
-                                                : ids.as<int64_t>()[b * step.sequence + t];
-        Require(position >= 0 && position < max_position, "position ", position, " of batch row ",
-                b, " is outside cos_cache's ", max_position, " positions");
-        step.positions.push_back(position);
-      }
-    }
+    PlacePositions(inputs, call, step);
   }
 
   step.scale = a.scale != 0.0f ? a.scale : 1.0f / std::sqrt(static_cast<float>(step.dim));
@@ -248,9 +306,12 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   if (const Tensor& bias = inputs[kAttentionBias]) {
     const Shape& s = bias.shape;
     step.bias = bias.data;
-    step.bias_row_stride = s[3];
+    step.bias_row_stride = s[2] == 1 ? 0 : s[3];
     step.bias_head_stride = s[1] == 1 ? 0 : s[2] * s[3];
     step.bias_batch_stride = s[0] == 1 ? 0 : s[1] * s[2] * s[3];
+  }
+  if (const Tensor& mask = inputs[kAttentionMask]) {
+    ApplyMask(mask.as<int64_t>(), call.total, step);
   }
   step.head_sink = inputs[kHeadSink] ? inputs[kHeadSink].data : nullptr;
   step.smooth_softmax = a.smooth_softmax == 1;

@@ -1,6 +1,7 @@
 // aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
-// ONNX Runtime 1.31, computed as FlowKV (one query row) or FlowQKV (more): chunked online softmax,
-// papers 1 and 2. The table of the contract stands in docs/flow-attention.md.
+// ONNX Runtime 1.31 and an attention mask, computed as FlowKV (one query row) or FlowQKV (more):
+// chunked online softmax, papers 1 and 2. The table of the contract stands in
+// docs/flow-attention.md.
 #pragma once
 
 #include <array>
@@ -37,6 +38,7 @@ class FlowAttention {
     kVScale,
     kQNormWeight,
     kKNormWeight,
+    kAttentionMask,
     kInputCount
   };
   using Inputs = std::array<Tensor, kInputCount>;
@@ -56,9 +58,23 @@ class FlowAttention {
                 void* present_value) const;
 
  private:
-  int64_t HeadDim(const Inputs& inputs) const;
+  // The sizes of one call.
+  struct Call {
+    int64_t batch, sequence, key_sequence, dim, past_capacity, total;
+    // Without seqlens_k: every row has as many tokens as the past has rows and the call brings.
+    bool by_index;
+    // The past of a batch row follows from seqlens_k alone; a first prompt has none, whatever its
+    // padding.
+    bool first_prompt;
+  };
+
   bool Windowed() const { return attributes_.sliding_window_cache == 1; }
-  void CheckRotary(const Inputs& inputs, int64_t dim) const;
+  Call Sizes(const Inputs& inputs) const;
+  int64_t HeadDim(const Inputs& inputs) const;
+  void CheckLengths(const Inputs& inputs, const Call& call) const;
+  void CheckRotary(const Inputs& inputs, const Call& call) const;
+  void CheckMasks(const Inputs& inputs, const Call& call) const;
+  void PlacePositions(const Inputs& inputs, const Call& call, AttentionStep& step) const;
 
   FlowAttentionAttributes attributes_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();

@@ -43,19 +43,22 @@ std::string ReadChoice(const ConfigEntry& entry, const char* name,
 
 std::shared_ptr<const Target> Host() { return {std::shared_ptr<const void>(), &HostTarget()}; }
 
-// The NPU if it works, else the host, said in one line for a session.
-std::shared_ptr<const Target> AutoTarget(const NpuOptions& options, const void* session) {
-  if (!HasNpu()) return Host();
-  // What was said last, by options: the nodes of a session ask one by one.
+// The target that `library` has, or the host where its device cannot be used; said in one line for
+// a session. Who names the target gets an error where this build has none, or if he asked for one.
+std::shared_ptr<const Target> NpuOrHost(NpuLibrary library, const NpuOptions& options,
+                                        const void* session, bool any_target) {
+  // Of whom that was said last, by options: the nodes of a session ask one by one.
   static std::mutex mutex;
-  static auto& refused = *new std::map<NpuOptions, const void*>();
+  static auto& refused = *new std::map<std::pair<NpuLibrary, NpuOptions>, const void*>();
   const std::lock_guard lock(mutex);
-  const auto before = refused.find(options);
+  const auto before = refused.find({library, options});
   if (before != refused.end() && before->second == session) return Host();
   try {
-    return OpenNpuTarget(NpuLibrary::kXrt, options, session);
+    return OpenNpuTarget(library, options, session);
   } catch (const Error& error) {
-    refused[options] = session;
+    const bool wanted = options.on_device_error == "raise" || error.code() != ErrorCode::kRuntime;
+    if (!any_target && wanted) throw;
+    refused[{library, options}] = session;
     if (options.log != "quiet") {
       std::fprintf(stderr, "ort_aie_ep: the host computes, because the NPU cannot be used: %s\n",
                    error.what());
@@ -91,13 +94,11 @@ Options ReadOptions(const ConfigEntry& entry, const void* session) {
   const NpuOptions npu = {ReadChoice(entry, "on_device_error", {"host", "raise"}),
                           ReadChoice(entry, "log", {"warning", "quiet", "trace"}),
                           Read(entry, "overlays", "")};
-  if (target == "auto") {
-    options.target = AutoTarget(npu, session);
-  } else if (target == "host") {
+  if (target == "host" || (target == "auto" && !HasNpu())) {
     options.target = Host();
   } else {
-    const auto library = target == "xrt" ? NpuLibrary::kXrt : NpuLibrary::kSim;
-    options.target = OpenNpuTarget(library, npu, session);
+    const auto library = target == "sim" ? NpuLibrary::kSim : NpuLibrary::kXrt;
+    options.target = NpuOrHost(library, npu, session, target == "auto");
   }
   return options;
 }

@@ -1,9 +1,9 @@
 // Options of a session: session config entries `ort_aie.<name>`, else the environment
 // `ORT_AIE_<NAME>`, else the default.
 //
-//   target           auto (an NPU if there is one that works, else the host), host, xrt, sim
+//   target           auto (an NPU if this machine has one, else the host), host, xrt, sim
 //   numerics         auto, bf16, int8
-//   on_device_error  host (go on there), raise
+//   on_device_error  host (go on there when a device is missing or fails), raise
 //   log              warning, quiet, trace (a timeline is written, see targets/xrt/trace.h)
 //   overlays         folders with design packages, : between
 #pragma once
@@ -37,7 +37,7 @@ std::string OptionNames();
 using ConfigEntry = std::function<std::optional<std::string>(const char* name)>;
 
 // `session` tells sessions apart while they live: the nodes of one share a target. Throws Error
-// naming the option, the value and what is accepted, or why there is no such target.
+// naming the option, the value and what is accepted, or why its device cannot be used.
 Options ReadOptions(const ConfigEntry& entry, const void* session);
 
 }  // namespace ort_aie

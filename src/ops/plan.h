@@ -80,12 +80,18 @@ struct GatherStep {
   DataType type;
 };
 
+// Positions [first, end).
+struct Range {
+  int64_t first, end;
+};
+
 // Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See
 // ops/flow_attention.h for the contract; here everything is checked and resolved.
 struct AttentionStep {
   int64_t batch, sequence, heads, kv_heads, dim;
+  int64_t key_sequence;                            // tokens of key and value
   const void *query, *key, *value;                 // first element; token t of batch b starts at
-  int64_t query_stride, key_stride, value_stride;  // (b * sequence + t) * stride elements
+  int64_t query_stride, key_stride, value_stride;  // (b * tokens + t) * stride elements
   DataType type;                                   // of query, key, value, bias, output
 
   const void *past_key, *past_value;  // (batch, kv_heads, past_capacity, dim)
@@ -107,6 +113,11 @@ struct AttentionStep {
   float scale, softcap;
   bool causal;
   int64_t window;  // keys a query sees, itself included; <= 0: all
+  // Keys that their batch row sees at all lie in its range, per batch row; empty: all do. Where
+  // key_mask (batch, longest total) is given, those of them with a 0 are hidden as well.
+  std::vector<Range> visible_keys;
+  const int64_t* key_mask;
+  int64_t key_mask_stride;
   const void* bias;
   int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // elements
   const void* head_sink;                                         // (heads) of type, or null

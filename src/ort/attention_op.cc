@@ -61,10 +61,15 @@ void InferAttention(const ShapeContext& context) {
   context.SetOutput(
       0,
       {query->type, {batch, known ? query->dims[1] : Dim{}, Dim{dim > 0 ? dim * heads : -1, ""}}});
-  // As long as the longer of past and total, which is known only at run time; a windowed cache
-  // keeps its capacity.
+  // Without a past, as long as the keys of the call. Else as long as the longer of past and total,
+  // which is known only at run time; a windowed cache keeps its capacity.
   const bool windowed = context.Int("sliding_window_cache", 0) == 1;
-  const Dim length = windowed && past && past->dims.size() == 4 ? past->dims[2] : Dim{};
+  Dim length{};
+  if (windowed && past && past->dims.size() == 4) length = past->dims[2];
+  if (!past && !context.Input(FlowAttention::kSeqlensK)) {
+    const auto& keys = packed ? query->dims : key->dims;
+    if (keys.size() == 3) length = keys[1];
+  }
   const ShapeContext::Value present = {past ? past->type : query->type,
                                        {batch, Dim{kv_heads, ""}, length, Dim{dim, ""}}};
   context.SetOutput(1, present);

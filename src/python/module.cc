@@ -325,15 +325,15 @@ PYBIND11_MODULE(_native, m) {
       [](int64_t num_heads, int64_t kv_num_heads, int64_t qk_output, int64_t causal,
          int64_t local_window_size, const std::string& k_quant_type,
          const std::string& v_quant_type, bool has_quantised_cache, bool has_output_qk,
-         const std::string& type, const std::string& cache_type) {
+         const std::string& type, const std::string& cache_type, int64_t head_dim) {
         return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
-                                    k_quant_type, v_quant_type, has_quantised_cache, has_output_qk,
-                                    type, cache_type});
+                                    head_dim, k_quant_type, v_quant_type, has_quantised_cache,
+                                    has_output_qk, type, cache_type});
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("qk_output"),
       py::arg("causal"), py::arg("local_window_size"), py::arg("k_quant_type"),
       py::arg("v_quant_type"), py::arg("has_quantised_cache"), py::arg("has_output_qk"),
-      py::arg("type"), py::arg("cache_type"));
+      py::arg("type"), py::arg("cache_type"), py::arg("head_dim") = 0);
 
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });

@@ -30,11 +30,14 @@ Names NamesOf(NpuLibrary library) {
                                      : Names{"sim", "libort_aie_sim.so"};
 }
 
-// Beside this library.
-fs::path PathOf(NpuLibrary library) {
+const char* PathOfThisLibrary() {
   Dl_info here{};
   dladdr(reinterpret_cast<const void*>(&NamesOf), &here);
-  return fs::path(here.dli_fname).parent_path() / NamesOf(library).file;
+  return here.dli_fname;
+}
+
+fs::path PathOf(NpuLibrary library) {
+  return fs::path(PathOfThisLibrary()).parent_path() / NamesOf(library).file;
 }
 
 struct Functions {
@@ -89,6 +92,8 @@ class Libraries {
                                          "libxrt-npu2)"
                                        : "");
     }
+    // This library too, which ONNX Runtime unloads with its last session: it knows what is loaded.
+    dlopen(PathOfThisLibrary(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
     Functions functions;
     functions.open = Symbol<OpenTargetFunction>(handle, kOpenTarget, path);
     functions.close = Symbol<CloseTargetFunction>(handle, kCloseTarget, path);

@@ -22,6 +22,7 @@ from reference import (
     AttentionAttributes,
     AttentionResult,
     group_query_attention,
+    total_length,
     windowed_cache_rows,
 )
 
@@ -34,7 +35,7 @@ Inputs = dict[str, Array | None]
 INPUT_NAMES = [
     "query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length",
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
-    "q_norm_weight", "k_norm_weight",
+    "q_norm_weight", "k_norm_weight", "attention_mask",
 ]  # fmt: skip
 CPU_OPERATOR_ATTRIBUTES = set(
     next(s for s in get_all_operator_schema() if s.name == "GroupQueryAttention").attributes
@@ -135,9 +136,12 @@ def why_no_cpu_operator(a: AttentionAttributes, inputs: Inputs) -> str:
     """Why ONNX Runtime's GroupQueryAttention cannot compute this; empty when it can."""
     query, past = inputs["query"], inputs["past_key"]
     seqlens, total = inputs["seqlens_k"], inputs["total_sequence_length"]
+    bias = inputs["attention_bias"]
     assert query is not None
-    assert seqlens is not None
-    assert total is not None
+    if inputs["attention_mask"] is not None or seqlens is None or total is None:
+        return "an attention mask or no lengths"
+    if bias is not None and bias.shape[2] != query.shape[1]:
+        return "a bias for all queries"
     unknown = set(given_attributes(a)) - CPU_OPERATOR_ATTRIBUTES
     if unknown:
         return f"attributes {sorted(unknown)}"
@@ -241,7 +245,7 @@ def compare(
         if a.do_rotary or inputs["q_norm_weight"] is not None:
             dim = expected.present_key.shape[-1]
             error += 4 * ROUNDOFF[BFLOAT16] * expected.largest_score / np.sqrt(dim)
-    total = int(np.max(inputs["total_sequence_length"]))  # type: ignore[arg-type]
+    total = total_length(inputs)
     absolute = (2 * error + (total + 8) * 2**-24) * values
     output = actual["output"]
     assert output is not None

@@ -109,6 +109,7 @@ def wrong(message: str, options: dict[str, Any] | None = None, **change: Any) ->
 
 
 INT32 = np.int32
+BY_INDEX: dict[str, Any] = {"seqlens_k": None, "total_sequence_length": None}
 WRONG_INPUTS = [
     wrong(r"seqlens_k\[0\] says 40 past tokens, but past_key holds 16 rows",
           seqlens_k=np.array([40], INT32), total_sequence_length=np.array(41, INT32)),
@@ -156,7 +157,7 @@ WRONG_INPUTS = [
     wrong("past_key must be float, float16 or bfloat16, got uint8",
           past_key=np.zeros((1, 2, 16, 32), np.uint8),
           past_value=np.zeros((1, 2, 16, 32), np.uint8)),
-    wrong(r"attention_bias must be float \(1 or 1, 4 or 1, 1, 11\), got float \(1, 3, 1, 11\)",
+    wrong(r"attention_bias must be float \(1 or 1, 4 or 1, 1 or 1, 11\), got float \(1, 3, 1, 11\)",
           attention_bias=np.zeros((1, 3, 1, 11), np.float32)),
     wrong("attention_bias must be", attention_bias=np.zeros((1, 1, 1, 10), np.float32)),
     wrong("attention_bias must be float .*, got float16",
@@ -168,8 +169,27 @@ WRONG_INPUTS = [
     wrong("v_scale: a quantised KV cache is not supported", v_scale=np.ones(1, np.float32)),
     wrong("past_key holds 16 rows; a sliding-window cache needs at least local_window_size=17",
           {"local_window_size": 17, "sliding_window_cache": 1}),
-    wrong("seqlens_k is missing", seqlens_k=None),
-    wrong("total_sequence_length is missing", total_sequence_length=None),
+    wrong("seqlens_k and total_sequence_length go together", seqlens_k=None),
+    wrong("seqlens_k and total_sequence_length go together", total_sequence_length=None),
+    wrong(r"attention_mask must be int64 \(1, 11\), got int64 \(1, 10\)",
+          attention_mask=np.ones((1, 10), np.int64)),
+    wrong(r"attention_mask must be int64 \(1, 11\), got float \(1, 11\)",
+          attention_mask=np.ones((1, 11), np.float32)),
+    wrong(r"attention_mask must be int64 \(1, 17\), got int64 \(1, 11\)", **BY_INDEX,
+          attention_mask=np.ones((1, 11), np.int64)),
+    wrong("sliding_window_cache=1 needs inputs seqlens_k and total_sequence_length",
+          {"local_window_size": 4, "sliding_window_cache": 1}, **BY_INDEX),
+    wrong("the total length 17 is beyond cos_cache's 8 positions", {"do_rotary": 1}, **BY_INDEX,
+          cos_cache=np.ones((8, 16), np.float32), sin_cache=np.ones((8, 16), np.float32)),
+    wrong("position 8 of batch row 0 is outside cos_cache's 8 positions", {"do_rotary": 1},
+          **BY_INDEX, position_ids=np.array([[8]]),
+          cos_cache=np.ones((8, 16), np.float32), sin_cache=np.ones((8, 16), np.float32)),
+    wrong(r"key must be float \(1, 1, 64\), got float \(1, 3, 64\)", {"do_rotary": 1}, **BY_INDEX,
+          query=np.zeros((1, 1, 128), np.float32), key=np.zeros((1, 3, 64), np.float32),
+          value=np.zeros((1, 3, 64), np.float32)),
+    wrong(r"value must be float \(1, 1, 64\), got float \(1, 1, 32\)", **BY_INDEX,
+          query=np.zeros((1, 1, 128), np.float32), key=np.zeros((1, 1, 64), np.float32),
+          value=np.zeros((1, 1, 32), np.float32)),
 ]  # fmt: skip
 
 

@@ -408,8 +408,11 @@ def test_a_vision_tower(form: WeightForm, tmp_path: Path) -> None:
     save(source, tmp_path / "source")
     result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", quantize=form)
     assert len(result.layers) == products
-    became = {o.op_type: o.becomes for o in result.outcomes if o.op_type in ("MatMul", "Add")}
-    assert set(became.values()) == {BECOMES[form]}
+    assert {(o.op_type, o.becomes) for o in result.outcomes} == {
+        ("MatMul", BECOMES[form]),
+        ("Add", BECOMES[form]),  # biases
+        ("MultiHeadAttention", "aie.FlowAttention"),
+    }
     x = activations(3, 9, 75)
     expected = run(original, {"x": x})["features"]
     actual = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["features"]

@@ -17,6 +17,7 @@ from ort_aie_ep.graph_passes import run_passes
 
 K, N = 96, 64
 NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
+RMS_NORM = "RMSNormalization"
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Graph:
     dtype: np.dtype[Any] = FLOAT32
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Array] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)  # of values that are not N wide
 
     def node(self, op_type: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
         domain = "com.microsoft" if op_type == SKIP_NORM else ""
@@ -35,17 +37,26 @@ class Graph:
         )  # fmt: skip
         return outputs[0]
 
-    def projection(self, a: str, y: str, *, bias: bool = False, **attributes: Any) -> str:
-        weights = projection_weights(N, K, dtype=self.dtype, prefix=y, seed=len(self.nodes))
+    def projection(
+        self, a: str, y: str, *, bias: bool = False, n: int = N, zero_points: bool = False,
+        **attributes: Any,
+    ) -> str:  # fmt: skip
+        weights = projection_weights(
+            n, K, dtype=self.dtype, prefix=y, seed=len(self.nodes), zero_points=zero_points
+        )
         self.initializers |= weights
+        self.widths[y] = n
         names = []
         if bias:
-            self.initializers[f"{y}.bias"] = np.linspace(-1, 1, N).astype(self.dtype)
-            names = ["", "", f"{y}.bias"]
+            names = ["", "", self.bias(f"{y}.bias", n)]
         self.nodes.append(
-            matmul_nbits(a, y, weights, N, K, name=f"/{y}", inputs=names, **attributes)
+            matmul_nbits(a, y, weights, n, K, name=f"/{y}", inputs=names, **attributes)
         )
         return y
+
+    def bias(self, name: str, n: int = N) -> str:
+        self.initializers[name] = np.linspace(-1, 1, n).astype(self.dtype)
+        return name
 
     def weight(self, name: str) -> str:
         self.initializers[name] = np.linspace(0.5, 1.5, K).astype(self.dtype)
@@ -64,13 +75,16 @@ class Graph:
             [helper.make_tensor_value_info(name, element, None) for name in outputs],
             [onnx_tensor(name, array) for name, array in self.initializers.items()],
             value_info=[
-                helper.make_tensor_value_info(name, element, ["batch", "sequence", N])
+                helper.make_tensor_value_info(
+                    name, element, ["batch", "sequence", self.widths.get(name, N)]
+                )
                 for node in self.nodes
                 for name in node.output
                 if name and name not in outputs
             ],
         )
-        return ir.from_proto(model_of(graph))
+        newer = any(node.op_type == RMS_NORM for node in self.nodes)
+        return ir.from_proto(model_of(graph, 23 if newer else 21))
 
 
 def operators(model: ir.Model) -> list[str]:
@@ -181,14 +195,131 @@ def test_the_exact_gelu_stays_in_parts() -> None:
     assert operators(assert_same_results(graph, "y")).count("Gelu") == 1
 
 
+# --- gate and up in one tensor --------------------------------------------------------------------
+
+
+def packed_mlp(
+    graph: Graph, activation: str, n: int = 2 * N, *, axis: int = -1,
+    sizes: tuple[int, ...] | None = None, swap: bool = False, **projection: Any,
+) -> None:  # fmt: skip
+    both = graph.projection("x", "both", n=n, **projection)
+    if sizes is None:
+        graph.node("Split", [both], "gate", "up", axis=axis, num_outputs=2)
+    else:
+        graph.initializers["sizes"] = np.array(sizes, np.int64)
+        graph.node("Split", [both, "sizes"], "gate", "up", axis=axis)
+    graph.widths |= {name: n // 2 for name in ("gate", "up", "sigmoid", "activated")}
+    if activation == "silu":
+        activated = graph.node("Mul", ["gate", graph.node("Sigmoid", ["gate"], "sigmoid")],
+                               "activated")  # fmt: skip
+    else:
+        activated = graph.node("Gelu", ["gate"], "activated", approximate="tanh")
+    inputs = [activated, "up"]
+    graph.node("Mul", inputs[::-1] if swap else inputs, "y")
+
+
+# 2 x 72 out-features: the second half begins inside a block of 32.
+@pytest.mark.parametrize("n", [2 * N, 144])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize(("activation", "swap"), [("silu", False), ("gelu_tanh", True)])
+def test_gate_and_up_in_one_tensor_become_one_node(
+    n: int, zero_points: bool, activation: str, swap: bool
+) -> None:
+    graph = Graph()
+    packed_mlp(graph, activation, n, zero_points=zero_points, swap=swap)
+    (node,) = assert_same_results(graph, "y").graph
+    assert (node.domain, node.op_type, node.name) == ("aie", "Q4NXGatedMLP", "/y")
+    values = {name: attribute.value for name, attribute in node.attributes.items()}
+    assert values == {
+        "K": K, "N": n // 2, "accuracy_level": 4, "symmetric": int(not zero_points),
+        "activation": activation, "format": 1,
+    }  # fmt: skip
+    names = [value.name if value else None for value in node.inputs]
+    assert names == ["x", "both.B_q4nx_0", f"both.B_q4nx_{n // 2}"]
+
+
+def test_the_report_names_every_node_of_a_packed_mlp() -> None:
+    graph = Graph()
+    packed_mlp(graph, "silu")
+    report = run_passes(graph.model("y"))
+    assert {o.node: (o.op_type, o.becomes) for o in report.outcomes.values()} == {
+        "/both": ("MatMulNBits", "aie.Q4NXGatedMLP"),
+        "/gate": ("Split", "aie.Q4NXGatedMLP"),
+        "/sigmoid": ("Sigmoid", "aie.Q4NXGatedMLP"),
+        "/activated": ("Mul", "aie.Q4NXGatedMLP"),
+        "/y": ("Mul", "aie.Q4NXGatedMLP"),
+    }
+
+
+def test_a_packed_mlp_split_in_given_halves_becomes_one_node() -> None:
+    graph = Graph()
+    packed_mlp(graph, "silu", sizes=(N, N), axis=2)
+    assert operators(assert_same_results(graph, "y")) == ["Q4NXGatedMLP"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"bias": True}, {"bits": 8}, {"axis": 1}, {"sizes": (1, 2 * N - 1)}]
+)
+def test_a_packed_mlp_of_another_kind_stays_in_parts(options: dict[str, Any]) -> None:
+    graph = Graph()
+    packed_mlp(graph, "silu", **options)
+    model = graph.model("y")
+    run_passes(model)
+    assert "Split" in operators(model)
+    assert "Q4NXGatedMLP" not in operators(model)
+
+
+def test_a_packed_mlp_whose_halves_are_wanted_stays_in_parts() -> None:
+    graph = Graph()
+    packed_mlp(graph, "silu")
+    assert "Split" in operators(assert_same_results(graph, "y", "up"))
+
+
+# --- bias -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_bias_goes_into_the_projection(dtype: np.dtype[Any], swap: bool) -> None:
+    graph = Graph(dtype)
+    inputs = [graph.projection("x", "product"), graph.bias("b")]
+    graph.node("Add", inputs[::-1] if swap else inputs, "y")
+    (node,) = assert_same_results(graph, "y").graph
+    assert (node.op_type, node.name) == ("Q4NXMatMul", "/product")
+    assert [value.name for value in node.inputs if value] == ["x", "product.B_q4nx", "b"]
+
+
+def test_a_bias_after_a_norm_and_a_projection_goes_in_with_the_norm() -> None:
+    graph = Graph()
+    normed = graph.node(NORM, ["x", graph.weight("w")], "normed")
+    graph.node("Add", [graph.projection(normed, "product"), graph.bias("b")], "y")
+    (node,) = assert_same_results(graph, "y").graph
+    assert [value.name for value in node.inputs if value] == ["x", "product.B_q4nx", "b", "w"]
+
+
+def test_what_is_no_bias_of_one_projection_is_added_outside() -> None:
+    for kind in ("scalar", "tensor", "second bias", "wanted"):
+        graph = Graph()
+        product = graph.projection("x", "product", bias=kind == "second bias")
+        added = graph.bias("b", 1) if kind == "scalar" else graph.bias("b")
+        if kind == "tensor":
+            added = graph.projection("r", "other")
+        graph.node("Add", [product, added], "y")
+        outputs = ("y", "product") if kind == "wanted" else ("y",)
+        assert "Add" in operators(assert_same_results(graph, *outputs)), kind
+
+
 # --- norms ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_norm_goes_into_the_projection_behind_it(dtype: np.dtype[Any], bias: bool) -> None:
+@pytest.mark.parametrize("op_type", [NORM, RMS_NORM])
+def test_a_norm_goes_into_the_projection_behind_it(
+    dtype: np.dtype[Any], bias: bool, op_type: str
+) -> None:
     graph = Graph(dtype)
-    normed = graph.node(NORM, ["x", graph.weight("w")], "normed", epsilon=1e-3, axis=-1)
+    normed = graph.node(op_type, ["x", graph.weight("w")], "normed", epsilon=1e-3, axis=-1)
     graph.projection(normed, "y", bias=bias)
     model = assert_same_results(graph, "y")
     (node,) = model.graph
@@ -213,6 +344,41 @@ def test_residual_and_norm_go_in_and_the_sum_comes_out(dtype: np.dtype[Any]) -> 
     assert names == ["x", "gate.B_q4nx", "up.B_q4nx", "w", "r"]
     assert [value.name for value in node.outputs] == ["y", "total"]
     assert SKIP_NORM not in operators(model)
+
+
+@pytest.mark.parametrize("op_type", [NORM, RMS_NORM])
+@pytest.mark.parametrize("wanted", ["output", "nodes", "nobody"])
+def test_an_addition_before_a_norm_goes_in_with_it(op_type: str, wanted: str) -> None:
+    graph = Graph()
+    graph.widths["total"] = K
+    graph.node("Add", ["x", "r"], "total")
+    normed = graph.node(op_type, ["total", graph.weight("w")], "normed", epsilon=1e-5)
+    graph.projection(normed, "y")
+    outputs = ["y"]
+    if wanted == "output":
+        outputs.append("total")
+    if wanted == "nodes":
+        outputs += [graph.node("Neg", ["total"], "again"), graph.node("Abs", ["total"], "size")]
+    model = assert_same_results(graph, *outputs)
+    node = next(node for node in model.graph if node.domain == "aie")
+    assert [value.name if value else None for value in node.inputs][3:] == ["w", "r"]
+    assert "Add" not in operators(model)
+    assert [value.name for value in model.graph.outputs] == outputs
+
+
+def test_an_addition_that_broadcasts_stays_before_the_norm() -> None:
+    graph = Graph()
+    graph.widths["total"] = K
+    graph.node("Add", ["x", graph.weight("one row")], "total")
+    graph.projection(graph.node(NORM, ["total", graph.weight("w")], "normed"), "y")
+    assert operators(assert_same_results(graph, "y")) == ["Add", "Q4NXMatMul"]
+
+
+def test_a_weight_that_is_broadcast_keeps_the_norm() -> None:
+    graph = Graph()
+    graph.initializers["w"] = np.array([1.5], np.float32)
+    graph.projection(graph.node(RMS_NORM, ["x", "w"], "normed"), "y")
+    assert RMS_NORM in operators(assert_same_results(graph, "y"))
 
 
 def test_a_sum_that_is_an_output_of_the_graph_keeps_its_name() -> None:

@@ -48,11 +48,11 @@ print(json.dumps(result))
 """
 
 
-def project(**environment: str) -> tuple[dict[str, Any], list[str]]:
+def project(script: str = PROJECT, **environment: str) -> tuple[dict[str, Any], list[str]]:
     """(what the process says, its lines on stderr)"""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ORT_AIE_")}
     done = subprocess.run(
-        [sys.executable, "-c", PROJECT, str(OPS), str(OPS.parent)], env=clean | environment,
+        [sys.executable, "-c", script, str(OPS), str(OPS.parent)], env=clean | environment,
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -80,6 +80,16 @@ def test_projection_on_the_modelled_npu(tmp_path: Path) -> None:
     assert result["mass_of_difference"] <= BOUND
     assert lines == []
     assert (tmp_path / "ort_aie_ep/simulated_overlays/npu2/decode/manifest.json").is_file()
+
+
+@SIMULATED
+def test_counters_are_kept_when_the_last_session_closes(tmp_path: Path) -> None:
+    # Asking before would load the library, and hold it.
+    script = PROJECT.replace(
+        'result = {"before": asdict(ort_aie_ep.npu_counters())}', "result = {}"
+    )
+    result, _ = project(script, ORT_AIE_TARGET="sim", XDG_CACHE_HOME=str(tmp_path))
+    assert NpuCounters(**result["after"]).device_steps == 1
 
 
 @SIMULATED
@@ -155,8 +165,17 @@ def test_auto_says_once_a_session_why_the_npu_is_not_used(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(Path("/dev/accel/accel0").exists(), reason="there may be an NPU")
-def test_xrt_without_an_npu_is_an_error() -> None:
-    result, _ = project(ORT_AIE_TARGET="xrt")
+def test_xrt_without_an_npu_goes_on_on_the_host_and_says_so() -> None:
+    result, lines = project(ORT_AIE_TARGET="xrt")
+    assert result["mass_of_difference"] == 0
+    assert len(lines) == 2  # sessions
+    start = "ort_aie_ep: the host computes, because the NPU cannot be used: ort_aie.target=xrt: "
+    assert all(line.startswith(start) for line in lines)
+
+
+@pytest.mark.skipif(Path("/dev/accel/accel0").exists(), reason="there may be an NPU")
+def test_xrt_without_an_npu_is_an_error_if_asked_for() -> None:
+    result, _ = project(ORT_AIE_TARGET="xrt", ORT_AIE_ON_DEVICE_ERROR="raise")
     assert "Q4NXMatMul node 'the_node': ort_aie.target=xrt: " in result["error"]
 
 

@@ -50,18 +50,21 @@ class Attention {
   }
 
  private:
-  int64_t NewElements() const { return step_.batch * step_.kv_heads * step_.sequence * step_.dim; }
+  int64_t NewElements() const {
+    return step_.batch * step_.kv_heads * step_.key_sequence * step_.dim;
+  }
 
   // queries_ (batch, kv_heads, sequence, group, dim): the rows of a tile stand together.
   void PrepareQueries() {
     const int64_t dim = step_.dim, heads = step_.heads;
     queries_ = Scratch<float>(Purpose::kQueries, step_.batch * step_.sequence * heads * dim);
-    ForEachToken(step_, threads_, [&](int64_t b, int64_t t, int64_t token) noexcept {
+    const auto load = [&](int64_t b, int64_t t, int64_t token) noexcept {
       for (int64_t h = 0; h < heads; ++h) {
         LoadQuery(step_, kernels_, token, h,
                   queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim);
       }
-    });
+    };
+    ForEachToken(step_.batch, step_.sequence, threads_, load);
   }
 
   int64_t QueryRow(int64_t b, int64_t kv_head, int64_t t) const {
@@ -118,7 +121,7 @@ class Attention {
                      step_.total_length[i]};
       return 1;
     }
-    const int64_t old_stride = step_.past_capacity * dim, new_stride = step_.sequence * dim;
+    const int64_t old_stride = step_.past_capacity * dim, new_stride = step_.key_sequence * dim;
     const int64_t past = step_.past_length[i], old_rows = CacheRows(past);
     segments[0] = {Advance(step_.past_key, step_.cache_type, head * old_stride),
                    Advance(step_.past_value, step_.cache_type, head * old_stride), old_stride,

@@ -40,7 +40,7 @@ template <typename Place>
 void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                void* keys, void* values, const Place& place) {
   const int64_t dim = step.dim;
-  ForEachToken(step, threads, [&](int64_t b, int64_t t, int64_t token) noexcept {
+  const auto write = [&](int64_t b, int64_t t, int64_t token) noexcept {
     float* x = Scratch<float>(Purpose::kTile, dim);
     for (int64_t h = 0; h < step.kv_heads; ++h) {
       const int64_t to = place(b, t, h);
@@ -53,7 +53,8 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
               Advance(step.value, step.type, token * step.value_stride + h * dim), dim, x);
       FromFloat(kernels, step.cache_type, x, dim, Advance(values, step.cache_type, to));
     }
-  });
+  };
+  ForEachToken(step.batch, step.key_sequence, threads, write);
 }
 
 // A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
@@ -67,7 +68,7 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
       std::memcpy(to, static_cast<const uint8_t*>(past) + head * step.past_capacity * row_bytes,
                   static_cast<size_t>(past_rows * row_bytes));
     }
-    const int64_t end = std::min(step.present_capacity, past_rows + step.sequence);
+    const int64_t end = std::min(step.present_capacity, past_rows + step.key_sequence);
     std::memset(to + end * row_bytes, 0,
                 static_cast<size_t>((step.present_capacity - end) * row_bytes));
   };
@@ -89,7 +90,7 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   void* keys, void* values) {
   WriteRows(step, kernels, threads, keys, values, [&](int64_t b, int64_t t, int64_t h) noexcept {
-    return ((b * step.kv_heads + h) * step.sequence + t) * step.dim;
+    return ((b * step.kv_heads + h) * step.key_sequence + t) * step.dim;
   });
 }
 

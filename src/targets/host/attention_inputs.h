@@ -9,8 +9,8 @@ namespace ort_aie::host {
 void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
                float* x);
 
-// New keys, normalised and rotated, and values -> (batch, kv_heads, sequence, dim) of the cache's
-// type.
+// New keys, normalised and rotated, and values -> (batch, kv_heads, key_sequence, dim) of the
+// cache's type.
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   void* keys, void* values);
 
@@ -18,13 +18,11 @@ void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const Threa
 // rows, zeros behind them. Doing it twice gives the same.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
-// Calls f(b, t, token) for every token of a step; f must not throw.
+// Calls f(b, t, token) for every token of (batch, sequence); f must not throw.
 template <typename F>
-void ForEachToken(const AttentionStep& step, const ThreadPool& threads, const F& f) {
-  const auto one = [&](int64_t token) noexcept {
-    f(token / step.sequence, token % step.sequence, token);
-  };
-  const int64_t tokens = step.batch * step.sequence;
+void ForEachToken(int64_t batch, int64_t sequence, const ThreadPool& threads, const F& f) {
+  const auto one = [&](int64_t token) noexcept { f(token / sequence, token % sequence, token); };
+  const int64_t tokens = batch * sequence;
   if (tokens == 1) return one(0);  // handing one token to the pool costs more than its work
   threads.ParallelFor(tokens, one);
 }

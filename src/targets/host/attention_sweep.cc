@@ -138,12 +138,16 @@ class KeySweep {
   // Soft cap, bias, and -infinity for what a row does not see, up to a whole vector.
   void CapAndMask(int64_t r, int64_t rows, int64_t position, int64_t keys, bool whole) {
     const int64_t padded = CeilDiv(keys, kScoreLanes) * kScoreLanes;
-    if (whole && keys == padded && step_.softcap <= 0 && step_.bias == nullptr) return;
+    if (whole && keys == padded && step_.softcap <= 0 && step_.bias == nullptr &&
+        step_.key_mask == nullptr) {
+      return;
+    }
     for (int64_t i = 0; i < rows; ++i) {
       float* s = scores_ + i * kChunk;
       const int64_t t = Position(r + i);
       if (step_.softcap > 0) kernels_.softcap(s, keys, step_.softcap);
       if (step_.bias != nullptr) AddBias(t, (r + i) % group_, position, keys, s);
+      if (step_.key_mask != nullptr) HideKeys(position, keys, s);
       const Range visible = Visible(step_, tile_.b, t);
       const int64_t first = std::clamp<int64_t>(visible.first - position, 0, keys);
       const int64_t end = std::clamp<int64_t>(visible.end - position, first, keys);
@@ -160,6 +164,11 @@ class KeySweep {
     float bias[kChunk];
     ToFloat(kernels_, step_.type, row, keys, bias);
     for (int64_t j = 0; j < keys; ++j) s[j] += bias[j];
+  }
+
+  void HideKeys(int64_t position, int64_t keys, float* s) const {
+    const int64_t* mask = step_.key_mask + tile_.b * step_.key_mask_stride + position;
+    for (int64_t j = 0; j < keys; ++j) s[j] = mask[j] != 0 ? s[j] : kMinusInfinity;
   }
 
   const AttentionStep& step_;
@@ -181,9 +190,13 @@ class KeySweep {
 Range Visible(const AttentionStep& step, int64_t b, int64_t t) {
   const auto i = static_cast<size_t>(b);
   const int64_t position = step.past_length[i] + t, total = step.total_length[i];
-  const int64_t end = step.causal ? std::min(position + 1, total) : total;
-  const int64_t first = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
-  return {std::min(first, end), end};
+  int64_t end = step.causal ? std::min(position + 1, total) : total;
+  int64_t first = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
+  if (!step.visible_keys.empty()) {
+    first = std::max(first, step.visible_keys[i].first);
+    end = std::min(end, step.visible_keys[i].end);
+  }
+  return {first, std::max(first, end)};
 }
 
 void SweepKeys(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,

@@ -11,12 +11,8 @@ namespace ort_aie::host {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Positions [first, end).
-struct Range {
-  int64_t first, end;
-};
-
-// What query t of batch row b sees. Neither end ever falls as t grows.
+// What query t of batch row b sees at most; a key mask may hide more. Neither end ever falls as t
+// grows.
 Range Visible(const AttentionStep& step, int64_t b, int64_t t);
 
 // Rows of keys and values in the cache's type, one KV head after the other.

@@ -70,6 +70,8 @@ int64_t Window(const AttentionStep& step) { return std::max<int64_t>(step.window
 
 std::string WhyNotAttention(Engine& engine, const AttentionStep& step) {
   if (step.windowed_cache) return "a cache that keeps a window only";
+  if (step.key_sequence != step.sequence) return "keys of another sequence than the queries";
+  if (!step.visible_keys.empty()) return "an attention mask with hidden keys";
   if (step.bias != nullptr) return "attention_bias";
   if (step.head_sink != nullptr) return "head_sink";
   if (step.smooth_softmax) return "smooth_softmax";

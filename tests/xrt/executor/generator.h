@@ -101,7 +101,7 @@ class Generator {
   AttentionStep Step(int64_t tokens, std::vector<int64_t> lengths) const {
     AttentionStep step{};
     step.batch = layer_.batch;
-    step.sequence = tokens;
+    step.sequence = step.key_sequence = tokens;
     step.heads = layer_.heads;
     step.kv_heads = layer_.kv_heads;
     step.dim = layer_.dim;

@@ -58,6 +58,8 @@ void HostStepsHaveReasons() {
   });
   attend("head_sink", [&](AttentionStep& step) { step.head_sink = bias.data(); });
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
+  attend("an attention mask with hidden keys",
+         [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
   attend("a cache that keeps a window only", [](AttentionStep& step) {
     step.windowed_cache = true;
     step.window = 8;

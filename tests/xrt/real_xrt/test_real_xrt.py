@@ -150,7 +150,7 @@ def test_auto_says_once_that_xrt_finds_no_npu_and_continues_on_the_host(
 
 @needs_module
 def test_a_session_that_insists_on_xrt_is_refused_with_the_reason(root: PrivateRoot) -> None:
-    report, _ = run_operator(root, "xrt")
+    report, _ = run_operator(root, "xrt", ORT_AIE_ON_DEVICE_ERROR="raise")
     assert loads_xrt(report)
     assert "ort_aie.target=xrt" in report["error"]
     assert "no NPU" in report["error"]

@@ -1,0 +1,111 @@
+"""RMS norms of the heads of queries and keys -> inputs of aie.FlowAttention.
+
+Before: query = Reshape(SimplifiedLayerNormalization(Reshape(q, (..., D)), q_weight), shape of q),
+        or with RMSNormalization, key likewise, and FlowAttention(query, key, value, ...)
+After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value are
+        the parts of one Split, FlowAttention(packed QKV, , , ..., q_norm_weight, k_norm_weight)
+
+As the model builder writes Qwen3 and Gemma 3. Six nodes less a layer, or seven with the Split, and
+as many passes over queries and keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
+from ort_aie_ep.graph_passes.norm import NORMS, Norm, read_norm
+
+QUERY, KEY, VALUE, Q_NORM, INPUTS = 0, 1, 2, 14, 16
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """The norm of each head of `source`, and its nodes from the last to the first."""
+
+    source: ir.Value
+    norm: Norm
+    nodes: tuple[ir.Node, ...]
+
+
+def fuse_qk_norms(model: ir.Model, report: Report) -> None:
+    """Fuses the norms of each FlowAttention whose queries and keys both have one."""
+    for attention in list(model.graph):
+        if (attention.domain, attention.op_type) != (DOMAIN, "FlowAttention"):
+            continue
+        q = _read(attention.inputs[QUERY], attention, "num_heads")
+        k = _read(input_at(attention, KEY), attention, "kv_num_heads")
+        if q is None or k is None or _weights_given(attention):
+            continue
+        if q.norm.epsilon != k.norm.epsilon or q.norm.weight.shape != k.norm.weight.shape:
+            continue
+        parts = [q.source, k.source, attention.inputs[VALUE]]
+        attention.resize_inputs(INPUTS)
+        for index, value in enumerate(parts):
+            attention.replace_input_with(index, value)
+        for index, norm in enumerate((q.norm, k.norm), Q_NORM):
+            attention.replace_input_with(index, norm.weight)
+        attention.attributes.add(ir.AttrFloat32("qk_norm_epsilon", q.norm.epsilon))
+        _remove((*q.nodes, *k.nodes), report)
+        split = _split_of_qkv(parts)
+        if split is not None:
+            for index, value in enumerate((split.inputs[0], None, None)):
+                attention.replace_input_with(index, value)
+            _remove((split,), report)
+        for index, value in enumerate(attention.inputs):
+            if value is None:
+                attention.replace_input_with(index, none_value(attention))
+
+
+def _remove(nodes: tuple[ir.Node, ...], report: Report) -> None:
+    for node in nodes:
+        report.fused(node, f"{DOMAIN}.FlowAttention")
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.remove(node, safe=True)
+
+
+def _weights_given(attention: ir.Node) -> bool:
+    return any(input_at(attention, index) is not None for index in range(Q_NORM, INPUTS))
+
+
+def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | None:
+    """The norm behind an input of `attention`, or None where there is none of each head alone."""
+    flat = _only_result_of(value, "Reshape")
+    normed = _only_result_of(flat.inputs[0], *NORMS) if flat else None
+    norm = read_norm(normed) if normed else None
+    split = _only_result_of(norm.a, "Reshape") if norm else None
+    source = split.inputs[0] if split else None
+    if flat is None or normed is None or norm is None or split is None or source is None:
+        return None
+    shape = input_at(split, 1)
+    if shape is None or shape.const_value is None or norm.weight.const_value is None:
+        return None
+    dim = int(shape.const_value.numpy()[-1])
+    # Rows of `dim` elements are heads where the last dimension of `source` is made of them.
+    channels = attribute(attention, heads, 0) * dim
+    if norm.weight.shape != (dim,) or source.shape is None or source.shape[-1] != channels:
+        return None
+    if len(source.shape) != 3 or flat.outputs[0].shape != source.shape:
+        return None
+    return HeadNorm(source, norm, (flat, normed, split))
+
+
+def _only_result_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node of ONNX's domain that computes `value` for one reader alone."""
+    node = value.producer() if value is not None else None
+    if value is None or node is None or node.domain or node.op_type not in op_types:
+        return None
+    return node if len(value.uses()) == 1 and not value.is_graph_output() else None
+
+
+def _split_of_qkv(parts: list[ir.Value | None]) -> ir.Node | None:
+    """The Split along the channels whose outputs are `parts`, for this attention alone."""
+    split = parts[0].producer() if parts[0] is not None else None
+    if split is None or (split.domain, split.op_type) != ("", "Split"):
+        return None
+    if list(split.outputs) != parts or attribute(split, "axis", 0) not in (-1, 2):
+        return None
+    only = all(len(v.uses()) == 1 and not v.is_graph_output() for v in split.outputs)
+    return split if only else None
