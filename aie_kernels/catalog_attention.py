@@ -113,6 +113,27 @@ def _flow_kv_keys(scalars: tuple[int, ...]) -> bool:
     return _flow_kv_heads(group, head_dim) and 0 <= begin < end <= KV_CHUNK // head_dim
 
 
+def _flow_qkv_rows(head_dim: int, rows: int) -> bool:
+    """Whether q, F and Y have room for these rows, which go in tiles of 8."""
+    return head_dim in (64, 128, 256) and 0 < rows <= 8192 // head_dim and rows % 8 == 0
+
+
+def _flow_qkv_schedule(scalars: tuple[int, ...]) -> bool:
+    """Positions of queries are kept in 32 bits; the keys of a chunk are shifted by."""
+    sweep, chunk, chunks, chunk_rows, past, total, _window, causal, keys = scalars
+    if keys not in (8, 16, 32) or causal not in (0, 1) or min(scalars) < 0:
+        return False
+    return chunk < chunks and max(total, past + (sweep + 1) * chunks * chunk_rows) < 1 << 31
+
+
+def _flow_qkv_keys(scalars: tuple[int, ...]) -> bool:
+    """Scores also want the chunk to begin with a key that there is."""
+    head_dim, rows, chunk_rows, index, total, window, causal, _scale, _softcap = scalars
+    if not _flow_qkv_rows(head_dim, rows) or causal not in (0, 1) or window < 0:
+        return False
+    return 0 < chunk_rows <= rows and 0 <= index * (QKV_CHUNK // head_dim) < total
+
+
 FLOW_KV_LOAD_Q = Kernel(
     "flow_kv_load_q",
     "flow_kv.cc",
@@ -174,6 +195,7 @@ FLOW_QKV_SCHEDULE = Kernel(
     (Array("i32", 16), *(int,) * 9),
     lambda arch, scalars: CALL + 40,
     ("aie2p",),
+    _flow_qkv_schedule,
 )
 FLOW_QKV_LOAD_Q = Kernel(
     "flow_qkv_load_q",
@@ -181,6 +203,7 @@ FLOW_QKV_LOAD_Q = Kernel(
     (Array("bf16", 512), Array("bf16", 8192), int),
     lambda arch, scalars: _copy(512),
     ("aie2p",),
+    lambda scalars: 0 <= scalars[0] < 16,
 )
 # Per tile: eight loads of 128 bits, as many inserts, a transposition, two stores.
 FLOW_QKV_BEGIN = Kernel(
@@ -189,6 +212,7 @@ FLOW_QKV_BEGIN = Kernel(
     (Array("bf16", 8192), Array("bf16", 8192), Array("f32", 256), int, int),
     lambda arch, scalars: _copy(512) + scalars[1] / 8 * (LOOP + scalars[0] / 8 * 12),
     ("aie2p",),
+    lambda scalars: _flow_qkv_rows(*scalars),
 )
 FLOW_QKV_SCORES = Kernel(
     "flow_qkv_scores",
@@ -204,6 +228,7 @@ FLOW_QKV_SCORES = Kernel(
     ),
     _flow_qkv_scores,
     ("aie2p",),
+    _flow_qkv_keys,
 )
 FLOW_QKV_VALUES_BEGIN = Kernel(
     "flow_qkv_values_begin",
@@ -218,6 +243,7 @@ FLOW_QKV_VALUES = Kernel(
     (Array("u8", 9216), Array("bf16", 2048), Array("f32", 8320), int, int),
     _flow_qkv_values,
     ("aie2p",),
+    lambda scalars: _flow_qkv_rows(*scalars),
 )
 # Per row a scalar inverse and a loop, per 32 values nine issues.
 FLOW_QKV_OUTPUT = Kernel(
@@ -226,4 +252,5 @@ FLOW_QKV_OUTPUT = Kernel(
     (Array("f32", 8320), Array("bf16", 512), int, int),
     lambda arch, scalars: CALL + 512 / scalars[1] * (8 * LATENCY + LOOP) + 16 * 9,
     ("aie2p",),
+    lambda scalars: 0 <= scalars[0] < 16 and _flow_qkv_rows(scalars[1], 8),
 )

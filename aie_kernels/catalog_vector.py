@@ -40,6 +40,27 @@ def _rope(arch: str, scalars: tuple[int, ...]) -> float:
     return CALL + heads * 2 * LOOP + pairs + heads * (head_dim - rotary_dim) / 32
 
 
+def _rms_piece(scalars: tuple[int, ...]) -> bool:
+    """Whether the row of 16384 has the piece of 128 with this index."""
+    return 0 <= scalars[0] < 128
+
+
+def _heads(head_dim: int) -> bool:
+    """Whether 256 values are whole heads of a size that the kernels know."""
+    return head_dim in (64, 128, 256)
+
+
+def _rope_limits(scalars: tuple[int, ...]) -> bool:
+    head_dim, rotary_dim, interleaved = scalars
+    rotates = 0 <= rotary_dim <= head_dim and rotary_dim % 32 == 0
+    return _heads(head_dim) and rotates and interleaved in (0, 1)
+
+
+def _values(scalars: tuple[int, ...]) -> bool:
+    """Whether so many values fit, in vectors of 32."""
+    return 0 < scalars[0] <= 256 and scalars[0] % 32 == 0
+
+
 RMS_BEGIN = Kernel(
     "rms_begin",
     "rms_norm.cc",
@@ -54,6 +75,7 @@ RMS_LOAD = Kernel(
     (Array("bf16", 128), Array("bf16", 16384), Array("f32", 16), int),
     lambda arch, scalars: CALL + LOOP + 4 + 8 * LATENCY,
     ("aie2p",),
+    _rms_piece,
 )
 RMS_ADD = Kernel(
     "rms_add",
@@ -61,6 +83,7 @@ RMS_ADD = Kernel(
     (Array("bf16", 128), Array("bf16", 128), Array("bf16", 16384), Array("f32", 16), int),
     lambda arch, scalars: CALL + 2 * LOOP + 4 * 4 + 8 * LATENCY,
     ("aie2p",),
+    _rms_piece,
 )
 RMS_SUM = Kernel(
     "rms_sum",
@@ -68,6 +91,7 @@ RMS_SUM = Kernel(
     (Array("bf16", 16384), Array("bf16", 128), int),
     lambda arch, scalars: CALL + LOOP + 4,
     ("aie2p",),
+    _rms_piece,
 )
 RMS_SCALE = Kernel(
     "rms_scale",
@@ -75,6 +99,7 @@ RMS_SCALE = Kernel(
     (Array("f32", 16), int, int),
     lambda arch, scalars: CALL + INVERSE_ROOT,
     ("aie2p",),
+    lambda scalars: 0 < scalars[0] <= 16384,
 )
 # The scale is divided into its limbs first.
 RMS_FINISH = Kernel(
@@ -83,6 +108,7 @@ RMS_FINISH = Kernel(
     (Array("bf16", 16384), Array("bf16", 128), Array("bf16", 128), Array("f32", 16), int),
     lambda arch, scalars: CALL + LOOP + 3 * LATENCY + 128 / 32 * 10,
     ("aie2p",),
+    _rms_piece,
 )
 
 QK_NORM = Kernel(
@@ -91,6 +117,7 @@ QK_NORM = Kernel(
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int),
     _qk_norm,
     ("aie2p",),
+    lambda scalars: _heads(scalars[0]),
 )
 ROPE = Kernel(
     "rope",
@@ -98,6 +125,7 @@ ROPE = Kernel(
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int, int, int),
     _rope,
     ("aie2p",),
+    _rope_limits,
 )
 
 SILU_MUL = Kernel(
@@ -106,6 +134,7 @@ SILU_MUL = Kernel(
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
     lambda arch, scalars: _activation(SIGMOID + 15, scalars),
     ("aie2p",),
+    _values,
 )
 GELU_MUL = Kernel(
     "gelu_mul",
@@ -113,6 +142,7 @@ GELU_MUL = Kernel(
     (Array("bf16", 256), Array("bf16", 256), Array("bf16", 256), int),
     lambda arch, scalars: _activation(SIGMOID + 25, scalars),
     ("aie2p",),
+    _values,
 )
 SOFTCAP = Kernel(
     "softcap",
@@ -120,4 +150,5 @@ SOFTCAP = Kernel(
     (Array("bf16", 256), Array("bf16", 256), int, int),
     lambda arch, scalars: _activation(SIGMOID + 15, scalars),
     ("aie2p",),
+    _values,
 )

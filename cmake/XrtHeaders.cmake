@@ -213,11 +213,15 @@ function(ort_aie_find_xrt target_out found_out)
     # program runs. Not so what a consumer wants of XRT: 2.25's headers declare functions that its
     # library does not have (run::aie_error::data), and a library of ours that wants one would be
     # linked and never load. The sanitizers' runtimes come from the program, so there it is let pass.
+    set(all_defined LINKER:-z,defs)
+    if(ORT_AIE_SANITIZE)
+      set(all_defined "")
+    endif()
     set_target_properties(XRT::coreutil PROPERTIES
       IMPORTED_LOCATION "${library}"
       INTERFACE_INCLUDE_DIRECTORIES "${include}"
       INTERFACE_LINK_OPTIONS
-        "LINKER:--allow-shlib-undefined;$<$<NOT:$<BOOL:${ORT_AIE_SANITIZE}>>:LINKER:-z,defs>")
+        "LINKER:--allow-shlib-undefined;${all_defined}")
   endif()
   set(${target_out} XRT::coreutil PARENT_SCOPE)
   set(${found_out} TRUE PARENT_SCOPE)

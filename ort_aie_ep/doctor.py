@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.machine import Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
 
 _PACKAGES = {
     "onnxruntime": "",
@@ -22,9 +22,6 @@ _PACKAGES = {
     "onnxscript": "",
     "tokenizers": "",
 }
-
-# Beside the core library, and loaded by it only when an NPU is asked for.
-XRT_TARGET = "libort_aie_xrt.so"
 
 # bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
 _RELATIVE_ERROR = 2.0**-7

@@ -12,10 +12,9 @@ import onnx_ir as ir
 
 from ort_aie_ep import library_path
 from ort_aie_ep.compiler import REPORT
-from ort_aie_ep.doctor import XRT_TARGET
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
-from ort_aie_ep.machine import find_npu, why_no_npu
+from ort_aie_ep.machine import XRT_TARGET, find_npu, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
 from ort_aie_ep.provider import place

@@ -15,6 +15,9 @@ _AMD = 0x1022
 _NPU1, _NPU2 = 0x1502, 0x17F0
 _NPU2_REVISIONS = {0x10: "Strix", 0x11: "Strix Halo", 0x20: "Krackan"}
 
+# Beside the core library, and loaded by it only when an NPU is asked for.
+XRT_TARGET = "libort_aie_xrt.so"
+
 _XRT_LIBRARIES = ("xrt_coreutil", "xrt_driver_xdna")
 # Where AMD's own packages put XRT; distributions use the loader's default path.
 _XRT_FOLDERS = (Path("/opt/xilinx/xrt/lib"),)

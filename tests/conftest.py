@@ -6,12 +6,19 @@ from importlib import metadata
 
 import hypothesis
 import pytest
+from cmake_program import Project
 
 from ort_aie_ep import _native
 
 # Examples are the same in every run; a slow machine or an emulator is no failure.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """One folder for all: what one program has of the project another need not build."""
+    return Project(tmp_path_factory.mktemp("project"))
 
 
 def pytest_report_header() -> str:

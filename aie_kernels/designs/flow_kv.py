@@ -59,7 +59,7 @@ from ort_aie_ep.npu.design import (
 )  # fmt: skip
 from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.kernel import Array, Kernel
 from ort_aie_ep.npu.sequence import (
     Expr,
     Sequence,
@@ -170,16 +170,26 @@ def _value(core: Core) -> Steps:
     y = core.buffer("y")
     for _ in core.loop(sweeps):
         yield call(FLOW_KV_VALUES_BEGIN, y)
-        for _ in core.loop(chunks):
-            fcl = yield Acquire("fcl")
-            v = yield Acquire("v")
-            yield call(FLOW_KV_VALUES, fcl, v, y, group, head_dim)
-            yield Release("v")
-            yield Release("fcl")
-        for i in core.loop(pieces):
-            o = yield Acquire("o")
-            yield call(FLOW_KV_OUTPUT, y, o, i, head_dim)
-            yield Release("o")
+        yield from add_values(core, FLOW_KV_VALUES, chunks, y, group, head_dim)
+        yield from give_output(core, FLOW_KV_OUTPUT, pieces, y, head_dim)
+
+
+def add_values(core: Core, kernel: Kernel, chunks: Any, y: Any, *scalars: Any) -> Steps:
+    """Take F, C and l and the values of `chunks` chunks, and add to `y` what they weigh."""
+    for _ in core.loop(chunks):
+        fcl = yield Acquire("fcl")
+        v = yield Acquire("v")
+        yield call(kernel, fcl, v, y, *scalars)
+        yield Release("v")
+        yield Release("fcl")
+
+
+def give_output(core: Core, kernel: Kernel, pieces: Any, y: Any, head_dim: Any) -> Steps:
+    """Put out what `y` holds, in `pieces` pieces."""
+    for i in core.loop(pieces):
+        o = yield Acquire("o")
+        yield call(kernel, y, o, i, head_dim)
+        yield Release("o")
 
 
 def add_sequence(design: Design, pairs: int) -> Sequence:

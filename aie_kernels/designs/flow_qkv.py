@@ -54,7 +54,9 @@ from ort_aie_ep.aie_kernels.catalog_attention import (
 )
 from ort_aie_ep.aie_kernels.designs.flow_kv import (
     HEAD_DIMS,
+    add_values,
     affine,
+    give_output,
     require_cache,
     require_heads,
 )
@@ -228,16 +230,8 @@ def _value(chunk: int, chunks: int) -> Body:
                 )  # fmt: skip
                 steps = yield Read("plan", 0)
                 yield call(FLOW_QKV_VALUES_BEGIN, y)
-                for _ in core.loop(steps):
-                    fcl = yield Acquire("fcl")
-                    v = yield Acquire("v")
-                    yield call(FLOW_QKV_VALUES, fcl, v, y, head_dim, rows)
-                    yield Release("v")
-                    yield Release("fcl")
-                for i in core.loop(pieces):
-                    o = yield Acquire("o")
-                    yield call(FLOW_QKV_OUTPUT, y, o, i, head_dim)
-                    yield Release("o")
+                yield from add_values(core, FLOW_QKV_VALUES, steps, y, head_dim, rows)
+                yield from give_output(core, FLOW_QKV_OUTPUT, pieces, y, head_dim)
 
     return body
 

@@ -10,7 +10,7 @@ modelled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -139,7 +139,6 @@ class ShimEndpoint:
         self.dropped = 0
         self._machine = machine
         self._pushed = machine.env.event()
-        self._runs: Iterator[Transfer] | None = None
         self._left = 0
         self._chain: int | None = None
 

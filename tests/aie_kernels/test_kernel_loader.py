@@ -12,13 +12,19 @@ import pytest
 from linear_kernels import zeros
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels import catalog_linear
+from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
 from ort_aie_ep.npu.errors import SimulationError
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.kernel import DTYPES, Array, Kernel
 from ort_aie_ep.npu.kernels import Kernels
 
 SOURCES = Path(__file__).parents[2] / "aie_kernels" / "kernels"
 CATALOG = [value for value in vars(catalog_linear).values() if isinstance(value, Kernel)]
+ALL = CATALOG + [
+    value
+    for catalog in (catalog_attention, catalog_vector)
+    for value in vars(catalog).values()
+    if isinstance(value, Kernel)
+]
 C_TYPES = {"u8": "uint8_t", "bf16": "bfloat16", "i32": "int32_t", "f32": "float"}
 ARCHITECTURES = ["aie2", "aie2p"]
 
@@ -145,6 +151,57 @@ def test_scalars_that_lead_out_of_the_buffers_are_refused() -> None:
     kernels = Kernels("aie2")
     with pytest.raises(SimulationError, match=r"gemm_zero would reach outside .* \(8224,\)"):
         kernels.call(catalog_linear.GEMM_ZERO, zeros(8192, np.float32), 8224)
+
+
+@pytest.mark.parametrize("kernel", ALL, ids=lambda k: k.name)
+def test_a_kernel_with_scalars_has_limits_that_garbage_does_not_meet(kernel: Kernel) -> None:
+    scalars = [a for a in kernel.arguments if not isinstance(a, Array)]
+    assert (kernel.limits is not None) == bool(scalars)
+    if kernel.limits is not None:
+        for garbage in (-1, 0x7FFFFFFF, -(1 << 31), 0x3F803F80):
+            assert not kernel.limits((garbage,) * len(scalars))
+
+
+# By kernel, the largest scalars that keep to the buffers, and others that differ in one.
+EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
+    (
+        catalog_attention.FLOW_QKV_SCHEDULE,
+        (3, 1, 2, 64, 0x7FFFFFFF - 512, 0x7FFFFFFF, 0x7FFFFFFF, 1, 32),
+        [(0, 4), (1, 2), (3, 128), (4, 0x7FFFFFFF), (5, -1), (6, -1), (7, 2), (8, 0), (8, 24)],
+    ),
+    (catalog_attention.FLOW_QKV_LOAD_Q, (15,), [(0, 16), (0, -1)]),
+    (catalog_attention.FLOW_QKV_BEGIN, (64, 128), [(0, 128), (0, 32), (1, 136), (1, 0), (1, 4)]),
+    (
+        catalog_attention.FLOW_QKV_SCORES,
+        (256, 32, 32, 3, 25, 0, 1, 0, 0),
+        [(0, 512), (1, 40), (2, 0), (2, 40), (3, -1), (3, 4), (4, 24), (5, -1), (6, 2)],
+    ),
+    (catalog_attention.FLOW_QKV_VALUES, (128, 64), [(0, 256), (1, 72), (1, 0), (1, 60)]),
+    (catalog_attention.FLOW_QKV_OUTPUT, (15, 64), [(0, 16), (0, -1), (1, 0), (1, 96)]),
+    (catalog_vector.RMS_LOAD, (127,), [(0, 128), (0, -1)]),
+    (catalog_vector.RMS_ADD, (127,), [(0, 128), (0, -1)]),
+    (catalog_vector.RMS_SUM, (127,), [(0, 128), (0, -1)]),
+    (catalog_vector.RMS_FINISH, (127,), [(0, 128), (0, -1)]),
+    (catalog_vector.RMS_SCALE, (16384, 0), [(0, 0), (0, 16385)]),
+    (catalog_vector.QK_NORM, (256, 0), [(0, 512), (0, 0), (0, 96)]),
+    (catalog_vector.ROPE, (64, 64, 1), [(0, 32), (1, 96), (1, 48), (1, -32), (2, 2)]),
+    (catalog_vector.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
+    (catalog_vector.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
+    (catalog_vector.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
+]
+
+
+@pytest.mark.parametrize(("kernel", "most", "others"), EDGES, ids=lambda v: getattr(v, "name", ""))
+def test_kernels_run_to_the_edge_of_their_limits(
+    kernel: Kernel, most: tuple[int, ...], others: list[tuple[int, int]]
+) -> None:
+    kernels = Kernels("aie2p")
+    buffers = [zeros(a.count, DTYPES[a.element]) for a in kernel.arguments if isinstance(a, Array)]
+    kernels.call(kernel, *buffers, *most)
+    for place, value in others:
+        scalars = (*most[:place], value, *most[place + 1 :])
+        with pytest.raises(SimulationError, match=rf"{kernel.name} would reach outside"):
+            kernels.call(kernel, *buffers, *scalars)
 
 
 def test_a_kernel_has_at_most_sixteen_arguments() -> None:

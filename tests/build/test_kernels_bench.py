@@ -6,19 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from apt_site import write_headers
-from test_onnxruntime_headers import find_cmake
+from cmake_program import Project
 
 from ort_aie_ep import _native
-
-SOURCE = Path(__file__).resolve().parents[2]
-
-# The project looks for pybind11, nlohmann_json and ONNX Runtime's headers; kernels_bench uses none.
-PYBIND11 = """\
-function(pybind11_add_module name no_extras)
-  add_library(${name} MODULE EXCLUDE_FROM_ALL ${ARGN})
-endfunction()
-"""
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -32,24 +22,8 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def kernels_bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cmake = find_cmake()
-    if cmake is None:
-        pytest.skip("there is no cmake")
-    build = tmp_path_factory.mktemp("kernels_bench")
-    headers = write_headers(build / "headers", 23)
-    (build / "pybind11Config.cmake").write_text(PYBIND11)
-    (build / "nlohmann").mkdir()
-    (build / "nlohmann" / "json.hpp").touch()
-    configured = run(
-        *(cmake, "-S", SOURCE, "-B", build),
-        *(f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={headers}", f"-Dpybind11_DIR={build}"),
-        *(f"-DORT_AIE_NLOHMANN_INCLUDE_DIR={build}", "-DORT_AIE_XRT_FROM=none"),
-    )
-    assert configured.returncode == 0, configured.stdout
-    built = run(cmake, "--build", build, "--target", "kernels_bench", "--parallel")
-    assert built.returncode == 0, built.stdout
-    return build / "kernels_bench"
+def kernels_bench(project: Project) -> Path:
+    return project.build("kernels_bench")
 
 
 def test_every_table_is_measured(kernels_bench: Path) -> None:

@@ -8,7 +8,6 @@ import pwd
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from apt_site import AptSite, apt_site, missing_tools, write_headers
+from cmake_program import find_cmake
 
 MODULES = Path(__file__).resolve().parents[2] / "cmake"
 
@@ -35,11 +35,6 @@ get_target_property(directory ${{target}} INTERFACE_INCLUDE_DIRECTORIES)
 file(WRITE "${{CMAKE_BINARY_DIR}}/found"
      "${{target}}\\n${{directory}}\\n${{ORT_AIE_HEADERS_API_VERSION}}\\n${{ORT_AIE_HEADERS_SOURCE}}")
 """
-
-
-def find_cmake() -> str | None:
-    beside_python = shutil.which("cmake", path=str(Path(sys.executable).parent))
-    return beside_python or shutil.which("cmake")
 
 
 needs_apt = pytest.mark.skipif(

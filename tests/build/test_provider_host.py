@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from test_onnxruntime_headers import find_cmake
+from cmake_program import run_cmake
 
 import ort_aie_ep
 from ort_aie_ep import _native
@@ -37,12 +37,9 @@ def run(*command: str | Path | int) -> str:
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, built with the headers that CMake finds for the library too."""
-    cmake = find_cmake()
-    if cmake is None:
-        pytest.skip("there is no cmake")
     build = tmp_path_factory.mktemp("provider_host")
-    run(cmake, "-S", HOST, "-B", build)
-    run(cmake, "--build", build)
+    run_cmake("-S", HOST, "-B", build)
+    run_cmake("--build", build)
     return build / "provider_host"
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from apt_site import AptSite, apt_site, missing_tools
-from test_onnxruntime_headers import MODULES, find_cmake, leftovers, needs_apt, one_line
+from cmake_program import find_cmake
+from test_onnxruntime_headers import MODULES, leftovers, needs_apt, one_line
 
 # EMPTY_MACHINE is a root in place of the machine's, where neither its headers nor its programs are.
 PROJECT = """\

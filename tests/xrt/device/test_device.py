@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin_inputs import find_cmake, matvec
+from cmake_program import Project
+from standin_inputs import matvec
 
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.device_process import write_packages
@@ -23,23 +24,8 @@ CASES = re.findall(r'^    \{"(\w+)", \w+\},$', (HERE / "device_test.cc").read_te
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built with the XRT headers that CMake finds for the library too."""
-    cmake = find_cmake()
-    if cmake is None:
-        pytest.skip("there is no cmake")
-    build = tmp_path_factory.mktemp("device")
-    configure = ["-S", HERE, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
-    for command in (configure, ["--build", build, "--parallel"]):
-        done = subprocess.run(
-            [cmake, *map(str, command)], capture_output=True, text=True, check=False
-        )
-        if "nlohmann/json.hpp was not found" in done.stderr:
-            pytest.skip("there is no nlohmann_json, which a build of the package has")
-        assert done.returncode == 0, done.stdout + done.stderr
-    if not (build / "device_test").is_file():
-        pytest.skip("there are no XRT headers")
-    return build / "device_test"
+def program(project: Project) -> Path:
+    return project.build("tests/xrt/device_test")
 
 
 def edited(package: Path, copy: Path, edit: Callable[[dict[str, Any]], object]) -> None:

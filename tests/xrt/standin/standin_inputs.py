@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -21,11 +18,6 @@ ORDER = ["x", "w", "bias", "y"]
 SHAPE = {"N": N, "K": K, "bias": 1, "activation": 0}
 
 Array = npt.NDArray[np.generic]
-
-
-def find_cmake() -> str | None:
-    beside_python = shutil.which("cmake", path=str(Path(sys.executable).parent))
-    return beside_python or shutil.which("cmake")
 
 
 def words(name: str) -> npt.NDArray[np.uint32]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from standin_inputs import deadlock, find_cmake, matvec, words
+from cmake_program import Project
+from standin_inputs import deadlock, matvec, words
 
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.device_process import write_packages
@@ -32,23 +33,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built with the XRT headers that CMake finds for the library too."""
-    cmake = find_cmake()
-    if cmake is None:
-        pytest.skip("there is no cmake")
-    build = tmp_path_factory.mktemp("standin")
-    configure = ["-S", HERE, "-B", build, f"-DPython_EXECUTABLE={sys.executable}"]
-    for command in (configure, ["--build", build]):
-        done = subprocess.run(
-            [cmake, *map(str, command)], capture_output=True, text=True, check=False
-        )
-        if "nlohmann/json.hpp was not found" in done.stderr:
-            pytest.skip("there is no nlohmann_json, which a build of the package has")
-        assert done.returncode == 0, done.stdout + done.stderr
-    if not (build / "standin_test").is_file():
-        pytest.skip("there are no XRT headers")
-    return build / "standin_test"
+def program(project: Project) -> Path:
+    return project.build("tests/xrt/standin_test")
 
 
 @pytest.fixture(scope="module")

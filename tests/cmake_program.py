@@ -1,0 +1,76 @@
+"""Programs in C++ that tests run, built with CMake."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1]
+
+# The project looks for pybind11 and ONNX Runtime's headers; the programs use neither.
+PYBIND11 = """\
+function(pybind11_add_module name no_extras)
+  add_library(${name} MODULE EXCLUDE_FROM_ALL ${ARGN})
+endfunction()
+"""
+HEADERS = (
+    "onnxruntime_c_api.h",
+    "onnxruntime_ep_c_api.h",
+    "onnxruntime_session_options_config_keys.h",
+)
+
+
+def find_cmake() -> str | None:
+    beside_python = shutil.which("cmake", path=str(Path(sys.executable).parent))
+    return beside_python or shutil.which("cmake")
+
+
+def run_cmake(*arguments: str | Path) -> None:
+    """Skips the test where there is no cmake, or no nlohmann_json, which a wheel's build has."""
+    cmake = find_cmake()
+    if cmake is None:
+        pytest.skip("there is no cmake")
+    done = subprocess.run(
+        [cmake, *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if "nlohmann/json.hpp was not found" in done.stdout:
+        pytest.skip("there is no nlohmann_json, which a build of the package has")
+    assert done.returncode == 0, done.stdout
+
+
+class Project:
+    """The project in a build folder, of which programs are built as tests ask for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        stubs = folder / "stubs"
+        stubs.mkdir()
+        (stubs / "pybind11Config.cmake").write_text(PYBIND11)
+        for name in HEADERS:
+            (stubs / name).write_text("#pragma once\n#define ORT_API_VERSION 23\n")
+        run_cmake(
+            "-S", SOURCE, "-B", folder, "-DORT_AIE_WARNINGS_AS_ERRORS=ON",
+            f"-Dpybind11_DIR={stubs}", f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={stubs}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+        )  # fmt: skip
+
+    def build(self, program: str) -> Path:
+        """Builds `program`, a path in the folder that ends with the target's name.
+
+        Skips the test if it is one of those that need XRT's headers and there are none.
+        """
+        path = self.folder / program
+        if path.parent == self.xrt_tests and not (self.xrt_tests / "xrt_library").is_file():
+            pytest.skip("there are no XRT headers")
+        run_cmake("--build", self.folder, "--target", path.name, "--parallel")
+        return path
+
+    @property
+    def xrt_tests(self) -> Path:
+        """What tests/xrt/CMakeLists.txt builds."""
+        return self.folder / "tests" / "xrt"
