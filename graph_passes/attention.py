@@ -2,7 +2,8 @@
 
 Before: Y, present_key, present_value = Attention(Q, K, V, attn_mask, past_key, past_value,
         nonpad_kv_seqlen), of tensors (B, T, H * D) or (B, H, T, D), Q and K perhaps rotated by a
-        RotaryEmbedding, K and V perhaps appended to the cache by a Concat
+        RotaryEmbedding, K and V perhaps appended to the cache by a Concat and repeated for the
+        query heads of their group
 After:  output, present_key, present_value = FlowAttention(q, k, v, past_key, past_value, , ,
         cos, sin, position_ids, attention_bias, ..., attention_mask), of tensors (B, T, H * D)
 
@@ -59,6 +60,8 @@ def fuse_attention(model: ir.Model, report: Report) -> None:
     nodes = [n for n in model.graph if (n.domain, n.op_type) == ("", "Attention")]
     if not nodes:
         return
+    # Exporters compute the same cosines and sines for queries and for keys.
+    common_passes.CommonSubexpressionEliminationPass()(model)
     with inferred_shapes(model):
         bench = Workbench(model.graph)
         for node in nodes:
@@ -74,7 +77,7 @@ def fuse_attention(model: ir.Model, report: Report) -> None:
 
 def _layout(node: ir.Node) -> Layout | str:
     """Heads and their dimension, or the reason why they are not known or not one."""
-    query, key, value = node.inputs[:3]
+    query, (key, value) = node.inputs[0], _keys_values(node)
     past = input_at(node, PAST_KEY)
     if rank(query) == 4:
         heads = fixed_dim(query, 1)
@@ -96,7 +99,7 @@ def _layout(node: ir.Node) -> Layout | str:
 
 
 def _why_not(node: ir.Node, layout: Layout) -> str:
-    query, key, value = node.inputs[:3]
+    query, (key, value) = node.inputs[0], _keys_values(node)
     assert query is not None
     causal, window = _order(node)
     if window is None:
@@ -143,10 +146,42 @@ def _order(node: ir.Node) -> tuple[int, int | None]:
     return causal, left + 1 if causal and left >= 0 else None
 
 
-def _cache(node: ir.Node) -> Cache:
-    _, key, value, *_ = node.inputs
+def _keys_values(node: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """K and V, before both were repeated for the query heads of their group."""
+    key, value = node.inputs[1:3]
     assert key is not None
     assert value is not None
+    sources = [_before_repetition(v) for v in (key, value)]
+    if sources[0] is None or sources[1] is None or input_at(node, PAST_KEY) is not None:
+        return key, value
+    return sources[0], sources[1]
+
+
+def _before_repetition(value: ir.Value) -> ir.Value | None:
+    """x (B, KV, T, D), where `value` is Reshape(Expand(Unsqueeze(x))), each head G times."""
+    steps: list[list[int | str | None]] = []
+    for op_type in ("Reshape", "Expand", "Unsqueeze"):
+        node = value.producer()
+        if node is None or (node.domain, node.op_type) != ("", op_type) or value.shape is None:
+            return None
+        steps.append([d if isinstance(d, int) else d.value for d in value.shape])
+        source = node.inputs[0]
+        if source is None or source.shape is None or None in steps[-1]:
+            return None
+        value = source
+    repeated, expanded, single = steps
+    if len(single) != 5 or len(expanded) != 5 or value.shape is None:
+        return None
+    batch, heads, group, tokens, dim = expanded
+    if not isinstance(heads, int) or not isinstance(group, int):
+        return None
+    alike = list(value.shape) == [batch, heads, tokens, dim]
+    in_order = repeated == [batch, heads * group, tokens, dim]
+    return value if alike and in_order and single == [batch, heads, 1, tokens, dim] else None
+
+
+def _cache(node: ir.Node) -> Cache:
+    key, value = _keys_values(node)
     past_key, past_value = input_at(node, PAST_KEY), input_at(node, PAST_VALUE)
     appended = [_appended(v) for v in (key, value)]
     keys, values = appended
@@ -212,10 +247,11 @@ def _replace(node: ir.Node, layout: Layout, bench: Workbench, report: Report) ->
 
 def _masks(node: ir.Node, bench: Workbench) -> tuple[ir.Value | None, ir.Value | None]:
     """attention_bias and attention_mask; a mask of keys alone is left to the latter."""
-    query, key, mask, nonpad = node.inputs[0], node.inputs[1], input_at(node, MASK), None
+    query, key = node.inputs[:2]
+    mask, nonpad = input_at(node, MASK), input_at(node, NONPAD)
     assert query is not None
     assert key is not None
-    if (nonpad := input_at(node, NONPAD)) is not None:
+    if nonpad is not None:
         return None, bench.valid_keys(nonpad, key)
     if mask is None:
         return None, None
