@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 
 import ort_aie_ep
 from ort_aie_ep import _native, bf16_blocks
 from ort_aie_ep.counters import NpuCounters, npu_counters
 
-sys.path += [str(Path(__file__).parents[1] / "ops"), str(Path(__file__).parents[1])]
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("ops", "passes", "")]
 
 from attention_calls import INPUT_NAMES, Inputs, attributes, model_of
 from op_models import one_op_model, open_session, run
 from projection_calls import activations, make_weights, project
+from vision_tower import vision_tower
 
 pytestmark = pytest.mark.skipif(
     not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file(),
@@ -131,6 +133,25 @@ def test_an_unquantised_projection(monkeypatch: pytest.MonkeyPatch) -> None:
     product = np.abs(results["host"] - bias)
     bound = bfp16_error(a, w.astype(np.float64)) * (1 + 2.0**-8) + 2.0**-8 * product
     assert (np.abs(results["sim"] - results["host"]) <= bound).all()
+
+
+def test_an_unquantised_vision_tower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, products = vision_tower(patches=12, hidden=128, ffn=256, layers=1)
+    onnx.save(model, tmp_path / "tower.onnx")
+    compiled = ort_aie_ep.compile(tmp_path / "tower.onnx", tmp_path / "compiled", quantize="bf16")
+    x = activations(1, 12, 75)
+    results, before = {}, npu_counters()
+    for target in ("host", "sim"):
+        monkeypatch.setenv("ORT_AIE_TARGET", target)
+        session = open_session(str(compiled.path / "tower.onnx"))
+        results[target] = run(session, {"x": x})["features"]
+    assert counted(before)[:2] == (products + 1, {})  # and attention
+    # bfp16 is off by at most 2^-7 of the largest of eight, which is at most sqrt(8) times their
+    # root mean square: of two operands in each product and in attention's two. Errors that know
+    # nothing of each other add up in squares.
+    bound = np.sqrt(2 * (products + 2)) * np.sqrt(8) * 2.0**-7
+    error = np.linalg.norm(results["sim"] - results["host"])
+    assert 0 < error <= bound * np.linalg.norm(results["host"])
 
 
 def bfp16_error(a: Array, weights: Array) -> Array:
