@@ -61,17 +61,32 @@ def inferred_shapes(model: ir.Model) -> Iterator[None]:
     declared = [[(value.shape, value.type) for value in values] for values in interface]
     infer = common_passes.ShapeInferencePass(check_type=False, strict_mode=False)
     infer(model)
-    rotations = [n for n in model.graph if n.op_type == "RotaryEmbedding" and n.domain]
-    for node in rotations:  # of com.microsoft, which ONNX does not know
-        source, result = node.inputs[0], node.outputs[0]
-        if source is not None and result.shape is None:
-            result.shape, result.type = source.shape, source.type
-    if rotations:
+    while _spread_shapes(model.graph):  # from layer to layer
         infer(model)
     yield
     for values, facts in zip(interface, declared, strict=True):
         for value, (shape, kind) in zip(values, facts, strict=True):
             value.shape, value.type = shape, kind
+
+
+def _spread_shapes(graph: ir.Graph) -> bool:
+    """Gives operators of com.microsoft, which ONNX does not know, the shape of their first input
+    where theirs is that; False where there was nothing to give."""
+    found = False
+    for node in graph:
+        if node.domain != "com.microsoft" or node.outputs[0].shape is not None:
+            continue
+        source = node.inputs[0] if node.inputs else None
+        if source is None or source.shape is None:
+            continue
+        if node.op_type == "RotaryEmbedding" or (
+            node.op_type == "MultiHeadAttention"
+            and len(source.shape) == 3
+            and fixed_dim(input_at(node, 2), 2) == source.shape[2]
+        ):
+            node.outputs[0].shape, node.outputs[0].type = source.shape, source.type
+            found = True
+    return found
 
 
 def used_output(node: ir.Node, index: int) -> ir.Value | None:

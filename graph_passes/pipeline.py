@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from onnx_ir.passes import PassError, Sequential
 from onnx_ir.passes import common as common_passes
@@ -12,6 +14,8 @@ from ort_aie_ep.graph_passes.attention import fuse_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
 from ort_aie_ep.graph_passes.dequantize import convert_dequantized
+from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
+from ort_aie_ep.graph_passes.float_weights import WeightForm
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
@@ -22,13 +26,20 @@ from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
-def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
+def run_passes(
+    model: ir.Model,
+    *,
+    fuse: bool = True,
+    quantize: WeightForm | None = None,
+    keep: Sequence[str] = (),
+) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
 
     Without `fuse` each node is replaced by one of its own, as the execution provider does it.
+    `quantize` is what float weights become, but for nodes whose names match a pattern of `keep`.
 
     Raises:
-        AieError: a node that should be replaced is malformed.
+        AieError: a node that should be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
     labels = {node_label(node) for node in model.graph}
@@ -36,6 +47,8 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         fuse_attention(model, report)
         fuse_multi_head_attention(model, report)
         convert_dequantized(model, report, packed)
+    # After attention, which is recognised among ONNX's own operators.
+    convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
         *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),

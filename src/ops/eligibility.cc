@@ -1,6 +1,7 @@
 #include "ops/eligibility.h"
 
 #include "ops/error.h"
+#include "q4nx/layout.h"
 
 namespace ort_aie {
 namespace {
@@ -28,6 +29,26 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
   if (!node.constant_weights) return "B, scales or zero_points are not constant";
   if (!IsFloatName(node.type)) {
     return Concat("A is ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  return "";
+}
+
+std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {
+  if (!node.constant_weights) return "its second input is no constant: there are no weights";
+  if (node.weights.size() != 2) {
+    return Concat("its weights have ", node.weights.size(), " dimensions; expected (K, N)");
+  }
+  if (!IsFloatName(node.type)) {
+    return Concat("its weights are ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  if (node.trans_a != 0) return "transA is not 0: its activations are transposed";
+  if (node.alpha != 1 || node.beta != 1) {
+    return Concat("alpha=", node.alpha, " beta=", node.beta, " are not 1");
+  }
+  if (!node.bias_fits) return "its C is no constant vector of N";
+  const int64_t k = node.weights[0], n = node.weights[1];
+  if (k < q4nx::kGroup || n < q4nx::kBlockRows) {
+    return Concat("K=", k, " N=", n, ": less than 32 either way is mostly padding");
   }
   return "";
 }
