@@ -258,11 +258,8 @@ def _masks(node: ir.Node, bench: Workbench) -> tuple[ir.Value | None, ir.Value |
         return None, bench.valid_keys(nonpad, key)
     if mask is None:
         return None, None
-    batch = query.shape[0] if query.shape is not None else None
-    if (
-        mask.dtype == ir.DataType.BOOL
-        and mask.shape is not None
-        and list(mask.shape[:3]) == [batch, 1, 1]
-    ):
-        return None, bench.key_mask(mask)
+    if mask.dtype == ir.DataType.BOOL and mask.shape is not None and query.shape is not None:
+        of_keys = list(mask.shape[:3]) == [query.shape[0], 1, 1]
+        if of_keys and not mask.shape.is_unknown_dim(0):  # unknown dimensions count as equal
+            return None, bench.key_mask(mask)
     return bench.bias(mask, query.dtype), None
