@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import FORMAT, NodeOutcome, run_passes
+from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, WeightForm, run_passes
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits
 from ort_aie_ep.model_file import external_files, load_model
@@ -41,11 +41,13 @@ class CompileResult:
         path: the compiled folder.
         outcomes: the nodes that a pass looked at: what each became, or why it stayed.
         weight_bytes: size of the external data file.
+        layers: what float weights lost by `quantize`, one for each matrix.
     """
 
     path: Path
     outcomes: tuple[NodeOutcome, ...]
     weight_bytes: int
+    layers: tuple[LayerError, ...]
 
 
 def compile_model(
@@ -55,13 +57,16 @@ def compile_model(
     kv: str | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles the model in `source` into the new folder `destination`.
 
     MatMulNBits becomes aie.Q4NXMatMul, attention (GroupQueryAttention, or spelled out as optimum
     exports it) aie.FlowAttention, and an embedding tied to the lm_head aie.Q4NXGather on the same
-    tensor. Names, types and shapes of the graph's inputs
+    tensor; with `quantize`, MatMul and Gemm with constant float weights become aie.Q4NXMatMul or
+    aie.GEMM. Names, types and shapes of the graph's inputs
     and outputs stay unless asked otherwise; other files of the folder are carried over.
 
     Args:
@@ -71,17 +76,22 @@ def compile_model(
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
         last_logits: give the last position's logits alone, (batch, 1, vocabulary).
         fuse: let norms, residuals and gates join the projections; False replaces node by node.
+        quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
+            or "bf16" (bfloat16 operands, float32 sums); None leaves them.
+        keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.
         progress: called as weights are written.
 
     Raises:
         AieError: the source is no model, is damaged, or has nothing to compile; the destination
-            exists or cannot be written. Nothing is left behind then.
+            exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
+            keep from. Nothing is left behind then.
     """
+    form = _weight_form(quantize, keep)
     folder = find_model(Path(source))
     target = Path(destination)
     model = load_model(folder.model)
     data_files = external_files(model)
-    report = run_passes(model, fuse=fuse)
+    report = run_passes(model, fuse=fuse, quantize=form, keep=keep)
     outcomes = tuple(report.outcomes.values())
     if not any(outcome.becomes for outcome in outcomes):
         already = any(node.domain == "aie" for node in model.graph)
@@ -112,8 +122,26 @@ def compile_model(
         _carry_over(folder, others, work)
         if folder.genai_config is not None:
             _make_genai_folder(folder.genai_config, work)
-        _write_json(work / REPORT, {"format": FORMAT, "nodes": [asdict(o) for o in outcomes]})
-    return CompileResult(target, outcomes, weight_bytes)
+        layers = tuple(report.layers.errors.values()) if report.layers is not None else ()
+        _write_json(
+            work / REPORT,
+            {
+                "format": FORMAT,
+                "nodes": [asdict(o) for o in outcomes],
+                "layers": [asdict(layer) for layer in layers],
+            },
+        )
+    return CompileResult(target, outcomes, weight_bytes, layers)
+
+
+def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None:
+    if quantize is None:
+        if keep:
+            raise AieError("keep names nodes that are not to be quantised: give quantize as well")
+        return None
+    if quantize not in list(WeightForm):
+        raise AieError(f"quantize is {quantize!r}; expected one of {', '.join(WeightForm)}")
+    return WeightForm(quantize)
 
 
 def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:

@@ -11,20 +11,23 @@ import onnx_ir as ir
 from ort_aie_ep.model_shapes import Shape
 from ort_aie_ep.synth.weights import BLOCK, Weight, code_rows, normal_rows, rotary_rows, scale_rows
 
-__all__ = ["MICROSOFT", "Graph", "make_value"]
+__all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
 
 MICROSOFT = "com.microsoft"
+EMBEDDING = "model.embed_tokens.weight"
 
 
 class Graph:
     """Nodes in the making. Operators return their output values, named as the builder names them.
 
     The builder quantises after it has built the float graph, so in its files the quantised weights
-    follow all others; `floats` and `quantised` keep the two apart.
+    follow all others; `floats` and `quantised` keep the two apart. With `int4` false, matrices stay
+    as they were before that.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, int4: bool = True) -> None:
         self.shape = shape
+        self.int4 = int4
         self.nodes: list[ir.Node] = []
         self.floats: list[Weight] = []
         self.quantised: list[Weight] = []
@@ -38,7 +41,7 @@ class Graph:
         outputs: Sequence[ir.Value],
         name: str,
         domain: str = "",
-        **attributes: int | float | str | ir.TensorProtocol,
+        **attributes: int | float | str | list[int] | ir.TensorProtocol,
     ) -> None:
         """Append a node."""
         self.nodes.append(
@@ -53,7 +56,7 @@ class Graph:
         dims: Sequence[int | str] | None,
         dtype: ir.DataType = ir.DataType.FLOAT,
         domain: str = "",
-        **attributes: int | float | str,
+        **attributes: int | float | str | list[int],
     ) -> ir.Value:
         """A node with one output, `name`/output_0."""
         output = make_value(f"{name}/output_0", dtype, dims)
@@ -109,7 +112,17 @@ class Graph:
         )
         return cos, sin
 
-    def int4(self, basename: str, n: int, k: int, gain: float) -> tuple[ir.Value, ir.Value]:
+    def matrix(self, name: str, rows: int, columns: int, deviation: float) -> ir.Value:
+        """(rows, columns) float32, normally distributed."""
+        return self.weight(
+            Weight(
+                name, ir.DataType.FLOAT, (rows, columns), normal_rows((columns,), 0.0, deviation)
+            )
+        )
+
+    def codes_and_scales(
+        self, basename: str, n: int, k: int, gain: float
+    ) -> tuple[ir.Value, ir.Value]:
         """The codes (n, k/32, 16) uint8 and scales (n, k/32) float32 of an (n, k) matrix."""
         blocks = math.ceil(k / BLOCK)
         codes = Weight(
@@ -126,6 +139,13 @@ class Graph:
         )
         return self.weight(codes, quantised=True), self.weight(scales, quantised=True)
 
+    def _float(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
+        """(k, n) float32; a tied lm_head's is the embedding."""
+        if basename != "lm_head" or not self.shape.tied:
+            return self.matrix(f"{basename}.MatMul.weight", k, n, gain / math.sqrt(k))
+        table = self.matrix(EMBEDDING, n, k, gain / math.sqrt(k))
+        return self.op("Transpose", [table], "/lm_head/Transpose", [k, n], perm=[1, 0])
+
     def linear(
         self, path: str, x: ir.Value, n: int, k: int, gain: float, *, output: str | None = None
     ) -> ir.Value:
@@ -137,18 +157,21 @@ class Graph:
         biased = self.shape.family == "phi"
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
-        self.node(
-            "MatMulNBits",
-            [x, *self.int4(basename, n, k, gain)],
-            [result],
-            f"{path}/MatMul_Q4",
-            MICROSOFT,
-            K=k,
-            N=n,
-            accuracy_level=4,
-            bits=4,
-            block_size=BLOCK,
-        )
+        if self.int4:
+            self.node(
+                "MatMulNBits",
+                [x, *self.codes_and_scales(basename, n, k, gain)],
+                [result],
+                f"{path}/MatMul_Q4",
+                MICROSOFT,
+                K=k,
+                N=n,
+                accuracy_level=4,
+                bits=4,
+                block_size=BLOCK,
+            )
+        else:
+            self.node("MatMul", [x, self._float(basename, n, k, gain)], [result], f"{path}/MatMul")
         if not biased:
             return result
         bias = self.vector(f"{basename}.Add.bias", n, 0.0, 0.02)

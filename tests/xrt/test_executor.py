@@ -1,4 +1,4 @@
-"""Plans on an NPU, by a C++ program with a device of its own (executor_test.cc, a case a test)."""
+"""Plans on an NPU, by a C++ program with a device of its own (executor/, a case a test)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from ort_aie_ep.npu.device_process import designs_for
 from ort_aie_ep.npu.package import manifest
 
 HERE = Path(__file__).parent
-CASES = re.findall(r'^    \{"(\w+)", \w+\},$', (HERE / "executor_test.cc").read_text(), re.M)
+CASES = [
+    case
+    for source in sorted((HERE / "executor").glob("*_test.cc"))
+    for case in re.findall(r'^    \{"(\w+)", \w+\},$', source.read_text(), re.MULTILINE)
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,75 @@
+#include "bench.h"
+
+#include "q4nx/bfloat16.h"
+
+namespace ort_aie::xrt {
+namespace {
+
+std::mt19937& Random() {
+  static std::mt19937 generator(7);
+  return generator;
+}
+
+}  // namespace
+
+std::map<std::string, void (*)()>& Cases::All() {
+  static std::map<std::string, void (*)()> cases;
+  return cases;
+}
+
+std::filesystem::path& Manifests() {
+  static std::filesystem::path folder;
+  return folder;
+}
+
+std::vector<float> Exact(int64_t count, float step, int most) {
+  std::uniform_int_distribution<int> pick(-most, most);
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& value : x) value = step * static_cast<float>(pick(Random()));
+  return x;
+}
+
+std::vector<uint8_t> Weights(int64_t n, int64_t k) {
+  std::uniform_int_distribution<int> code(0, 15);
+  std::uniform_real_distribution<float> scale(0.005f, 0.02f);
+  const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
+  std::vector<uint8_t> codes(static_cast<size_t>(n * k));
+  std::vector<uint16_t> scales(static_cast<size_t>(n * groups)), mins(scales.size());
+  for (uint8_t& c : codes) c = static_cast<uint8_t>(code(Random()));
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = FloatToBfloat16(scale(Random()));
+    mins[i] = FloatToBfloat16(-7.5f * Bfloat16ToFloat(scales[i]));
+  }
+  std::vector<uint8_t> blocks(
+      static_cast<size_t>(q4nx::RowBlocks(n) * q4nx::ColBlocks(k) * q4nx::kBlockBytes));
+  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.data());
+  return blocks;
+}
+
+void Near(const char* what, const Values& got, const Values& want,
+          const std::vector<double>& bounds) {
+  const std::vector<float> x = got.floats(), y = want.floats();
+  for (size_t i = 0; i < y.size(); ++i) {
+    Check(std::abs(x[i] - y[i]) <= bounds[i], what, "[", i, "] is ", x[i], ", expected ", y[i],
+          " within ", bounds[i]);
+  }
+}
+
+void Near(const char* what, const Values& got, const Values& want, double bound) {
+  Near(what, got, want, std::vector<double>(want.bytes.size(), bound));
+}
+
+Bench::Bench(const Designs& designs, ExecutorOptions options, const char* device_name)
+    : device(std::make_shared<ReferenceDevice>(Manifests() / device_name, designs)) {
+  options.report = [this](const std::string& line) { lines.push_back(line); };
+  target = MakeXrtTarget(device, options);
+}
+
+void Bench::OnlyDevice() const {
+  for (const auto& [reason, count] : target->counters().host_steps) {
+    throw std::logic_error(Concat(count, " steps on the host: ", reason));
+  }
+  Check(lines.empty(), "reported: ", lines.empty() ? "" : lines[0]);
+}
+
+}  // namespace ort_aie::xrt

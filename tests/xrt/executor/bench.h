@@ -1,0 +1,90 @@
+// What the cases share: random tensors, comparison, a target on a device that executes references.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/error.h"
+#include "q4nx/pack.h"
+#include "reference_device.h"
+#include "targets/host/host_target.h"
+#include "targets/host/kernels.h"
+#include "targets/xrt/executor.h"
+
+namespace ort_aie::xrt {
+
+// Adds cases to those that the program has.
+class Cases {
+ public:
+  Cases(std::initializer_list<std::pair<const char*, void (*)()>> cases) {
+    for (const auto& [name, run] : cases) All()[name] = run;
+  }
+  static std::map<std::string, void (*)()>& All();
+};
+
+using Designs = std::set<std::string>;
+
+std::filesystem::path& Manifests();  // <device>/<design>.json
+
+inline const Designs kAll = {"decode", "dequant", "gemm", "flow_qkv"};
+inline const InlineThreadPool kThreads;
+constexpr double kUnit = 0x1p-8;  // largest relative error of a rounding to bfloat16
+
+template <typename... Parts>
+void Check(bool condition, const Parts&... parts) {
+  if (!condition) throw std::logic_error(Concat(parts...));
+}
+
+struct Values {
+  DataType type = DataType::kFloat32;
+  std::vector<uint8_t> bytes;
+
+  Values() = default;
+  Values(DataType t, const std::vector<float>& x) : type(t), bytes(x.size() * SizeOf(t)) {
+    host::FromFloat(host::SelectedKernels(), t, x.data(), static_cast<int64_t>(x.size()), data());
+  }
+  // Of a pattern that no result has.
+  Values(DataType t, int64_t count)
+      : type(t), bytes(static_cast<size_t>(count) * SizeOf(t), 0xab) {}
+  void* data() { return bytes.data(); }
+  const void* data() const { return bytes.data(); }
+  std::vector<float> floats() const {
+    std::vector<float> x(bytes.size() / SizeOf(type));
+    host::ToFloat(host::SelectedKernels(), type, data(), static_cast<int64_t>(x.size()), x.data());
+    return x;
+  }
+};
+
+// Exact in bfloat16, so that a type or a rounding to bfloat16 changes nothing.
+std::vector<float> Exact(int64_t count, float step = 0.125f, int most = 15);
+
+// Blocks of random codes; scales from 0.005 to 0.02, each minimum -7.5 of them.
+std::vector<uint8_t> Weights(int64_t n, int64_t k);
+
+void Near(const char* what, const Values& got, const Values& want,
+          const std::vector<double>& bounds);
+void Near(const char* what, const Values& got, const Values& want, double bound);
+
+struct Bench {
+  explicit Bench(const Designs& designs = kAll, ExecutorOptions options = {},
+                 const char* device_name = "npu2");
+  void Run(const Plan& plan) const { target->Execute(plan, kThreads); }
+  int64_t runs() const { return device->counters().runs; }
+  void OnlyDevice() const;
+
+  std::vector<std::string> lines;
+  std::shared_ptr<ReferenceDevice> device;
+  std::unique_ptr<XrtTarget> target;
+};
+
+}  // namespace ort_aie::xrt

@@ -1,0 +1,99 @@
+// The device's copies of a cache: which rows are sent again.
+#include <functional>
+
+#include "generator.h"
+
+namespace ort_aie::xrt {
+namespace {
+
+int64_t Sent(const Bench& bench, const std::function<void()>& what) {
+  const int64_t before = bench.target->counters().cache_rows_sent;
+  what();
+  return bench.target->counters().cache_rows_sent - before;
+}
+
+constexpr int64_t kHeads = 4;  // keys and values of two heads
+
+void GeneratorsTakeTurns() {
+  const Layer layer;
+  for (const int64_t capacity : {0, 64}) {
+    Bench bench;
+    std::vector<Generator> generators;
+    for (size_t i = 0; i < 4; ++i) generators.emplace_back(layer, capacity);
+    for (Generator& generator : generators) generator.Append(*bench.target, 10);
+    for (int round = 0; round < 4; ++round) {
+      for (Generator& generator : generators) {
+        const int64_t sent = Sent(bench, [&] { generator.Append(*bench.target, 1); });
+        Check(sent == kHeads, "each finds its copy; got ", sent, " rows sent");
+      }
+    }
+    // A fifth takes the copy of the one who waited longest, who then has to send everything.
+    Generator fifth(layer, capacity);
+    fifth.Append(*bench.target, 10);
+    const int64_t sent = Sent(bench, [&] { generators[0].Append(*bench.target, 1); });
+    Check(sent == 15 * kHeads, "got ", sent, " rows sent");
+    bench.OnlyDevice();
+  }
+}
+
+void TurnsOfAConversation() {
+  const Layer layer;
+  Bench bench;
+  Generator generator(layer, 128);
+  generator.Append(*bench.target, 20);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (int i = 0; i < 5; ++i) generator.Append(*bench.target, 1);
+    const int64_t sent = Sent(bench, [&] { generator.Append(*bench.target, 11); });
+    Check(sent == 11 * kHeads, "a further prompt sends its own rows, got ", sent);
+  }
+  const ExecutorCounters counters = bench.target->counters();
+  Check(counters.cache_bytes_compared > 0 && counters.compare_seconds > 0, "comparing is counted");
+  bench.OnlyDevice();
+}
+
+void RewindThenOtherTokens() {
+  const Layer layer;
+  for (const int64_t back : {1, 8, 13}) {
+    Bench bench;
+    Generator generator(layer, 64);
+    generator.Append(*bench.target, 20);
+    generator.Append(*bench.target, 1);
+    generator.past = {21 - back};
+    for (const int64_t tokens : {1, 3, 1}) {
+      const int64_t sent = Sent(bench, [&] { generator.Append(*bench.target, tokens); });
+      Check(sent == tokens * kHeads, "the rest of the past is kept; got ", sent, " rows sent");
+    }
+    generator.past = {0};  // and from the start: in the copy that this memory had
+    const int64_t buffers = bench.device->counters().buffers;
+    generator.Append(*bench.target, 5);
+    Check(bench.device->counters().buffers == buffers, "a copy of overwritten memory was kept");
+    bench.OnlyDevice();
+  }
+}
+
+void AnOlderRowChanged() {
+  const Layer layer;
+  for (const bool values : {false, true}) {
+    for (const size_t row : {size_t{0}, size_t{7}, size_t{19}}) {
+      Bench bench;
+      Generator generator(layer, 64);
+      generator.Append(*bench.target, 20);
+      generator.Append(*bench.target, 1);
+      Values& cache = values ? generator.values : generator.keys;
+      cache.bytes[(64 + row) * 64 * 2 + 9] ^= 0x80;  // the sign of an element of the second head
+      const int64_t sent = Sent(bench, [&] { generator.Append(*bench.target, 1); });
+      Check(sent == 22 * kHeads, "all rows are sent again, got ", sent);
+      bench.OnlyDevice();
+    }
+  }
+}
+
+const Cases registered({
+    {"generators_take_turns", GeneratorsTakeTurns},
+    {"turns_of_a_conversation", TurnsOfAConversation},
+    {"rewind_then_other_tokens", RewindThenOtherTokens},
+    {"an_older_row_changed", AnOlderRowChanged},
+});
+
+}  // namespace
+}  // namespace ort_aie::xrt

@@ -1,0 +1,102 @@
+// What the host has to do, and why.
+#include <functional>
+#include <map>
+
+#include "generator.h"
+#include "projection.h"
+
+namespace ort_aie::xrt {
+namespace {
+
+void HostStepsHaveReasons() {
+  Bench bench;
+  std::map<std::string, int64_t> expected;
+  const auto project = [&](const ProjectionCase& c, const char* reason,
+                           const std::function<void(MatMulStep&)>& change = {}) {
+    Projection projection(c);
+    MatMulStep step = projection.Step();
+    if (change) change(step);
+    const Values before = projection.y;
+    bench.Run({step});
+    const Values got = projection.y;
+    HostTarget().Execute({step}, kThreads);
+    Check(got.bytes == projection.y.bytes && got.bytes != before.bytes, reason);
+    ++expected[reason];
+  };
+  project({}, "int8 numerics", [](MatMulStep& step) { step.numerics = Numerics::kInt8; });
+  project({.n = 96}, "a projection to fewer than 128 out-features");
+  project({.rows = 3, .n = 32}, "a projection to fewer than 128 out-features");
+  project({.k = 16640, .n = 128}, "a token's projection from more than 16384 in-features");
+
+  Projection table({});
+  const int64_t index = 3;
+  Values row(DataType::kFloat32, 512);
+  bench.Run({GatherStep{table.weights.data(), 1, 512, 256, &index, DataType::kInt64, row.data(),
+                        DataType::kFloat32}});
+  ++expected["rows of an embedding"];
+
+  const Layer layer;
+  const auto attend = [&](const char* reason, const std::function<void(AttentionStep&)>& change) {
+    Generator generator(layer, 16);
+    generator.past = {0};
+    AttentionStep step = generator.Step(1, {});
+    const Values q(DataType::kFloat32, Exact(256)), kv(DataType::kFloat32, Exact(128));
+    Values output(DataType::kFloat32, 256);
+    step.query = q.data();
+    step.key = step.value = kv.data();
+    step.past_key = step.present_key = generator.keys.data();
+    step.past_value = step.present_value = generator.values.data();
+    step.output = output.data();
+    change(step);
+    bench.Run({step});
+    ++expected[reason];
+  };
+  const Values bias(DataType::kFloat32, Exact(64));
+  attend("attention_bias", [&](AttentionStep& step) {
+    step.bias = bias.data();
+    step.bias_row_stride = 16;
+  });
+  attend("head_sink", [&](AttentionStep& step) { step.head_sink = bias.data(); });
+  attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
+  attend("an attention mask with hidden keys",
+         [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
+  attend("a cache that keeps a window only", [](AttentionStep& step) {
+    step.windowed_cache = true;
+    step.window = 8;
+  });
+  Check(bench.runs() == 0, "nothing was for the device");
+  Check(bench.target->counters().host_steps == expected, "other reasons");
+  Check(bench.target->device_in_use(), "no fault");
+
+  Bench bare(Designs{});
+  Projection token({}), prompt({.rows = 2});
+  bare.Run({token.Step(), prompt.Step()});
+  Check(bare.target->counters().host_steps ==
+            std::map<std::string, int64_t>{{"no overlay decode or fused_dqp", 1},
+                                           {"no overlay dequant", 1}},
+        "reasons without overlays");
+}
+
+void RefusedShapes() {
+  Bench bench;
+  Projection fine({.k = 256}), refused({.k = 256});
+  const auto want = refused.OnHost();
+  int64_t runs = 0;
+  bench.device->before_run = [&](int64_t) {
+    if (++runs != 2) Fail(ErrorCode::kInvalidArgument, "K is odd today");
+  };
+  bench.Run({fine.Step(), refused.Step()});  // both in one run, each alone: the first passes then
+  Near("y", refused.y, want.y, 0);
+  Check(
+      bench.target->counters().host_steps.at("the sequence of the overlay refuses the shape") == 1,
+      "one step");
+  Check(bench.lines.size() == 1 && bench.target->device_in_use(), "one line, and no fault");
+}
+
+const Cases registered({
+    {"host_steps_have_reasons", HostStepsHaveReasons},
+    {"refused_shapes", RefusedShapes},
+});
+
+}  // namespace
+}  // namespace ort_aie::xrt

@@ -1,0 +1,80 @@
+// Projections of a token and of a prompt.
+#include "projection.h"
+
+namespace ort_aie::xrt {
+namespace {
+
+void ProjectionsOfAToken() {
+  for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
+    for (const ProjectionCase& c :
+         std::vector<ProjectionCase>{{.type = type},
+                                     {.k = 300, .n = 200, .type = type, .bias = true},
+                                     {.n = 97, .type = type},
+                                     {.n = 1056, .type = type, .bias = true},
+                                     {.k = 640, .type = type, .norm = true},
+                                     {.k = 300, .type = type, .norm = true, .skip = true},
+                                     {.type = type, .norm = true, .skip = true, .gated = true},
+                                     {.n = 300, .type = type, .gated = true, .gelu = true},
+                                     {.n = 128, .type = type, .norm = true, .gated = true}}) {
+      for (const Designs& designs : {kAll, Designs{"fused_dqp"}}) {
+        Bench bench(designs, {}, designs == kAll ? "npu2" : "npu1");
+        Projection projection(c);
+        const auto want = projection.OnHost();
+        for (int call = 0; call < 2; ++call) {
+          projection.y = Values(type, c.n);
+          bench.Run({projection.Step()});
+          projection.Compare(want);
+        }
+        Check(bench.runs() == 2, "one run a call, got ", bench.runs(), " for two");
+        bench.OnlyDevice();
+      }
+    }
+  }
+}
+
+void ProjectionsOfAPrompt() {
+  for (const int64_t rows : {2, 63, 64, 65, 130}) {
+    for (const ProjectionCase& c : std::vector<ProjectionCase>{
+             {.rows = rows, .k = 300, .n = 200, .type = DataType::kFloat16, .bias = true},
+             {.rows = rows, .norm = true, .skip = true},
+             {.rows = rows, .type = DataType::kBfloat16, .norm = true, .gated = true},
+             {.rows = rows, .n = 288, .gated = true, .gelu = true}}) {
+      Bench bench;
+      Projection projection(c);
+      const auto want = projection.OnHost();
+      bench.Run({projection.Step()});
+      projection.Compare(want);
+      Check(bench.runs() == 2, "dequantisation and GEMM are a run each, got ", bench.runs());
+      bench.OnlyDevice();
+    }
+  }
+}
+
+// Bands of out-features and runs of rows, at their edges.
+void LargePrompts() {
+  for (const int64_t n : {256, 288, 512, 544, 800}) {
+    for (const int64_t rows : {511, 512, 513, 1030}) {
+      ExecutorOptions options;
+      options.weight_bytes = 256 * 256 * 2;  // of 256 out-features
+      options.row_bytes = 1;
+      Bench bench(kAll, options);
+      Projection projection({.rows = rows, .k = 256, .n = n, .bias = n == 288, .gated = n == 544});
+      const auto want = projection.OnHost();
+      bench.Run({projection.Step()});
+      projection.Compare(want);
+      const int64_t bands = q4nx::CeilDiv(n, 256), runs = q4nx::CeilDiv(rows, 512);
+      Check(bench.runs() == bands * (1 + runs), "expected ", bands, " bands of ", runs,
+            " runs, got ", bench.runs(), " runs");
+      bench.OnlyDevice();
+    }
+  }
+}
+
+const Cases registered({
+    {"projections_of_a_token", ProjectionsOfAToken},
+    {"projections_of_a_prompt", ProjectionsOfAPrompt},
+    {"large_prompts", LargePrompts},
+});
+
+}  // namespace
+}  // namespace ort_aie::xrt
