@@ -5,8 +5,8 @@ Before: query = Reshape(SimplifiedLayerNormalization(Reshape(q, (..., D)), q_wei
 After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value are
         the parts of one Split, FlowAttention(packed QKV, , , ..., q_norm_weight, k_norm_weight)
 
-As the model builder writes Qwen3 and Gemma 3. Six nodes less a layer, or seven with the Split, and
-as many passes over queries and keys.
+As the model builder writes Qwen3 and Gemma 3. Six nodes less a layer, seven with the Split; norms
+and Split each write queries and keys anew.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | 
         return None
     if len(source.shape) != 3 or flat.outputs[0].shape != source.shape:
         return None
+    if any(source.shape.is_unknown_dim(axis) for axis in (0, 1)):
+        return None  # unknown dimensions count as equal
     return HeadNorm(source, norm, (flat, normed, split))
 
 

@@ -35,6 +35,8 @@ class Options:
         log: ort_aie.log (warning, quiet, trace), or None for what the environment says.
         overlays: ort_aie.overlays, folders with design packages with : between, or None for what
             the environment says.
+        prompt_chunk: ort_aie.prompt_chunk, tokens of a prompt that an operator works on at a time,
+            or None for what the environment says.
     """
 
     target: str | None = None
@@ -43,12 +45,13 @@ class Options:
     on_device_error: str | None = None
     log: str | None = None
     overlays: str | None = None
+    prompt_chunk: int | None = None
 
     def entries(self) -> dict[str, str]:
         """The session config entries of the options that are set."""
-        names = ("target", "numerics", "on_device_error", "log", "overlays")
+        names = ("target", "numerics", "on_device_error", "log", "overlays", "prompt_chunk")
         options = {f"ort_aie.{name}": getattr(self, name) for name in names}
-        return {name: value for name, value in options.items() if value is not None}
+        return {name: str(value) for name, value in options.items() if value is not None}
 
     @contextmanager
     def environment(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from ort_aie_ep.cli.options import (
     NumericsOption,
     OnDeviceErrorOption,
     OverlaysOption,
+    PromptChunkOption,
     TargetOption,
     Threads,
     session_options,
@@ -131,6 +132,7 @@ def run_command(
     on_device_error: OnDeviceErrorOption = None,
     log: LogOption = None,
     overlays: OverlaysOption = None,
+    prompt_chunk: PromptChunkOption = None,
 ) -> None:
     """Continue a prompt, and say how fast that was.
 
@@ -150,7 +152,9 @@ def run_command(
     if not model.compiled:
         console.note(f"{folder} is not compiled: it runs on ONNX Runtime's CPU EP alone")
     run = run_in_genai if host is Host.genai else run_in_session
-    options = session_options(target, numerics, threads, on_device_error, log, overlays)
+    options = session_options(
+        target, numerics, threads, on_device_error, log, overlays, prompt_chunk
+    )
     with console.completion(prompt) as write:
         timing = run(model.folder, options, prompt, max_tokens, write)
     console.write_text("\n")

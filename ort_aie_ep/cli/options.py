@@ -84,6 +84,15 @@ OverlaysOption = Annotated[
         metavar="DIR[:DIR]", help="Folders with design packages. Default: ORT_AIE_OVERLAYS."
     ),
 ]
+PromptChunkOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=999_999_999,
+        help="Tokens of a prompt that an operator works on at a time, at most. "
+        "Default: ORT_AIE_PROMPT_CHUNK, or what the target finds best.",
+    ),
+]
 Baseline = Annotated[
     Path | None,
     typer.Option(metavar="SRC", help="For a compiled MODEL: the model it was compiled from."),
@@ -98,6 +107,7 @@ def session_options(
     on_device_error: OnDeviceError | None = None,
     log: Log | None = None,
     overlays: str | None = None,
+    prompt_chunk: int | None = None,
 ) -> Options:
     """The options as the rest of the package takes them."""
     from ort_aie_ep.sessions import Options
@@ -109,4 +119,5 @@ def session_options(
         on_device_error=on_device_error and on_device_error.value,
         log=log and log.value,
         overlays=overlays,
+        prompt_chunk=prompt_chunk,
     )

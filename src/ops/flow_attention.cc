@@ -56,7 +56,8 @@ void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
 
 }  // namespace
 
-FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes) : attributes_(attributes) {
+FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Options& options)
+    : attributes_(attributes), prompt_chunk_(options.prompt_chunk) {
   const auto& a = attributes_;
   CheckFormat(a.format);
   Require(a.num_heads > 0 && a.kv_num_heads > 0 && a.num_heads % a.kv_num_heads == 0,
@@ -317,6 +318,7 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   step.smooth_softmax = a.smooth_softmax == 1;
   step.output = output;
   step.kept = kept_;
+  step.prompt_chunk = prompt_chunk_;
   return {std::move(step)};
 }
 

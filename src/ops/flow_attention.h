@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 
+#include "ops/options.h"
 #include "ops/plan.h"
 
 namespace ort_aie {
@@ -43,7 +44,7 @@ class FlowAttention {
   };
   using Inputs = std::array<Tensor, kInputCount>;
 
-  explicit FlowAttention(const FlowAttentionAttributes& attributes);
+  FlowAttention(const FlowAttentionAttributes& attributes, const Options& options);
 
   struct Outputs {
     Shape output;   // (batch, sequence, heads * dim)
@@ -77,6 +78,7 @@ class FlowAttention {
   void PlacePositions(const Inputs& inputs, const Call& call, AttentionStep& step) const;
 
   FlowAttentionAttributes attributes_;
+  int64_t prompt_chunk_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -15,7 +16,8 @@
 namespace ort_aie {
 namespace {
 
-constexpr std::array kNames = {"target", "numerics", "on_device_error", "log", "overlays"};
+constexpr std::array kNames = {"target", "numerics", "on_device_error",
+                               "log",    "overlays", "prompt_chunk"};
 
 std::string Read(const ConfigEntry& entry, const char* name, const char* fallback) {
   if (std::optional<std::string> value = entry(name)) return *value;
@@ -39,6 +41,21 @@ std::string ReadChoice(const ConfigEntry& entry, const char* name,
   }
   Fail(ErrorCode::kInvalidArgument, "ort_aie.", name, "=", value, " is unknown; expected ",
        expected);
+}
+
+// A positive number of at most nine digits, or 0 where none is given.
+int64_t ReadCount(const ConfigEntry& entry, const char* name) {
+  const std::string value = Read(entry, name, "");
+  if (value.empty()) return 0;
+  int64_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, count);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
+  if (!whole || count < 1 || count > 999'999'999) {
+    Fail(ErrorCode::kInvalidArgument, "ort_aie.", name, "=", value,
+         " is no number of tokens; expected 1 to 999999999");
+  }
+  return count;
 }
 
 std::shared_ptr<const Target> Host() { return {std::shared_ptr<const void>(), &HostTarget()}; }
@@ -90,6 +107,7 @@ Options ReadOptions(const ConfigEntry& entry, const void* session) {
   const std::string numerics = ReadChoice(entry, "numerics", {"auto", "bf16", "int8"});
   if (numerics == "bf16") options.numerics = NumericsOption::kBf16;
   if (numerics == "int8") options.numerics = NumericsOption::kInt8;
+  options.prompt_chunk = ReadCount(entry, "prompt_chunk");
   const std::string target = ReadChoice(entry, "target", {"auto", "host", "xrt", "sim"});
   const NpuOptions npu = {ReadChoice(entry, "on_device_error", {"host", "raise"}),
                           ReadChoice(entry, "log", {"warning", "quiet", "trace"}),

@@ -6,6 +6,7 @@
 //   on_device_error  host (go on there when a device is missing or fails), raise
 //   log              warning, quiet, trace (a timeline is written, see targets/xrt/trace.h)
 //   overlays         folders with design packages, : between
+//   prompt_chunk     tokens of a prompt that an operator works on at a time, at most
 #pragma once
 
 #include <functional>
@@ -23,6 +24,7 @@ enum class NumericsOption { kAuto, kBf16, kInt8 };
 struct Options {
   std::shared_ptr<const Target> target;
   NumericsOption numerics = NumericsOption::kAuto;
+  int64_t prompt_chunk = 0;  // tokens; 0: what the target finds best
 
   // auto follows the node's accuracy_level: int8 only where the model allows it (4), and on the
   // host alone, as no other target has it.

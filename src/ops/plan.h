@@ -49,6 +49,8 @@ struct MatMulStep {
   Activation activation = Activation::kSilu;
 
   std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
+
+  int64_t prompt_chunk = 0;  // rows worked on at a time, at most; 0: as the target likes
 };
 
 // Elements of a block of bfloat16 weights: 32 out-features x 256 in-features, as Q4NX has them.
@@ -126,6 +128,8 @@ struct AttentionStep {
   void* output;  // (batch, sequence, heads * dim)
 
   std::shared_ptr<KeptState> kept;  // the op's; null: keep nothing
+
+  int64_t prompt_chunk;  // tokens worked on at a time, at most; 0: as the target likes
 };
 
 using Step = std::variant<MatMulStep, GatherStep, AttentionStep, GemmStep>;

@@ -8,6 +8,7 @@ Q4NXMatMul::Q4NXMatMul(const char* name, const Q4NXMatMulAttributes& attributes,
                        const Options& options)
     : weights_(CheckQ4NXWeights(name, attributes.format, attributes.k, attributes.n, w)),
       numerics_(options.NumericsFor(attributes.accuracy_level)),
+      prompt_chunk_(options.prompt_chunk),
       symmetric_(attributes.symmetric == 1),
       norm_epsilon_(attributes.norm_epsilon) {}
 
@@ -46,6 +47,7 @@ Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   step.sum = sum;
   step.norm_epsilon = norm_epsilon_;
   step.kept = kept_;
+  step.prompt_chunk = prompt_chunk_;
   if (rows == 0) return {};
   return {step};
 }

@@ -42,6 +42,7 @@ class Q4NXMatMul {
  private:
   Q4NXWeights weights_;
   Numerics numerics_;
+  int64_t prompt_chunk_;
   bool symmetric_;
   float norm_epsilon_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();

@@ -26,7 +26,7 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
 class AttentionKernel final : public Kernel {
  public:
   explicit AttentionKernel(const NodeInfo& info)
-      : options_(ReadOptions(info)), op_(ReadAttributes(info)) {}
+      : options_(ReadOptions(info)), op_(ReadAttributes(info), options_) {}
 
   void Compute(const KernelContext& context) const override {
     FlowAttention::Inputs inputs;

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from op_models import ORT_VERSION
 
 import ort_aie_ep
 
@@ -25,7 +26,7 @@ Array = npt.NDArray[np.float32]
 
 
 def slide(model: ir.Model) -> None:
-    """Mistral's window, which builder 0.18 leaves out: local attention on a cache of full length."""
+    """Mistral's window, which builder 0.18 leaves out, on a cache of full length."""
     for node in model.graph:
         if node.op_type == "GroupQueryAttention":
             node.attributes.add(ir.AttrInt64("local_window_size", 24))
@@ -66,6 +67,8 @@ class Case:
 @pytest.fixture(scope="session", params=[*MODELS, *EDITED])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     name = request.param
+    if name == "mistral_window" and ORT_VERSION < (1, 24):
+        pytest.skip("before 1.24, ONNX Runtime's window is one key longer than its size")
     work = tmp_path_factory.mktemp(name)
     source = DATA / name
     if name in EDITED:

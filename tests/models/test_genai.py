@@ -95,6 +95,19 @@ def test_both_hosts_give_the_same_text(compiled: Path) -> None:
     assert genai_text(compiled, prompts, 24) == session_text(compiled, prompts, 24)
 
 
+def test_a_prompt_in_pieces_gives_the_same_text(compiled: Path) -> None:
+    model, texts = og.Model(str(compiled)), []
+    for pieces in ({}, {"chunk_size": 16}):
+        params = og.GeneratorParams(model)
+        params.set_search_options(max_length=80, do_sample=False, **pieces)
+        generator = og.Generator(model, params)
+        generator.append_tokens(list(range(5, 55)))
+        for _ in range(24):
+            generator.generate_next_token()
+        texts.append([int(t) for t in generator.get_sequence(0)])
+    assert texts[0] == texts[1]
+
+
 def test_later_turns_run_on_the_filled_cache(compiled: Path) -> None:
     model = og.Model(str(compiled))
 

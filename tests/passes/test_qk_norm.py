@@ -179,9 +179,11 @@ def test_a_split_that_somebody_else_reads_stays() -> None:
     assert operators(model) == ["Split", "FlowAttention"]
 
 
-def test_shapes_that_are_not_known_keep_the_norms() -> None:
+@pytest.mark.parametrize("shape", [None, ir.Shape([None, None, WIDTHS["q"]])])
+def test_shapes_that_are_not_known_keep_the_norms(shape: ir.Shape | None) -> None:
     model = Case().model()
-    next(node for node in model.graph if node.name == "/q_3").outputs[0].shape = None
+    for name in ("/split", "/q_3"):
+        model.graph.node(name).outputs[0].shape = shape
     run_passes(model)
     assert operators(model).count(NORM) == 2
 

@@ -136,6 +136,31 @@ def test_trace_shows_nodes_and_what_they_wait_for(tmp_path: Path) -> None:
         )
 
 
+# Attention of a prompt of 70 tokens.
+PROMPTS = """
+import json, sys
+sys.path += sys.argv[1:]
+from attention_calls import attributes, flow_attention, random_inputs
+a = attributes(2, 1)
+flow_attention(a, random_inputs(a, 70, lengths=(70,), capacity=70, dim=64))
+print(json.dumps({}))
+"""
+
+
+@SIMULATED
+@pytest.mark.parametrize(("chunk", "runs"), [({}, 1), ({"ORT_AIE_PROMPT_CHUNK": "64"}, 2)])
+def test_prompt_chunk_divides_a_prompt_into_runs(
+    chunk: dict[str, str], runs: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "timeline.json"
+    project(
+        PROMPTS, ORT_AIE_TARGET="sim", XDG_CACHE_HOME=str(tmp_path), ORT_AIE_LOG="trace",
+        ORT_AIE_TRACE=str(path), **chunk,
+    )  # fmt: skip
+    events = json.loads(path.read_text())["traceEvents"]
+    assert len([event for event in events if event["cat"] == "wait"]) == runs
+
+
 def machine_with(folder: Path, vendor: str) -> str:
     """A /sys whose accel class has one device."""
     device = folder / "sys" / "class" / "accel" / "accel0" / "device"
@@ -196,12 +221,15 @@ def test_a_build_without_xrt_says_so(tmp_path: Path) -> None:
 
 
 def test_options_of_the_package_are_session_entries() -> None:
-    options = Options(target="sim", on_device_error="raise", log="trace", overlays="a:b")
+    options = Options(
+        target="sim", on_device_error="raise", log="trace", overlays="a:b", prompt_chunk=64
+    )
     assert options.entries() == {
         "ort_aie.target": "sim",
         "ort_aie.on_device_error": "raise",
         "ort_aie.log": "trace",
         "ort_aie.overlays": "a:b",
+        "ort_aie.prompt_chunk": "64",
     }
     with options.environment():
         assert os.environ["ORT_AIE_ON_DEVICE_ERROR"] == "raise"

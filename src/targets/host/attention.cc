@@ -32,43 +32,46 @@ class Attention {
         kernels_(kernels),
         threads_(threads),
         group_(step.heads / step.kv_heads),
+        tile_positions_(std::max<int64_t>(1, kTileRows / group_)),
         cache_size_(static_cast<int64_t>(SizeOf(step.cache_type))) {}
 
   void Run() {
-    PrepareQueries();
-    if (step_.windowed_cache) {
-      // Apart, for queries may need rows that the cache is about to drop.
-      new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, 2 * NewElements() * cache_size_);
-      new_values_ = Advance(new_keys_, step_.cache_type, NewElements());
-      WriteNewRows(step_, kernels_, threads_, new_keys_, new_values_);
+    if (!step_.windowed_cache) WritePresent(step_, kernels_, threads_);
+    const int64_t most = ChunkTokens(step_.prompt_chunk, step_.batch, tile_positions_);
+    do {
+      chunk_ = {chunk_.end, std::min(chunk_.end + most, step_.sequence)};
+      if (step_.windowed_cache) TakeNewRows();
+      PrepareQueries();
       Attend();
-      ShiftWindow();
-    } else {
-      WritePresent(step_, kernels_, threads_);
-      Attend();
-    }
+      if (step_.windowed_cache) ShiftWindow();
+    } while (chunk_.end < step_.sequence);
   }
 
  private:
-  int64_t NewElements() const {
-    return step_.batch * step_.kv_heads * step_.key_sequence * step_.dim;
+  int64_t ChunkSize() const { return chunk_.end - chunk_.first; }
+
+  // Apart from a windowed cache, for queries may need rows that it is about to drop.
+  void TakeNewRows() {
+    const int64_t elements = step_.batch * step_.kv_heads * ChunkSize() * step_.dim;
+    new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, 2 * elements * cache_size_);
+    new_values_ = Advance(new_keys_, step_.cache_type, elements);
+    WriteNewRows(step_, kernels_, threads_, chunk_, new_keys_, new_values_);
   }
 
-  // queries_ (batch, kv_heads, sequence, group, dim): the rows of a tile stand together.
+  // queries_ (batch, kv_heads, chunk, group, dim): the rows of a tile stand together.
   void PrepareQueries() {
     const int64_t dim = step_.dim, heads = step_.heads;
-    queries_ = Scratch<float>(Purpose::kQueries, step_.batch * step_.sequence * heads * dim);
-    const auto load = [&](int64_t b, int64_t t, int64_t token) noexcept {
+    queries_ = Scratch<float>(Purpose::kQueries, step_.batch * ChunkSize() * heads * dim);
+    ForEachToken(step_.batch, chunk_, threads_, [&](int64_t b, int64_t t) noexcept {
       for (int64_t h = 0; h < heads; ++h) {
-        LoadQuery(step_, kernels_, token, h,
+        LoadQuery(step_, kernels_, b * step_.sequence + t, h,
                   queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim);
       }
-    };
-    ForEachToken(step_.batch, step_.sequence, threads_, load);
+    });
   }
 
   int64_t QueryRow(int64_t b, int64_t kv_head, int64_t t) const {
-    return ((b * step_.kv_heads + kv_head) * step_.sequence + t) * group_;
+    return ((b * step_.kv_heads + kv_head) * ChunkSize() + t - chunk_.first) * group_;
   }
 
   // --- the cache ---
@@ -77,25 +80,36 @@ class Attention {
     return WindowedCacheRows(total, step_.present_capacity, step_.window);
   }
 
+  // Tokens of a batch row before query t.
+  int64_t TokensBefore(size_t b, int64_t t) const {
+    return std::min(step_.past_length[b] + t, step_.total_length[b]);
+  }
+
+  // What a windowed cache held before the chunk: the chunk before left it in the present.
+  const void* Old(const void* past, const void* present) const {
+    return chunk_.first == 0 ? past : present;
+  }
+
   // Leaves the newest rows in a windowed cache, oldest first.
   void ShiftWindow() const {
     const int64_t row_bytes = step_.dim * cache_size_;
     const auto shift = [&](const void* past, const void* fresh, void* present,
                            int64_t head) noexcept {
       const auto b = static_cast<size_t>(head / step_.kv_heads);
-      const int64_t old_rows = CacheRows(step_.past_length[b]);
-      const int64_t new_rows = step_.total_length[b] - step_.past_length[b];
-      const int64_t kept = CacheRows(step_.total_length[b]);
+      const int64_t before = TokensBefore(b, chunk_.first), after = TokensBefore(b, chunk_.end);
+      const int64_t old_rows = CacheRows(before), new_rows = after - before;
+      const int64_t kept = CacheRows(after);
       const int64_t kept_old = std::max<int64_t>(0, kept - new_rows);
       const int64_t kept_new = kept - kept_old;
       auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
-      const auto* from = static_cast<const uint8_t*>(past) + head * step_.past_capacity * row_bytes;
+      const auto* from = static_cast<const uint8_t*>(Old(past, present)) +
+                         head * step_.present_capacity * row_bytes;
       const uint8_t* oldest = from + (old_rows - kept_old) * row_bytes;
       if (kept_old > 0 && oldest != to) {
         std::memmove(to, oldest, static_cast<size_t>(kept_old * row_bytes));
       }
       const auto* added = static_cast<const uint8_t*>(fresh) +
-                          (head * step_.sequence + new_rows - kept_new) * row_bytes;
+                          (head * ChunkSize() + new_rows - kept_new) * row_bytes;
       std::memcpy(to + kept_old * row_bytes, added, static_cast<size_t>(kept_new * row_bytes));
       if (past != present) {
         std::memset(to + kept * row_bytes, 0,
@@ -121,14 +135,16 @@ class Attention {
                      step_.total_length[i]};
       return 1;
     }
-    const int64_t old_stride = step_.past_capacity * dim, new_stride = step_.key_sequence * dim;
-    const int64_t past = step_.past_length[i], old_rows = CacheRows(past);
-    segments[0] = {Advance(step_.past_key, step_.cache_type, head * old_stride),
-                   Advance(step_.past_value, step_.cache_type, head * old_stride), old_stride,
-                   past - old_rows, old_rows};
+    const int64_t old_stride = step_.present_capacity * dim, new_stride = ChunkSize() * dim;
+    const int64_t before = TokensBefore(i, chunk_.first), old_rows = CacheRows(before);
+    const void* old_keys = Old(step_.past_key, step_.present_key);
+    const void* old_values = Old(step_.past_value, step_.present_value);
+    segments[0] = {Advance(old_keys, step_.cache_type, head * old_stride),
+                   Advance(old_values, step_.cache_type, head * old_stride), old_stride,
+                   before - old_rows, old_rows};
     segments[1] = {Advance(new_keys_, step_.cache_type, head * new_stride),
-                   Advance(new_values_, step_.cache_type, head * new_stride), new_stride, past,
-                   step_.total_length[i] - past};
+                   Advance(new_values_, step_.cache_type, head * new_stride), new_stride, before,
+                   TokensBefore(i, chunk_.end) - before};
     return 2;
   }
 
@@ -139,10 +155,9 @@ class Attention {
     const int64_t swept =
         step_.window > 0 && step_.sequence == 1 ? std::min(longest, step_.window) : longest;
     const int64_t splits = step_.sequence == 1 ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
-    const int64_t tile_positions = std::max<int64_t>(1, kTileRows / group_);
-    const int64_t tiles = CeilDiv(step_.sequence, tile_positions);
+    const int64_t tiles = CeilDiv(ChunkSize(), tile_positions_);
     const int64_t items = step_.batch * step_.kv_heads * tiles;
-    const int64_t most_rows = std::min(step_.sequence, tile_positions) * group_;
+    const int64_t most_rows = std::min(ChunkSize(), tile_positions_) * group_;
     const int64_t state = most_rows * (step_.dim + 2);
     float* partials =
         splits > 1 ? Scratch<float>(Purpose::kPartials, items * splits * state) : nullptr;
@@ -152,9 +167,9 @@ class Attention {
 
     threads_.ParallelFor(items * splits, [&](int64_t task) noexcept {
       const int64_t item = task / splits, split = task % splits;
-      const int64_t head = item / tiles, t0 = item % tiles * tile_positions;
+      const int64_t head = item / tiles, t0 = chunk_.first + item % tiles * tile_positions_;
       const int64_t b = head / step_.kv_heads, kv_head = head % step_.kv_heads;
-      const QueryTile tile{b, kv_head, t0, std::min(tile_positions, step_.sequence - t0),
+      const QueryTile tile{b, kv_head, t0, std::min(tile_positions_, chunk_.end - t0),
                            queries_ + QueryRow(b, kv_head, t0) * step_.dim};
       float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
       const SweepState sweep = carve(memory, tile.positions * group_);
@@ -223,7 +238,11 @@ class Attention {
   const Kernels& kernels_;
   const ThreadPool& threads_;
   const int64_t group_;  // query heads of a KV head
+  const int64_t tile_positions_;
   const int64_t cache_size_;
+  // The queries that are worked on, of each batch row: what scratch holds does not grow with the
+  // prompt. Keys and values of a cache without a window are in their place before the first chunk.
+  Range chunk_{0, 0};
   float* queries_ = nullptr;
   void *new_keys_ = nullptr, *new_values_ = nullptr;
 };

@@ -38,9 +38,10 @@ void Transform(const AttentionStep& step, const Kernels& kernels, float* x, cons
 // place(b, t, kv_head) is the row's first element in keys and in values, or negative: leave it out.
 template <typename Place>
 void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-               void* keys, void* values, const Place& place) {
+               const Range& tokens, void* keys, void* values, const Place& place) {
   const int64_t dim = step.dim;
-  const auto write = [&](int64_t b, int64_t t, int64_t token) noexcept {
+  const auto write = [&](int64_t b, int64_t t) noexcept {
+    const int64_t token = b * step.key_sequence + t;
     float* x = Scratch<float>(Purpose::kTile, dim);
     for (int64_t h = 0; h < step.kv_heads; ++h) {
       const int64_t to = place(b, t, h);
@@ -54,7 +55,7 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
       FromFloat(kernels, step.cache_type, x, dim, Advance(values, step.cache_type, to));
     }
   };
-  ForEachToken(step.batch, step.key_sequence, threads, write);
+  ForEachToken(step.batch, tokens, threads, write);
 }
 
 // A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
@@ -88,15 +89,17 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
 }
 
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-                  void* keys, void* values) {
-  WriteRows(step, kernels, threads, keys, values, [&](int64_t b, int64_t t, int64_t h) noexcept {
-    return ((b * step.kv_heads + h) * step.key_sequence + t) * step.dim;
-  });
+                  const Range& tokens, void* keys, void* values) {
+  const int64_t count = tokens.end - tokens.first;
+  WriteRows(step, kernels, threads, tokens, keys, values,
+            [&](int64_t b, int64_t t, int64_t h) noexcept {
+              return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
+            });
 }
 
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
   CarryPast(step, threads);
-  WriteRows(step, kernels, threads, step.present_key, step.present_value,
+  WriteRows(step, kernels, threads, {0, step.key_sequence}, step.present_key, step.present_value,
             [&](int64_t b, int64_t t, int64_t h) noexcept {
               const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
               // Padding of a short prompt may have no place.

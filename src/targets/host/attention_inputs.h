@@ -9,22 +9,22 @@ namespace ort_aie::host {
 void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
                float* x);
 
-// New keys, normalised and rotated, and values -> (batch, kv_heads, key_sequence, dim) of the
-// cache's type.
+// New keys, normalised and rotated, and values of some tokens of each batch row -> (batch,
+// kv_heads, tokens, dim) of the cache's type.
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-                  void* keys, void* values);
+                  const Range& tokens, void* keys, void* values);
 
 // The whole present of a cache without a window: the past, unless it is there already, the new
 // rows, zeros behind them. Doing it twice gives the same.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
-// Calls f(b, t, token) for every token of (batch, sequence); f must not throw.
+// Calls f(b, t) for some tokens t of every batch row; f must not throw.
 template <typename F>
-void ForEachToken(int64_t batch, int64_t sequence, const ThreadPool& threads, const F& f) {
-  const auto one = [&](int64_t token) noexcept { f(token / sequence, token % sequence, token); };
-  const int64_t tokens = batch * sequence;
-  if (tokens == 1) return one(0);  // handing one token to the pool costs more than its work
-  threads.ParallelFor(tokens, one);
+void ForEachToken(int64_t batch, const Range& tokens, const ThreadPool& threads, const F& f) {
+  const int64_t count = tokens.end - tokens.first;
+  const auto one = [&](int64_t i) noexcept { f(i / count, tokens.first + i % count); };
+  if (batch * count == 1) return one(0);  // handing one token to the pool costs more than its work
+  threads.ParallelFor(batch * count, one);
 }
 
 }  // namespace ort_aie::host

@@ -1,10 +1,22 @@
 // The steps on this CPU, one file per subject.
 #pragma once
 
+#include <algorithm>
+
 #include "targets/host/kernels.h"
 #include "targets/target.h"
 
 namespace ort_aie::host {
+
+// Tokens of a prompt that a step works on at a time, unless it says otherwise: scratch does not
+// grow beyond them.
+constexpr int64_t kPromptChunk = 2048;
+
+// The tokens of each batch row in one chunk, as a multiple of what the kernels take at a time.
+inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple) {
+  const int64_t tokens = (prompt_chunk > 0 ? prompt_chunk : kPromptChunk) / batch;
+  return std::max(multiple, tokens / multiple * multiple);
+}
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& threads);

@@ -126,14 +126,14 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   });
 }
 
-// What a GEMM of some numerics keeps of the activations, and of 32 rows of weights. Both are made
-// once and used many times; Panel lives in the working memory of the thread that unpacks it.
+// What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
+// made once and used many times; Panel lives in the working memory of the thread that unpacks it.
 class Bf16Gemm {
  public:
-  Bf16Gemm(const MatMulStep& step, const Kernels& kernels)
+  Bf16Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
-        a_(Scratch<uint16_t>(Purpose::kActivations, step.rows * padded_)) {}
+        a_(Scratch<uint16_t>(Purpose::kActivations, rows * padded_)) {}
 
   void TakeRow(int64_t row, const float* x) const {
     kernels_.float_to_bfloat16(x, padded_, a_ + row * padded_);
@@ -179,14 +179,14 @@ class UnquantisedGemm final : public Bf16Gemm {
 
 class Int8Gemm {
  public:
-  Int8Gemm(const MatMulStep& step, const Kernels& kernels)
+  Int8Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
         groups_(padded_ / kGroup),
         symmetric_(step.symmetric),
-        a_(Scratch<uint8_t>(Purpose::kActivations, step.rows * padded_)),
-        a_scales_(Scratch<float>(Purpose::kActivationScales, step.rows * groups_)),
-        q_sums_(Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups_)) {}
+        a_(Scratch<uint8_t>(Purpose::kActivations, rows * padded_)),
+        a_scales_(Scratch<float>(Purpose::kActivationScales, rows * groups_)),
+        q_sums_(Scratch<int32_t>(Purpose::kCodeSums, rows * groups_)) {}
 
   void TakeRow(int64_t row, const float* x) const {
     kernels_.quantize_int8(x, groups_, 128, a_ + row * padded_, a_scales_ + row * groups_,
@@ -228,13 +228,18 @@ class Int8Gemm {
   int32_t* q_sums_;
 };
 
+// Rows [begin, begin + count) of a step.
+struct Rows {
+  int64_t begin, count;
+};
+
 template <typename G>
-void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const G gemm(step, kernels);
-  const float* norm_weight = NormWeight(step, kernels);
-  threads.ParallelFor(step.rows, [&](int64_t row) noexcept {
+void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight,
+              const Kernels& kernels, const ThreadPool& threads) {
+  const G gemm(step, rows.count, kernels);
+  threads.ParallelFor(rows.count, [&](int64_t row) noexcept {
     float* buffer = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
-    gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, row, buffer));
+    gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
   const int64_t row_bytes = ColBlocks(step.k) * G::kWeightBytes;
@@ -249,21 +254,30 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
     }
     // Float results of whole blocks are computed where they belong.
     const bool in_place = step.type == DataType::kFloat32 && n0 + kBlockRows <= step.n;
-    const int64_t tile_rows = std::min(kRowTile, step.rows);
+    const int64_t tile_rows = std::min(kRowTile, rows.count);
     float* tile = Scratch<float>(Purpose::kTile, 2 * tile_rows * kBlockRows);
     float* up = tile + tile_rows * kBlockRows;
-    for (int64_t first = 0; first < step.rows; first += kRowTile) {
-      const int64_t rows = std::min(kRowTile, step.rows - first);
-      float* y = in_place ? static_cast<float*>(step.y) + first * step.n + n0 : tile;
+    for (int64_t first = 0; first < rows.count; first += kRowTile) {
+      const int64_t count = std::min(kRowTile, rows.count - first), row = rows.begin + first;
+      float* y = in_place ? static_cast<float*>(step.y) + row * step.n + n0 : tile;
       const int64_t ldy = in_place ? step.n : kBlockRows;
-      gemm.Multiply(first, rows, panel, y, ldy);
-      if (IsGated(step)) gemm.Multiply(first, rows, up_panel, up, kBlockRows);
+      gemm.Multiply(first, count, panel, y, ldy);
+      if (IsGated(step)) gemm.Multiply(first, count, up_panel, up, kBlockRows);
       if (in_place && !IsGated(step) && step.bias == nullptr) continue;
-      for (int64_t r = 0; r < rows; ++r) {
-        StoreResults(step, kernels, first + r, n0, y + r * ldy, up + r * kBlockRows);
+      for (int64_t r = 0; r < count; ++r) {
+        StoreResults(step, kernels, row + r, n0, y + r * ldy, up + r * kBlockRows);
       }
     }
   });
+}
+
+template <typename G>
+void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const float* norm_weight = NormWeight(step, kernels);
+  const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, kRowTile);
+  for (int64_t begin = 0; begin < step.rows; begin += chunk) {
+    GemmRows<G>(step, {begin, std::min(chunk, step.rows - begin)}, norm_weight, kernels, threads);
+  }
 }
 
 }  // namespace

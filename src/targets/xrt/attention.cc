@@ -152,8 +152,9 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& t
   }
   CacheLease lease(engine, step, threads);
   const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
-  const int64_t most = std::max(
-      kChunkMultiple, engine.options().query_bytes / (2 * width) / kChunkMultiple * kChunkMultiple);
+  int64_t most_tokens = engine.options().query_bytes / (2 * width);
+  if (step.prompt_chunk > 0) most_tokens = std::min(most_tokens, step.prompt_chunk);
+  const int64_t most = std::max(kChunkMultiple, most_tokens / kChunkMultiple * kChunkMultiple);
   for (int64_t b = 0; b < step.batch; ++b) {
     const auto i = static_cast<size_t>(b);
     const int64_t tokens = step.total_length[i] - step.past_length[i];

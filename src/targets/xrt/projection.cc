@@ -218,9 +218,10 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
   const int64_t band_blocks = CeilDiv(block_rows, bands);
   const int64_t band_n = band_blocks * q4nx::kBlockRows;
   const int64_t widest = 2 * std::max(k, gated ? 2 * band_n : band_n);  // bytes of a row
-  const int64_t run_rows = std::min(
-      step.rows,
-      std::max(kRowMultiple, engine.options().row_bytes / widest / kRowMultiple * kRowMultiple));
+  int64_t most_rows = engine.options().row_bytes / widest;
+  if (step.prompt_chunk > 0) most_rows = std::min(most_rows, step.prompt_chunk);
+  const int64_t run_rows =
+      std::min(step.rows, std::max(kRowMultiple, most_rows / kRowMultiple * kRowMultiple));
   const auto padded_rows = [](int64_t rows) { return std::max(rows, kGemmLeastRows); };
 
   const PinnedWeights pinned = Pin(engine, step);
