@@ -166,17 +166,20 @@ def _before_repetition(value: ir.Value) -> ir.Value | None:
             return None
         steps.append([d if isinstance(d, int) else d.value for d in value.shape])
         source = node.inputs[0]
-        if source is None or source.shape is None or None in steps[-1]:
+        if source is None or source.shape is None:
             return None
         value = source
     repeated, expanded, single = steps
-    if len(single) != 5 or len(expanded) != 5 or value.shape is None:
+    if [len(repeated), len(expanded)] != [4, 5] or value.shape is None:
         return None
     batch, heads, group, tokens, dim = expanded
-    if not isinstance(heads, int) or not isinstance(group, int):
+    if not isinstance(heads, int) or not isinstance(group, int) or None in expanded:
         return None
     alike = list(value.shape) == [batch, heads, tokens, dim]
-    in_order = repeated == [batch, heads * group, tokens, dim]
+    # Of batch and tokens, one follows from the other.
+    in_order = repeated[1::2] == [heads * group, dim] and (
+        repeated[0] == batch or repeated[2] == tokens
+    )
     return value if alike and in_order and single == [batch, heads, 1, tokens, dim] else None
 
 
@@ -255,11 +258,8 @@ def _masks(node: ir.Node, bench: Workbench) -> tuple[ir.Value | None, ir.Value |
         return None, bench.valid_keys(nonpad, key)
     if mask is None:
         return None, None
-    batch = query.shape[0] if query.shape is not None else None
-    if (
-        mask.dtype == ir.DataType.BOOL
-        and mask.shape is not None
-        and list(mask.shape[:3]) == [batch, 1, 1]
-    ):
-        return None, bench.key_mask(mask)
+    if mask.dtype == ir.DataType.BOOL and mask.shape is not None and query.shape is not None:
+        of_keys = list(mask.shape[:3]) == [query.shape[0], 1, 1]
+        if of_keys and not mask.shape.is_unknown_dim(0):  # unknown dimensions count as equal
+            return None, bench.key_mask(mask)
     return bench.bias(mask, query.dtype), None

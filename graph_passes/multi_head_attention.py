@@ -64,8 +64,9 @@ def _why_not(node: ir.Node) -> str:
         return "the number of heads or their dimension is not known before it runs"
     if fixed_dim(value, 2) != channels:
         return f"value has {fixed_dim(value, 2)} channels, query {channels}; expected as many"
-    tokens = {v.shape[1] for v in (query, key) if v is not None and v.shape is not None}
-    if attribute(node, "unidirectional", 0) and len(tokens) > 1:
+    tokens = [v.shape[1] for v in (query, key) if v is not None and v.shape is not None]
+    known = not any(isinstance(d, ir.SymbolicDim) and d.value is None for d in tokens)
+    if attribute(node, "unidirectional", 0) and not (known and tokens[0] == tokens[1]):
         return "unidirectional=1 with keys that may be more or fewer than the queries"
     if bias is not None and (bias.const_value is None or bias.shape != (3 * channels,)):
         return f"its bias is no constant ({3 * channels})"

@@ -84,6 +84,8 @@ def _with_residual(norm: Norm, node: ir.Node) -> Norm:
     a, skip = add.inputs
     if a is None or skip is None or a.shape is None or a.shape != skip.shape:
         return norm
+    if a.shape.has_unknown_dim():
+        return norm  # unknown dimensions count as equal
     if a.dtype is None or a.dtype != skip.dtype:
         return norm
     wanted = norm.a.is_graph_output() or any(user is not node for user in norm.a.consumers())

@@ -11,8 +11,9 @@ from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.attention import fuse_attention
-from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.base import DOMAIN, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
+from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
 from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
 from ort_aie_ep.graph_passes.float_weights import WeightForm
@@ -22,7 +23,9 @@ from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
+from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
+from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_casts
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
@@ -42,10 +45,17 @@ def run_passes(
         AieError: a node that should be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
+    labels = {node_label(node) for node in model.graph}
     if fuse:
+        common_passes.IdentityEliminationPass()(model)  # equal tensors are shared through Identity
+        infer_types(model)
+        remove_idle_casts(model)
         fuse_attention(model, report)
         fuse_multi_head_attention(model, report)
         convert_dequantized(model, report, packed)
+        collapse_norms(model)
+        collapse_gelus(model)
+        fuse_decomposed_attention(model, report)
     # After attention, which is recognised among ONNX's own operators.
     convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(
@@ -69,6 +79,8 @@ def run_passes(
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
     common_passes.RemoveUnusedNodesPass()(model)
+    # Nodes that a pass made on the way are no nodes of the model.
+    report.outcomes = {k: v for k, v in report.outcomes.items() if k in labels}
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

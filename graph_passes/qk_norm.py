@@ -79,10 +79,12 @@ def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | 
     source = split.inputs[0] if split else None
     if flat is None or normed is None or norm is None or split is None or source is None:
         return None
+    dim = split.outputs[0].shape[-1] if split.outputs[0].shape is not None else None
     shape = input_at(split, 1)
-    if shape is None or shape.const_value is None or norm.weight.const_value is None:
+    if shape is not None and shape.const_value is not None:
+        dim = int(shape.const_value.numpy()[-1])
+    if not isinstance(dim, int) or norm.weight.const_value is None:
         return None
-    dim = int(shape.const_value.numpy()[-1])
     # Rows of `dim` elements are heads where the last dimension of `source` is made of them.
     channels = attribute(attention, heads, 0) * dim
     if norm.weight.shape != (dim,) or source.shape is None or source.shape[-1] != channels:

@@ -63,13 +63,15 @@ def compile_model(
 ) -> CompileResult:
     """Compiles the model in `source` into the new folder `destination`.
 
-    MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention, and an embedding tied
-    to the lm_head aie.Q4NXGather on the same tensor; with `quantize`, MatMul and Gemm with constant
-    float weights become aie.Q4NXMatMul or aie.GEMM. Names, types and shapes of the graph's inputs
+    MatMulNBits becomes aie.Q4NXMatMul, attention (GroupQueryAttention, or spelled out as optimum
+    exports it) aie.FlowAttention, and an embedding tied to the lm_head aie.Q4NXGather on the same
+    tensor; with `quantize`, MatMul and Gemm with constant float weights become aie.Q4NXMatMul or
+    aie.GEMM. Names, types and shapes of the graph's inputs
     and outputs stay unless asked otherwise; other files of the folder are carried over.
 
     Args:
-        source: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
+        source: an onnxruntime-genai folder, a folder with one .onnx file (as optimum exports), or
+            an .onnx file.
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
         last_logits: give the last position's logits alone, (batch, 1, vocabulary).
@@ -98,7 +100,8 @@ def compile_model(
             + (
                 "is compiled already"
                 if already
-                else "has nothing to compile: no MatMulNBits with 4 bits and no GroupQueryAttention"
+                else "has nothing to compile: no MatMulNBits with 4 bits, no GroupQueryAttention "
+                "and no exported attention with a KV cache"
                 + "".join(f"\n  {o.node}: {o.reason}" for o in outcomes[:5])
             )
         )

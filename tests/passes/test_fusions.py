@@ -374,6 +374,18 @@ def test_an_addition_that_broadcasts_stays_before_the_norm() -> None:
     assert operators(assert_same_results(graph, "y")) == ["Add", "Q4NXMatMul"]
 
 
+def test_an_addition_of_unknown_shapes_stays_before_the_norm() -> None:
+    graph = Graph()
+    graph.widths["total"] = K
+    graph.node("Add", ["x", "r"], "total")
+    graph.projection(graph.node(NORM, ["total", graph.weight("w")], "normed"), "y")
+    model = graph.model("y")
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(["batch", None, K])
+    run_passes(model)
+    assert operators(model) == ["Add", "Q4NXMatMul"]
+
+
 def test_a_weight_that_is_broadcast_keeps_the_norm() -> None:
     graph = Graph()
     graph.initializers["w"] = np.array([1.5], np.float32)

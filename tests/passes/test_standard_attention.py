@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from op_models import FLOAT16, FLOAT32, ONNX_TYPES, open_session, run
+from op_models import FLOAT16, FLOAT32, ONNX_TYPES, ORT_VERSION, open_session, run
 
 from ort_aie_ep.graph_passes import run_passes
 
@@ -20,6 +20,10 @@ Feeds = dict[str, Array]
 INPUTS = ["Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"]
 OUTPUTS = ["Y", "present_key", "present_value", "qk_matmul_output"]
 H, KV, D = 4, 2, 8
+
+pytestmark = pytest.mark.skipif(
+    ORT_VERSION < (1, 31), reason="ONNX Runtime's Attention is compared with as 1.31 has it"
+)
 
 
 def random(*shape: int, seed: int = 0, dtype: npt.DTypeLike = FLOAT32) -> Array:
@@ -63,7 +67,10 @@ def model_of(
     opset: int = 23,
     dims: dict[str, list[int | str]] | None = None,
 ) -> onnx.ModelProto:
-    """A model whose inputs have the heads' dimensions alone, as exports of any length have."""
+    """A model whose inputs have the heads' dimensions alone, as exports of any length have.
+
+    `dims` are those of inputs and outputs that are others.
+    """
     element = ONNX_TYPES[next(iter(inputs.values())).dtype]
 
     def shape(name: str, x: Array) -> list[int | str]:
@@ -86,7 +93,7 @@ def model_of(
         nodes,
         "graph",
         values,
-        [helper.make_tensor_value_info(name, element, None) for name in outputs],
+        [helper.make_tensor_value_info(name, element, (dims or {}).get(name)) for name in outputs],
         constants,
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
@@ -170,6 +177,17 @@ def test_layouts_and_caches(
 def test_presents_without_a_past(split: bool) -> None:
     inputs = feeds(split=split)
     check(attention(inputs, presents=True, is_causal=1), inputs)
+
+
+def test_a_past_whose_present_nobody_wants() -> None:
+    """ONNX Runtime 1.31 refuses it."""
+    inputs = feeds(past=20)
+    model = attention(inputs, presents=False, is_causal=1)
+    changed, outcomes = compiled(model)
+    assert outcomes["/attention"] == "aie.FlowAttention"
+    actual = run(open_session(ir.to_proto(changed).SerializeToString()), inputs)["Y"]
+    (expected,) = ReferenceEvaluator(model).run(["Y"], inputs)
+    assert np.abs(actual - expected).max() <= bound(inputs)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -304,6 +322,7 @@ def layer(
     rotary: str = "",
     normed: bool = False,
     appended: bool = False,
+    repeated: bool = False,
     causal: int = 0,
     **options: Any,
 ) -> tuple[list[onnx.NodeProto], list[str]]:
@@ -343,6 +362,15 @@ def layer(
             nodes.append(helper.make_node("Concat", [past, heads[name]], [present], axis=-2))
             heads[name] = present
             outputs.append(present)
+    for name in ("k", "v") if repeated else ():
+        steps = {
+            "Unsqueeze": (heads[name], "axis 2"),
+            "Expand": (f"{name}.Unsqueeze", "group"),
+            "Reshape": (f"{name}.Expand", "repeated.shape"),
+        }
+        for op_type, inputs in steps.items():
+            nodes.append(helper.make_node(op_type, inputs, [f"{name}.{op_type}"]))
+        heads[name] = f"{name}.Reshape"
     nodes += [
         helper.make_node("Attention", [*heads.values()], ["y"], name="/attention",
                          is_causal=causal),
@@ -368,6 +396,11 @@ def layer_model(
         for name, count in (("q", H), ("k", KV), ("v", KV))
     }
     constants["out.shape"] = np.array([0, 0, H * D])
+    constants |= {
+        "axis 2": np.array([2]),
+        "group": np.array([1, 1, H // KV, 1, 1]),
+        "repeated.shape": np.array([0, H, -1, D]),
+    }
     constants |= {f"{name}.norm": np.linspace(0.5, 1.5, D).astype(np.float32) for name in "qk"}
     if rotary:
         angles = np.arange(50)[:, None] * 10000.0 ** (-np.arange(width // 2) / (width // 2))
@@ -386,6 +419,7 @@ def layer_model(
     dims: dict[str, list[int | str]] = {
         name: ["batch", "tokens", inputs[name].shape[2]] for name in ("q", "k", "v")
     }
+    dims |= {name: ["batch", KV, "total", D] for name in OUTPUTS[1:3]}
     return model_of(nodes, inputs, outputs, initializers=constants, opset=opset, dims=dims), inputs
 
 
@@ -412,6 +446,47 @@ def test_a_cache_that_a_concat_extends(tokens: int, past: int, rotary: str) -> N
     changed, _ = check_layer(model, inputs)
     assert operators(changed) == ["FlowAttention"]
     assert [v.name for v in changed.graph.outputs] == ["out", "present_key", "present_value"]
+
+
+@pytest.mark.parametrize("past", [None, 20])
+@pytest.mark.parametrize("rotary", ["", "rows"])
+def test_key_value_heads_that_are_repeated_for_their_group(past: int | None, rotary: str) -> None:
+    model, inputs = layer_model(past=past, rotary=rotary, repeated=True)
+    changed, _ = check_layer(model, inputs)
+    assert not {"Expand", "Concat", "Transpose"} & set(operators(changed))
+    (node,) = (n for n in changed.graph if n.op_type == "FlowAttention")
+    assert node.attributes["kv_num_heads"].as_int() == KV
+
+
+def test_heads_in_another_order_are_no_repetition() -> None:
+    """As np.tile has them: query head h takes key-value head h % KV."""
+    model, inputs = layer_model(repeated=True)
+    for tensor in model.graph.initializer:
+        if tensor.name == "axis 2":
+            tensor.CopyFrom(helper.make_tensor("axis 2", onnx.TensorProto.INT64, [1], [1]))
+        if tensor.name == "group":
+            sizes = [1, H // KV, 1, 1, 1]
+            tensor.CopyFrom(helper.make_tensor("group", onnx.TensorProto.INT64, [5], sizes))
+    changed, _ = check_layer(model, inputs)
+    assert operators(changed).count("Expand") == 2
+
+
+def test_angles_that_are_computed_twice_are_one() -> None:
+    model, inputs = layer_model(rotary="rows")
+    for node in model.graph.node:
+        if node.name == "/k.rotary":
+            node.input[1:3] = ["k.cos", "k.sin"]
+        elif node.name == "/q.rotary":
+            node.input[1:3] = ["q.cos", "q.sin"]
+    first = [
+        helper.make_node("Neg", [angle], [f"{name}.{angle}"])
+        for name in "qk" for angle in ("cos", "sin")
+    ]  # fmt: skip
+    nodes = [*first, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    _, outcomes = check_layer(model, inputs)
+    assert outcomes["/k.rotary"] == "aie.FlowAttention"
 
 
 def test_with_causality_an_extended_cache_is_keys_like_others() -> None:
