@@ -9,7 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.model_shapes import Shape
-from ort_aie_ep.synth.weights import BLOCK, Weight, code_rows, normal_rows, rotary_rows, scale_rows
+from ort_aie_ep.synth.weights import (
+    BLOCK,
+    Weight,
+    code_rows,
+    normal_rows,
+    rotary_frequencies,
+    rotary_rows,
+    scale_rows,
+)
 
 __all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
 
@@ -99,13 +107,14 @@ class Graph:
     def rotary(self, suffix: str, theta: float) -> tuple[ir.Value, ir.Value]:
         """cos_cache and sin_cache, (context, rotary/2) float32."""
         width = self.shape.rotary or self.shape.head_dim
+        frequencies = rotary_frequencies(width, theta)
         cos, sin = (
             self.weight(
                 Weight(
                     f"{name}_cache{suffix}",
                     ir.DataType.FLOAT,
                     (self.shape.context, width // 2),
-                    rotary_rows(function, width, theta),
+                    rotary_rows(function, frequencies),
                 )
             )
             for name, function in (("cos", np.cos), ("sin", np.sin))
@@ -149,7 +158,8 @@ class Graph:
         `output` names the result when it is an output of the model.
         """
         basename = path.removeprefix("/").replace("/", ".")
-        biased = self.shape.family == "phi"
+        family = self.shape.family
+        biased = family == "phi" or (family == "qwen2" and path.endswith("/qkv_proj"))
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
         if self.int4:
