@@ -25,7 +25,7 @@ from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
-from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_casts
+from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
@@ -47,9 +47,8 @@ def run_passes(
     report, packed = Report(), PackedWeights()
     labels = {node_label(node) for node in model.graph}
     if fuse:
-        common_passes.IdentityEliminationPass()(model)  # equal tensors are shared through Identity
         infer_types(model)
-        remove_idle_casts(model)
+        remove_idle_nodes(model)
         fuse_attention(model, report)
         fuse_multi_head_attention(model, report)
         convert_dequantized(model, report, packed)
