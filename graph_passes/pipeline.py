@@ -19,6 +19,7 @@ from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
 from ort_aie_ep.graph_passes.float_weights import WeightForm
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
+from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
@@ -55,6 +56,7 @@ def run_passes(
         collapse_norms(model)
         collapse_gelus(model)
         fuse_decomposed_attention(model, report)
+        spread_hidden_shapes(model)
     # After attention, which is recognised among ONNX's own operators.
     convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(
