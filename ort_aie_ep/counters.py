@@ -14,7 +14,8 @@ class NpuCounters:
     """Sums over all sessions of the process, those that are closed included.
 
     Attributes:
-        runs: dispatches.
+        runs: instruction streams executed.
+        submissions: of one or of a list of them, each with a wait.
         bytes_to: bytes copied or flushed to the device.
         bytes_from: and back.
         streams_kept: instruction streams that were used again, as they were or patched.
@@ -32,6 +33,7 @@ class NpuCounters:
     """
 
     runs: int = 0
+    submissions: int = 0
     bytes_to: int = 0
     bytes_from: int = 0
     streams_kept: int = 0

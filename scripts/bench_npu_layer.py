@@ -54,10 +54,12 @@ class Layer:
         self.capacity = -(-self.context // keys) * keys
         rope = {
             "tokens": 1, "head_dim": s.head_dim, "rotary_dim": s.head_dim, "interleaved": 0,
-            "norm": 0, "eps_bits": 0, "position": self.context - 1,
+            "norm": 0, "eps_bits": 0,
         }  # fmt: skip
         tables = {"weight": (2, 0), "table": (2, 2 * s.hidden)}
-        cached = {"kv_heads": s.kv_heads, "capacity": self.capacity}
+        cached = {
+            "kv_heads": s.kv_heads, "position": self.context - 1, "capacity": self.capacity,
+        }  # fmt: skip
         wide = s.queries + 2 * s.keys
         self._norm("input norm", "x", "normed")
         self._matvec("q, k, v", wide, s.hidden, "normed", "qkv")
@@ -116,7 +118,7 @@ class Layer:
         cache = 2 * self.shape.keys * self.capacity
         sizes = {
             "activations": self.activations, "weights": self.weights,
-            "constants": 2 * self.shape.hidden + 512 * self.context, "k": cache, "v": cache,
+            "constants": 2 * self.shape.hidden + 512, "k": cache, "v": cache,
         }  # fmt: skip
         return [
             (n, (rng.standard_normal(b // 2) * 0.02).astype(ml_dtypes.bfloat16).view(np.uint8))

@@ -106,9 +106,9 @@ def _add_rms_norm(design: Design) -> None:
 def _add_rope(design: Design) -> None:
     """y = x with each head normalised (if `norm`) and rotated by its token's position.
 
-    x and y are (tokens, heads, head_dim) bf16, token 0 standing at `position`; weight (head_dim),
-    without bytes if `norm` is 0; table (positions, 256) bf16: rotary_dim/2 cosines, then
-    rotary_dim/2 sines. `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; what
+    x and y are (tokens, heads, head_dim) bf16; weight (head_dim), without bytes if `norm` is 0;
+    table (tokens, 256) bf16: rotary_dim/2 cosines of the token's position, then rotary_dim/2 sines.
+    `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; what
     is beyond it is copied. A token has at least 256 elements, or 64 or 128.
     """
     s = _rope_sequence(design, "rope", "heads")
@@ -128,19 +128,20 @@ def _add_rope(design: Design) -> None:
 def _add_append(design: Design) -> None:
     """Keys (or values, with `rotary_dim` 0) of new tokens go into the cache.
 
-    x, weight, table and the parameters are those of `rope`; cache is (kv_heads, capacity/8,
+    x, weight, table and the first parameters are those of `rope`; cache is (kv_heads, capacity/8,
     head_dim/8, 8 keys, 8 dimensions) bf16, and the tokens become its keys `position`, ... A token
     has a multiple of 256 elements, or 64 or 128.
 
     Eight tokens are a transfer; where a head of the cache has more than 4 MB, which no stride of a
     shim's descriptor spans, each token and head is one.
     """
-    s = _rope_sequence(design, "append", "kv_heads", "capacity")
+    s = _rope_sequence(design, "append", "kv_heads", "position", "capacity")
     heads, tokens, head_dim = s.symbols()[:3]
     position, capacity = s.symbols()[7:]
     head_bytes = capacity * head_dim * 2
     cache = s.argument("cache", "inout", heads * head_bytes)
     _require_rope(s)
+    s.require(at_most(0, position), "position={position} must not be negative")
     s.require(equal(capacity % 8, 0), "capacity={capacity} must be a multiple of 8 keys")
     s.require(
         at_most(position + tokens, capacity), "capacity={capacity} has no room for the new keys"
@@ -200,17 +201,17 @@ def _rope_sequence(design: Design, name: str, heads_name: str, *more: str) -> Se
     """The parameters and inputs that `rope` and `append` share."""
     s = design.sequence(
         name, heads_name, "tokens", "head_dim", "rotary_dim", "interleaved", "norm", "eps_bits",
-        "position", *more,
+        *more,
     )  # fmt: skip
-    heads, tokens, head_dim, _, _, norm, _, position = s.symbols()[:8]
+    heads, tokens, head_dim, _, _, norm = s.symbols()[:6]
     s.argument("x", "in", tokens * heads * head_dim * 2)
     s.argument("weight", "in", norm * head_dim * 2)
-    s.argument("table", "in", (position + tokens) * (2 * OBJECT))
+    s.argument("table", "in", tokens * (2 * OBJECT))
     return s
 
 
 def _require_rope(s: Sequence) -> None:
-    heads, tokens, head_dim, rotary_dim, interleaved, norm, _, position = s.symbols()[:8]
+    heads, tokens, head_dim, rotary_dim, interleaved, norm = s.symbols()[:6]
     name = s.parameters[0]
     s.require(
         equal(head_dim, 64) + equal(head_dim, 128) + equal(head_dim, 256),
@@ -226,7 +227,6 @@ def _require_rope(s: Sequence) -> None:
         at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
         "rotary_dim={rotary_dim} must be a multiple of 32, and at most head_dim={head_dim}",
     )
-    s.require(at_most(0, position), "position={position} must not be negative")
     s.require(
         equal(interleaved, 0) + equal(interleaved, 1), "interleaved={interleaved} must be 0 or 1"
     )
@@ -234,11 +234,11 @@ def _require_rope(s: Sequence) -> None:
 
 
 def _start_rope(s: Sequence) -> None:
-    heads, tokens, head_dim, rotary_dim, interleaved, norm, eps, position = s.symbols()[:8]
+    heads, tokens, head_dim, rotary_dim, interleaved, norm, eps = s.symbols()[:7]
     pieces = ceil_div(heads * head_dim, OBJECT)
     with s.when(norm):
         s.transfer("rope_t", "weight", offset=0, run=head_dim * 2, outer=[(OBJECT // head_dim, 0)])
-    s.transfer("rope_t", "table", offset=position * (2 * OBJECT), run=tokens * (2 * OBJECT))
+    s.transfer("rope_t", "table", offset=0, run=tokens * (2 * OBJECT))
     s.start(
         "rope", tokens, norm, norm * pieces, (1 - norm) * pieces, head_dim, rotary_dim,
         interleaved, eps,

@@ -86,8 +86,8 @@ class Interpreter {
       Require(found != invocation.arguments.end(), "has no buffer for the argument \"",
               argument.name, "\", expected ", Names(expected, &Argument::name));
       const BufferView view = found->second;
-      Require(view.argument >= 0 && view.argument <= kMaxArgument, "argument \"", argument.name,
-              "\" is run argument ", view.argument, ", expected 0 to ", kMaxArgument);
+      Require(view.argument >= 0, "argument \"", argument.name, "\" lies in buffer ", view.argument,
+              " of the plan, expected 0 or above");
       Require(view.offset >= 0 && view.offset % 4 == 0, "argument \"", argument.name,
               "\" starts at byte ", view.offset,
               " of its buffer, expected a multiple of 4 that is not negative");

@@ -11,7 +11,7 @@
 
 namespace ort_aie::npu {
 
-// Where an argument of a sequence lies: in which buffer of the run, from which byte.
+// Where an argument of a sequence lies: in which buffer of the plan, from which byte.
 struct BufferView {
   int argument;
   int64_t offset;

@@ -46,6 +46,7 @@ std::vector<WordRange> Patch(Stream& kept, Stream fresh) {
     }
     to.predicted_seconds = from.predicted_seconds;
     to.sources = std::move(from.sources);
+    to.buffers = std::move(from.buffers);
   }
   return changed;
 }

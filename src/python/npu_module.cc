@@ -69,6 +69,7 @@ py::list Runs(const Manifest& manifest, const Plan& plan, const Stream& stream) 
     entry["variable"] = Words(run.variable);
     entry["predicted_seconds"] = run.predicted_seconds;
     entry["sources"] = sources;
+    entry["buffers"] = run.buffers;
     runs.append(entry);
   }
   return runs;

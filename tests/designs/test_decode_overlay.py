@@ -104,10 +104,10 @@ class Layer:
     def _write(self) -> None:
         rope = {
             "tokens": 1, "head_dim": HEAD_DIM, "rotary_dim": HEAD_DIM, "interleaved": 0, "norm": 0,
-            "eps_bits": 0, "position": POSITION,
+            "eps_bits": 0,
         }  # fmt: skip
-        tables = {"weight": (2, 0), "table": (2, 2 * 3 * HIDDEN)}
-        cached = {"kv_heads": KV_HEADS, "capacity": CAPACITY}
+        tables = {"weight": (2, 0), "table": (2, 2 * (3 * HIDDEN + 256 * POSITION))}
+        cached = {"kv_heads": KV_HEADS, "position": POSITION, "capacity": CAPACITY}
         first_k, first_v = HEADS * HEAD_DIM, (HEADS + KV_HEADS) * HEAD_DIM
         self._norm(0, "x", "normed")
         self._matvec("qkv", "normed", "qkv")

@@ -66,13 +66,13 @@ def rope_buffers(
 ) -> tuple[dict[str, np.ndarray], Doubles, Doubles]:
     """The inputs, x as the rotation sees it, and the rows of the table for the tokens."""
     x, weight = normal(4, tokens, heads, head_dim), normal(5, head_dim)
-    table = references.rotation_table(position + tokens, rotary_dim)
+    table = references.rotation_table(position + tokens, rotary_dim)[position:]
     buffers = {
         "x": x.astype(BF16),
         "weight": weight[: head_dim * norm].astype(BF16),
         "table": table.astype(BF16),
     }
-    return buffers, normalised(x, weight, head_dim, EPS) if norm else x, table[position:]
+    return buffers, normalised(x, weight, head_dim, EPS) if norm else x, table
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_rope(
         "rope",
         {
             "heads": heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": rotary_dim,
-            "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS), "position": position,
+            "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS),
         },
         buffers,
     )  # fmt: skip
@@ -207,6 +207,7 @@ def test_any_tokens_anywhere_in_the_cache(
         ("rope", {"rotary_dim": 20}, "rotary_dim=20 must be a multiple of 32"),
         ("append", {"kv_heads": 9}, "kv_heads=9 x head_dim=64 must be a multiple of 256"),
         ("append", {"position": 64}, "capacity=64 has no room"),
+        ("append", {"position": -1}, "position=-1 must not be negative"),
     ],
 )
 def test_shapes_that_they_cannot_take_are_refused(

@@ -60,7 +60,7 @@ def test_errors_in_loops_say_in_which_round() -> None:
         ({"parameters": {"rounds": 1, "cycles": 1, "m": 2}}, 'has no parameter "m"'),
         ({"arguments": {"x": (0, 0)}}, 'no buffer for the argument "y"'),
         ({"arguments": {"x": (0, 0), "y": (1, 0), "z": (2, 0)}}, 'has no argument "z"'),
-        ({"arguments": {"x": (32, 0), "y": (1, 0)}}, '"x" is run argument 32, expected 0 to 31'),
+        ({"arguments": {"x": (-1, 0), "y": (1, 0)}}, '"x" lies in buffer -1 of the plan'),
         ({"arguments": {"x": (0, 2), "y": (1, 0)}}, '"x" starts at byte 2'),
         ({"arguments": {"x": (0, -4), "y": (1, 0)}}, '"x" starts at byte -4'),
         ({"buffers": {}}, 'an invocation has no "buffers"'),

@@ -40,6 +40,7 @@ def test_patched_streams_equal_fresh_ones(walk: list[tuple[int, int, int, int]])
             np.testing.assert_array_equal(a["words"], b["words"])
             assert a["predicted_seconds"] == b["predicted_seconds"]
             assert a["sources"] == b["sources"]
+            assert a["buffers"] == b["buffers"]
         words = [run["words"] for run in fresh]
         if found["outcome"] == "encoded":
             assert found["id"] not in kept
@@ -85,6 +86,15 @@ def test_only_lengths_addresses_and_parameters_are_patched() -> None:
     assert get(2, 8, x=(2, 0))["outcome"] == "encoded"
     again = get(2, 8, x=(0, 4))
     assert (again["outcome"], again["id"]) == ("patched", first["id"])
+
+
+def test_other_buffers_of_a_divided_plan_are_the_same_words() -> None:
+    s = layered()
+    cache = _native.NpuStreamCache(json.dumps(manifest(s)))
+    found = [cache.get([call(s, {"n": 2, "k": 8}, x=(x, 0), y=(5, 0))]) for x in (6, 7)]
+    assert [f["runs"][0]["buffers"] for f in found] == [[6, 5], [7, 5]]
+    assert found[1]["id"] == found[0]["id"]
+    assert not found[1]["changed"]
 
 
 def test_the_stream_used_longest_ago_is_dropped() -> None:

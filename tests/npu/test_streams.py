@@ -327,5 +327,39 @@ def test_invocations_of_a_plan_share_a_run() -> None:
     assert {source.split()[0] for source in run["sources"]} == {"[0]", "[1]", "[2]"}
 
 
+def test_a_plan_of_more_buffers_than_a_run_has_is_divided() -> None:
+    s = rounds()
+    text = json.dumps(manifest(s))
+    shape = {"rounds": 2, "cycles": 1000}
+
+    def plan(places: list[int]) -> list[dict[str, Any]]:
+        views = [(place, 256 * i) for i, place in enumerate(places)]
+        return [call(s, shape, x=view, y=view) for view in views]
+
+    # Five buffers are the run's, used or not; with more, each run has those that it touches, in
+    # the order in which it does.
+    (run,) = _native.npu_build(text, plan([4, 2]))
+    assert run["buffers"] == [0, 1, 2, 3, 4]
+    first, second = _native.npu_build(text, plan([8, 0, 1, 8, 2, 3, 4, 0, 5]))
+    assert first["buffers"] == [8, 0, 1, 2, 3]
+    assert second["buffers"] == [4, 0, 5]
+    for run, places in ((first, [0, 1, 2, 0, 3, 4]), (second, [0, 1, 2])):
+        patches = [op for op in decode(run["words"]).operations if isinstance(op, AddressPatch)]
+        assert [op.argument for op in patches[::4]] == places
+    assert [op.plus for op in patches[::4]] == [256 * i for i in (6, 7, 8)]
+    assert {source.split()[0] for source in second["sources"]} == {"[6]", "[7]", "[8]"}
+
+
+def test_a_stretch_of_more_buffers_than_a_run_has_is_refused() -> None:
+    s = sequence_of()
+    names = [f"b{i}" for i in range(6)]
+    for name in names:
+        s.transfer("a0", s.argument(name, "in", 64), offset=0, run=64)
+    s.wait("a0")
+    views = {name: (i, 0) for i, name in enumerate(["x", "y", *names])}
+    with pytest.raises(ValueError, match="touches more than 5 buffers"):
+        _native.npu_build(json.dumps(manifest(s)), [call(s, {}, **views)])
+
+
 def test_a_plan_that_does_nothing_has_no_runs() -> None:
     assert build(rounds(), {"rounds": 0, "cycles": 0}) == []

@@ -179,8 +179,8 @@ def test_published_descriptor_moves_the_same_bytes() -> None:
 
 
 def test_stream_of_one_transfer_word_for_word() -> None:
-    # From the field tables: BD 2 of column 1, argument 6 (so the aperture is folded in) at byte
-    # 0x100 + 0x40, 6 x 8 words with a stride of 32 bytes more, packet 3, burst 3 on generation 4.
+    # From the field tables: BD 2 of column 1, byte 0x100 + 0x40 of the plan's buffer 6, the run's
+    # first, 6 x 8 words with a stride of 32 bytes more, packet 3, burst 3 on generation 4.
     s = sequence_of()
     s.transfer("p3", "x", offset=0x40, run=32, outer=[(6, 64)])
     s.start("left", -1, 7)
@@ -191,7 +191,7 @@ def test_stream_of_one_transfer_word_for_word() -> None:
         *(0x06040100, 0x00000102, 8, 4 * 63),
         *(1, 0, 0x0201D040, 0x30),
         *(48, 0, 1 << 30 | 3 << 19, 8 << 20, 3 << 30 | 6 << 20 | 15, 2 << 24, 0, 1 << 25),
-        *(0x81, 0x30, 0, 0, 0, 0, 0x0201D044, 0, 6, 0, 0x80000140, 0),
+        *(0x81, 0x30, 0, 0, 0, 0, 0x0201D044, 0, 0, 0, 0x140, 0),
         *(3, 0, 0x0201D210, 0, 0xF00, 0xF00, 0x1C),
         *(0, 0, 0x0201D214, 0, 1 << 31 | 2, 0x18),
         *(0, 0, 0x00200400, 0, 0xFFFFFFFF, 0x18),
@@ -200,6 +200,7 @@ def test_stream_of_one_transfer_word_for_word() -> None:
         *(0x80, 0x10, 1 << 16 | 1, 0x00010100),
     ]
     assert run["words"].tolist() == expected
+    assert run["buffers"] == [6]
     assert run["variable"].tolist() == [8, 26, 27, 45, 51]
     assert run["sources"] == ["[0] run body[0]"] * 4 + ["[0] run body[1]"] * 3 + ["[0] run body[2]"]
 

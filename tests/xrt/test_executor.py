@@ -6,11 +6,13 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from cmake_program import Project
 
+import ort_aie_ep
 from ort_aie_ep.npu.device import device
 from ort_aie_ep.npu.device_process import designs_for
 from ort_aie_ep.npu.package import manifest
@@ -38,10 +40,25 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_executor(program: Path, manifests: Path, case: str) -> None:
+def run(program: Path, argument: Path, case: str) -> None:
     done = subprocess.run(
-        [program, manifests, case], capture_output=True, text=True, check=False, timeout=300,
+        [program, argument, case], capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "ORT_AIE_ISA": "portable"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_executor(program: Path, manifests: Path, case: str) -> None:
+    run(program, manifests, case)
+
+
+def test_layer_on_the_modelled_npu(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so")
+    if not library.is_file():
+        pytest.skip("built without XRT's headers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("ORT_AIE_SIM_PYTHON", sys.executable)
+    run(program, library, "a_layer_on_the_modelled_npu")

@@ -285,20 +285,21 @@ def _rms_norm_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Any]:
 
 
 def _heads(p: dict[str, int], count: int) -> tuple[Buffers, Doubles, Doubles]:
-    """Inputs of a rotation, the heads as it sees them, and the table's rows for the tokens."""
+    """Inputs of a rotation, the heads as it sees them, and the table of the tokens."""
     rng, tokens, head_dim = _rng(p), p["tokens"], p["head_dim"]
     x, weight = (
         bf16(rng.standard_normal((tokens, count, head_dim))),
         rng.uniform(0.5, 1.5, head_dim),
     )
     weight = bf16(weight)
-    table = ref.rotation_table(p["position"] + tokens, p["rotary_dim"])
+    position = p.get("position", 1000)
+    table = ref.rotation_table(position + tokens, p["rotary_dim"])[position:]
     buffers: Buffers = {
         "x": x.astype(BF16), "weight": weight[: head_dim * p["norm"]].astype(BF16),
         "table": table.astype(BF16),
     }  # fmt: skip
     seen = ref.normalised(x, weight, head_dim, EPS) if p["norm"] else x
-    return buffers, seen, table[p["position"] :]
+    return buffers, seen, table
 
 
 def _rope(context: _Context, p: dict[str, int]) -> Problem:
@@ -332,15 +333,16 @@ def _append(context: _Context, p: dict[str, int]) -> Problem:
     return Problem("append", p, buffers | {"cache": cache}, judge)
 
 
-def _rope_of(count: str, *shapes: tuple[int, int, int, int, int]) -> Callable[[Device], Any]:
+def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
     def each(device: Device) -> Iterator[dict[str, int]]:
-        for heads, tokens, head_dim, norm, position in shapes:
+        for heads, tokens, head_dim, norm, *positions in shapes:
             values = {
                 count: heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": head_dim,
-                "interleaved": 0, "norm": norm, "eps_bits": bits(EPS), "position": position,
+                "interleaved": 0, "norm": norm, "eps_bits": bits(EPS),
             }  # fmt: skip
-            if count == "kv_heads":
-                values["capacity"] = ((position + tokens) // 64 + 1) * 64  # with old keys behind
+            for position in positions:  # in a cache, with old keys behind
+                capacity = ((position + tokens) // 64 + 1) * 64
+                values |= {"position": position, "capacity": capacity}
             yield values
 
     return each
@@ -404,8 +406,8 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         _rms_norm,
     ),
     ("rope", False): (
-        (_rope_of("heads", (4, 1, 64, 0, 5), (9, 3, 64, 1, 2)),
-         _rope_of("heads", (32, 1, 64, 0, 1000), (32, 128, 64, 0, 0))),
+        (_rope_of("heads", (4, 1, 64, 0), (9, 3, 64, 1)),
+         _rope_of("heads", (32, 1, 64, 0), (32, 128, 64, 0))),
         _rope,
     ),
     ("append", False): (

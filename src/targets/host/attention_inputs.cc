@@ -58,7 +58,24 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
   ForEachToken(step.batch, tokens, threads, write);
 }
 
-// A present that is not the past's buffer starts as a copy; rows after the new ones are zero.
+}  // namespace
+
+void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
+               float* x) {
+  ToFloat(kernels, step.type,
+          Advance(step.query, step.type, token * step.query_stride + head * step.dim), step.dim, x);
+  Transform(step, kernels, x, step.q_norm, token);
+}
+
+void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
+                  const Range& tokens, void* keys, void* values) {
+  const int64_t count = tokens.end - tokens.first;
+  WriteRows(step, kernels, threads, tokens, keys, values,
+            [&](int64_t b, int64_t t, int64_t h) noexcept {
+              return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
+            });
+}
+
 void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
   const int64_t row_bytes = step.dim * static_cast<int64_t>(SizeOf(step.cache_type));
   const auto carry = [&](const void* past, void* present, int64_t head) noexcept {
@@ -77,24 +94,6 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
     carry(step.past_key, step.present_key, head);
     carry(step.past_value, step.present_value, head);
   });
-}
-
-}  // namespace
-
-void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
-               float* x) {
-  ToFloat(kernels, step.type,
-          Advance(step.query, step.type, token * step.query_stride + head * step.dim), step.dim, x);
-  Transform(step, kernels, x, step.q_norm, token);
-}
-
-void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
-                  const Range& tokens, void* keys, void* values) {
-  const int64_t count = tokens.end - tokens.first;
-  WriteRows(step, kernels, threads, tokens, keys, values,
-            [&](int64_t b, int64_t t, int64_t h) noexcept {
-              return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
-            });
 }
 
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {

@@ -14,6 +14,9 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   const Range& tokens, void* keys, void* values);
 
+// The past, and zeros for the rows behind the new ones, in a present that is not the past's buffer.
+void CarryPast(const AttentionStep& step, const ThreadPool& threads);
+
 // The whole present of a cache without a window: the past, unless it is there already, the new
 // rows, zeros behind them. Doing it twice gives the same.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);

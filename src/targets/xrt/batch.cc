@@ -6,7 +6,8 @@
 namespace ort_aie::xrt {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // bytes: no two regions share a cache line
+constexpr int64_t kAlignment = 256;      // bytes: no two regions share a cache line
+constexpr int64_t kAddressMultiple = 4;  // bytes, of what a transfer can start at
 
 }  // namespace
 
@@ -16,14 +17,16 @@ npu::BufferView Batch::Carve(Region region, int64_t elements) {
   return {kFirstRegion + region, offset};
 }
 
-npu::BufferView Batch::Argument(std::shared_ptr<Buffer> buffer, int64_t offset) {
+npu::BufferView Batch::View(std::shared_ptr<Buffer> buffer, int64_t offset) {
   auto found = std::ranges::find(buffers_, buffer);
   if (found == buffers_.end()) found = buffers_.insert(found, std::move(buffer));
   return {1 + static_cast<int>(found - buffers_.begin()), offset};
 }
 
-void Batch::Writes(const void* tensor, size_t bytes, std::optional<npu::BufferView> view) {
-  written_.push_back({static_cast<const uint8_t*>(tensor), bytes, view});
+void Batch::Writes(const void* tensor, int64_t elements, DataType type,
+                   std::optional<npu::BufferView> view) {
+  written_.push_back({static_cast<const uint8_t*>(tensor),
+                      static_cast<size_t>(elements) * SizeOf(type), SizeOf(type), view});
 }
 
 Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
@@ -34,8 +37,14 @@ Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
         written.first >= first + bytes) {
       continue;
     }
-    source.view = first == written.first && bytes == written.bytes ? written.view : std::nullopt;
-    source.later = !source.view;
+    source = {true, std::nullopt};
+    if (!written.view || first < written.first || first + bytes > written.first + written.bytes) {
+      continue;
+    }
+    const auto before = static_cast<size_t>(first - written.first) / written.element_bytes;
+    const npu::BufferView view{written.view->argument,
+                               written.view->offset + static_cast<int64_t>(2 * before)};
+    if (view.offset % kAddressMultiple == 0) source = {false, view};
   }
   return source;
 }
@@ -52,9 +61,9 @@ void Batch::Run() {
   }
   std::memcpy(arena->host(), inputs_.data(), static_cast<size_t>(inputs));
   arena->ToDevice(0, static_cast<size_t>(inputs));
-  std::vector<Buffer*> arguments = {arena.get()};
-  for (const auto& buffer : buffers_) arguments.push_back(buffer.get());
-  engine_.Run(design_, plan_, arguments);
+  std::vector<Buffer*> buffers = {arena.get()};
+  for (const auto& buffer : buffers_) buffers.push_back(buffer.get());
+  engine_.Run(design_, plan_, buffers);
   arena->FromDevice(static_cast<size_t>(inputs), static_cast<size_t>(results));
   const Results completed(arena->host() + inputs);
   for (const auto& action : actions_) action(completed);

@@ -1,4 +1,4 @@
-// Steps of a token that go to the device in one run: their invocations, their activations in one
+// Steps of a token that go to the device together: their invocations, their activations in one
 // buffer, and what the host does with the results.
 #pragma once
 
@@ -14,13 +14,11 @@
 
 namespace ort_aie::xrt {
 
-inline constexpr size_t kMaxArguments = 5;  // of a run
-
 class Batch {
  public:
   Batch(Engine& engine, const char* design) : engine_(engine), design_(design) {}
 
-  // --- memory of the run ---
+  // --- memory of the plan ---
 
   // `elements` bfloat16, zeros but for what fill(uint16_t*) writes.
   template <typename F>
@@ -33,27 +31,26 @@ class Batch {
   // Of `elements` bfloat16: what the host reads after the run, and what it does not.
   npu::BufferView Result(int64_t elements) { return Carve(kResults, elements); }
   npu::BufferView Scratch(int64_t elements) { return Carve(kScratch, elements); }
-  // Whether `more` buffers that the run does not have yet can be arguments of it.
-  bool HasRoom(size_t more) const { return 1 + buffers_.size() + more <= kMaxArguments; }
-  npu::BufferView Argument(std::shared_ptr<Buffer> buffer, int64_t offset);
+  bool IsResult(npu::BufferView view) const { return view.argument == kFirstRegion + kResults; }
+  // In a buffer of somebody else's.
+  npu::BufferView View(std::shared_ptr<Buffer> buffer, int64_t offset);
 
   void Invoke(npu::Invocation invocation) { plan_.push_back(std::move(invocation)); }
 
   // --- the model's tensors ---
 
-  // Bytes of a tensor of the model that this batch will write: its elements as bfloat16 on the
-  // device, if they are there in one piece.
-  void Writes(const void* tensor, size_t bytes, std::optional<npu::BufferView> view);
-  // Where to read a tensor from.
+  // Elements of a tensor of the model that this batch will write; on the device they are bfloat16,
+  // if they are there in one piece.
+  void Writes(const void* tensor, int64_t elements, DataType type,
+              std::optional<npu::BufferView> view);
+  // Where to read a tensor, or a part of one, from.
   struct Source {
     bool later = false;                   // from the host, after this batch
     std::optional<npu::BufferView> view;  // from the device; else from the host, now
+    bool on_host() const { return !later && !view; }
   };
   Source Find(const void* tensor, size_t bytes) const;
-  bool OnHost(const void* tensor, size_t bytes) const {
-    const Source source = Find(tensor, bytes);
-    return !source.later && !source.view;
-  }
+  bool OnHost(const void* tensor, size_t bytes) const { return Find(tensor, bytes).on_host(); }
 
   // --- the run ---
 
@@ -72,8 +69,8 @@ class Batch {
   void Run();
 
  private:
-  // Regions of the run's first argument; until they have a place, views name them by negative
-  // arguments.
+  // Regions of the plan's first buffer; until they have a place, views name them by negative
+  // numbers.
   enum Region { kInputs, kResults, kScratch, kRegions };
   static constexpr int kFirstRegion = -kRegions;
 
@@ -81,7 +78,7 @@ class Batch {
 
   struct Written {
     const uint8_t* first;
-    size_t bytes;
+    size_t bytes, element_bytes;
     std::optional<npu::BufferView> view;
   };
 
@@ -90,7 +87,7 @@ class Batch {
   npu::Plan plan_;
   std::vector<uint16_t> inputs_;
   int64_t sizes_[kRegions] = {};
-  std::vector<std::shared_ptr<Buffer>> buffers_;  // arguments 1, ...
+  std::vector<std::shared_ptr<Buffer>> buffers_;  // of the plan, from the second on
   std::vector<Written> written_;
   std::vector<std::function<void(const Results&)>> actions_;
 };

@@ -32,6 +32,7 @@ Tally& Tally::OfProcess() {
 Counters Tally::Read() const {
   Counters counters;
   counters.runs = runs;
+  counters.submissions = submissions;
   counters.bytes_to = bytes_to;
   counters.bytes_from = bytes_from;
   counters.streams_kept = streams_kept;
@@ -131,12 +132,14 @@ BufferPool::Piece BufferPool::NewPiece(size_t bytes) {
   } catch (const DeviceError& error) {
     if (error.fault() != Fault::kAllocation) throw;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    idle_.clear();
-    idle_bytes_ = 0;
-  }
+  DropIdle();
   return make();
+}
+
+void BufferPool::DropIdle() {
+  const std::lock_guard lock(mutex_);
+  idle_.clear();
+  idle_bytes_ = 0;
 }
 
 std::shared_ptr<Buffer> BufferPool::Allocate(size_t bytes) {

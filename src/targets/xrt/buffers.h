@@ -19,8 +19,8 @@ namespace ort_aie::xrt {
 
 // Counters that several threads write.
 struct Tally {
-  std::atomic<int64_t> runs = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0, streams_built = 0,
-                       buffers = 0, buffer_bytes = 0;
+  std::atomic<int64_t> runs = 0, submissions = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0,
+                       streams_built = 0, buffers = 0, buffer_bytes = 0;
 
   // Of all devices that this process has had.
   static Tally& OfProcess();
@@ -60,6 +60,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   // A buffer that nobody uses any more, or a new one.
   std::shared_ptr<Buffer> Allocate(size_t bytes);
+
+  void DropIdle();
 
   // See Device::Pin. The same memory is pinned once.
   std::shared_ptr<Buffer> Pin(const void* data, size_t bytes);

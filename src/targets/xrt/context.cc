@@ -99,16 +99,15 @@ Context::Context(::xrt::device device, const Package& package)
   });
 }
 
-void Context::Run(const npu::Plan& plan, std::span<Buffer* const> arguments) {
-  Require(arguments.size() <= kMaxArguments, "a run has at most ", kMaxArguments,
-          " buffer arguments, got ", arguments.size());
+void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
   const npu::StreamCache::Lookup lookup = streams_.Get(plan);
   Kept& kept = Keep(lookup);
-  for (Dispatch& dispatch : kept.dispatches) {
+  for (size_t i = 0; i < kept.dispatches.size(); ++i) {
     Ask(Fault::kRunError, "setting the arguments of a run", [&] {
       int index = kFirstBuffer;
-      for (Buffer* argument : arguments) {
-        dispatch.run.set_arg(index++, static_cast<XrtBuffer*>(argument)->bo());
+      for (const int buffer : lookup.stream.runs[i].buffers) {
+        const auto* argument = static_cast<XrtBuffer*>(buffers[static_cast<size_t>(buffer)]);
+        kept.dispatches[i].run.set_arg(index++, argument->bo());
       }
     });
   }
@@ -193,6 +192,7 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
 
 void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan) {
   ++Tally::OfProcess().runs;
+  ++Tally::OfProcess().submissions;
   {
     const Span span("dispatch", plan.front().sequence);
     Ask(Fault::kRunError, "starting a run", [&] { dispatch.run.start(); });
@@ -215,6 +215,7 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
                       const npu::Plan& plan) {
   const auto count = static_cast<int64_t>(chain.end - chain.begin);
   Tally::OfProcess().runs += count;
+  ++Tally::OfProcess().submissions;
   const auto run_of = [&](const ::xrt::run& failed) -> const npu::Run& {
     size_t i = chain.begin;
     while (i + 1 < chain.end && kept.dispatches[i].run.get_handle() != failed.get_handle()) {

@@ -18,9 +18,6 @@
 
 namespace ort_aie::xrt {
 
-// mlir-aie's kernels have as many buffer arguments, from the fourth argument on.
-inline constexpr size_t kMaxArguments = 5;
-
 // Not for several threads at once.
 class Context {
  public:
@@ -30,9 +27,9 @@ class Context {
   // The bank of the kernel's buffer arguments.
   ::xrt::memory_group group() const { return group_; }
 
-  // Executes a plan and waits for its end. Throws DeviceError; then the context is of no use any
-  // more. Throws Error for a plan that the design cannot do.
-  void Run(const npu::Plan& plan, std::span<Buffer* const> arguments);
+  // Executes a plan on its buffers and waits for its end. Throws DeviceError; then the context is
+  // of no use any more. Throws Error for a plan that the design cannot do.
+  void Run(const npu::Plan& plan, std::span<Buffer* const> buffers);
 
  private:
   struct Dispatch {

@@ -48,7 +48,8 @@ class Buffer {
 
 // What a process has asked of the device since it opened it.
 struct Counters {
-  int64_t runs = 0;          // dispatches
+  int64_t runs = 0;          // instruction streams executed
+  int64_t submissions = 0;   // of one or a list of them, each with a wait
   int64_t bytes_to = 0;      // copied or flushed to the device
   int64_t bytes_from = 0;    // and back
   int64_t streams_kept = 0;  // instruction streams reused or patched
@@ -76,13 +77,14 @@ class Device {
   // device.
   virtual std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) = 0;
 
-  // Executes `plan` on the overlay of `design` and waits for its end. Argument i of the plan's
-  // views is `arguments[i]`, at most five. Throws DeviceError; then the contents of the arguments
-  // on the device are unknown.
+  // Executes `plan` on the overlay of `design` and waits for its end. Buffer i of the plan's views
+  // is `buffers[i]`, any number of different ones. The runs that this takes are submitted together,
+  // up to 24, where the device has lists of runs. Throws DeviceError; then what the buffers hold on
+  // the device is unknown.
   virtual void Run(std::string_view design, const npu::Plan& plan,
-                   std::span<Buffer* const> arguments) = 0;
+                   std::span<Buffer* const> buffers) = 0;
 
-  // Gives up all contexts, so that the next Run makes fresh ones.
+  // Gives up all contexts, so that the next Run makes fresh ones, and memory that nobody uses.
   virtual void Reset() = 0;
 
   virtual Counters counters() const = 0;

@@ -30,10 +30,18 @@ void Engine::Renew(uint64_t generation) {
 
 void Engine::Forget() { generation_ = NextGeneration(); }
 
-void Engine::Run(std::string_view design, const npu::Plan& plan,
-                 std::span<Buffer* const> arguments) {
+void Engine::GiveUp() {
+  Forget();
+  {
+    const std::lock_guard lock(scratch_mutex_);
+    for (auto& buffer : scratch_) buffer.reset();
+  }
+  device_->Reset();
+}
+
+void Engine::Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers) {
   const Timed timed(*this, "run");
-  device_->Run(design, plan, arguments);
+  device_->Run(design, plan, buffers);
 }
 
 Engine::Scratch Engine::TakeScratch(size_t bytes, bool both) {

@@ -32,8 +32,10 @@ class Engine {
   void Renew(uint64_t generation);
   // Of what a fault left, nothing is used again.
   void Forget();
+  // As Forget, and gives up contexts and memory, for there will be no next time.
+  void GiveUp();
 
-  void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> arguments);
+  void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers);
 
   template <typename F>
   void Count(const F& f) {

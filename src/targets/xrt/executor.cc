@@ -61,13 +61,14 @@ class Executor final : public XrtTarget {
       }
       engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
       if (in_use_.exchange(false)) {
+        engine_.GiveUp();
         Report(error.what(), "a fresh context did not help; going on on this CPU");
       }
       return first;
     }
   }
 
-  // Up to `most` steps in one run; a single one may take several, or the host.
+  // Up to `most` steps in one submission; a single one may take several, or the host.
   size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
     const std::string reason = WhyNot(plan[first]);
     if (!reason.empty()) return OnHost(plan, first, reason, threads);
@@ -100,12 +101,28 @@ class Executor final : public XrtTarget {
   size_t OnHost(const Plan& plan, size_t first, const std::string& reason,
                 const ThreadPool& threads) const {
     Plan step = {plan[first]};
-    // A model must not become less exact because its device is gone.
-    auto* projection = std::get_if<MatMulStep>(&step[0]);
-    if (projection != nullptr && !in_use_) projection->numerics = Numerics::kBf16;
+    if (!in_use_) {
+      Release(plan[first]);
+      // A model must not become less exact because its device is gone.
+      auto* projection = std::get_if<MatMulStep>(&step[0]);
+      if (projection != nullptr) projection->numerics = Numerics::kBf16;
+    }
     HostTarget().Execute(step, threads);
     engine_.Count([&](ExecutorCounters& counters) { ++counters.host_steps[reason]; });
     return first + 1;
+  }
+
+  // What an op has kept on a device that was given up.
+  static void Release(const Step& step) {
+    std::visit(
+        [](const auto& s) {
+          if constexpr (requires { s.kept; }) {
+            if (s.kept == nullptr) return;
+            const std::lock_guard lock(s.kept->mutex);
+            s.kept->object = nullptr;
+          }
+        },
+        step);
   }
 
   std::string WhyNot(const Step& step) const {
@@ -136,7 +153,7 @@ class Executor final : public XrtTarget {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       return AppendProjection(engine_, batch, design, *projection);
     }
-    return AppendAttention(engine_, batch, std::get<AttentionStep>(step), threads);
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), threads);
   }
 
   void Prompt(const Step& step, const ThreadPool& threads) const {

@@ -122,7 +122,8 @@ void KvCopy::Convert(const AttentionStep& step, bool values, int64_t head, int64
   }
 }
 
-void KvCopy::Update(const AttentionStep& step, const ThreadPool& threads) {
+void KvCopy::Update(const AttentionStep& step, std::span<const int64_t> rows,
+                    const ThreadPool& threads) {
   Grow(step);
   const Timed timed(engine_, "send cache");
   present_ = step.present_key;
@@ -130,23 +131,34 @@ void KvCopy::Update(const AttentionStep& step, const ThreadPool& threads) {
   const int64_t heads = batch_ * kv_heads_;
   threads.ParallelFor(2 * heads, [&](int64_t i) noexcept {
     const auto b = static_cast<size_t>(i % heads / kv_heads_);
-    Convert(step, i >= heads, i % heads, from(b), step.total_length[b]);
+    if (from(b) < rows[b]) Convert(step, i >= heads, i % heads, from(b), rows[b]);
   });
   int64_t kept = 0, sent = 0;
   for (int64_t i = 0; i < 2 * heads; ++i) {
     const auto b = static_cast<size_t>(i % heads / kv_heads_);
-    const int64_t first = from(b) / kEight * kEight, end = RoundUp(step.total_length[b], kEight);
+    kept += from(b);
+    if (from(b) == rows[b]) continue;
+    sent += rows[b] - from(b);
+    const int64_t first = from(b) / kEight * kEight, end = RoundUp(rows[b], kEight);
     const int64_t start = (i >= heads ? ValueOffset(0) : KeyOffset(0)) + i % heads * HeadBytes();
     buffer_->ToDevice(static_cast<size_t>(start + first * padded_ * 2),
                       static_cast<size_t>((end - first) * padded_ * 2));
-    kept += from(b);
-    sent += step.total_length[b] - from(b);
   }
-  rows_ = step.total_length;
+  rows_.assign(rows.begin(), rows.end());
   engine_.Count([&](ExecutorCounters& counters) {
     counters.cache_rows_kept += kept;
     counters.cache_rows_sent += sent;
   });
+}
+
+void KvCopy::Appended(const AttentionStep& step) {
+  for (int64_t head = 0; head < batch_ * kv_heads_; ++head) {
+    const auto b = static_cast<size_t>(head / kv_heads_);
+    for (const bool values : {false, true}) {
+      Convert(step, values, head, step.past_length[b], step.total_length[b]);
+    }
+  }
+  rows_ = step.total_length;
 }
 
 std::unique_ptr<KvCopy> KvCopies::Choose(const AttentionStep& step, const ThreadPool& threads) {
@@ -183,7 +195,7 @@ std::unique_ptr<KvCopy> KvCopies::Choose(const AttentionStep& step, const Thread
 }
 
 std::unique_ptr<KvCopy> KvCopies::Take(Engine& engine, const AttentionStep& step,
-                                       const ThreadPool& threads) {
+                                       std::span<const int64_t> rows, const ThreadPool& threads) {
   std::unique_ptr<KvCopy> copy;
   {
     const std::lock_guard lock(mutex_);
@@ -194,7 +206,7 @@ std::unique_ptr<KvCopy> KvCopies::Take(Engine& engine, const AttentionStep& step
     copy = Choose(step, threads);
   }
   if (copy == nullptr) copy = std::make_unique<KvCopy>(engine, step);
-  copy->Update(step, threads);
+  copy->Update(step, rows, threads);
   return copy;
 }
 

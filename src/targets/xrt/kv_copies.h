@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "targets/xrt/engine.h"
@@ -13,8 +14,9 @@
 namespace ort_aie::xrt {
 
 // Layout on the device: keys, then values, [batch][kv_heads][capacity/8][padded dim/8][8 keys]
-// [8 dimensions] bfloat16, with zeros beyond dim. Behind the valid rows are older ones or zeros,
-// up to a multiple of eight keys always zeros.
+// [8 dimensions] bfloat16, with zeros beyond dim. Behind the valid rows are older ones or zeros;
+// behind those that the host sent always zeros up to a multiple of eight keys, because a prompt's
+// blocks of bfp16 share an exponent.
 class KvCopy {
  public:
   KvCopy(Engine& engine, const AttentionStep& step);
@@ -29,9 +31,11 @@ class KvCopy {
   uint64_t generation() const { return generation_; }
   void Forget() { rows_.assign(rows_.size(), 0); }
 
-  // Makes it hold the step's present: keeps the rows of the past that it has and sends the others.
-  // If it throws, the copy is of no use any more.
-  void Update(const AttentionStep& step, const ThreadPool& threads);
+  // Makes it hold `rows` of the step's present, by batch row, with room for all: keeps the rows of
+  // the past that it has and sends the others. If it throws, the copy is of no use any more.
+  void Update(const AttentionStep& step, std::span<const int64_t> rows, const ThreadPool& threads);
+  // The device has the step's new rows, and they are equal to the present's.
+  void Appended(const AttentionStep& step);
 
   const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
   int64_t capacity() const { return capacity_; }
@@ -63,10 +67,10 @@ class KvCopies {
  public:
   static constexpr size_t kMost = 4;
 
-  // A copy that holds the step's present, for the caller alone until it is put back. One that is
-  // not put back is forgotten.
+  // A copy that holds `rows` of the step's present, by batch row, and has room for all. It is for
+  // the caller alone until it is put back; one that is not put back is forgotten.
   std::unique_ptr<KvCopy> Take(Engine& engine, const AttentionStep& step,
-                               const ThreadPool& threads);
+                               std::span<const int64_t> rows, const ThreadPool& threads);
   void PutBack(Engine& engine, std::unique_ptr<KvCopy> copy);
 
  private:

@@ -176,6 +176,7 @@ std::string CountersText() {
   }
   const Counters device = CountersOfProcess();
   return Json{{"runs", device.runs},
+              {"submissions", device.submissions},
               {"bytes_to", device.bytes_to},
               {"bytes_from", device.bytes_from},
               {"streams_kept", device.streams_kept},

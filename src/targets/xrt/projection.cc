@@ -153,11 +153,9 @@ const char* ProjectionDesign(Engine& engine) {
 
 bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = step.up_weights != nullptr;
-  const size_t y_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
   RowInput input(engine, batch, vectors, step);
-  if (!input.Ready() || !batch.OnHost(step.bias, y_bytes) || !batch.HasRoom(gated ? 2 : 1)) {
-    return false;
-  }
+  const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
+  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
   const PinnedWeights pinned = Pin(engine, step);
   const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
   const npu::BufferView x = input.Make();
@@ -170,7 +168,7 @@ bool AppendProjection(Engine& engine, Batch& batch, const char* design, const Ma
     }
     batch.Invoke({"matvec",
                   {{"N", n}, {"K", k}, {"bias", step.bias != nullptr ? 1 : 0}, {"activation", 0}},
-                  {{"x", x}, {"w", batch.Argument(weights, 0)}, {"bias", bias}, {"y", y}}});
+                  {{"x", x}, {"w", batch.View(weights, 0)}, {"bias", bias}, {"y", y}}});
   };
   const bool glu = gated && vectors && n >= kGluLeast;
   npu::BufferView y, up{};
@@ -201,8 +199,9 @@ bool AppendProjection(Engine& engine, Batch& batch, const char* design, const Ma
       StoreProducts(kernels, step, 0, 0, step.n, results[y], results[up], false);
     }
   });
-  if (step.skip != nullptr) batch.Writes(step.sum, RowBytes(step), input.sum());
-  batch.Writes(step.y, y_bytes, gated && !glu ? std::nullopt : std::optional<npu::BufferView>(y));
+  if (step.skip != nullptr) batch.Writes(step.sum, step.k, step.type, input.sum());
+  batch.Writes(step.y, step.n, step.type,
+               gated && !glu ? std::nullopt : std::optional<npu::BufferView>(y));
   return true;
 }
 

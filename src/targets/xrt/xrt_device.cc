@@ -65,14 +65,14 @@ class XrtDevice final : public Device {
   }
 
   void Run(std::string_view design, const npu::Plan& plan,
-           std::span<Buffer* const> arguments) override {
+           std::span<Buffer* const> buffers) override {
     const std::lock_guard lock(mutex_);
     Watch([&] {
       Context& context = ContextOf(overlays_.Get(design));
       try {
-        context.Run(plan, arguments);
+        context.Run(plan, buffers);
       } catch (const DeviceError&) {
-        // Only its end makes sure that the run no longer writes to the arguments.
+        // Only its end makes sure that the run no longer writes to the buffers.
         contexts_.pop_front();
         throw;
       }
@@ -82,6 +82,7 @@ class XrtDevice final : public Device {
   void Reset() override {
     const std::lock_guard lock(mutex_);
     contexts_.clear();
+    if (pool_ != nullptr) pool_->DropIdle();
   }
 
   Counters counters() const override { return CountersOfProcess(); }

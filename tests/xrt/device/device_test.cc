@@ -171,6 +171,41 @@ void StepsOfAPlanAreOneRun() {
   for (size_t i = 0; i < 4; ++i) problem.Verify(i);
 }
 
+// x, three matrices, biases and results: a run has no room for two of these.
+void PlansOfManyBuffersAreOneList() {
+  const auto device = Open();
+  std::vector<Problem> problems;
+  for (int i = 0; i < 3; ++i) problems.emplace_back(*device);
+  const auto run = [&](std::vector<size_t> order) {
+    npu::Plan plan;
+    std::vector<Buffer*> buffers = {problems[0].x.get()};
+    for (const size_t i : order) {
+      const auto first = static_cast<int>(buffers.size());
+      plan.push_back(Matvec());
+      plan.back().arguments["w"].argument = first;
+      plan.back().arguments["bias"].argument = first + 1;
+      plan.back().arguments["y"].argument = first + 2;
+      for (const auto& buffer : {problems[i].w, problems[i].bias, problems[i].y}) {
+        buffers.push_back(buffer.get());
+      }
+    }
+    device->Run(Decoder(), plan, buffers);
+    for (Problem& problem : problems) {
+      problem.Verify();
+      std::memset(problem.y->host(), 0xff, problem.y->size());
+      problem.y->ToDevice(0, problem.y->size());
+    }
+  };
+  run({0, 1, 2});
+  run({2, 0, 1});
+  const Counters counters = device->counters();
+  CHECK(counters.runs == 6 && counters.submissions == (Npu() == "npu1" ? 6 : 2));
+  CHECK(counters.streams_built == 1 && counters.streams_kept == 1);
+  ort_aie_sim_inject("run_error@2");
+  Faulty(Fault::kRunError, {"matvec", "ERROR"}, [&] { run({0, 1, 2}); });
+  run({0, 1, 2});
+}
+
 // The manifest of packages `slow` says that memory is slow, so that a plan is more than one run.
 void LongPlansAreSeveralRuns() {
   const auto device = Open("slow");
@@ -242,6 +277,8 @@ void BuffersAreUsedAgain() {
     CHECK(device->Allocate(5100)->size() == 5100);  // the same size in pages
     CHECK(device->counters().buffers == buffers + 1);
     CHECK(device->Allocate(100'000)->host() != host);
+    device->Reset();  // what is idle goes
+    CHECK(device->counters().buffers == 1);
   }
   CHECK(Counts().buffers == 0 && Counts().contexts == 0);
   CHECK(CountersOfProcess().buffers == 0 && CountersOfProcess().buffer_bytes == 0);
@@ -469,6 +506,7 @@ const std::map<std::string, void (*)()> kCases = {
     {"KeptStreamsAreNotSentAgain", KeptStreamsAreNotSentAgain},
     {"ChangedLinesAreSent", ChangedLinesAreSent},
     {"StepsOfAPlanAreOneRun", StepsOfAPlanAreOneRun},
+    {"PlansOfManyBuffersAreOneList", PlansOfManyBuffersAreOneList},
     {"LongPlansAreSeveralRuns", LongPlansAreSeveralRuns},
     {"PlansThatDoNotFitAreErrors", PlansThatDoNotFitAreErrors},
     {"SessionsShareContexts", SessionsShareContexts},

@@ -40,6 +40,16 @@ inline const Designs kAll = {"decode", "dequant", "gemm", "flow_qkv"};
 inline const InlineThreadPool kThreads;
 constexpr double kUnit = 0x1p-8;  // largest relative error of a rounding to bfloat16
 
+// What a device's own arithmetic adds to the roundings to bfloat16. The references add nothing.
+struct Arithmetic {
+  double product = 0;               // of a projection, relative to the sum of its products' sizes
+  double norm = 0, activation = 0;  // relative
+  double gate = 0;                  // the same for each unit of an activation's argument
+  double rotation = 0;              // relative to the length of the pair that is rotated
+  double weight = 0;                // of a softmax's weights, relative
+  double score = 0;                 // the same for each unit of the largest score
+};
+
 template <typename... Parts>
 void Check(bool condition, const Parts&... parts) {
   if (!condition) throw std::logic_error(Concat(parts...));
@@ -60,6 +70,7 @@ struct Values {
   const void* data() const { return bytes.data(); }
   std::vector<float> floats() const {
     std::vector<float> x(bytes.size() / SizeOf(type));
+    if (x.empty()) return x;
     host::ToFloat(host::SelectedKernels(), type, data(), static_cast<int64_t>(x.size()), x.data());
     return x;
   }

@@ -80,6 +80,21 @@ void ALostDeviceIsGivenUp() {
       Check(bench.runs() == runs, "no more runs");
     }
   }
+  // What ops that live on had kept on it is given up when they come by.
+  const Layer layer;
+  Bench kept;
+  Projection token({}), prompt({.rows = 3});
+  Generator generator(layer, 64);
+  const auto all = [&] {
+    generator.Append(*kept.target, 9);
+    generator.Append(*kept.target, 1);
+    kept.Run({token.Step(), prompt.Step()});
+  };
+  all();
+  kept.device->before_run = [](int64_t) { throw DeviceError(Fault::kDeviceLost, "it is gone"); };
+  all();
+  Check(kept.device->resets == 2, "contexts are given up, too");
+  Check(kept.device->counters().buffers == 0, kept.device->counters().buffers, " buffers left");
   // In mid-session never with int8.
   Bench bench;
   bench.device->before_run = [](int64_t) { throw DeviceError(Fault::kRunError, "stopped"); };

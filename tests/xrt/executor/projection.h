@@ -1,7 +1,9 @@
 // A projection of random weights, on a target and on the host's.
 #pragma once
 
+#include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bench.h"
@@ -63,60 +65,32 @@ class Projection {
     return outputs;
   }
 
-  // Activations are exact in bfloat16. So without a norm, what differs is that the device rounds
-  // its products, and the order of sums in float32; with one, both round x, which may fall to
-  // different sides: two units of each x. Behind a gate, act(g) * u has a slope of at most 1.2 |u|
-  // and |g|.
-  std::vector<double> Bounds() const {
+  // How far the device's y may be from the host's.
+  //
+  // What both take as activations is exact in bfloat16, or rounded by both alike, unless `moved`
+  // says by how much each element of the device's a, or of its a + skip, may differ. A norm passes
+  // that on, and then both round x, which may fall to different sides. Products differ by what x
+  // does, by the order of sums in float32, and by the device's rounding of its results. Behind a
+  // gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
+  std::vector<double> Bounds(const std::vector<double>& moved = {},
+                             const Arithmetic& arithmetic = {}) const {
     std::vector<std::vector<float>> matrices;
     for (const auto* blocks : {&weights, &up}) {
       if (blocks->empty()) continue;
       matrices.emplace_back(static_cast<size_t>(c.n * c.k));
       q4nx::Dequantize(blocks->data(), c.n, c.k, matrices.back().data());
     }
-    std::vector<float> x = a.floats();
-    if (c.skip) {
-      const std::vector<float> more = skip.floats();
-      for (size_t i = 0; i < x.size(); ++i) x[i] += more[i];
-    }
-    if (c.norm) {
-      const std::vector<float> weight = norm.floats();
-      for (int64_t r = 0; r < c.rows; ++r) {
-        host::SelectedKernels().rms_norm(weight.data(), c.k, 1e-5f, x.data() + r * c.k);
-      }
-    }
-    const double moved = (c.norm ? 2 * kUnit : 0) + static_cast<double>(c.k) * 0x1p-24;
     std::vector<double> bounds;
-    for (int64_t i = 0; i < c.rows * c.n; ++i) {
-      double product[2] = {}, error[2] = {};
-      for (size_t m = 0; m < matrices.size(); ++m) {
-        const float* w = matrices[m].data() + i % c.n * c.k;
-        double size = 0;
-        for (int64_t j = 0; j < c.k; ++j) {
-          const double term = double{w[j]} * double{x[static_cast<size_t>(i / c.n * c.k + j)]};
-          product[m] += term;
-          size += std::abs(term);
-        }
-        // A prompt's weights are rounded as well, by both, from sums that may differ in a bit.
-        error[m] = (moved + (c.rows > 1 ? 0x1p-20 : 0)) * size;
-        error[m] += kUnit * (std::abs(product[m]) + error[m]);
-      }
-      const double bias_size = c.bias ? 2 : 0;
-      bounds.push_back(c.gated ? 1.2 * error[0] * (std::abs(product[1]) + error[1]) +
-                                     std::abs(product[0]) * error[1] +
-                                     kUnit * std::abs(product[0] * product[1])
-                               : error[0] + kUnit * bias_size);
-      if (c.type == DataType::kBfloat16) {  // the host's result is rounded, too
-        bounds.back() +=
-            kUnit * (std::abs(c.gated ? product[0] * product[1] : product[0]) + bias_size);
-      }
-      bounds.back() += c.type == DataType::kFloat16 ? 0x1p-10 * std::abs(product[0]) + 1e-3 : 1e-6;
+    for (int64_t row = 0; row < c.rows; ++row) {
+      const auto [x, dx] = Activations(row, moved, arithmetic);
+      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(matrices, n, x, dx, arithmetic));
     }
     return bounds;
   }
 
-  void Compare(const Outputs& want) {
-    Near("y", y, want.y, Bounds());
+  void Compare(const Outputs& want, const std::vector<double>& moved = {},
+               const Arithmetic& arithmetic = {}) const {
+    Near("y", y, want.y, Bounds(moved, arithmetic));
     Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
   }
 
@@ -124,6 +98,63 @@ class Projection {
   std::vector<uint8_t> weights, up;
   Values a, bias, norm, skip, sum, y;
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
+
+ private:
+  // x of a row, and by how much that of the device may differ.
+  std::pair<std::vector<double>, std::vector<double>> Activations(
+      int64_t row, const std::vector<double>& moved, const Arithmetic& arithmetic) const {
+    const auto k = static_cast<size_t>(c.k), first = static_cast<size_t>(row) * k;
+    const std::vector<float> as = a.floats(), skips = skip.floats(), scales = norm.floats();
+    std::vector<double> x(k), dx = moved;
+    dx.resize(k);
+    double squares = 0, moved_squares = 0;
+    for (size_t j = 0; j < k; ++j) {
+      x[j] = double{as[first + j]} + (c.skip ? double{skips[first + j]} : 0);
+      squares += x[j] * x[j];
+      moved_squares += dx[j] * dx[j];
+    }
+    if (!c.norm) return {x, dx};
+    // The root of the mean of squares moves by at most that of dx.
+    const double rms = std::sqrt(squares / static_cast<double>(c.k) + 1e-5);
+    const double relative = std::sqrt(moved_squares / static_cast<double>(c.k)) / rms;
+    for (size_t j = 0; j < k; ++j) {
+      const double scale = std::abs(scales[j]) / rms;
+      dx[j] = scale * (dx[j] + relative / (1 - relative) * (std::abs(x[j]) + dx[j]));
+      x[j] *= scales[j] / rms;
+      dx[j] += (2 * kUnit + arithmetic.norm) * (std::abs(x[j]) + dx[j]);
+    }
+    return {x, dx};
+  }
+
+  double Bound(const std::vector<std::vector<float>>& matrices, int64_t n,
+               const std::vector<double>& x, const std::vector<double>& dx,
+               const Arithmetic& arithmetic) const {
+    double product[2] = {}, error[2] = {};
+    for (size_t m = 0; m < matrices.size(); ++m) {
+      const float* w = matrices[m].data() + n * c.k;
+      double size = 0;
+      for (size_t j = 0; j < x.size(); ++j) {
+        product[m] += w[j] * x[j];
+        size += std::abs(w[j]) * (std::abs(x[j]) + dx[j]);
+        error[m] += std::abs(w[j]) * dx[j];
+      }
+      // A prompt's weights are rounded as well, by both, from sums that may differ in a bit.
+      error[m] +=
+          (static_cast<double>(c.k) * 0x1p-24 + (c.rows > 1 ? 0x1p-20 : 0) + arithmetic.product) *
+          size;
+      error[m] += kUnit * (std::abs(product[m]) + error[m]);
+    }
+    const double both = std::abs(product[0] * product[1]), bias_size = c.bias ? 2 : 0;
+    double bound = error[0] + kUnit * bias_size;
+    if (c.gated) {
+      bound = 1.2 * error[0] * (std::abs(product[1]) + error[1]) + std::abs(product[0]) * error[1] +
+              (kUnit + arithmetic.activation + arithmetic.gate * std::abs(product[0])) * both;
+    }
+    if (c.type == DataType::kBfloat16) {  // the host's result is rounded, too
+      bound += kUnit * ((c.gated ? both : std::abs(product[0])) + bias_size);
+    }
+    return bound + (c.type == DataType::kFloat16 ? 0x1p-10 * std::abs(product[0]) + 1e-3 : 1e-6);
+  }
 };
 
 }  // namespace ort_aie::xrt

@@ -72,17 +72,17 @@ class ReferenceBuffer final : public Buffer {
 class Call {
  public:
   Call(const npu::Manifest& manifest, const npu::Invocation& invocation,
-       std::span<Buffer* const> arguments)
+       std::span<Buffer* const> buffers)
       : invocation_(invocation) {
     const auto sequence =
         std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
     for (const npu::Argument& argument : sequence->arguments) {
       const npu::BufferView view = invocation.arguments.at(argument.name);
       const int64_t bytes = ArgumentBytes(manifest, invocation, argument.name);
-      if (view.argument < 0 || static_cast<size_t>(view.argument) >= arguments.size()) {
-        Wrong("a view of an argument that the run does not have");
+      if (view.argument < 0 || static_cast<size_t>(view.argument) >= buffers.size()) {
+        Wrong("a view of a buffer that the plan does not have");
       }
-      auto& buffer = dynamic_cast<ReferenceBuffer&>(*arguments[static_cast<size_t>(view.argument)]);
+      auto& buffer = dynamic_cast<ReferenceBuffer&>(*buffers[static_cast<size_t>(view.argument)]);
       if (view.offset + bytes > static_cast<int64_t>(buffer.size())) {
         Wrong(argument.name + " of " + npu::Describe(invocation) + " passes the buffer's end");
       }
@@ -93,11 +93,15 @@ class Call {
     }
   }
 
-  void Execute() {
+  const std::map<std::string, uint8_t*>& places() const { return places_; }
+
+  void Execute() const {
     const std::string& name = invocation_.sequence;
     if (name == "matvec") return Matvec();
     if (name == "rms_norm") return RmsNorm();
     if (name == "glu") return Glu();
+    if (name == "rope") return Rope();
+    if (name == "append") return Append();
     if (name == "dequant") return Dequant();
     if (name == "gemm") return Gemm();
     if (name == "attention") return Attention();
@@ -136,8 +140,9 @@ class Call {
       for (int64_t i = 0; i < row; ++i) {
         double value = Get("x", r * row + i);
         if (P("residual") != 0) {
-          value += Get("residual", r * row + i);
-          Set("sum", r * row + i, value);
+          // The row that is normalised is the rounded one.
+          Set("sum", r * row + i, value + Get("residual", r * row + i));
+          value = Get("sum", r * row + i);
         }
         x[static_cast<size_t>(i)] = value;
         squares += value * value;
@@ -155,6 +160,55 @@ class Call {
       const int64_t gate = i / n * 2 * n + i % n;
       Set("y", i, Activate(P("kind"), Get("gate_up", gate)) * Get("gate_up", gate + n));
     }
+  }
+
+  // Of a head of x, normalised, rounded, and rotated; y(d) takes it.
+  template <typename Take>
+  void Rotate(int64_t head, const Take& y) const {
+    const int64_t dim = P("head_dim"), rotary = P("rotary_dim"), half = rotary / 2;
+    const bool neighbours = P("interleaved") != 0;
+    std::vector<double> x(static_cast<size_t>(dim));
+    double squares = 0;
+    for (int64_t d = 0; d < dim; ++d) {
+      x[static_cast<size_t>(d)] = Get("x", head * dim + d);
+      squares += x[static_cast<size_t>(d)] * x[static_cast<size_t>(d)];
+    }
+    if (P("norm") != 0) {
+      const double factor = 1 / std::sqrt(squares / static_cast<double>(dim) + F("eps_bits"));
+      for (int64_t d = 0; d < dim; ++d) {
+        double& value = x[static_cast<size_t>(d)];
+        value =
+            Bfloat16ToFloat(FloatToBfloat16(static_cast<float>(value * factor * Get("weight", d))));
+      }
+    }
+    for (int64_t i = 0; i < half; ++i) {
+      double& a = x[static_cast<size_t>(neighbours ? 2 * i : i)];
+      double& b = x[static_cast<size_t>(neighbours ? 2 * i + 1 : i + half)];
+      const double cosine = Get("table", i), sine = Get("table", half + i);
+      const double rotated = a * cosine - b * sine;
+      b = b * cosine + a * sine;
+      a = rotated;
+    }
+    for (int64_t d = 0; d < dim; ++d) y(d, x[static_cast<size_t>(d)]);
+  }
+
+  void Rope() const {
+    RequireOneToken();
+    for (int64_t head = 0; head < P("heads"); ++head) {
+      Rotate(head, [&](int64_t d, double y) { Set("y", head * P("head_dim") + d, y); });
+    }
+  }
+
+  void Append() const {
+    RequireOneToken();
+    for (int64_t head = 0; head < P("kv_heads"); ++head) {
+      Rotate(head,
+             [&](int64_t d, double y) { Set("cache", CacheIndex(head, P("position"), d), y); });
+    }
+  }
+
+  void RequireOneToken() const {
+    if (P("tokens") != 1) Wrong("the references rotate one token");
   }
 
   // Of element (k, n) of a block of 256 x 32 in the order that GEMM reads.
@@ -198,9 +252,11 @@ class Call {
     }
   }
 
+  int64_t CacheIndex(int64_t head, int64_t key, int64_t d) const {
+    return (head * P("capacity") + key / 8 * 8) * P("head_dim") + d / 8 * 64 + key % 8 * 8 + d % 8;
+  }
   double Cached(const char* name, int64_t head, int64_t key, int64_t d) const {
-    const int64_t dim = P("head_dim");
-    return Get(name, (head * P("capacity") + key / 8 * 8) * dim + d / 8 * 64 + key % 8 * 8 + d % 8);
+    return Get(name, CacheIndex(head, key, d));
   }
 
   void Attention() const {
@@ -278,28 +334,34 @@ std::shared_ptr<Buffer> ReferenceDevice::Pin(const void* data, size_t bytes) {
 }
 
 void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,
-                          std::span<Buffer* const> arguments) {
+                          std::span<Buffer* const> buffers) {
   const std::lock_guard lock(mutex_);
-  if (arguments.size() > 5) Wrong("a run has five arguments at most");
-  if (std::set(arguments.begin(), arguments.end()).size() != arguments.size()) {
-    Wrong("one buffer is two arguments");
+  if (std::set(buffers.begin(), buffers.end()).size() != buffers.size()) {
+    Wrong("one buffer is in a plan twice");
   }
   const npu::Manifest* manifest = Overlay(design);
   if (manifest == nullptr) Wrong("a run on an overlay that there is not");
-  npu::BuildStream(*manifest, plan);  // raises for shapes that the sequences refuse
-  const int64_t run = counters_->runs++;
+  const npu::Stream stream = npu::BuildStream(*manifest, plan);  // raises for refused shapes
+  ++counters_->submissions;
+  int next = 0;  // invocation
   try {
-    if (before_run) before_run(run);
+    for (const npu::Run& run : stream.runs) {
+      if (run.buffers.size() > 5) Wrong("a run has five buffers at most");
+      const int64_t number = counters_->runs++;
+      if (before_run) before_run(number);
+      for (; next <= run.sources.back().invocation; ++next) {
+        const npu::Invocation& invocation = plan[static_cast<size_t>(next)];
+        sequences.push_back(invocation.sequence);
+        const Call call(*manifest, invocation, buffers);
+        call.Execute();
+        if (after_call) after_call(invocation, call.places());
+      }
+    }
   } catch (const DeviceError&) {
-    for (Buffer* argument : arguments) {
-      auto& bytes = dynamic_cast<ReferenceBuffer&>(*argument).device;
-      std::ranges::fill(bytes, kPoison);
+    for (Buffer* buffer : buffers) {
+      std::ranges::fill(dynamic_cast<ReferenceBuffer&>(*buffer).device, kPoison);
     }
     throw;
-  }
-  for (const npu::Invocation& invocation : plan) {
-    sequences.push_back(invocation.sequence);
-    Call(*manifest, invocation, arguments).Execute();
   }
 }
 

@@ -1,5 +1,6 @@
-// A device for tests: executes the invocations of a plan by references of the sequences. What the
-// host writes reaches it by transfers only, and what nobody wrote is NaN.
+// A device for tests: executes the invocations of a plan, in the runs that its stream has, by
+// references of the sequences. What the host writes reaches it by transfers only, and what nobody
+// wrote is NaN.
 #pragma once
 
 #include <filesystem>
@@ -24,12 +25,15 @@ class ReferenceDevice final : public Device {
   std::shared_ptr<Buffer> Allocate(size_t bytes) override;
   std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) override;
   void Run(std::string_view design, const npu::Plan& plan,
-           std::span<Buffer* const> arguments) override;
+           std::span<Buffer* const> buffers) override;
   void Reset() override { ++resets; }
   Counters counters() const override { return *counters_; }
 
-  // Called before a run; what it throws is the run's end, after which its arguments hold NaN.
+  // Called before a run; what it throws is the run's end, after which the plan's buffers hold NaN.
   std::function<void(int64_t run)> before_run;
+  // Sees the device's memory after an invocation: each argument's first byte.
+  std::function<void(const npu::Invocation&, const std::map<std::string, uint8_t*>& places)>
+      after_call;
   std::function<void(size_t bytes)> before_allocation;
   int64_t resets = 0;
   std::vector<std::string> sequences;  // that were executed

@@ -1,0 +1,97 @@
+// How far the output of attention on the device may be from the host's.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "bench.h"
+#include "targets/host/attention_inputs.h"
+
+namespace ort_aie::xrt {
+
+// What `roundings` to bfloat16, one after the other, can do to a value, relative to it.
+inline double Roundings(int roundings) { return 1 / std::pow(1 - kUnit, roundings) - 1; }
+
+// Rounding the two products that a rotation adds moves the result by so much of their sizes, which
+// together are at most the length of the pair, rotated or not.
+inline double PairLength(const AttentionStep& step, const float* x, int64_t d) {
+  if (step.cos == nullptr || d >= step.rotary_dim) return std::abs(x[d]);
+  const int64_t half = step.rotary_dim / 2;
+  const int64_t other = step.rotary_interleaved ? d ^ 1 : d < half ? d + half : d - half;
+  return std::hypot(x[d], x[other]);
+}
+
+// Of a step that the host has executed: for every element of the output. `query_error` and
+// `key_error` are those of the device's queries and new keys beside the host's, relative to the
+// length of a pair.
+//
+// A score moves by what q and k do and by float32's sum. If all scores of a row move by at most D,
+// each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that of
+// the sum of weight |v|. The device rounds it, and the host may.
+inline std::vector<double> AttentionBounds(const AttentionStep& step, double query_error,
+                                           double key_error, const Arithmetic& arithmetic = {}) {
+  const int64_t dim = step.dim;
+  const auto row = [&](const void* cache, int64_t b, int64_t head, int64_t key) {
+    std::vector<float> x(static_cast<size_t>(dim));
+    const int64_t first = ((b * step.kv_heads + head) * step.present_capacity + key) * dim;
+    host::ToFloat(host::SelectedKernels(), step.cache_type,
+                  host::Advance(cache, step.cache_type, first), dim, x.data());
+    return x;
+  };
+  std::vector<double> bounds(static_cast<size_t>(step.batch * step.sequence * step.heads * dim));
+  for (int64_t i = 0; i < step.batch * step.sequence * step.heads; ++i) {
+    const int64_t token = i / step.heads, head = i % step.heads, b = token / step.sequence;
+    const int64_t past = step.past_length[static_cast<size_t>(b)];
+    const int64_t total = step.total_length[static_cast<size_t>(b)];
+    const int64_t position = past + token % step.sequence;
+    if (position >= total) continue;  // padding: zeros
+    const int64_t end = step.causal ? position + 1 : total;
+    const int64_t begin = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
+    std::vector<float> q(static_cast<size_t>(dim));
+    host::LoadQuery(step, host::SelectedKernels(), token, head, q.data());
+    double moved = 0, largest = -std::numeric_limits<double>::infinity(), size_of_score = 0,
+           sum = 0;
+    std::vector<double> scores;
+    for (int64_t key = begin; key < end; ++key) {
+      const std::vector<float> k =
+          row(step.present_key, b, head / (step.heads / step.kv_heads), key);
+      double score = 0, error = 0;
+      for (size_t d = 0; d < q.size(); ++d) {
+        const auto at = static_cast<int64_t>(d);
+        const double dq = query_error * PairLength(step, q.data(), at);
+        const double dk = key < past ? 0 : key_error * PairLength(step, k.data(), at);
+        const double qs = std::abs(q[d]) + dq, ks = std::abs(k[d]) + dk;
+        score += double{q[d]} * k[d];
+        error += dq * ks + std::abs(q[d]) * dk + static_cast<double>(dim) * 0x1p-24 * qs * ks;
+      }
+      score *= step.scale;
+      if (step.softcap != 0) score = step.softcap * std::tanh(score / step.softcap);
+      scores.push_back(score);
+      moved = std::max(moved, error * step.scale + 0x1p-20 * step.softcap);
+      largest = std::max(largest, score);
+      size_of_score = std::max(size_of_score, std::abs(score));
+    }
+    for (double& score : scores) sum += score = std::exp(score - largest);
+    std::vector<double> output(q.size()), size(q.size());
+    for (int64_t key = begin; key < end; ++key) {
+      const std::vector<float> v =
+          row(step.present_value, b, head / (step.heads / step.kv_heads), key);
+      for (size_t d = 0; d < q.size(); ++d) {
+        const double term = scores[static_cast<size_t>(key - begin)] / sum * v[d];
+        output[d] += term;
+        size[d] += std::abs(term);
+      }
+    }
+    const double weight = arithmetic.weight + arithmetic.score * size_of_score;
+    for (size_t d = 0; d < q.size(); ++d) {
+      // The host's exponentials, and its sums of at most 2^8 weights.
+      const double error = (std::exp(2 * moved) - 1 + 2 * weight + 0x1p-16) * size[d];
+      bounds[static_cast<size_t>(i * dim) + d] = error + 2 * kUnit * (std::abs(output[d]) + error);
+    }
+  }
+  return bounds;
+}
+
+}  // namespace ort_aie::xrt

@@ -1,0 +1,196 @@
+// A decoder layer as steps of one plan, and its tensors beside the host's.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "attention_bounds.h"
+#include "bench.h"
+#include "generator.h"
+#include "projection.h"
+
+namespace ort_aie::xrt {
+
+struct LayerShape {
+  Layer attention{.rotary = true};
+  int64_t hidden = 256, intermediate = 512;
+  bool packed = true;  // one projection to queries, keys and values; else three
+  bool bias = false;   // of O
+  bool skip = false;   // the layer begins with the sum of two tensors; packed only
+};
+
+// norm, queries, keys and values; attention; O; residual, norm and gated MLP; down.
+class DecoderLayer {
+ public:
+  DecoderLayer(const LayerShape& shape, int64_t capacity)
+      : shape_(shape),
+        generator(shape_.attention, capacity),
+        o({.k = Queries(), .n = shape.hidden, .type = Type(), .bias = shape.bias}),
+        mlp({.k = shape.hidden,
+             .n = shape.intermediate,
+             .type = Type(),
+             .norm = true,
+             .skip = true,
+             .gated = true}),
+        down({.k = shape.intermediate, .n = shape.hidden, .type = Type()}),
+        output(Type(), Queries()) {
+    std::vector<int64_t> widths = {Queries(), Keys(), Keys()};
+    if (shape.packed) widths = {Queries() + 2 * Keys()};
+    for (const int64_t n : widths) {
+      qkv.emplace_back(ProjectionCase{
+          .k = shape.hidden, .n = n, .type = Type(), .norm = true, .skip = shape.skip});
+    }
+    generator.past = {0};
+  }
+  DecoderLayer(const DecoderLayer&) = delete;
+
+  // The steps of a token x, on top of `sum` if the layer begins with one; both may be tensors that
+  // an earlier step of the plan writes.
+  Plan Steps(const Values& x, const Values* sum = nullptr) {
+    x_ = &x;
+    sum_ = sum;
+    before_ = {generator.keys, generator.values};
+    Plan plan;
+    for (Projection& projection : qkv) {
+      projection.y = Values(Type(), projection.c.n);
+      MatMulStep step = projection.Step();
+      step.a = x.data();
+      if (sum != nullptr) step.skip = sum->data();
+      plan.push_back(step);
+    }
+    output = Values(Type(), Queries());
+    present_ = NewPresent();
+    plan.push_back(attention_ = Attention(generator.keys, generator.values, present_, output));
+    for (auto [projection, a] : {std::pair{&o, &output}, {&mlp, &o.y}, {&down, &mlp.y}}) {
+      projection->y = Values(Type(), projection->c.n);
+      MatMulStep step = projection->Step();
+      step.a = a->data();
+      if (projection->c.skip) step.skip = Residual().data();
+      plan.push_back(step);
+    }
+    return plan;
+  }
+
+  // When the device has executed the plan: every step beside the host's, from the tensors that the
+  // plan left before it. They are exact in bfloat16 but for sums, of which the host has its own
+  // with more digits: `moved` and the result say by how much those of the device may differ.
+  std::vector<double> Compare(std::vector<double> moved = {}, const Arithmetic& arithmetic = {}) {
+    for (Projection& projection : qkv) {
+      projection.a = *x_;
+      if (shape_.skip) {
+        projection.skip = *sum_;
+        if (&projection == &qkv.front()) moved = Rounded(projection.sum, std::move(moved));
+      }
+      projection.Compare(projection.OnHost(), moved, arithmetic);
+    }
+    CompareAttention(arithmetic);
+    o.a = output;
+    o.Compare(o.OnHost(), {}, arithmetic);
+    mlp.a = o.y;
+    mlp.skip = Residual();
+    moved = Rounded(mlp.sum, std::move(moved));
+    mlp.Compare(mlp.OnHost(), moved, arithmetic);
+    down.a = mlp.y;
+    down.Compare(down.OnHost(), {}, arithmetic);
+    generator.Advance(attention_);
+    return moved;
+  }
+
+ private:
+  const LayerShape shape_;
+
+ public:
+  Generator generator;
+  std::vector<Projection> qkv;
+  Projection o, mlp, down;
+  Values output;  // of attention
+
+ private:
+  DataType Type() const { return shape_.attention.type; }
+  int64_t Queries() const { return shape_.attention.heads * shape_.attention.dim; }
+  int64_t Keys() const { return shape_.attention.kv_heads * shape_.attention.dim; }
+  const Values& Residual() const { return shape_.skip ? qkv.front().sum : *x_; }
+
+  struct Cache {
+    Values keys, values;
+  };
+
+  // Of a cache that is not in place.
+  Cache NewPresent() const {
+    if (generator.in_place()) return {};
+    const Values tensor(shape_.attention.cache_type,
+                        generator.Elements(generator.Step(1, {}).present_capacity));
+    return {tensor, tensor};
+  }
+
+  AttentionStep Attention(Values& keys, Values& values, Cache& present, Values& to) {
+    AttentionStep step = generator.Step(1, {});
+    const auto part = [&](size_t projection, int64_t first) {
+      return host::Advance(qkv[projection].y.data(), Type(), first);
+    };
+    if (shape_.packed) {
+      step.query = part(0, 0);
+      step.key = part(0, Queries());
+      step.value = part(0, Queries() + Keys());
+      step.query_stride = step.key_stride = step.value_stride = Queries() + 2 * Keys();
+    } else {
+      step.query = part(0, 0);
+      step.key = part(1, 0);
+      step.value = part(2, 0);
+    }
+    step.past_key = keys.data();
+    step.past_value = values.data();
+    step.present_key = (generator.in_place() ? keys : present.keys).data();
+    step.present_value = (generator.in_place() ? values : present.values).data();
+    step.output = to.data();
+    return step;
+  }
+
+  // By how much the device's sum may differ: by what its terms do, and a rounding.
+  static std::vector<double> Rounded(const Values& sum, std::vector<double> moved) {
+    const std::vector<float> x = sum.floats();
+    moved.resize(x.size());
+    for (size_t i = 0; i < x.size(); ++i) moved[i] += kUnit * (std::abs(x[i]) + moved[i]);
+    return moved;
+  }
+
+  void CompareAttention(const Arithmetic& arithmetic) {
+    const Layer& layer = shape_.attention;
+    Values want(Type(), Queries());
+    Cache past = before_, present = NewPresent();
+    const AttentionStep host = Attention(past.keys, past.values, present, want);
+    HostTarget().Execute({host}, kThreads);
+    if (generator.in_place()) {
+      present = past;
+    } else {
+      Check(generator.keys.bytes == before_.keys.bytes &&
+                generator.values.bytes == before_.values.bytes,
+            "the past changed");
+      generator.keys = present_.keys;
+      generator.values = present_.values;
+    }
+    // The device rounds a normalised head, cosines and sines, and what is rotated; the host's key
+    // is rounded once.
+    const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
+    const double own = arithmetic.rotation + (layer.qk_norm ? arithmetic.norm : 0);
+    const double query = Roundings(roundings) + own, key = Roundings(roundings + 1) + own;
+    Near("output", output, want, AttentionBounds(host, query, key, arithmetic));
+    Check(generator.values.bytes == present.values.bytes,
+          "the present's values are not the host's");
+    const std::vector<float> right = present.keys.floats();
+    std::vector<double> bounds(right.size());
+    for (int64_t head = 0; head < layer.kv_heads; ++head) {
+      const int64_t first = (head * host.present_capacity + host.past_length[0]) * layer.dim;
+      for (int64_t d = 0; d < layer.dim; ++d) {
+        bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
+      }
+    }
+    Near("the present's keys", generator.keys, present.keys, bounds);
+  }
+
+  const Values *x_ = nullptr, *sum_ = nullptr;
+  Cache before_, present_;  // what the cache was, and what it becomes
+  AttentionStep attention_;
+};
+
+}  // namespace ort_aie::xrt
