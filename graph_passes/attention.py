@@ -27,6 +27,7 @@ from ort_aie_ep.graph_passes.attention_layout import (
     rank,
     used_output,
 )
+from ort_aie_ep.graph_passes.attention_mask import MaskReader
 from ort_aie_ep.graph_passes.base import (
     DOMAIN,
     Attribute,
@@ -57,22 +58,26 @@ class Cache:
 
 def fuse_attention(model: ir.Model, report: Report) -> None:
     """Replaces each eligible Attention."""
-    nodes = [n for n in model.graph if (n.domain, n.op_type) == ("", "Attention")]
-    if not nodes:
+    if not any(_is_attention(node) for node in model.graph):
         return
     # Exporters compute the same cosines and sines for queries and for keys.
     common_passes.CommonSubexpressionEliminationPass()(model)
+    nodes = [node for node in model.graph if _is_attention(node)]
     with inferred_shapes(model):
-        bench = Workbench(model.graph)
+        bench, reader = Workbench(model.graph), MaskReader(model)
         for node in nodes:
             layout = _layout(node)
             reason = layout if isinstance(layout, str) else _why_not(node, layout)
             if isinstance(layout, str) or reason:
                 report.left(node, reason)
             else:
-                _replace(node, layout, bench, report)
+                _replace(node, layout, bench, reader, report)
     model.graph.sort()
     common_passes.RemoveUnusedNodesPass()(model)
+
+
+def _is_attention(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "Attention")
 
 
 def _layout(node: ir.Node) -> Layout | str:
@@ -206,7 +211,9 @@ def _appended(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     return (past, new) if past is not None and new is not None and past.is_graph_input() else None
 
 
-def _replace(node: ir.Node, layout: Layout, bench: Workbench, report: Report) -> None:
+def _replace(
+    node: ir.Node, layout: Layout, bench: Workbench, reader: MaskReader, report: Report
+) -> None:
     query, cache = node.inputs[0], _cache(node)
     assert query is not None
     key, cos, sin, positions = cache.key, None, None, None
@@ -224,7 +231,15 @@ def _replace(node: ir.Node, layout: Layout, bench: Workbench, report: Report) ->
         query, key = rotation.query, rotation.key
         cos, sin, positions = bench.angles(rotation.cos, rotation.sin, rotation.positions)
         attributes |= {"do_rotary": 1, "rotary_interleaved": rotation.interleaved}
-    bias, key_mask = _masks(node, bench)
+    mask = input_at(node, MASK)
+    read = None
+    if mask is not None and not causal:
+        read = reader.read(mask, with_past=cache.past_key is not None)
+    if read is None:
+        bias, key_mask = _masks(node, bench)
+    else:
+        bias, key_mask = None, read.shown
+        attributes |= {"causal": 1, "local_window_size": read.window}
     bench.flow_attention(
         node,
         layout,

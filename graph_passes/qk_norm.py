@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
+from ort_aie_ep.graph_passes.base import (
+    DOMAIN,
+    NONE,
+    Report,
+    attribute,
+    input_at,
+    none_value,
+)
 from ort_aie_ep.graph_passes.norm import NORMS, Norm, read_norm
 
 QUERY, KEY, VALUE, Q_NORM, INPUTS = 0, 1, 2, 14, 16
@@ -42,7 +49,7 @@ def fuse_qk_norms(model: ir.Model, report: Report) -> None:
         if q.norm.epsilon != k.norm.epsilon or q.norm.weight.shape != k.norm.weight.shape:
             continue
         parts = [q.source, k.source, attention.inputs[VALUE]]
-        attention.resize_inputs(INPUTS)
+        attention.resize_inputs(max(INPUTS, len(attention.inputs)))
         for index, value in enumerate(parts):
             attention.replace_input_with(index, value)
         for index, norm in enumerate((q.norm, k.norm), Q_NORM):
@@ -67,7 +74,8 @@ def _remove(nodes: tuple[ir.Node, ...], report: Report) -> None:
 
 
 def _weights_given(attention: ir.Node) -> bool:
-    return any(input_at(attention, index) is not None for index in range(Q_NORM, INPUTS))
+    given = [input_at(attention, index) for index in range(Q_NORM, INPUTS)]
+    return any(value is not None and value.name != NONE for value in given)
 
 
 def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | None:

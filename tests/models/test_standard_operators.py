@@ -81,6 +81,8 @@ def test_what_it_is_made_of(compiled: Path) -> None:
     assert operators["MatMul"] == operators["Transpose"] == 1
     # Norms that queries, keys and values share.
     assert operators["RMSNormalization"] == LAYERS
+    # Nothing is left of the mask's computation.
+    assert not {"LessOrEqual", "And", "GatherND", "Where"} & set(operators)
 
 
 def test_explain_names_no_reason() -> None:

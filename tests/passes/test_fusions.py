@@ -337,7 +337,7 @@ def test_residual_and_norm_go_in_and_the_sum_comes_out(dtype: np.dtype[Any]) -> 
     mlp(graph, normed, "silu")
     # The residual goes on to the next layer.
     graph.node("Add", ["total", "x"], "next")
-    graph.node("Identity", ["total"], "total_again")
+    graph.node("Neg", ["total"], "total_again")
     model = assert_same_results(graph, "y", "next", "total_again")
     node = next(node for node in model.graph if node.domain == "aie")
     names = [value.name if value else None for value in node.inputs]
@@ -458,7 +458,7 @@ def test_a_norm_of_another_kind_stays(attributes: dict[str, int]) -> None:
 
 def test_a_residual_that_may_be_broadcast_stays() -> None:
     graph = Graph()
-    graph.node("Identity", ["r"], "residual")
+    graph.node("Neg", ["r"], "residual")
     inputs = ["x", "residual", graph.weight("w")]
     graph.projection(graph.node(SKIP_NORM, inputs, "normed"), "y")
     model = graph.model("y")
