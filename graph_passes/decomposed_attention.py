@@ -28,8 +28,8 @@ from ort_aie_ep.graph_passes.subgraph import NoMatch
 Angles = tuple[ir.Value, ir.Value, ir.Value]  # cos, sin, position_ids
 
 
-def fuse_decomposed_attention(model: ir.Model, report: Report) -> None:
-    """Replaces each Softmax's attention that is proved to be one."""
+def fuse_decomposed_attention(model: ir.Model, report: Report) -> bool:
+    """Replaces each Softmax's attention that is proved to be one; whether there was any."""
     softmaxes = [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
     angles: dict[tuple[object, ...], Angles] = {}
     nodes: dict[ir.Node, None] = {}
@@ -48,12 +48,13 @@ def fuse_decomposed_attention(model: ir.Model, report: Report) -> None:
         made = region.origins()
         nodes.update(dict.fromkeys(n for n in region.nodes if any(made[v] for v in n.outputs)))
     if not nodes:
-        return
+        return False
     model.graph.sort()
     common_passes.RemoveUnusedNodesPass()(model)
     for node in nodes:
         if node.graph is None:
             report.fused(node, f"{DOMAIN}.{OP_TYPE}")
+    return True
 
 
 def _why_not(region: Region, parameters: Parameters) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.attention_layout import fixed_dim
 from ort_aie_ep.graph_passes.attention_region import PROJECTIONS, projected_width
 from ort_aie_ep.graph_passes.base import DOMAIN, attribute, input_at
 from ort_aie_ep.graph_passes.subgraph import constant
@@ -46,9 +47,8 @@ def _dims(node: ir.Node) -> list[int | ir.SymbolicDim] | None:
             return None
         return [*source.shape[:-1], width]
     if kind == (DOMAIN, "FlowAttention"):
-        past = input_at(node, 3)
-        size = past.shape[3] if past is not None and past.shape is not None else None
-        if not isinstance(size, int) or source is None or source.shape is None:
+        size = fixed_dim(input_at(node, 3), 3)
+        if size is None or source is None or source.shape is None:
             return None
         return [*source.shape[:-1], attribute(node, "num_heads", 0) * size]
     if kind in ROWWISE:

@@ -55,8 +55,8 @@ def run_passes(
         convert_dequantized(model, report, packed)
         collapse_norms(model)
         collapse_gelus(model)
-        fuse_decomposed_attention(model, report)
-        spread_hidden_shapes(model)
+        if fuse_decomposed_attention(model, report):
+            spread_hidden_shapes(model)
     # After attention, which is recognised among ONNX's own operators.
     convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(
