@@ -31,6 +31,7 @@ from ort_aie_ep.graph_passes.attention_laboratory import (
 )
 from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
 from ort_aie_ep.graph_passes.base import attribute
+from ort_aie_ep.graph_passes.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import EPSILON, Array, NoMatch, constant_array
 
 # A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
@@ -201,7 +202,7 @@ def _window(lab: Laboratory) -> int:
 def _norms(region: Region, size: int) -> tuple[ir.Value | None, ir.Value | None, float]:
     """The weights of query's and key's norm, and their epsilon."""
     key_nodes = _ancestors(region.keys.new)
-    found = [n for n in region.nodes if n.op_type == "SimplifiedLayerNormalization"]
+    found = [node for node in region.nodes if node.op_type in NORMS and not node.domain]
     keys = [node for node in found if node in key_nodes]
     queries = [node for node in found if node not in key_nodes]
     if len(keys) != len(queries) or len(keys) > 1:

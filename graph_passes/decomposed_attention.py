@@ -19,17 +19,17 @@ from onnx_ir.passes import common as common_passes
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.attention_formula import Parameters, Rotary
 from ort_aie_ep.graph_passes.attention_laboratory import Laboratory
+from ort_aie_ep.graph_passes.attention_layout import INPUTS, OP_TYPE
 from ort_aie_ep.graph_passes.attention_proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention_region import Region, find_region
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value, type_name
 from ort_aie_ep.graph_passes.subgraph import NoMatch
 
-BECOMES = "FlowAttention"
 Angles = tuple[ir.Value, ir.Value, ir.Value]  # cos, sin, position_ids
 
 
-def fuse_decomposed_attention(model: ir.Model, report: Report) -> None:
-    """Replaces each Softmax's attention that is proved to be one."""
+def fuse_decomposed_attention(model: ir.Model, report: Report) -> bool:
+    """Replaces each Softmax's attention that is proved to be one; whether there was any."""
     softmaxes = [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
     angles: dict[tuple[object, ...], Angles] = {}
     nodes: dict[ir.Node, None] = {}
@@ -48,12 +48,13 @@ def fuse_decomposed_attention(model: ir.Model, report: Report) -> None:
         made = region.origins()
         nodes.update(dict.fromkeys(n for n in region.nodes if any(made[v] for v in n.outputs)))
     if not nodes:
-        return
+        return False
     model.graph.sort()
     common_passes.RemoveUnusedNodesPass()(model)
     for node in nodes:
         if node.graph is None:
-            report.fused(node, f"{DOMAIN}.{BECOMES}")
+            report.fused(node, f"{DOMAIN}.{OP_TYPE}")
+    return True
 
 
 def _why_not(region: Region, parameters: Parameters) -> str:
@@ -82,28 +83,30 @@ def _replace(
         if parameters.rotary is None
         else _angles(graph, region.query, parameters.rotary, angles)
     )
+    inputs: dict[str, ir.Value | None] = {
+        "query": region.query,
+        "key": None if region.packed else region.key,
+        "value": None if region.packed else region.value,
+        "cos_cache": cos,
+        "sin_cache": sin,
+        "q_norm_weight": parameters.query_norm,
+        "k_norm_weight": parameters.key_norm,
+    }
     activations = region.output.dtype or region.query.dtype
-    query, key, value, cos, sin, query_norm, key_norm = (
-        _of_type(graph, each, activations)
-        for each in (
-            region.query,
-            None if region.packed else region.key,
-            None if region.packed else region.value,
-            cos,
-            sin,
-            parameters.query_norm,
-            parameters.key_norm,
-        )
-    )
-    inputs = [query, key, value, region.keys.past, region.values.past, None, None, cos, sin]
-    inputs += [positions, None, None, None, None, query_norm, key_norm]
-    inputs += [_of_type(graph, parameters.mask, ir.DataType.INT64)]
-    while inputs[-1] is None:
-        inputs.pop()
+    inputs = {name: _of_type(graph, value, activations) for name, value in inputs.items()}
+    inputs |= {
+        "past_key": region.keys.past,
+        "past_value": region.values.past,
+        "position_ids": positions,
+        "attention_mask": _of_type(graph, parameters.mask, ir.DataType.INT64),
+    }
+    values = [inputs.get(name) for name in INPUTS]
+    while values[-1] is None:
+        values.pop()
     node = ir.Node(
         DOMAIN,
-        BECOMES,
-        [none_value(region.softmax) if value is None else value for value in inputs],
+        OP_TYPE,
+        [none_value(region.softmax) if value is None else value for value in values],
         ir.convenience.convert_attributes(
             {
                 "num_heads": parameters.heads,

@@ -19,6 +19,7 @@ from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
 from ort_aie_ep.graph_passes.float_weights import WeightForm
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
+from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
@@ -26,7 +27,7 @@ from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.rotary import explain_rotations
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
-from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_casts
+from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
@@ -48,15 +49,15 @@ def run_passes(
     report, packed = Report(), PackedWeights()
     labels = {node_label(node) for node in model.graph}
     if fuse:
-        common_passes.IdentityEliminationPass()(model)  # equal tensors are shared through Identity
         infer_types(model)
-        remove_idle_casts(model)
+        remove_idle_nodes(model)
         fuse_attention(model, report)
         fuse_multi_head_attention(model, report)
         convert_dequantized(model, report, packed)
         collapse_norms(model)
         collapse_gelus(model)
-        fuse_decomposed_attention(model, report)
+        if fuse_decomposed_attention(model, report):
+            spread_hidden_shapes(model)
     # After attention, which is recognised among ONNX's own operators.
     convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(

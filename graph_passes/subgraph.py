@@ -43,6 +43,7 @@ class Part:
             NoMatch: the outputs depend on other graph inputs, or cannot be run.
         """
         import onnxruntime  # here: most models have nothing to find out
+
         nodes, constants = _between(inputs, outputs)
         view = ir.GraphView(
             inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports

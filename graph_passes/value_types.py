@@ -1,9 +1,10 @@
-"""Types of values that a model file leaves out, and casts that change nothing.
+"""Types of values that a model file leaves out, and nodes that change nothing.
 
-Before: values without a type; Cast(x, to=the type that x has)
-After:  every value has the type that its operator's schema gives it; such a Cast is gone
+Before: values without a type; Cast(x, to=the type that x has); Identity(initializer)
+After:  every value has the type that its operator's schema gives it; such nodes are gone
 
-optimum's exports carry types for their inputs and outputs alone.
+optimum's exports carry types for their inputs and outputs alone, and share equal tensors through
+Identity.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ def infer_types(model: ir.Model) -> None:
                 value.type = None if dtype is None else ir.TensorType(dtype)
 
 
-def remove_idle_casts(model: ir.Model) -> None:
-    """Removes casts to the type that a value has already."""
+def remove_idle_nodes(model: ir.Model) -> None:
+    """Removes casts to the type that a value has already, and identities of initializers."""
     for node in list(model.graph):
-        if node.op_type != "Cast" or node.domain or node.inputs[0] is None:
+        if node.domain or node.op_type not in ("Cast", "Identity") or node.inputs[0] is None:
             continue
         source, result = node.inputs[0], node.outputs[0]
-        if source.dtype is None or source.dtype != result.dtype:
+        if node.op_type == "Identity" and not source.is_initializer():
+            continue
+        if node.op_type == "Cast" and (source.dtype is None or source.dtype != result.dtype):
             continue
         if result.is_graph_output():
             if source.is_graph_output() or source.producer() is None:

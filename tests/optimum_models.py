@@ -34,16 +34,25 @@ def write_export(name: str, folder: Path) -> Path:
     return folder
 
 
-def quantise(source: Path, folder: Path) -> Path:
+def quantise(source: Path, folder: Path, *, qdq: bool = False) -> Path:
     """Writes `source` quantised to 4 bits by ONNX Runtime's MatMulNBitsQuantizer, which gives
-    blocks of 128 with zero points unless told otherwise; here blocks of 32."""
+    blocks of 128 with zero points unless told otherwise; here blocks of 32.
+
+    With `qdq`, as DequantizeLinear and MatMul in place of MatMulNBits."""
     # Imported here: it takes seconds, and logs each node.
     import onnx
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+    from onnxruntime.quantization import QuantFormat
+    from onnxruntime.quantization.matmul_nbits_quantizer import (
+        DefaultWeightOnlyQuantConfig,
+        MatMulNBitsQuantizer,
+    )
 
     logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.WARNING)
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.onnx*"))
-    quantizer = MatMulNBitsQuantizer(onnx.load(source / "model.onnx"), block_size=32)
+    config = DefaultWeightOnlyQuantConfig(
+        block_size=32, quant_format=QuantFormat.QDQ if qdq else QuantFormat.QOperator
+    )
+    quantizer = MatMulNBitsQuantizer(onnx.load(source / "model.onnx"), algo_config=config)
     quantizer.process()
     quantizer.model.save_model_to_file(str(folder / "model.onnx"), use_external_data_format=False)
     return folder

@@ -202,3 +202,31 @@ def test_cache_in_half_precision_and_last_logits_alone(export: Path, tmp_path: P
     decoder = Decoder(tmp_path / "compiled", ours=True)
     logits = decoder(np.arange(3, 8)[None], np.ones((1, 5), np.int64))
     assert logits.shape == (1, 1, 500)
+
+
+def operators(folder: Path) -> list[tuple[str, str]]:
+    return sorted((n.domain, n.op_type) for n in ir.load(folder / "model.onnx").graph)
+
+
+def test_dequantised_weights_and_float_weights_become_the_same_operators(
+    export: Path, tmp_path: Path
+) -> None:
+    ort_aie_ep.compile(quantise(export, tmp_path / "nbits"), tmp_path / "compiled")
+    ort_aie_ep.compile(quantise(export, tmp_path / "qdq", qdq=True), tmp_path / "compiled_qdq")
+    ort_aie_ep.compile(export, tmp_path / "quantised", quantize="q4nx")
+    expected = operators(tmp_path / "compiled")
+    assert operators(tmp_path / "compiled_qdq") == expected
+    assert operators(tmp_path / "quantised") == expected
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_dynamo", "qwen3", "mistral"])
+def test_a_layer_is_a_norm_and_seven_aie_operators(name: str, tmp_path: Path) -> None:
+    """query, key, value, attention, output, the gated MLP with its norm and residual, down. The
+    first norm stays, since three projections read it."""
+    quantise(write_export(name, tmp_path / "export"), tmp_path / "quantised")
+    ort_aie_ep.compile(tmp_path / "quantised", tmp_path / "compiled")
+    found = [op for _, op in operators(tmp_path / "compiled")]
+    assert found.count("Q4NXMatMul") == 2 * 5 + 1  # and the lm_head
+    assert found.count("FlowAttention") == found.count("Q4NXGatedMLP") == 2
+    assert found.count("SimplifiedLayerNormalization") == 2
+    assert found.count("Add") == 1  # the residual between the layers
