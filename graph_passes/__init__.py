@@ -1,6 +1,16 @@
 """Graph passes: ONNX to ONNX, one a file, each saying what it left alone and why."""
 
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, NodeOutcome, Report, node_label
+from ort_aie_ep.graph_passes.float_weights import LayerError, WeightForm
 from ort_aie_ep.graph_passes.pipeline import run_passes
 
-__all__ = ["DOMAIN", "FORMAT", "NodeOutcome", "Report", "node_label", "run_passes"]
+__all__ = [
+    "DOMAIN",
+    "FORMAT",
+    "LayerError",
+    "NodeOutcome",
+    "Report",
+    "WeightForm",
+    "node_label",
+    "run_passes",
+]

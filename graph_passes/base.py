@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,9 @@ from onnxscript.rewriter import MatchResult, pattern
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.graph_passes.float_weights import FloatLayers
 
 DOMAIN = "aie"
 FORMAT: int = _native.FORMAT
@@ -32,9 +35,15 @@ class NodeOutcome:
 
 @dataclass
 class Report:
-    """Outcomes of the nodes that some pass looked at, in graph order of their first look."""
+    """Outcomes of the nodes that some pass looked at, in graph order of their first look.
+
+    Attributes:
+        outcomes: by node.
+        layers: float weights that were asked to be replaced, and what each lost once written.
+    """
 
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
+    layers: FloatLayers | None = None
 
     def replaced(self, node: ir.Node, becomes: str) -> None:
         """Notes that `node` became an aie.* op."""

@@ -1,7 +1,7 @@
 """A bias after a projection -> the projection's input.
 
-Before: Add(Q4NXMatMul(A, W), bias), bias a constant (N)
-After:  Q4NXMatMul(A, W, bias)
+Before: Add(P(A, W), bias), P being Q4NXMatMul or GEMM, bias a constant (N)
+After:  P(A, W, bias)
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from onnxscript.rewriter import MatchResult, RewriteRule, pattern
 
 from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, producer
 
-BECOMES = "Q4NXMatMul"
+PROJECTIONS = ("Q4NXMatMul", "GEMM")
 
 
 class Bias(pattern.RewriteRuleClassBase):
     """Fuses the addition of a bias into the projection before it."""
 
-    def __init__(self, report: Report) -> None:
-        super().__init__(name="Bias", remove_nodes=True)
+    def __init__(self, report: Report, projection: str) -> None:
+        super().__init__(name=f"Bias_{projection}", remove_nodes=True)
         self.report = report
+        self.projection = projection
 
     def pattern(self, op, a, w, bias):  # type: ignore[no-untyped-def]  # noqa: D102
-        product = op.Q4NXMatMul(
+        product = getattr(op, self.projection)(
             a, w, _domain=DOMAIN, _allow_other_attributes=True, _outputs=["product"]
         )
         return op.Add(product, bias, _outputs=["total"])
@@ -42,8 +43,8 @@ class Bias(pattern.RewriteRuleClassBase):
         self, op, a, w, bias, product: ir.Value, total: ir.Value
     ):
         projection = producer(product)
-        self.report.fused(producer(total), f"{DOMAIN}.{BECOMES}")
-        return getattr(op, BECOMES)(
+        self.report.fused(producer(total), f"{DOMAIN}.{self.projection}")
+        return getattr(op, self.projection)(
             a,
             w,
             bias,
@@ -56,4 +57,5 @@ class Bias(pattern.RewriteRuleClassBase):
 
 def bias_rules(report: Report) -> list[RewriteRule]:
     """`Add` matches in either order."""
-    return list(Bias.rule(report).commute())
+    rules = [Bias.rule(report, projection) for projection in PROJECTIONS]
+    return [variant for rule in rules for variant in rule.commute()]

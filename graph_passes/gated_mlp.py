@@ -1,7 +1,7 @@
 """gate, up, activation and multiply -> aie.Q4NXGatedMLP.
 
 Before: Mul(activation(Q4NXMatMul(A, W_gate)), Q4NXMatMul(A, W_up)), the activation being
-        SiLU as Mul(gate, Sigmoid(gate)), or Gelu(gate, approximate="tanh"), or
+        SiLU as Mul(gate, Sigmoid(gate)), or Gelu(gate, approximate="tanh"), or FastGelu(gate); or
         gate, up = Split(MatMulNBits(A, B, ...)) and Mul(activation(gate), up): B holds both
 After:  Q4NXGatedMLP(A, W_gate, W_up)
 
@@ -30,24 +30,26 @@ from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 BECOMES = "Q4NXGatedMLP"
-ACTIVATIONS = ("silu", "gelu_tanh")
+ACTIVATIONS = {"Sigmoid": "silu", "Gelu": "gelu_tanh", "FastGelu": "gelu_tanh"}
 COMMON = ("K", "N", "bits", "accuracy_level")  # attributes that gate and up must share
 
 
 class _GatedRule(pattern.RewriteRuleClassBase):
-    """What follows gate and up, and the node that takes its place."""
+    """What follows gate and up, and the node that takes its place. `function` is a node's type."""
 
-    def __init__(self, report: Report, activation: str) -> None:
-        super().__init__(name=f"{type(self).__name__}_{activation}", remove_nodes=True)
+    def __init__(self, report: Report, function: str) -> None:
+        super().__init__(name=f"{type(self).__name__}_{function}", remove_nodes=True)
         self.report = report
-        self.activation = activation
+        self.function = function
 
     def product(self, op: Any, gate: Any, up: Any) -> Any:
         """The pattern of what follows."""
-        if self.activation == "silu":
+        if self.function == "Sigmoid":
             activated = op.Mul(gate, op.Sigmoid(gate))
-        else:
+        elif self.function == "Gelu":
             activated = op.Gelu(gate, approximate="tanh")
+        else:
+            activated = op.FastGelu(gate, _domain="com.microsoft")
         return op.Mul(activated, up, _outputs=["product"])
 
     def fused(
@@ -66,7 +68,7 @@ class _GatedRule(pattern.RewriteRuleClassBase):
         fused: ir.Value = getattr(op, BECOMES)(
             *inputs,
             **attributes,
-            activation=self.activation,
+            activation=ACTIVATIONS[self.function],
             format=FORMAT,
             _domain=DOMAIN,
             _version=1,
@@ -111,8 +113,8 @@ class PackedGatedMLP(_GatedRule):
     Without a bias, as above. The builder writes it with fuse_mlp_gate_up=true.
     """
 
-    def __init__(self, report: Report, activation: str, packed: PackedWeights) -> None:
-        super().__init__(report, activation)
+    def __init__(self, report: Report, function: str, packed: PackedWeights) -> None:
+        super().__init__(report, function)
         self.packed = packed
 
     def pattern(self, op, a):  # type: ignore[no-untyped-def]  # noqa: D102
@@ -165,11 +167,11 @@ class PackedGatedMLP(_GatedRule):
 
 def gated_mlp_rules(report: Report) -> list[RewriteRule]:
     """A rule for each activation; `Mul` matches in either order."""
-    rules = [GatedMLP.rule(report, activation) for activation in ACTIVATIONS]
+    rules = [GatedMLP.rule(report, function) for function in ACTIVATIONS]
     return [variant for rule in rules for variant in rule.commute()]
 
 
 def packed_gated_mlp_rules(report: Report, packed: PackedWeights) -> list[RewriteRule]:
     """The same for gate and up in one tensor."""
-    rules = [PackedGatedMLP.rule(report, activation, packed) for activation in ACTIVATIONS]
+    rules = [PackedGatedMLP.rule(report, function, packed) for function in ACTIVATIONS]
     return [variant for rule in rules for variant in rule.commute()]

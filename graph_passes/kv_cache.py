@@ -32,7 +32,7 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
     for node in nodes:
         for index in PASTS:
             past = node.inputs[index] if index < len(node.inputs) else None
-            if past is None or not past.is_graph_input() or len(past.uses()) != 1:
+            if past is None or not past.is_graph_input() or len(_readers(past)) != 1:
                 raise AieError(
                     f"kv type {kv}: the past of node '{node_label(node)}' is no graph input of its "
                     "own"
@@ -46,3 +46,8 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
                     "its own"
                 )
             present.type = ir.TensorType(TYPES[kv])
+
+
+def _readers(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value's elements: optimum's exports take lengths from its shape."""
+    return [node for node, _ in value.uses() if node.op_type != "Shape"]

@@ -16,6 +16,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN
 
 LOGITS = "logits"
+HEADS = ("Q4NXMatMul", "GEMM")
 SKIP = 4  # input of Q4NXMatMul that is added to A
 
 
@@ -24,13 +25,13 @@ def keep_last_logits(model: ir.Model) -> None:
 
     Raises:
         AieError: the graph has no output `logits` (batch, sequence, vocabulary) that an
-            aie.Q4NXMatMul computes.
+            aie.Q4NXMatMul or aie.GEMM computes.
     """
     graph = model.graph
     logits = next((output for output in graph.outputs if output.name == LOGITS), None)
     head = logits.producer() if logits is not None else None
-    if logits is None or head is None or (head.domain, head.op_type) != (DOMAIN, "Q4NXMatMul"):
-        raise AieError(f"last logits: output '{LOGITS}' is not computed by an aie.Q4NXMatMul")
+    if logits is None or head is None or head.domain != DOMAIN or head.op_type not in HEADS:
+        raise AieError(f"last logits: output '{LOGITS}' is not computed by an aie projection")
     if logits.shape is None or len(logits.shape) != 3:
         raise AieError(
             f"last logits: output '{LOGITS}' must be (batch, sequence, vocabulary), "

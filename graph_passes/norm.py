@@ -1,7 +1,8 @@
 """RMS norms, with the residual addition before them -> inputs of the projection that follows.
 
-Before: y = SimplifiedLayerNormalization(A, weight), or
-        y, _, _, sum = SkipSimplifiedLayerNormalization(A, skip, weight), and P(y, W ...)
+Before: y = SimplifiedLayerNormalization(A, weight) or RMSNormalization(A, weight), or
+        y, _, _, sum = SkipSimplifiedLayerNormalization(A, skip, weight), or either of the first on
+        sum = Add(A, skip), and P(y, W ...)
 After:  P(A, W ..., norm_weight=weight), or
         Y, sum = P(A, W ..., norm_weight=weight, skip=skip), P being Q4NXMatMul or Q4NXGatedMLP
 
@@ -10,7 +11,7 @@ One node less, and the normalised rows are quantised as they are made, not store
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -18,6 +19,8 @@ from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, no
 
 # Projections, and their inputs before norm_weight and skip.
 INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3}
+# ONNX Runtime's, and ONNX's own from opset 23 on.
+NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,14 @@ def fuse_norms(model: ir.Model, report: Report) -> None:
         norm, projection = read_norm(node), _only_user(node.outputs[0])
         if norm is None or projection is None:
             continue
+        add = norm.a.producer()
+        norm = _with_residual(norm, node)
         _fuse(norm, projection)
         model.graph.remove(node, safe=True)
         report.fused(node, f"{DOMAIN}.{projection.op_type}")
+        if add is not None and norm.a in add.inputs:
+            model.graph.remove(add, safe=True)
+            report.fused(add, f"{DOMAIN}.{projection.op_type}")
     # The sums are computed where the projections stand, which may be after some that take them.
     model.graph.sort()
 
@@ -54,16 +62,34 @@ def read_norm(node: ir.Node) -> Norm | None:
         rest, epsilon = node.inputs[3:], 1e-12
         if a is None or skip is None or a.shape is None or a.shape != skip.shape:
             return None  # a skip of fewer dimensions would be broadcast
-    elif (node.domain, node.op_type) != ("", "SimplifiedLayerNormalization"):
+    elif node.domain or node.op_type not in NORMS:
         return None
     if attribute(node, "axis", -1) != -1 or attribute(node, "stash_type", 1) != 1:
         return None
     if a is None or weight is None or a.dtype is None or a.dtype != weight.dtype:
         return None
+    if weight.shape is not None and weight.shape == (1,):
+        return None  # RMSNormalization broadcasts it
     # A bias; mean or deviation.
     if any(value is not None for value in rest) or any(map(_is_used, node.outputs[1:3])):
         return None
     return Norm(a, weight, skip, total, attribute(node, "epsilon", epsilon))
+
+
+def _with_residual(norm: Norm, node: ir.Node) -> Norm:
+    """With the addition before it, where its terms are of one shape."""
+    add = norm.a.producer()
+    if norm.skip is not None or add is None or (add.domain, add.op_type) != ("", "Add"):
+        return norm
+    a, skip = add.inputs
+    if a is None or skip is None or a.shape is None or a.shape != skip.shape:
+        return norm
+    if a.shape.has_unknown_dim():
+        return norm  # unknown dimensions count as equal
+    if a.dtype is None or a.dtype != skip.dtype:
+        return norm
+    wanted = norm.a.is_graph_output() or any(user is not node for user in norm.a.consumers())
+    return replace(norm, a=a, skip=skip, total=norm.a if wanted else None)
 
 
 def _only_user(value: ir.Value) -> ir.Node | None:

@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 from onnx_ir.passes import PassError, Sequential
 from onnx_ir.passes import common as common_passes
 from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.attention import fuse_attention
+from ort_aie_ep.graph_passes.base import DOMAIN, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
+from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
+from ort_aie_ep.graph_passes.dequantize import convert_dequantized
+from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
+from ort_aie_ep.graph_passes.float_weights import WeightForm
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
+from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
+from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
+from ort_aie_ep.graph_passes.rotary import explain_rotations
+from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
+from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
 
-def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
+def run_passes(
+    model: ir.Model,
+    *,
+    fuse: bool = True,
+    quantize: WeightForm | None = None,
+    keep: Sequence[str] = (),
+) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
 
     Without `fuse` each node is replaced by one of its own, as the execution provider does it.
+    `quantize` is what float weights become, but for nodes whose names match a pattern of `keep`.
 
     Raises:
-        AieError: a node that should be replaced is malformed.
+        AieError: a node that should be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
+    labels = {node_label(node) for node in model.graph}
+    if fuse:
+        infer_types(model)
+        remove_idle_nodes(model)
+        fuse_attention(model, report)
+        fuse_multi_head_attention(model, report)
+        convert_dequantized(model, report, packed)
+        collapse_norms(model)
+        collapse_gelus(model)
+        if fuse_decomposed_attention(model, report):
+            spread_hidden_shapes(model)
+    # After attention, which is recognised among ONNX's own operators.
+    convert_float_matmuls(model, report, quantize, keep)
     passes = Sequential(
         RewritePass([TiedEmbedding.rule(report, packed)]),
         *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),
@@ -49,6 +81,9 @@ def run_passes(model: ir.Model, *, fuse: bool = True) -> Report:
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
     common_passes.RemoveUnusedNodesPass()(model)
+    explain_rotations(model, report)
+    # Nodes that a pass made on the way are no nodes of the model.
+    report.outcomes = {k: v for k, v in report.outcomes.items() if k in labels}
     if any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
     return report

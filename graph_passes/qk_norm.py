@@ -1,7 +1,7 @@
 """RMS norms of the heads of queries and keys -> inputs of aie.FlowAttention.
 
 Before: query = Reshape(SimplifiedLayerNormalization(Reshape(q, (..., D)), q_weight), shape of q),
-        key likewise, and FlowAttention(query, key, value, ...)
+        or with RMSNormalization, key likewise, and FlowAttention(query, key, value, ...)
 After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value are
         the parts of one Split, FlowAttention(packed QKV, , , ..., q_norm_weight, k_norm_weight)
 
@@ -15,8 +15,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
-from ort_aie_ep.graph_passes.norm import Norm, read_norm
+from ort_aie_ep.graph_passes.base import (
+    DOMAIN,
+    NONE,
+    Report,
+    attribute,
+    input_at,
+    none_value,
+)
+from ort_aie_ep.graph_passes.norm import NORMS, Norm, read_norm
 
 QUERY, KEY, VALUE, Q_NORM, INPUTS = 0, 1, 2, 14, 16
 
@@ -42,7 +49,7 @@ def fuse_qk_norms(model: ir.Model, report: Report) -> None:
         if q.norm.epsilon != k.norm.epsilon or q.norm.weight.shape != k.norm.weight.shape:
             continue
         parts = [q.source, k.source, attention.inputs[VALUE]]
-        attention.resize_inputs(INPUTS)
+        attention.resize_inputs(max(INPUTS, len(attention.inputs)))
         for index, value in enumerate(parts):
             attention.replace_input_with(index, value)
         for index, norm in enumerate((q.norm, k.norm), Q_NORM):
@@ -67,22 +74,25 @@ def _remove(nodes: tuple[ir.Node, ...], report: Report) -> None:
 
 
 def _weights_given(attention: ir.Node) -> bool:
-    return any(input_at(attention, index) is not None for index in range(Q_NORM, INPUTS))
+    given = [input_at(attention, index) for index in range(Q_NORM, INPUTS)]
+    return any(value is not None and value.name != NONE for value in given)
 
 
 def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | None:
     """The norm behind an input of `attention`, or None where there is none of each head alone."""
     flat = _only_result_of(value, "Reshape")
-    normed = _only_result_of(flat.inputs[0], "SimplifiedLayerNormalization") if flat else None
+    normed = _only_result_of(flat.inputs[0], *NORMS) if flat else None
     norm = read_norm(normed) if normed else None
     split = _only_result_of(norm.a, "Reshape") if norm else None
     source = split.inputs[0] if split else None
     if flat is None or normed is None or norm is None or split is None or source is None:
         return None
+    dim = split.outputs[0].shape[-1] if split.outputs[0].shape is not None else None
     shape = input_at(split, 1)
-    if shape is None or shape.const_value is None or norm.weight.const_value is None:
+    if shape is not None and shape.const_value is not None:
+        dim = int(shape.const_value.numpy()[-1])
+    if not isinstance(dim, int) or norm.weight.const_value is None:
         return None
-    dim = int(shape.const_value.numpy()[-1])
     # Rows of `dim` elements are heads where the last dimension of `source` is made of them.
     channels = attribute(attention, heads, 0) * dim
     if norm.weight.shape != (dim,) or source.shape is None or source.shape[-1] != channels:
@@ -94,10 +104,10 @@ def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | 
     return HeadNorm(source, norm, (flat, normed, split))
 
 
-def _only_result_of(value: ir.Value | None, op_type: str) -> ir.Node | None:
+def _only_result_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """The node of ONNX's domain that computes `value` for one reader alone."""
     node = value.producer() if value is not None else None
-    if value is None or node is None or (node.domain, node.op_type) != ("", op_type):
+    if value is None or node is None or node.domain or node.op_type not in op_types:
         return None
     return node if len(value.uses()) == 1 and not value.is_graph_output() else None
 

@@ -90,9 +90,11 @@ class MatMulNBitsWeights:
             rows = min(step, n - first)
             zero_points = self.zero_points
             blocks[first // 32 : -(-(first + rows) // 32)] = _native.pack_matmulnbits(
-                _rows(self.b, self.n, begin + first, rows),
-                _rows(self.scales, self.n, begin + first, rows),
-                None if zero_points is None else _rows(zero_points, self.n, begin + first, rows),
+                tensor_rows(self.b, self.n, begin + first, rows),
+                tensor_rows(self.scales, self.n, begin + first, rows),
+                None
+                if zero_points is None
+                else tensor_rows(zero_points, self.n, begin + first, rows),
                 rows,
                 self.k,
                 self.block_size,
@@ -143,7 +145,7 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
     return value.const_value
 
 
-def _rows(value: ir.Value, n: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+def tensor_rows(value: ir.Value, n: int, first: int, count: int) -> npt.NDArray[np.uint8]:
     """Bytes of rows [first, first + count) of a tensor with n rows.
 
     External data is read from the file, not mapped: mapped pages would count as resident until the

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,8 @@ def compile(
     kv: str | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles a model folder: see `ort_aie_ep.compiler.compile_model`."""
@@ -76,7 +79,14 @@ def compile(
     from ort_aie_ep.compiler import compile_model
 
     return compile_model(
-        source, destination, kv=kv, last_logits=last_logits, fuse=fuse, progress=progress
+        source,
+        destination,
+        kv=kv,
+        last_logits=last_logits,
+        fuse=fuse,
+        quantize=quantize,
+        keep=keep,
+        progress=progress,
     )
 
 
@@ -87,6 +97,8 @@ def session(
     kv: str | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -95,7 +107,7 @@ def session(
     A model that is compiled already is opened as it is. The cache knows a model by a hash of its
     .onnx file and its external data files (about 1 s for 1 GB), which is taken again only when a
     file's path, size, times or inode change, so that reopening takes as long as a session does.
-    This package's version, its format, `kv`, `last_logits` and `fuse` have entries of their own.
+    This package's version, its format and each choice of the compilation have entries of their own.
     An entry takes 5 bits a weight on disk, 3 for weights of 2 bits, and is never removed: delete
     the folder to clear it. Processes may share a cache.
 
@@ -107,6 +119,8 @@ def session(
         kv: as for `compile`, "f16" or "bf16" gives past and present that type.
         last_logits: as for `compile`, give the last position's logits alone.
         fuse: as for `compile`, let norms, residuals and gates join the projections.
+        quantize: as for `compile`, what float weights become: "q4nx" or "bf16".
+        keep: as for `compile`, names of nodes that `quantize` leaves alone.
         cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
             $XDG_CACHE_HOME or ~/.cache.
         progress: called with (bytes done, bytes in all, tensor that comes next) while weights are
@@ -114,12 +128,12 @@ def session(
 
     Raises:
         AieError: the model is none, is damaged, has nothing to compile, or changes meanwhile;
-            it is compiled already and `kv`, `last_logits` or `fuse` is given; the cache cannot be
+            it is compiled already and a choice of the compilation is given; the cache cannot be
             written; ONNX Runtime refuses the session.
     """
     from ort_aie_ep.cache import Choices, cache_folder, compiled_file
     from ort_aie_ep.sessions import open_compiled
 
-    choices = Choices(kv=kv, last_logits=last_logits, fuse=fuse)
+    choices = Choices(kv, last_logits, fuse, quantize, tuple(keep))
     file = compiled_file(Path(model), cache_folder(cache_dir), choices, progress)
     return open_compiled(file, session_options)

@@ -26,6 +26,7 @@ def pack_matmulnbits(
     scale_type: str,
     bits: int = 4,
 ) -> _Bytes: ...
+def quantize(weights: _Floats) -> tuple[_Bytes, float, float, float]: ...
 def why_not_q4nx(
     *,
     k: int,
@@ -36,6 +37,16 @@ def why_not_q4nx(
     constant_weights: bool,
     has_g_idx: bool,
     type: str,
+) -> str: ...
+def why_not_float_matmul(
+    *,
+    constant_weights: bool,
+    weights: Sequence[int],
+    type: str,
+    trans_a: int = 0,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    bias_fits: bool = True,
 ) -> str: ...
 def why_not_flow_attention(
     *,
@@ -50,6 +61,7 @@ def why_not_flow_attention(
     has_output_qk: bool,
     type: str,
     cache_type: str,
+    head_dim: int = 0,
 ) -> str: ...
 def available_isas() -> list[str]: ...
 def selected_isa() -> str: ...
@@ -57,6 +69,7 @@ def project(
     a: _Floats, blocks: _Bytes, n: int, numerics: str, isa: str, symmetric: bool = False
 ) -> _Floats: ...
 def lookup_tables_made() -> int: ...
+def multiply_bf16(a: _Floats, blocks: _Bf16Bits, n: int, isa: str) -> _Floats: ...
 def attention_chunk(
     q: _Floats,
     k: _Floats,

@@ -55,6 +55,8 @@ class Choices:
     kv: str | None = None
     last_logits: bool = False
     fuse: bool = True
+    quantize: str | None = None
+    keep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,8 @@ def compiled_file(
     if found.compiled:
         if choices != Choices():
             raise AieError(
-                f"{model} is compiled already: kv, last_logits and fuse belong to its compilation; "
-                "leave them out, or give the model it was made from"
+                f"{model} is compiled already: kv, last_logits, fuse, quantize and keep belong to "
+                "its compilation; leave them out, or give the model it was made from"
             )
         return model
     key = {

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import FORMAT, NodeOutcome, Report
+from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits
 from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder
@@ -40,11 +40,13 @@ class CompileResult:
         path: the compiled folder.
         outcomes: the nodes that a pass looked at: what each became, or why it stayed.
         weight_bytes: size of the external data file.
+        layers: what float weights lost by `quantize`, one for each matrix.
     """
 
     path: Path
     outcomes: tuple[NodeOutcome, ...]
     weight_bytes: int
+    layers: tuple[LayerError, ...]
 
 
 def write_folder(
@@ -88,8 +90,16 @@ def write_folder(
         _carry_over(source, files, work)
         if source.genai_config is not None:
             _make_genai_folder(source.genai_config, work)
-        _write_json(work / REPORT, {"format": FORMAT, "nodes": [asdict(o) for o in outcomes]})
-    return CompileResult(target, outcomes, weight_bytes)
+        layers = tuple(report.layers.errors.values()) if report.layers is not None else ()
+        _write_json(
+            work / REPORT,
+            {
+                "format": FORMAT,
+                "nodes": [asdict(o) for o in outcomes],
+                "layers": [asdict(layer) for layer in layers],
+            },
+        )
+    return CompileResult(target, outcomes, weight_bytes, layers)
 
 
 def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ort_aie_ep.compiled_folder import PAGE, REPORT, CompileResult, Progress, write_folder
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import run_passes
+from ort_aie_ep.graph_passes import WeightForm, run_passes
 from ort_aie_ep.model_file import external_files, load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
 
@@ -21,31 +22,41 @@ def compile_model(
     kv: str | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles the model in `source` into the new folder `destination`.
 
-    MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention, and an embedding tied
-    to the lm_head aie.Q4NXGather on the same tensor. Names, types and shapes of the graph's inputs
+    MatMulNBits becomes aie.Q4NXMatMul, attention (GroupQueryAttention, or spelled out as optimum
+    exports it) aie.FlowAttention, and an embedding tied to the lm_head aie.Q4NXGather on the same
+    tensor; with `quantize`, MatMul and Gemm with constant float weights become aie.Q4NXMatMul or
+    aie.GEMM. Names, types and shapes of the graph's inputs
     and outputs stay unless asked otherwise; other files of the folder are carried over.
 
     Args:
-        source: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
+        source: an onnxruntime-genai folder, a folder with one .onnx file (as optimum exports), or
+            an .onnx file.
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
         last_logits: give the last position's logits alone, (batch, 1, vocabulary).
         fuse: let norms, residuals and gates join the projections; False replaces node by node.
+        quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
+            or "bf16" (bfloat16 operands, float32 sums); None leaves them.
+        keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.
         progress: called as weights are written.
 
     Raises:
         AieError: the source is no model, is damaged, or has nothing to compile; the destination
-            exists or cannot be written. Nothing is left behind then.
+            exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
+            keep from. Nothing is left behind then.
     """
+    form = _weight_form(quantize, keep)
     folder = find_model(Path(source))
     target = Path(destination)
     model = load_model(folder.model)
     data_files = external_files(model)
-    report = run_passes(model, fuse=fuse)
+    report = run_passes(model, fuse=fuse, quantize=form, keep=keep)
     outcomes = tuple(report.outcomes.values())
     if not any(outcome.becomes for outcome in outcomes):
         already = any(node.domain == "aie" for node in model.graph)
@@ -54,7 +65,8 @@ def compile_model(
             + (
                 "is compiled already"
                 if already
-                else "has nothing to compile: no MatMulNBits of 4 or 2 bits, no GroupQueryAttention"
+                else "has nothing to compile: no MatMulNBits of 4 or 2 bits, no GroupQueryAttention "
+                "and no exported attention with a KV cache"
                 + "".join(f"\n  {o.node}: {o.reason}" for o in outcomes[:5])
             )
         )
@@ -72,6 +84,16 @@ def compile_model(
         last_logits=last_logits,
         progress=progress,
     )
+
+
+def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None:
+    if quantize is None:
+        if keep:
+            raise AieError("keep names nodes that are not to be quantised: give quantize as well")
+        return None
+    if quantize not in list(WeightForm):
+        raise AieError(f"quantize is {quantize!r}; expected one of {', '.join(WeightForm)}")
+    return WeightForm(quantize)
 
 
 def _other_files(folder: ModelFolder, skip: set[Path]) -> list[Path]:

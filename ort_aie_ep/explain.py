@@ -21,6 +21,7 @@ from ort_aie_ep.provider import place
 
 HOST, CPU_EP, GONE = "host target", "CPU EP", "folded away"
 NO_OPERATOR = "no aie operator"
+FOLDED = "computed once, unused, or part of a fused operator"
 CLAIMS, LEAVES = "claims", "leaves"
 
 
@@ -115,7 +116,7 @@ def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
         if outcome is not None and outcome.becomes:
             fates.append(NodeFate(label, op, outcome.becomes, HOST, not_npu))
         elif label not in left:
-            fates.append(NodeFate(label, op, "", GONE, "its result is computed once, or unused"))
+            fates.append(NodeFate(label, op, "", GONE, FOLDED))
         else:
             reason = outcome.reason if outcome is not None else NO_OPERATOR
             fates.append(NodeFate(label, op, "", CPU_EP, reason))

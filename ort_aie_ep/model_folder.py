@@ -10,6 +10,8 @@ from typing import Any
 from ort_aie_ep.errors import AieError
 
 GENAI_CONFIG = "genai_config.json"
+# What optimum wrote before it put prompt and next token into one model.onnx.
+OLD_OPTIMUM = {"decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ def find_model(source: Path) -> ModelFolder:
     if not models:
         raise AieError(
             f"{source} is no model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
+        )
+    if OLD_OPTIMUM.intersection(model.name for model in models):
+        raise AieError(
+            f"{source} holds {models[0].name}, an export for prompts and next tokens apart; "
+            "export again with optimum-onnx (--task text-generation-with-past), which writes one "
+            "model.onnx"
         )
     if len(models) > 1:
         names = ", ".join(model.name for model in models)

@@ -38,6 +38,7 @@ ONNX_TYPES = {
     np.dtype(np.int8): TensorProto.INT8,
     np.dtype(np.int32): TensorProto.INT32,
     np.dtype(np.int64): TensorProto.INT64,
+    np.dtype(bool): TensorProto.BOOL,
 }
 NONE = "ort_aie.none"  # an initializer that stands for an input that is left out
 NUMPY_TYPES = {onnx_type: dtype for dtype, onnx_type in ONNX_TYPES.items()}
@@ -109,9 +110,9 @@ def one_op_model(
     return serialised
 
 
-def model_of(graph: onnx.GraphProto) -> onnx.ModelProto:
+def model_of(graph: onnx.GraphProto, opset: int = 21) -> onnx.ModelProto:
     """A model of the versions that the model builder writes, with our domain besides."""
-    opsets = [helper.make_opsetid("", 21)]
+    opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(key, 1) for key in ("com.microsoft", "aie")]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -167,6 +168,28 @@ def test_compile_refuses_a_destination_that_exists(tmp_path: Path) -> None:
 
 def test_compile_refuses_what_is_compiled(compiled: Path, tmp_path: Path) -> None:
     assert "is compiled already" in mistake("compile", compiled, tmp_path / "again")
+
+
+def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path) -> None:
+    source, compiled = tmp_path / "float", tmp_path / "compiled"
+    succeeded("synth", "tiny-llama", source, "--float")
+    asked = ("compile", source, compiled, "--quantize")
+    assert "matches no MatMul or Gemm" in mistake(*asked, "q4nx", "--keep", "/nothing")
+    assert "give quantize as well" in mistake("compile", source, compiled, "--keep", "/lm_head/*")
+    result = succeeded(*asked, "q4nx", "--keep", "/lm_head/*", "--keep", "*layers.1*")
+    assert "kept by --keep '/lm_head/*'" in result.stdout
+    errors = re.findall(r"^ (/\S+) +192 +(\d+) +(\d\.\d+)% +0\.\d+ *$", result.stdout, re.MULTILINE)
+    assert [name for name, _, _ in errors] == [
+        f"/model/layers.0/{part}/MatMul"
+        for part in ("attn/qkv_proj", "attn/o_proj", "mlp/gate_proj", "mlp/up_proj")
+    ]  # down_proj has another K
+    assert all(5 < float(error) < 9 for _, _, error in errors)
+    explained = succeeded("explain", compiled, "--nodes").stdout
+    assert "kept by --keep '*layers.1*'" in explained
+    other = tmp_path / "bf16"
+    assert "aie.GEMM" in succeeded("compile", source, other, "--quantize", "bf16").stdout
+    assert "host target" in succeeded("explain", other).stdout
+    assert "--quantize q4nx or bf16" in succeeded("explain", source).stdout
 
 
 # --- run ---

@@ -13,6 +13,8 @@ import onnxruntime
 import pytest
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.generate import Decoder
+from ort_aie_ep.model_folder import find_model
 from ort_aie_ep.synth import SHAPES, Shape, SynthError, synth
 from ort_aie_ep.synth.decoder import build
 
@@ -146,6 +148,29 @@ def test_genai_generates(family: str, synthetic: dict[str, Path]) -> None:
     generator.append_tokens([1, 2, 3, 4])
     generator.generate_next_token()
     assert len(generator.get_sequence(0)) == 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float_models_are_those_that_the_builder_quantises(
+    family: str, synthetic: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = synth(f"tiny-{family}", tmp_path / "float", int4=False)
+    ours, int4 = load(folder).graph, load(synthetic[family]).graph
+    assert not {node.op_type for node in ours.node} & {"MatMulNBits", "GatherBlockQuantized"}
+
+    def without_matrices(graph: onnx.GraphProto) -> list[str]:
+        own = {"MatMul", "MatMulNBits", "Gather", "GatherBlockQuantized", "Reshape", "Transpose"}
+        return [node.name for node in graph.node if node.op_type not in own | {"Constant"}]
+
+    assert without_matrices(ours) == without_matrices(int4)
+    products = {node.name for node in ours.node if node.op_type == "MatMul"}
+    assert {f"{name}_Q4" for name in products} == {
+        node.name for node in int4.node if node.op_type == "MatMulNBits"
+    }
+    shape = SHAPES[f"tiny-{family}"]
+    decoder = Decoder(onnxruntime.InferenceSession(folder / "model.onnx"), find_model(folder), 64)
+    logits = decoder.forward(np.random.default_rng(1).integers(0, shape.vocab, 48))
+    assert 0.75 < np.std(logits) < 3.0
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:

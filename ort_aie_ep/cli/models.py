@@ -35,6 +35,13 @@ class KvType(StrEnum):
     BF16 = "bf16"
 
 
+class Quantize(StrEnum):
+    """What `compile --quantize` makes of float weights."""
+
+    Q4NX = "q4nx"
+    BF16 = "bf16"
+
+
 Kv = Annotated[
     KvType | None,
     typer.Option(help="Type of the KV cache. Default: the model's, float32 as a rule."),
@@ -54,16 +61,35 @@ def compile_command(
     kv: Kv = None,
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
+    quantize: Annotated[
+        Quantize | None,
+        typer.Option(
+            help="What float weights of MatMul and Gemm become: q4nx (4 bits, for language models) "
+            "or bf16 (bfloat16, for vision towers). Default: they stay as they are."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Nodes that --quantize leaves alone: a name, * and ? allowed. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
-    """Compile an int4 model for the aie.* operators.
+    """Compile a model for the aie.* operators.
 
     MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention. The result has the
-    same inputs and outputs and runs wherever the original did:
+    same inputs and outputs and runs wherever the original did.
+
+    Of a model that is not quantised, --quantize replaces every MatMul and Gemm with constant
+    weights: by aie.Q4NXMatMul with q4nx, by aie.GEMM with bf16. A table says what each layer lost:
 
     ```
     ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
     ort-aie run Llama-3.2-1B-aie "Once upon a time"
     ort-aie compile MODEL COMPILED --kv f16 --last-logits
+    ort-aie compile FLOAT_MODEL COMPILED --quantize q4nx --keep '*/lm_head/*'
+    ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
     """
     from ort_aie_ep.compiler import compile_model
@@ -75,11 +101,15 @@ def compile_command(
             kv=kv.value if kv else None,
             last_logits=last_logits,
             fuse=not no_fuse,
+            quantize=quantize.value if quantize else None,
+            keep=keep or (),
             progress=progress,
         )
-    from ort_aie_ep.cli.tables import outcomes_table
+    from ort_aie_ep.cli.tables import layers_table, outcomes_table
 
     console.out.print(outcomes_table(result.outcomes))
+    if result.layers:
+        console.out.print(layers_table(result.layers))
     _tell(result, "--baseline", source)
 
 
@@ -266,12 +296,15 @@ def synth_command(
     layers: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
     vocab: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random weights.")] = 0,
+    floats: Annotated[
+        bool, typer.Option("--float", help="float32 weights: something to quantise.")
+    ] = False,
     list_shapes: Annotated[bool, typer.Option("--list", help="List the shapes and end.")] = False,
 ) -> None:
     """Write a model of any size with random weights.
 
-    Its graph is the one that onnxruntime-genai's builder writes at int4; measure speed and memory
-    with it, without a download:
+    Its graph is the one that onnxruntime-genai's builder writes at int4, or with --float before it
+    quantises; measure speed and memory with it, without a download:
 
     ```
     ort-aie synth --list
@@ -289,6 +322,14 @@ def synth_command(
     if shape is None or destination is None:
         raise typer.BadParameter("SHAPE and DST are needed; --list shows the shapes")
     with console.bytes_bar("writing") as progress:
-        path = synth(shape, destination, layers=layers, vocab=vocab, seed=seed, progress=progress)
+        path = synth(
+            shape,
+            destination,
+            layers=layers,
+            vocab=vocab,
+            seed=seed,
+            int4=not floats,
+            progress=progress,
+        )
     console.out.print(str(path), markup=False, highlight=False, soft_wrap=True)
     console.next_command("ort-aie", "bench", path)

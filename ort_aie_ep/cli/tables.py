@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -19,7 +19,7 @@ from ort_aie_ep.cli.console import environment
 from ort_aie_ep.demo import Demonstration
 from ort_aie_ep.doctor import Diagnosis
 from ort_aie_ep.explain import HOST, Explanation, NodeFate
-from ort_aie_ep.graph_passes import NodeOutcome
+from ort_aie_ep.graph_passes import LayerError, NodeOutcome
 from ort_aie_ep.machine import Finding
 from ort_aie_ep.peers.sheets import MET, Sheet
 from ort_aie_ep.synth import Shape
@@ -34,6 +34,24 @@ def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
     alike = Counter((o.op_type, o.becomes, o.reason) for o in outcomes)
     for (op, becomes, reason), count in alike.items():
         table.add_row(op, str(count), Text(becomes or "stays on the CPU EP"), Text(reason))
+    return table
+
+
+def layers_table(layers: Sequence[LayerError]) -> Table:
+    """What the weights of each layer lost; the worst stand out."""
+    numbers = ("K", "N", "RMS error", "largest error")
+    table = _table("layer", *numbers, right=numbers)
+    worst = sorted((layer.relative for layer in layers), reverse=True)[: len(layers) // 10 + 1][-1]
+    for layer in layers:
+        more = f" and {layer.nodes - 1} more" if layer.nodes > 1 else ""
+        table.add_row(
+            Text(layer.node + more),
+            str(layer.k),
+            str(layer.n),
+            f"{layer.relative:.3%}",
+            f"{layer.largest:.3g}",
+            style="bold yellow" if layer.relative >= worst > 0 and len(layers) > 1 else None,
+        )
     return table
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.model_shapes import Shape
-from ort_aie_ep.synth.graph import MICROSOFT, Graph, make_value
-from ort_aie_ep.synth.weights import BLOCK, Weight, normal_rows
+from ort_aie_ep.synth.graph import EMBEDDING, MICROSOFT, Graph, make_value
+from ort_aie_ep.synth.weights import BLOCK, Weight
 
 __all__ = ["build"]
 
@@ -44,21 +44,22 @@ def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
 
 
 def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
-    """Tied: the rows of the quantised lm_head. Untied: a float table, which stays float."""
+    """Tied: the rows of the lm_head. Untied: a float table, which stays float."""
     shape = graph.shape
     path = "/model/embed_tokens"
     # Small beside what the layers add, or a tied model would only repeat its input.
     gain = 1.5
-    if not shape.tied:
-        table = Weight(
-            "model.embed_tokens.weight",
-            ir.DataType.FLOAT,
-            (shape.vocab, shape.hidden),
-            normal_rows((shape.hidden,), 0.0, gain / math.sqrt(shape.hidden)),
-        )
-        name = f"{path}/Gather"
-        return graph.op("Gather", [graph.weight(table), input_ids], name, graph.hidden())
-    codes, scales = graph.int4("lm_head", shape.vocab, shape.hidden, gain)
+    if not shape.tied or not graph.int4:
+        if shape.tied:
+            head = graph.float_matrix("lm_head", shape.vocab, shape.hidden, gain)
+            dims: list[int | str] = [shape.vocab, shape.hidden]
+            table = graph.op("Transpose", [head], f"{path}/Transpose", dims, perm=[1, 0])
+        else:
+            deviation = gain / math.sqrt(shape.hidden)
+            table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation)
+        x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden())
+        return _scaled(graph, x)
+    codes, scales = graph.codes_and_scales("lm_head", shape.vocab, shape.hidden, gain)
     flat = [shape.vocab, shape.hidden // 2]
     rows = graph.op(
         "Reshape",
@@ -78,10 +79,16 @@ def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
         gather_axis=0,
         quantize_axis=1,
     )
+    return _scaled(graph, x)
+
+
+def _scaled(graph: Graph, x: ir.Value) -> ir.Value:
+    """Gemma multiplies embeddings by the root of their width."""
+    shape = graph.shape
     if shape.family != "gemma3_text":
         return x
     factor = graph.constant(float(np.round(np.sqrt(shape.hidden), 2)), ir.DataType.FLOAT)
-    return graph.op("Mul", [x, factor], f"{path}/Mul", graph.hidden())
+    return graph.op("Mul", [x, factor], "/model/embed_tokens/Mul", graph.hidden())
 
 
 def _head_norm(graph: Graph, path: str, x: ir.Value, heads: int, dims_name: str) -> ir.Value:
@@ -233,9 +240,9 @@ def _layer(
     return x, _gated_ffn(graph, layer, normed)
 
 
-def build(shape: Shape) -> tuple[ir.Model, list[Weight]]:
+def build(shape: Shape, int4: bool = True) -> tuple[ir.Model, list[Weight]]:
     """The model without weights, and the weights in the order of the data file."""
-    graph = Graph(shape)
+    graph = Graph(shape, int4)
     int64 = ir.DataType.INT64
     input_ids = make_value("input_ids", int64, ["batch_size", "sequence_length"])
     attention_mask = make_value("attention_mask", int64, ["batch_size", "total_sequence_length"])
@@ -254,7 +261,7 @@ def build(shape: Shape) -> tuple[ir.Model, list[Weight]]:
 
     past_keys, past_values, present_keys, present_values = zip(*caches, strict=True)
     # The builder quantises matrix products in the order of the graph, of which the lm_head is last.
-    weights = graph.floats + sorted(graph.quantised, key=lambda w: w.name.startswith("lm_head."))
+    weights = graph.first + sorted(graph.last, key=lambda w: w.name.startswith("lm_head."))
     model = ir.Model(
         ir.Graph(
             [input_ids, attention_mask, *past_keys, *past_values],

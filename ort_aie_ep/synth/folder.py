@@ -88,8 +88,8 @@ def genai_config(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _write(shape: Shape, folder: Path, seed: int, progress: Progress | None) -> None:
-    model, weights = build(shape)
+def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress | None) -> None:
+    model, weights = build(shape, int4)
     total = sum(weight.bytes for weight in weights)
     free = shutil.disk_usage(folder).free
     if free < total:
@@ -143,12 +143,14 @@ def synth(
     layers: int | None = None,
     vocab: int | None = None,
     seed: int = 0,
+    int4: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """Write an int4 genai folder with random weights, and return its path.
+    """Write a genai folder with random weights, and return its path.
 
-    `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own. The same
-    arguments give the same bytes. Builds beside `dst` and renames, so `dst` is there complete or
+    `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own.
+    Without `int4`, the weights are float32: something to quantise. The same arguments give the same
+    bytes. Builds beside `dst` and renames, so `dst` is there complete or
     not at all.
 
     Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot
@@ -166,7 +168,7 @@ def synth(
             # A folder in a folder: the outer one is private, the inner gets the usual permissions.
             folder = Path(scratch, "model")
             folder.mkdir()
-            _write(shape, folder, seed, progress)
+            _write(shape, folder, seed, int4, progress)
             folder.rename(dst)
     except OSError as error:
         raise SynthError(f"cannot write {dst}: {error.strerror or error}") from error

@@ -19,23 +19,26 @@ from ort_aie_ep.synth.weights import (
     scale_rows,
 )
 
-__all__ = ["MICROSOFT", "Graph", "make_value"]
+__all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
 
 MICROSOFT = "com.microsoft"
+EMBEDDING = "model.embed_tokens.weight"
 
 
 class Graph:
     """Nodes in the making. Operators return their output values, named as the builder names them.
 
     The builder quantises after it has built the float graph, so in its files the quantised weights
-    follow all others; `floats` and `quantised` keep the two apart.
+    follow all others; `first` and `last` keep the two apart. With `int4` false, matrices stay
+    as they were before that.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, int4: bool = True) -> None:
         self.shape = shape
+        self.int4 = int4
         self.nodes: list[ir.Node] = []
-        self.floats: list[Weight] = []
-        self.quantised: list[Weight] = []
+        self.first: list[Weight] = []
+        self.last: list[Weight] = []
         self._weights: dict[str, ir.Value] = {}
         self._constants: dict[str, ir.Value] = {}
 
@@ -46,7 +49,7 @@ class Graph:
         outputs: Sequence[ir.Value],
         name: str,
         domain: str = "",
-        **attributes: int | float | str | ir.TensorProtocol,
+        **attributes: int | float | str | list[int] | ir.TensorProtocol,
     ) -> None:
         """Append a node."""
         self.nodes.append(
@@ -61,7 +64,7 @@ class Graph:
         dims: Sequence[int | str] | None,
         dtype: ir.DataType = ir.DataType.FLOAT,
         domain: str = "",
-        **attributes: int | float | str,
+        **attributes: int | float | str | list[int],
     ) -> ir.Value:
         """A node with one output, `name`/output_0."""
         output = make_value(f"{name}/output_0", dtype, dims)
@@ -84,10 +87,10 @@ class Graph:
             self._constants[name] = value
         return self._constants[name]
 
-    def weight(self, weight: Weight, quantised: bool = False) -> ir.Value:
+    def weight(self, weight: Weight, last: bool = False) -> ir.Value:
         """The initializer of that name, made at its first use."""
         if weight.name not in self._weights:
-            (self.quantised if quantised else self.floats).append(weight)
+            (self.last if last else self.first).append(weight)
             self._weights[weight.name] = make_value(weight.name, weight.dtype, weight.shape)
         return self._weights[weight.name]
 
@@ -118,7 +121,15 @@ class Graph:
         )
         return cos, sin
 
-    def int4(self, basename: str, n: int, k: int, gain: float) -> tuple[ir.Value, ir.Value]:
+    def matrix(self, name: str, rows: int, columns: int, deviation: float) -> ir.Value:
+        """(rows, columns) float32, normally distributed. A tied lm_head follows all others."""
+        fill = normal_rows((columns,), 0.0, deviation)
+        weight = Weight(name, ir.DataType.FLOAT, (rows, columns), fill)
+        return self.weight(weight, last=self.shape.tied and name.startswith("lm_head."))
+
+    def codes_and_scales(
+        self, basename: str, n: int, k: int, gain: float
+    ) -> tuple[ir.Value, ir.Value]:
         """The codes (n, k/32, 16) uint8 and scales (n, k/32) float32 of an (n, k) matrix."""
         blocks = math.ceil(k / BLOCK)
         codes = Weight(
@@ -133,7 +144,11 @@ class Graph:
             (n, blocks),
             scale_rows((blocks,), k, gain),
         )
-        return self.weight(codes, quantised=True), self.weight(scales, quantised=True)
+        return self.weight(codes, last=True), self.weight(scales, last=True)
+
+    def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
+        """The (k, n) float32 weights of an (n, k) matrix."""
+        return self.matrix(f"{basename}.MatMul.weight", k, n, gain / math.sqrt(k))
 
     def linear(
         self, path: str, x: ir.Value, n: int, k: int, gain: float, *, output: str | None = None
@@ -147,18 +162,22 @@ class Graph:
         biased = family == "phi" or (family == "qwen2" and path.endswith("/qkv_proj"))
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
-        self.node(
-            "MatMulNBits",
-            [x, *self.int4(basename, n, k, gain)],
-            [result],
-            f"{path}/MatMul_Q4",
-            MICROSOFT,
-            K=k,
-            N=n,
-            accuracy_level=4,
-            bits=4,
-            block_size=BLOCK,
-        )
+        if self.int4:
+            self.node(
+                "MatMulNBits",
+                [x, *self.codes_and_scales(basename, n, k, gain)],
+                [result],
+                f"{path}/MatMul_Q4",
+                MICROSOFT,
+                K=k,
+                N=n,
+                accuracy_level=4,
+                bits=4,
+                block_size=BLOCK,
+            )
+        else:
+            weights = self.float_matrix(basename, n, k, gain)
+            self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
         if not biased:
             return result
         bias = self.vector(f"{basename}.Add.bias", n, 0.0, 0.02)

@@ -1,6 +1,7 @@
 #include "ops/eligibility.h"
 
 #include "ops/error.h"
+#include "q4nx/layout.h"
 
 namespace ort_aie {
 namespace {
@@ -34,6 +35,26 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
   return "";
 }
 
+std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {
+  if (!node.constant_weights) return "its second input is no constant: there are no weights";
+  if (node.weights.size() != 2) {
+    return Concat("its weights have ", node.weights.size(), " dimensions; expected (K, N)");
+  }
+  if (!IsFloatName(node.type)) {
+    return Concat("its weights are ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  if (node.trans_a != 0) return "transA is not 0: its activations are transposed";
+  if (node.alpha != 1 || node.beta != 1) {
+    return Concat("alpha=", node.alpha, " beta=", node.beta, " are not 1");
+  }
+  if (!node.bias_fits) return "its C is no constant vector of N";
+  const int64_t k = node.weights[0], n = node.weights[1];
+  if (k < q4nx::kGroup || n < q4nx::kBlockRows) {
+    return Concat("K=", k, " N=", n, ": less than 32 either way is mostly padding");
+  }
+  return "";
+}
+
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
   if (node.k_quant_type != "NONE" || node.v_quant_type != "NONE" || node.has_quantised_cache) {
     return "the KV cache is quantised; FlowAttention keeps float, float16 or bfloat16";
@@ -44,6 +65,9 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
   if (node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
     return Concat("num_heads=", node.num_heads,
                   " is no multiple of kv_num_heads=", node.kv_num_heads);
+  }
+  if (node.head_dim % 8 != 0) {
+    return Concat("heads have ", node.head_dim, " channels; expected a multiple of 8");
   }
   if (node.causal == 0 && node.local_window_size > 0) {
     return "a window without causal attention is not defined";

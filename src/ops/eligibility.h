@@ -2,7 +2,9 @@
 // passes ask through the native module. An empty reason means yes.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace ort_aie {
 
@@ -14,8 +16,20 @@ struct MatMulNBitsNode {
 };
 std::string WhyNotQ4NX(const MatMulNBitsNode& node);
 
+// MatMul, or Gemm, of float weights: what can be quantised, or be an aie.GEMM.
+struct FloatMatMulNode {
+  bool constant_weights = true;
+  std::vector<int64_t> weights;  // shape of the second input, as (K, N)
+  std::string type;
+  int64_t trans_a = 0;  // Gemm's attributes
+  float alpha = 1, beta = 1;
+  bool bias_fits = true;  // Gemm's C is absent, or constant and (N)
+};
+std::string WhyNotFloatMatMul(const FloatMatMulNode& node);
+
 struct GroupQueryAttentionNode {
   int64_t num_heads = 0, kv_num_heads = 0, qk_output = 0, causal = 1, local_window_size = -1;
+  int64_t head_dim = 0;  // 0: not known
   std::string k_quant_type = "NONE", v_quant_type = "NONE";
   bool has_quantised_cache = false;  // k_scale or v_scale is given, or the past is int8/uint8
   bool has_output_qk = false;

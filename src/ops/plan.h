@@ -55,6 +55,24 @@ struct MatMulStep {
   int64_t prompt_chunk = 0;  // rows worked on at a time, at most; 0: as the target likes
 };
 
+// Elements of a block of bfloat16 weights: 32 out-features x 256 in-features, as Q4NX has them.
+inline constexpr int64_t kBf16BlockElements = 32 * 256;
+
+// y (rows, n) = a (rows, k) . W^T + bias, a projection that was not quantised. Blocks stand
+// row-major, and in each the weight of in-feature k and out-feature n at
+// [k / 8][n / 8][k % 8][n % 8]: the order in which the NPU's GEMM reads B (docs/npu-gemm.md).
+// Padding is zeros.
+struct GemmStep {
+  const uint16_t* weights;  // (ceil(n/32), ceil(k/256), 8192) bfloat16
+  int64_t rows, k, n;
+  const void* a;
+  const void* bias;  // (n) of type, or null
+  void* y;
+  DataType type;  // of a, bias and y
+
+  std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
+};
+
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
@@ -117,7 +135,7 @@ struct AttentionStep {
   int64_t prompt_chunk;  // tokens worked on at a time, at most; 0: as the target likes
 };
 
-using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;
+using Step = std::variant<MatMulStep, GatherStep, AttentionStep, GemmStep>;
 using Plan = std::vector<Step>;
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.

@@ -53,6 +53,7 @@ const OpDescription& Q4NXMatMulDescription();
 const OpDescription& Q4NXGatedMLPDescription();
 const OpDescription& Q4NXGatherDescription();
 const OpDescription& FlowAttentionDescription();
+const OpDescription& GemmDescription();
 
 class CustomOp : public OrtCustomOp {
  public:

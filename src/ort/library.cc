@@ -24,14 +24,15 @@ struct Domain {
       : matmul(Q4NXMatMulDescription(), runtime),
         gated_mlp(Q4NXGatedMLPDescription(), runtime),
         gather(Q4NXGatherDescription(), runtime),
-        attention(FlowAttentionDescription(), runtime) {
+        attention(FlowAttentionDescription(), runtime),
+        gemm(GemmDescription(), runtime) {
     Check(runtime.api, runtime.api->CreateCustomOpDomain("aie", &domain));
-    for (CustomOp* op : {&matmul, &gated_mlp, &gather, &attention}) {
+    for (CustomOp* op : {&matmul, &gated_mlp, &gather, &attention, &gemm}) {
       Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, op));
     }
   }
 
-  CustomOp matmul, gated_mlp, gather, attention;
+  CustomOp matmul, gated_mlp, gather, attention, gemm;
   OrtCustomOpDomain* domain = nullptr;
 };
 

@@ -16,6 +16,7 @@
 #include "ops/format.h"
 #include "python/npu_module.h"
 #include "q4nx/pack.h"
+#include "q4nx/quantize.h"
 #include "targets/host/host_target.h"
 #include "targets/host/lookup_tables.h"
 
@@ -119,6 +120,25 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   return blocks;
 }
 
+// weights (N, K) float32 of any strides -> blocks, sum of squared errors, sum of squared weights,
+// largest error.
+py::tuple Quantize(const py::array_t<float>& weights) {
+  Require(weights.ndim() == 2 && weights.size() > 0, "weights must be (N, K) and not empty");
+  const int64_t n = weights.shape(0), k = weights.shape(1), size = sizeof(float);
+  Require(weights.strides(0) % size == 0 && weights.strides(1) % size == 0,
+          "weights must lie whole elements apart");
+  Array<uint8_t> blocks = EmptyBlocks(n, k);
+  uint8_t* out = blocks.mutable_data();
+  q4nx::QuantizationError error;
+  {
+    const py::gil_scoped_release release;
+    error = q4nx::Quantize(weights.data(), weights.strides(0) / size, weights.strides(1) / size, n,
+                           k, out);
+  }
+  Require(error.representable, "weights hold NaN, infinities or values above 2^60");
+  return py::make_tuple(blocks, error.squared_error, error.squared_weights, error.largest_error);
+}
+
 const host::Kernels& KernelsNamed(const std::string& isa) {
   for (auto table = host::AvailableKernels(); *table != nullptr; ++table) {
     if (isa == (*table)->name) return **table;
@@ -132,6 +152,19 @@ std::vector<std::string> AvailableIsas() {
     names.emplace_back((*table)->name);
   }
   return names;
+}
+
+// The unquantised projection on one thread, with a chosen kernel table; blocks as bits.
+Array<float> MultiplyBf16(const Array<float>& a, const Array<uint16_t>& blocks, int64_t n,
+                          const std::string& isa) {
+  Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
+  const int64_t rows = a.shape(0), k = a.shape(1);
+  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), kBf16BlockElements});
+  Array<float> y({rows, n});
+  const GemmStep step = {blocks.data(),      rows,   k, n, a.data(), nullptr, y.mutable_data(),
+                         DataType::kFloat32, nullptr};
+  host::RunGemm(step, KernelsNamed(isa), InlineThreadPool());
+  return y;
 }
 
 // The projection step on one thread, with a chosen kernel table; `up` makes it a gated one.
@@ -274,6 +307,8 @@ PYBIND11_MODULE(_native, m) {
         py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
         py::arg("k"), py::arg("block_size"), py::arg("scale_type"), py::arg("bits") = 4);
 
+  m.def("quantize", &Quantize, py::arg("weights").noconvert());
+
   m.def(
       "why_not_q4nx",
       [](int64_t k, int64_t n, int64_t bits, int64_t block_size, int64_t weight_prepacked,
@@ -285,19 +320,29 @@ PYBIND11_MODULE(_native, m) {
       py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
       py::arg("type"));
   m.def(
+      "why_not_float_matmul",
+      [](bool constant_weights, const Shape& weights, const std::string& type, int64_t trans_a,
+         float alpha, float beta, bool bias_fits) {
+        return WhyNotFloatMatMul(
+            {constant_weights, weights, type, trans_a, alpha, beta, bias_fits});
+      },
+      py::kw_only(), py::arg("constant_weights"), py::arg("weights"), py::arg("type"),
+      py::arg("trans_a") = 0, py::arg("alpha") = 1.0f, py::arg("beta") = 1.0f,
+      py::arg("bias_fits") = true);
+  m.def(
       "why_not_flow_attention",
       [](int64_t num_heads, int64_t kv_num_heads, int64_t qk_output, int64_t causal,
          int64_t local_window_size, const std::string& k_quant_type,
          const std::string& v_quant_type, bool has_quantised_cache, bool has_output_qk,
-         const std::string& type, const std::string& cache_type) {
+         const std::string& type, const std::string& cache_type, int64_t head_dim) {
         return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
-                                    k_quant_type, v_quant_type, has_quantised_cache, has_output_qk,
-                                    type, cache_type});
+                                    head_dim, k_quant_type, v_quant_type, has_quantised_cache,
+                                    has_output_qk, type, cache_type});
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("qk_output"),
       py::arg("causal"), py::arg("local_window_size"), py::arg("k_quant_type"),
       py::arg("v_quant_type"), py::arg("has_quantised_cache"), py::arg("has_output_qk"),
-      py::arg("type"), py::arg("cache_type"));
+      py::arg("type"), py::arg("cache_type"), py::arg("head_dim") = 0);
 
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
@@ -306,6 +351,8 @@ PYBIND11_MODULE(_native, m) {
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
   m.def("lookup_tables_made", &host::LookupTablesMade);
+  m.def("multiply_bf16", &MultiplyBf16, py::arg("a").noconvert(), py::arg("blocks").noconvert(),
+        py::arg("n"), py::arg("isa"));
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
         py::arg("cache"), py::arg("isa"));

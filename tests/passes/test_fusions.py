@@ -27,6 +27,7 @@ from ort_aie_ep.graph_passes import run_passes
 
 K, N = 96, 64
 NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
+RMS_NORM = "RMSNormalization"
 
 
 @dataclass
@@ -93,7 +94,8 @@ class Graph:
                 if name and name not in outputs
             ],
         )
-        return ir.from_proto(model_of(graph))
+        newer = any(node.op_type == RMS_NORM for node in self.nodes)
+        return ir.from_proto(model_of(graph, 23 if newer else 21))
 
 
 def operators(model: ir.Model) -> list[str]:
@@ -352,9 +354,12 @@ def test_what_is_no_bias_of_one_projection_is_added_outside() -> None:
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_norm_goes_into_the_projection_behind_it(dtype: np.dtype[Any], bias: bool) -> None:
+@pytest.mark.parametrize("op_type", [NORM, RMS_NORM])
+def test_a_norm_goes_into_the_projection_behind_it(
+    dtype: np.dtype[Any], bias: bool, op_type: str
+) -> None:
     graph = Graph(dtype)
-    normed = graph.node(NORM, ["x", graph.weight("w")], "normed", epsilon=1e-3, axis=-1)
+    normed = graph.node(op_type, ["x", graph.weight("w")], "normed", epsilon=1e-3, axis=-1)
     graph.projection(normed, "y", bias=bias)
     model = assert_same_results(graph, "y")
     (node,) = model.graph
@@ -372,13 +377,60 @@ def test_residual_and_norm_go_in_and_the_sum_comes_out(dtype: np.dtype[Any]) -> 
     mlp(graph, normed, "silu")
     # The residual goes on to the next layer.
     graph.node("Add", ["total", "x"], "next")
-    graph.node("Identity", ["total"], "total_again")
+    graph.node("Neg", ["total"], "total_again")
     model = assert_same_results(graph, "y", "next", "total_again")
     node = next(node for node in model.graph if node.domain == "aie")
     names = [value.name if value else None for value in node.inputs]
     assert names == ["x", "gate.B_q4nx", "up.B_q4nx", "w", "r"]
     assert [value.name for value in node.outputs] == ["y", "total"]
     assert SKIP_NORM not in operators(model)
+
+
+@pytest.mark.parametrize("op_type", [NORM, RMS_NORM])
+@pytest.mark.parametrize("wanted", ["output", "nodes", "nobody"])
+def test_an_addition_before_a_norm_goes_in_with_it(op_type: str, wanted: str) -> None:
+    graph = Graph()
+    graph.widths["total"] = K
+    graph.node("Add", ["x", "r"], "total")
+    normed = graph.node(op_type, ["total", graph.weight("w")], "normed", epsilon=1e-5)
+    graph.projection(normed, "y")
+    outputs = ["y"]
+    if wanted == "output":
+        outputs.append("total")
+    if wanted == "nodes":
+        outputs += [graph.node("Neg", ["total"], "again"), graph.node("Abs", ["total"], "size")]
+    model = assert_same_results(graph, *outputs)
+    node = next(node for node in model.graph if node.domain == "aie")
+    assert [value.name if value else None for value in node.inputs][3:] == ["w", "r"]
+    assert "Add" not in operators(model)
+    assert [value.name for value in model.graph.outputs] == outputs
+
+
+def test_an_addition_that_broadcasts_stays_before_the_norm() -> None:
+    graph = Graph()
+    graph.widths["total"] = K
+    graph.node("Add", ["x", graph.weight("one row")], "total")
+    graph.projection(graph.node(NORM, ["total", graph.weight("w")], "normed"), "y")
+    assert operators(assert_same_results(graph, "y")) == ["Add", "Q4NXMatMul"]
+
+
+def test_an_addition_of_unknown_shapes_stays_before_the_norm() -> None:
+    graph = Graph()
+    graph.widths["total"] = K
+    graph.node("Add", ["x", "r"], "total")
+    graph.projection(graph.node(NORM, ["total", graph.weight("w")], "normed"), "y")
+    model = graph.model("y")
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(["batch", None, K])
+    run_passes(model)
+    assert operators(model) == ["Add", "Q4NXMatMul"]
+
+
+def test_a_weight_that_is_broadcast_keeps_the_norm() -> None:
+    graph = Graph()
+    graph.initializers["w"] = np.array([1.5], np.float32)
+    graph.projection(graph.node(RMS_NORM, ["x", "w"], "normed"), "y")
+    assert RMS_NORM in operators(assert_same_results(graph, "y"))
 
 
 def test_a_sum_that_is_an_output_of_the_graph_keeps_its_name() -> None:
@@ -446,7 +498,7 @@ def test_a_norm_of_another_kind_stays(attributes: dict[str, int]) -> None:
 
 def test_a_residual_that_may_be_broadcast_stays() -> None:
     graph = Graph()
-    graph.node("Identity", ["r"], "residual")
+    graph.node("Neg", ["r"], "residual")
     inputs = ["x", "residual", graph.weight("w")]
     graph.projection(graph.node(SKIP_NORM, inputs, "normed"), "y")
     model = graph.model("y")

@@ -22,6 +22,7 @@ NORM = "SimplifiedLayerNormalization"
 class Case:
     """Qwen3's attention as the model builder writes it, but for what is not default."""
 
+    norm: str = NORM
     split: bool = True  # one packed tensor comes in, not three
     norms: tuple[str, ...] = ("q", "k")
     epsilons: tuple[float, float] = (1e-6, 1e-6)
@@ -50,7 +51,8 @@ class Case:
                 f"{name}.weight": rng.uniform(0.5, 1.5, self.per_head).astype(np.float32),
             }
             steps = [("Reshape", [name, f"{name}.heads"], f"{name}_1", {}),
-                     (NORM, [f"{name}_1", f"{name}.weight"], f"{name}_2", {"epsilon": epsilon}),
+                     (self.norm, [f"{name}_1", f"{name}.weight"], f"{name}_2",
+                      {"epsilon": epsilon}),
                      ("Reshape", [f"{name}_2", f"{name}.flat"], f"{name}_3", {})]  # fmt: skip
             nodes += [helper.make_node(op, inputs, [output], name=f"/{output}", **attributes)
                       for op, inputs, output, attributes in steps]  # fmt: skip
@@ -90,7 +92,7 @@ class Case:
                 if name not in self.outputs
             ],
         )
-        return ir.from_proto(model_of(graph))
+        return ir.from_proto(model_of(graph, 21 if self.norm == NORM else 23))
 
 
 def results(model: ir.Model, sequence: int, past: int) -> dict[str, Array]:
@@ -128,8 +130,9 @@ def inputs_of(node: ir.Node) -> list[str | None]:
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_both_norms_go_into_attention(split: bool) -> None:
-    (node,) = rewritten(Case(split=split, epsilons=(1e-3, 1e-3))).graph
+@pytest.mark.parametrize("norm", [NORM, "RMSNormalization"])
+def test_both_norms_go_into_attention(split: bool, norm: str) -> None:
+    (node,) = rewritten(Case(norm, split, epsilons=(1e-3, 1e-3))).graph
     assert (node.domain, node.op_type, node.name) == ("aie", "FlowAttention", "/attention")
     none = "ort_aie.none"
     assert inputs_of(node) == [

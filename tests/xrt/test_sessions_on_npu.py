@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 
 import ort_aie_ep
+from ort_aie_ep import _native, bf16_blocks
 from ort_aie_ep.counters import NpuCounters, npu_counters
 
-sys.path += [str(Path(__file__).parents[1] / "ops"), str(Path(__file__).parents[1])]
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("ops", "passes", "")]
 
 from attention_calls import INPUT_NAMES, Inputs, attributes, model_of
-from op_models import open_session, run
+from op_models import one_op_model, open_session, run
 from projection_calls import activations, make_weights, project
+from vision_tower import vision_tower
 
 pytestmark = pytest.mark.skipif(
     not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file(),
@@ -105,13 +108,60 @@ def test_projections(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = project(w, a)
     assert counted(before) == (1, {}, 0)
     # Both round activations to bfloat16. The NPU's output is one; dequantised weights are rounded
-    # (2^-8) and both operands of a prompt go through bfp16, 2^-7 of the largest of eight.
+    # (2^-8) and both operands of a prompt go through bfp16.
     magnitude = np.abs(a) @ np.abs(w.dequantised).T
-    eights = np.pad(np.abs(a), ((0, 0), (0, 4))).reshape(rows, -1, 8)
-    largest = np.broadcast_to(eights.max(-1, keepdims=True), eights.shape).reshape(rows, -1)
-    weights = np.pad(np.abs(w.dequantised), ((0, 0), (0, 4)))
-    wide = weights.reshape(256, -1, 8)
-    widest = np.broadcast_to(wide.max(-1, keepdims=True), wide.shape).reshape(256, -1)
-    blocks = largest @ weights.T + np.pad(np.abs(a), ((0, 0), (0, 4))) @ widest.T
-    bound = 2.0**-8 * magnitude + (2.0**-7 * blocks * 1.02 if rows > 1 else 0)
+    bound = 2.0**-8 * magnitude + (bfp16_error(a, w.dequantised) if rows > 1 else 0)
     assert (np.abs(sim - host) <= bound + 2.0**-8 * np.abs(host)).all()
+
+
+def test_an_unquantised_projection(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = np.random.default_rng(5).standard_normal((200, 300)).astype(bf16_blocks.bfloat16)
+    a, bias = activations(3, 300), activations(200)
+    model = one_op_model(
+        "GEMM",
+        {"A": a, "W": bf16_blocks.pack(w), "bias": bias},
+        {"Y": a.dtype},
+        {"K": 300, "N": 200, "format": _native.FORMAT},
+        constants=("W", "bias"),
+    )
+    results, before = {}, npu_counters()
+    for target in ("host", "sim"):
+        monkeypatch.setenv("ORT_AIE_TARGET", target)
+        results[target] = run(open_session(model), {"A": a})["Y"]
+    assert counted(before) == (1, {}, 0)
+    # The NPU rounds operands to bfp16 and the product, before the bias, to bfloat16.
+    product = np.abs(results["host"] - bias)
+    bound = bfp16_error(a, w.astype(np.float64)) * (1 + 2.0**-8) + 2.0**-8 * product
+    assert (np.abs(results["sim"] - results["host"]) <= bound).all()
+
+
+def test_an_unquantised_vision_tower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, products = vision_tower(patches=12, hidden=128, ffn=256, layers=1)
+    onnx.save(model, tmp_path / "tower.onnx")
+    compiled = ort_aie_ep.compile(tmp_path / "tower.onnx", tmp_path / "compiled", quantize="bf16")
+    x = activations(1, 12, 75)
+    results, before = {}, npu_counters()
+    for target in ("host", "sim"):
+        monkeypatch.setenv("ORT_AIE_TARGET", target)
+        session = open_session(str(compiled.path / "tower.onnx"))
+        results[target] = run(session, {"x": x})["features"]
+    assert counted(before)[:2] == (products + 1, {})  # and attention
+    # bfp16 is off by at most 2^-7 of the largest of eight, which is at most sqrt(8) times their
+    # root mean square: of two operands in each product and in attention's two. Errors that know
+    # nothing of each other add up in squares.
+    bound = np.sqrt(2 * (products + 2)) * np.sqrt(8) * 2.0**-7
+    error = np.linalg.norm(results["sim"] - results["host"])
+    assert 0 < error <= bound * np.linalg.norm(results["host"])
+
+
+def bfp16_error(a: Array, weights: Array) -> Array:
+    """Of a . weights^T: what rounding both operands to bfp16 adds, 2^-7 of the largest of eight."""
+
+    def eights(x: Array) -> tuple[Array, Array]:
+        padded = np.pad(np.abs(x.astype(np.float64)), ((0, 0), (0, -x.shape[1] % 8)))
+        largest = padded.reshape(len(x), -1, 8).max(-1, keepdims=True)
+        return padded, np.broadcast_to(largest, (*largest.shape[:2], 8)).reshape(len(x), -1)
+
+    (x, largest), (w, widest) = eights(a), eights(weights)
+    error: Array = 2.0**-7 * 1.02 * (largest @ w.T + x @ widest.T)
+    return error

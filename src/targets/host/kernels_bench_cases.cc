@@ -116,6 +116,13 @@ Work DequantizeBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
   return {.bytes = 1.0 * blocks * (kBlockBytes + 2 * kBlockCols * kBlockRows)};
 }
 
+Work InterleaveBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    kernels.interleave_block(reinterpret_cast<const uint16_t*>(d.weights.data()), d.panel);
+  }
+  return {.bytes = 4.0 * blocks * kBlockCols * kBlockRows};
+}
+
 Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
   for (int64_t b = 0; b < blocks; ++b) {
     kernels.unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
@@ -263,6 +270,7 @@ const Bench<Cached> kCachedBenches[] = {
     {"gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<false>},
     {"gemm_int8 symmetric", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<true>},
     {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},
+    {"interleave_block", Limit::kL1, "blocks", {1}, InterleaveBlock},
     {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock},
     {"dequantize_block 2 bits", Limit::kL1, "blocks", {1}, DequantizeTwoBits},
     {"unpack_block 2 bits", Limit::kL1, "blocks", {1}, UnpackTwoBits},

@@ -160,6 +160,7 @@ class Bf16Gemm {
     kernels_.float_to_bfloat16(x, padded_, a_ + row * padded_);
   }
 
+  int64_t block_bytes() const { return block_bytes_; }  // of weights
   using Panel = const uint16_t*;
   Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
     uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
@@ -173,11 +174,30 @@ class Bf16Gemm {
     kernels_.gemm_bf16(a_ + first * padded_, padded_, rows, panel, padded_ / 2, y, ldy);
   }
 
- private:
+ protected:
   const Kernels& kernels_;
-  const int64_t padded_, block_bytes_;
+  const int64_t padded_;
+
+ private:
+  const int64_t block_bytes_;
   decltype(Kernels::dequantize_block) dequantize_block_;
   uint16_t* a_;
+};
+
+// Of weights that are bfloat16 already.
+class UnquantisedGemm final : public Bf16Gemm {
+ public:
+  using Bf16Gemm::Bf16Gemm;
+
+  int64_t block_bytes() const { return 2 * kBf16BlockElements; }
+  Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
+    const auto* blocks = reinterpret_cast<const uint16_t*>(weights);
+    uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
+    for (int64_t first = 0; first < padded_ * kBlockRows; first += kBf16BlockElements) {
+      kernels_.interleave_block(blocks + first, panel + first);
+    }
+    return panel;
+  }
 };
 
 class Int8Gemm {
@@ -198,6 +218,7 @@ class Int8Gemm {
                            q_sums_ + row * groups_);
   }
 
+  int64_t block_bytes() const { return block_bytes_; }  // of weights
   struct Panel {
     const int8_t* codes;
     const float *scales, *mins;
@@ -247,7 +268,7 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
     gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
-  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.bits);
+  const int64_t row_bytes = ColBlocks(step.k) * gemm.block_bytes();
   threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
     const int64_t n0 = block * kBlockRows;
     const auto panel =
@@ -297,6 +318,19 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
   } else {
     Gemm<Bf16Gemm>(step, kernels, threads);
   }
+}
+
+void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  MatMulStep projection{};  // without a norm, a gate and numerics of its own
+  projection.weights = reinterpret_cast<const uint8_t*>(step.weights);
+  projection.rows = step.rows;
+  projection.k = step.k;
+  projection.n = step.n;
+  projection.a = step.a;
+  projection.bias = step.bias;
+  projection.y = step.y;
+  projection.type = step.type;
+  Gemm<UnquantisedGemm>(projection, kernels, threads);
 }
 
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads) {

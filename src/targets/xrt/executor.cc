@@ -9,6 +9,7 @@
 #include "targets/xrt/attention.h"
 #include "targets/xrt/batch.h"
 #include "targets/xrt/engine.h"
+#include "targets/xrt/gemm.h"
 #include "targets/xrt/projection.h"
 
 namespace ort_aie::xrt {
@@ -131,6 +132,7 @@ class Executor final : public XrtTarget {
     if (const auto* attention = std::get_if<AttentionStep>(&step)) {
       return WhyNotAttention(engine_, *attention);
     }
+    if (const auto* gemm = std::get_if<GemmStep>(&step)) return WhyNotGemm(engine_, *gemm);
     return "rows of an embedding";
   }
 
@@ -157,6 +159,8 @@ class Executor final : public XrtTarget {
   void Prompt(const Step& step, const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       ProjectPrompt(engine_, *projection, threads);
+    } else if (const auto* gemm = std::get_if<GemmStep>(&step)) {
+      RunGemm(engine_, *gemm, threads);
     } else {
       AttendPrompt(engine_, std::get<AttentionStep>(step), threads);
     }

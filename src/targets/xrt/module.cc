@@ -87,6 +87,7 @@ const char* NameOf(const Step& step) {
         if constexpr (std::is_same_v<S, MatMulStep>) return s.up_weights ? "GatedMLP" : "MatMul";
         if constexpr (std::is_same_v<S, GatherStep>) return "Gather";
         if constexpr (std::is_same_v<S, AttentionStep>) return "Attention";
+        if constexpr (std::is_same_v<S, GemmStep>) return "GEMM";
       },
       step);
 }

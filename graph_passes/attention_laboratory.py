@@ -1,0 +1,231 @@
+"""A region in a session of its own, fed with seeded random inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_formula import Operands
+from ort_aie_ep.graph_passes.attention_region import (
+    ATTENTION_MASK,
+    INPUT_IDS,
+    POSITION_IDS,
+    Region,
+    projected_width,
+)
+from ort_aie_ep.graph_passes.subgraph import Array, NoMatch, Part, constant_array
+
+SEED = 11
+# A score below is masked: -inf, or the most negative number of a type, float16's -65504 among them.
+MASKED = -1e4
+# A window is found by running one token on a past that is longer than all numbers in the mask's
+# computation. Numbers beyond LONGEST_WINDOW, for which that takes gigabytes, are exchanged for
+# small ones, and the graph that is proved is the same with another number.
+SHORTEST_PAST, LONGEST_WINDOW, SMALL_WINDOW = 256, 8192, 21
+ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
+POSITIONS = 40
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Shapes and mask of one run: mask (batch, past + new), 0 hides."""
+
+    name: str
+    past: int
+    new: int
+    mask: npt.NDArray[np.int64]
+
+    def __str__(self) -> str:
+        return f"'{self.name}' (batch {len(self.mask)}, past {self.past}, new tokens {self.new})"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a region was given and made: output (batch, heads, new, size), presents (batch, kv
+    heads, past + new, size), and scores as the Softmax gets them (batch, heads, new, keys)."""
+
+    operands: Operands
+    output: Array
+    present_key: Array
+    present_value: Array
+    scores: Array
+
+
+class Laboratory:
+    """A region that can be run."""
+
+    def __init__(self, model: ir.Model, region: Region) -> None:
+        """Raises NoMatch for a region whose shapes are not those of an attention."""
+        self.region = region
+        past, other = region.keys.past.shape, region.values.past.shape
+        assert past is not None
+        if past != other or not isinstance(past[1], int) or not isinstance(past[3], int):
+            raise NoMatch(
+                f"past key {past} and past value {other} must be alike, with fixed heads and head "
+                "size"
+            )
+        self.kv_heads, self.size = past[1], past[3]
+        width = projected_width(region.query) or 0
+        self.heads, rest = divmod(width, self.size)
+        self.heads -= 2 * self.kv_heads if region.packed else 0
+        if rest or self.heads <= 0 or self.heads % self.kv_heads:
+            raise NoMatch(
+                f"a projection to {width} is no number of heads of {self.size} that "
+                f"{self.kv_heads} key-value heads divide"
+            )
+        constants, computed = _mask_numbers(model, region)
+        if max(computed, default=0) > LONGEST_WINDOW:
+            raise NoMatch(f"its mask is made with the computed number {max(computed)}")
+        large = sorted(n for n in constants if n > LONGEST_WINDOW)
+        self.stand_ins = {n: SMALL_WINDOW + i for i, n in enumerate(large)}
+        self.longest = max(SHORTEST_PAST, *computed, *constants.difference(large))
+        self.tables = self._tables(model)
+        scores = region.softmax.inputs[0]
+        assert scores is not None
+        outputs = [region.output, region.keys.present, region.values.present, scores]
+        self._part = Part(model, region.inputs, [*outputs, *self.tables], self.stand_ins)
+        self._scores = Part(model, region.inputs, [scores], self.stand_ins)
+
+    def run(self, probe: Probe) -> Outcome:
+        """The region's results on seeded inputs."""
+        feeds = self._feeds(probe)
+        output, present_key, present_value, scores, *tables = self._part.run(feeds)
+        batch, new, keys = len(probe.mask), probe.new, probe.past + probe.new
+        wide = (batch, self.heads, new, keys)
+        flat = (batch, new, self.heads * self.size)
+        if scores.size != np.prod(wide) or output.shape != flat:
+            raise NoMatch(
+                f"scores {scores.shape} and result {output.shape}, expected {wide} and {flat}"
+            )
+        operands = Operands(*self._split(feeds), *self._cos_sin(tables, probe), probe.mask)
+        heads = output.reshape(batch, new, self.heads, self.size).swapaxes(1, 2)
+        return Outcome(operands, heads, present_key, present_value, scores.reshape(wide))
+
+    def visible(self, past: int) -> int:
+        """How many keys a token sees after `past` others."""
+        probe = Probe("window", past, 1, np.ones((1, past + 1), np.int64))
+        (scores,) = self._scores.run(self._feeds(probe))
+        return int((scores.reshape(-1, past + 1)[0] > MASKED).sum())
+
+    def _feeds(self, probe: Probe, positions: int = POSITIONS) -> dict[str, Array]:
+        region, rng = self.region, np.random.default_rng(SEED)
+        batch = len(probe.mask)
+        feeds: dict[str, Array] = {}
+        for value in region.inputs:
+            array: Array
+            if value in (region.keys.past, region.values.past):
+                array = rng.standard_normal((batch, self.kv_heads, probe.past, self.size), "f4")
+            elif value in (region.query, region.key, region.value):
+                array = rng.standard_normal((batch, probe.new, projected_width(value) or 0), "f4")
+            elif value.name == ATTENTION_MASK:
+                array = probe.mask
+            elif value.name == POSITION_IDS:
+                # Of no relation to the mask, so that a mask made of positions shows.
+                array = rng.integers(0, positions, (batch, probe.new))
+            elif value.name == INPUT_IDS:
+                array = np.zeros((batch, probe.new), np.int64)
+            elif value.is_graph_input():  # another layer's cache, of which the length is taken
+                array = np.zeros((batch, self.kv_heads, probe.past, self.size), np.float32)
+            else:  # hidden states, of which batch and length are taken
+                array = np.zeros((batch, probe.new, self.size), np.float32)
+            feeds[str(value.name)] = (
+                array.astype(np.int32) if value.dtype == ir.DataType.INT32 else array
+            )
+        return feeds
+
+    def _split(self, feeds: dict[str, Array]) -> tuple[Array, Array, Array, Array, Array]:
+        region = self.region
+        query, key, value, past_key, past_value = (
+            feeds[str(v.name)]
+            for v in (
+                region.query,
+                region.key,
+                region.value,
+                region.keys.past,
+                region.values.past,
+            )
+        )
+        if region.packed:
+            at = [self.heads * self.size, (self.heads + self.kv_heads) * self.size]
+            query, key, value = np.split(query, at, -1)
+        q, k, v = (
+            x.reshape(*x.shape[:2], -1, self.size).swapaxes(1, 2) for x in (query, key, value)
+        )
+        return q, k, v, past_key, past_value
+
+    def _cos_sin(self, tables: list[Array], probe: Probe) -> tuple[Array | None, Array | None]:
+        if not tables:
+            return None, None
+        cos, sin = (table.reshape(-1, table.shape[-1]) for table in tables)
+        if cos.shape != sin.shape or len(cos) not in (probe.new, probe.new * len(probe.mask)):
+            raise NoMatch(
+                f"its rotation takes tables {tables[0].shape} and {tables[1].shape}, expected a "
+                "row for each token or each position"
+            )
+        return cos, sin
+
+    def _tables(self, model: ir.Model) -> tuple[ir.Value, ...]:
+        """The tables of cosines and of sines, or nothing where no element is rotated."""
+        tables = _rotary_tables(self.region)
+        if not tables:
+            return ()
+        # At position 0 the sine is zero and the cosine is not; single numbers are factors.
+        first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
+        at_zero = Part(model, self.region.inputs, tables).run(self._feeds(first, positions=1))
+        many = [
+            (t, not array.any()) for t, array in zip(tables, at_zero, strict=True) if array.size > 1
+        ]
+        if not many:
+            return ()
+        if len(many) != 2 or many[0][1] == many[1][1]:
+            names = ", ".join(f"'{table.name}'" for table, _ in many)
+            raise NoMatch(f"query and key are combined with {names}, expected cosines and sines")
+        return tuple(table for table, _ in sorted(many, key=lambda item: item[1]))
+
+
+def _mask_numbers(model: ir.Model, region: Region) -> tuple[set[int], set[int]]:
+    """The integers in the computation of what is made of no projection and no cache: constants, and
+    what the graph computes of constants."""
+    made, varying = region.origins(), region.varying()
+    constants, computed = [], []
+    for node in region.nodes:
+        if any(made.get(value) for value in node.inputs if value is not None):
+            continue
+        constants += [constant_array(value) for value in node.inputs]
+        if node.op_type != "Constant":
+            computed += [value for value in node.outputs if value not in varying]
+    results = Part(model, [], computed).run({}) if computed else []
+
+    def integers(arrays: list[Array]) -> set[int]:
+        numbers = (abs(float(array.reshape(-1)[0])) for array in arrays if array.size == 1)
+        return {int(number) for number in numbers if number < ENDLESS}
+
+    return integers([array for array in constants if array is not None]), integers(results)
+
+
+def _rotary_tables(region: Region) -> tuple[ir.Value, ...]:
+    """The computed floats, made of no cache and no projection, that meet the query or the key."""
+    made, varying = region.origins(), region.varying()
+    pasts = {region.keys.past, region.values.past}
+    tables: dict[ir.Value, None] = {}
+    for node in region.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        of = frozenset[ir.Value]().union(*(made.get(value, frozenset()) for value in inputs))
+        if node.op_type == "Shape" or not of or of & pasts:
+            continue
+        for value in inputs:
+            is_float = value.dtype is not None and value.dtype.is_floating_point()
+            if is_float and value in varying and not made.get(value):
+                tables[_unsqueezed(value)] = None
+    return tuple(tables)
+
+
+def _unsqueezed(value: ir.Value) -> ir.Value:
+    node = value.producer()
+    while node is not None and node.op_type == "Unsqueeze" and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value

@@ -1,0 +1,164 @@
+"""Masks of scores that say no more than causal order, a window, and which keys are shown.
+
+Before: attn_mask (B, 1, S, T), computed from the graph input attention_mask and from lengths
+After:  causal=1, local_window_size and attention_mask, which FlowAttention needs no matrix for
+
+Found by running what computes the mask, on batches with padding and holes; it is used as it is
+where it says anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK
+from ort_aie_ep.graph_passes.subgraph import Array, NoMatch, Part, constant
+
+SEED = 1
+# Added to a score, this hides a key: exp(-1e4) is 0 in float32.
+HIDES = -1e4
+# More is no computation of a mask.
+MOST_BYTES = 16 << 20
+# Larger integers are ends of slices, not windows.
+LARGEST_WINDOW = 1 << 17
+LONGEST_PROMPT = 2048
+
+
+@dataclass(frozen=True)
+class CausalMask:
+    """A query sees itself and the keys before it, `window` in all (-1: all), where `shown` (the
+    graph input attention_mask; None: everywhere) is not 0."""
+
+    window: int
+    shown: ir.Value | None
+
+
+class MaskReader:
+    """Reads the masks of a model, each once."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._known: dict[tuple[ir.Value, bool], CausalMask | None] = {}
+
+    def read(self, mask: ir.Value, *, with_past: bool) -> CausalMask | None:
+        """What the mask says, or None where that is something else.
+
+        `with_past`: keys are those of a cache and of the call, else of the call alone.
+        """
+        if (mask, with_past) not in self._known:
+            try:
+                found = _read(self._model, mask, with_past)
+            except NoMatch:
+                found = None
+            self._known[mask, with_past] = found
+        return self._known[mask, with_past]
+
+
+def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
+    inputs, constants = _sources(mask)
+    if sum(tensor.nbytes for tensor in constants) > MOST_BYTES:
+        raise NoMatch("reads large constants")
+    part = Part(model, inputs, [mask])
+    shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
+    integers = [t.numpy().reshape(-1) for t in constants if t.dtype == ir.DataType.INT64]
+    windows = [int(n) for array in integers for n in array if 1 < n < LARGEST_WINDOW]
+    longest = 2 * max(windows, default=32)
+    if not with_past and longest > LONGEST_PROMPT:
+        raise NoMatch(f"may have a window of {longest // 2} keys")
+    past, new = (longest, 1) if with_past else (0, longest)
+    seen = int(_visible(part, inputs, past, np.ones((1, past + new), np.int64))[0, -1].sum())
+    every, none = (
+        _visible(part, inputs, 0, x)
+        for x in (np.ones((1, 5), np.int64), np.zeros((1, 5), np.int64))
+    )
+    if np.array_equal(every, none):
+        shown = None  # its length alone counts
+    found = CausalMask(-1 if seen == past + new else seen, shown)
+    for past, keys in _probes(with_past, found):
+        actual, expected = _visible(part, inputs, past, keys), _expected(found, past, keys)
+        # A query without a key is padding: what it sees instead is of no account.
+        rows = expected.any(-1)
+        if not np.array_equal(actual[rows], expected[rows]):
+            raise NoMatch("says something else")
+    return found
+
+
+def _sources(mask: ir.Value) -> tuple[list[ir.Value], list[ir.TensorProtocol]]:
+    """The graph inputs and the constants that a value is computed from."""
+    inputs, constants, seen, stack = [], [], set[ir.Value](), [mask]
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        tensor, node = constant(value), value.producer()
+        if value.is_graph_input():
+            inputs.append(value)
+        elif tensor is not None:
+            constants.append(tensor)
+        elif node is not None:
+            stack += [v for v in node.inputs if v is not None]
+    return inputs, constants
+
+
+def _probes(with_past: bool, mask: CausalMask) -> Iterator[tuple[int, Array]]:
+    """Lengths of the past, and which keys are shown (batch, past + new)."""
+    lengths = [(0, 5), (0, 1)]
+    if with_past:
+        lengths += [(9, 1), (5, 4), (max(mask.window, 0) + 2, 3)]
+    for past, new in lengths:
+        total = past + new
+        yield past, np.ones((2, total), np.int64)
+        if mask.shown is None:
+            continue
+        position, padding = np.arange(total), np.array([0, 1, total // 2, total - 1])[:, None]
+        yield past, (position >= padding).astype(np.int64)
+        yield past, (position < total - padding).astype(np.int64)
+        yield past, np.random.default_rng([SEED, total]).integers(0, 2, (3, total))
+
+
+def _visible(part: Part, inputs: list[ir.Value], past: int, shown: Array) -> Array:
+    """(batch, new, keys): which keys the mask lets a query see."""
+    batch, total = shown.shape
+    feeds = {value.name or "": _feed(value, past, shown) for value in inputs}
+    (mask,) = part.run(feeds)
+    try:
+        whole = np.broadcast_to(mask, (batch, 1, total - past, total))[:, 0]
+    except ValueError as error:
+        raise NoMatch(f"is {mask.shape}") from error
+    if mask.dtype == bool:
+        return whole
+    if not ((whole == 0) | (whole <= HIDES)).all():
+        raise NoMatch("adds to scores that it does not hide")
+    visible: Array = whole == 0
+    return visible
+
+
+def _feed(value: ir.Value, past: int, shown: Array) -> Array:
+    """An input of a decoder; tokens and positions are random, for a mask must not read them."""
+    batch, total = shown.shape
+    rank = len(value.shape) if value.shape is not None else 0
+    if value.name == ATTENTION_MASK:
+        return shown
+    if value.dtype == ir.DataType.INT64 and rank == 2:
+        return np.random.default_rng(SEED).integers(0, 100, (batch, total - past))
+    if value.shape is not None and rank in (3, 4):  # embeddings, a cache
+        whole = {3: [batch, total - past], 4: [batch, value.shape[1], past]}[rank]
+        dims = [*whole, value.shape[rank - 1]]
+        if all(isinstance(d, int) for d in dims):
+            return np.zeros(dims, np.float32)
+    raise NoMatch(f"depends on '{value.name}'")
+
+
+def _expected(mask: CausalMask, past: int, shown: Array) -> Array:
+    key = np.arange(shown.shape[1])
+    query = np.arange(past, shown.shape[1])[:, None]
+    visible = key <= query
+    if mask.window > 0:
+        visible &= key > query - mask.window
+    both: Array = visible & (shown[:, None] != 0 if mask.shown is not None else True)
+    return np.broadcast_to(both, (len(shown), *visible.shape))

@@ -1,0 +1,245 @@
+"""What a region computes: read from it, then proved by running it.
+
+`read_parameters` takes from the region what an attention may choose: norm weights, rotary layout,
+scale, soft cap and window. `prove` then runs it on random inputs (batches with padding on the left,
+on the right and with holes, several lengths of past and of new tokens) against the formula. What
+differs by more than float rounding is no such attention, and the reason names the probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_formula import (
+    Operands,
+    Parameters,
+    Result,
+    Rotary,
+    attention,
+)
+from ort_aie_ep.graph_passes.attention_laboratory import (
+    MASKED,
+    SEED,
+    Laboratory,
+    Outcome,
+    Probe,
+)
+from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
+from ort_aie_ep.graph_passes.base import attribute
+from ort_aie_ep.graph_passes.norm import NORMS
+from ort_aie_ep.graph_passes.subgraph import EPSILON, Array, NoMatch, constant_array
+
+# A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
+SAME_SCALE = 16 * EPSILON
+
+
+def read_parameters(lab: Laboratory) -> Parameters:
+    """What the region chose.
+
+    Raises:
+        NoMatch: it does something that aie.FlowAttention has no parameter for.
+    """
+    query_norm, key_norm, epsilon = _norms(lab.region, lab.size)
+    plain = Parameters(
+        heads=lab.heads,
+        kv_heads=lab.kv_heads,
+        size=lab.size,
+        scale=1.0,
+        softcap=_softcap(lab.region),
+        window=-1,
+        rotary=None,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        epsilon=epsilon,
+        mask=next((v for v in lab.region.inputs if v.name == ATTENTION_MASK), None),
+    )
+    ran = lab.run(Probe("scores", 3, 5, np.ones((2, 8), np.int64)))
+    choices = [replace(plain, rotary=rotary) for rotary in _layouts(lab, ran.operands)]
+    fits = [_fit(choice, ran) for choice in choices]
+    best = min(fits, key=lambda fit: fit.excess)
+    if best.excess > 1:
+        raise NoMatch(best.reason)
+    return replace(best.parameters, window=_window(lab))
+
+
+def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
+    """Compares the region with the formula; returns the parameters of the region as it stands.
+
+    Raises:
+        NoMatch: they differ for some probe.
+    """
+    for probe in _probes(parameters.window):
+        if parameters.mask is None and not probe.mask.all():
+            continue
+        ran = lab.run(probe)
+        expected = attention(parameters, ran.operands)
+        # A token that sees no key, its own included, is one that no other token sees: what an
+        # exporter makes of it is of no account.
+        sees: Array = np.asarray(expected.visible.any(-1))
+        rows = np.broadcast_to(sees[:, None], ran.output.shape[:3])
+        compared: list[tuple[str, Array, Array, Array | float]] = [
+            ("present key", ran.present_key, expected.keys, expected.key_error),
+            ("present value", ran.present_value, expected.values, 0.0),
+            ("result", ran.output[rows], expected.output[rows], _bound(expected, rows)),
+        ]
+        for what, got, made, error in compared:
+            if got.shape != made.shape:
+                raise NoMatch(f"its {what} is {got.shape}, expected {made.shape}")
+            difference: Array = np.abs(got - made)
+            over: Array = ~(difference <= error)  # true for NaN
+            if over.any():
+                raise NoMatch(
+                    f"its {what} is not that of an attention with {parameters}: probe {probe} "
+                    f"differs by {difference[over].max():.2g}"
+                )
+    windows = {small: large for large, small in lab.stand_ins.items()}
+    return replace(parameters, window=windows.get(parameters.window, parameters.window))
+
+
+def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    bound: npt.NDArray[np.float64] = np.broadcast_to(expected.output_error, expected.output.shape)[
+        rows
+    ]
+    return bound
+
+
+def _probes(window: int) -> Iterator[Probe]:
+    def padded(past: int, new: int, left: tuple[int, ...], right: tuple[int, ...]) -> Array:
+        position = np.arange(past + new)
+        first, end = np.array(left)[:, None], past + new - np.array(right)[:, None]
+        return ((position >= first) & (position < end)).astype(np.int64)
+
+    yield Probe("prompt", 0, 5, padded(0, 5, (0,), (0,)))
+    yield Probe("left-padded prompts", 0, 6, padded(0, 6, (0, 2, 5), (0, 0, 0)))
+    yield Probe("right-padded prompts", 0, 6, padded(0, 6, (0, 0), (0, 3)))
+    yield Probe("next token", 9, 1, padded(9, 1, (0,), (0,)))
+    yield Probe("next tokens of left-padded prompts", 7, 1, padded(7, 1, (0, 3, 6), (0, 0, 0)))
+    yield Probe("second turn", 5, 4, padded(5, 4, (1, 0), (0, 0)))
+    holes = np.random.default_rng(SEED).integers(0, 2, (3, 11))
+    yield Probe("mask with holes", 4, 7, holes)
+    if window > 0:
+        yield Probe("past as long as the window", window, 3, padded(window, 3, (0, 2), (0, 0)))
+        yield Probe(
+            "prompt beyond the window",
+            0,
+            min(window, 64) + 3,
+            padded(0, min(window, 64) + 3, (1,), (0,)),
+        )
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Parameters with the scale that fits best, and by how many times the bound it misses."""
+
+    parameters: Parameters
+    excess: float
+    reason: str
+
+
+def _fit(parameters: Parameters, ran: Outcome) -> _Fit:
+    """Finds the scale for which scores = softcap(scale · query · key)."""
+    made = attention(parameters, ran.operands)
+    seen = (ran.scores > MASKED) & made.visible[:, None]
+    scores, dots = ran.scores.astype(np.float64), made.dots
+    cap, linear = parameters.softcap, scores
+    if cap:
+        seen = seen & (np.abs(scores) < 0.9 * cap)  # beyond, the inverse multiplies errors
+        linear = cap * np.arctanh(np.clip(scores / cap, -0.9, 0.9))
+    if not seen.any():
+        raise NoMatch("its scores show no key to the tokens that follow it")
+    scale = float((linear * dots)[seen].sum() / np.square(dots[seen]).sum())
+    n = 1 / scale**2 if scale else 0.0
+    if n and abs(n - round(n)) <= 2 * SAME_SCALE * n:
+        scale = float(np.copysign(round(n) ** -0.5, scale))
+    expected = scale * dots
+    if cap:
+        expected = cap * np.tanh(expected / cap)
+    # Scores of a unit's size are rounded some times more; a soft cap's slope is at most 1.
+    bound = abs(scale) * made.dot_error + 8 * EPSILON * (np.abs(expected) + cap)
+    off = np.where(seen, np.abs(np.where(seen, scores, 0) - expected), 0)
+    ratio = off / np.where(seen, bound, 1)
+    head = int(ratio.max((0, 2, 3)).argmax())
+    reason = (
+        f"its scores are not {scale:.6g} · query · key of {parameters.heads} heads: head {head} is "
+        f"off by {off[:, head].max():.2g}"
+    )
+    return _Fit(replace(parameters, scale=scale), float(ratio.max()), reason)
+
+
+def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
+    """The ways in which the tables may turn a head."""
+    cos, sin = operands.cos, operands.sin
+    if cos is None or sin is None:
+        return [None]
+    columns = cos.shape[1]
+    both = np.stack([cos, sin])
+    half = columns // 2
+    tables, layouts = (lab.tables[0], lab.tables[1]), list[Rotary]()
+    if columns % 2 == 0 and np.array_equal(both[..., :half], both[..., half:]):
+        layouts.append(Rotary(*tables, slice(0, half, 1), False, columns))
+    if columns % 2 == 0 and np.array_equal(both[..., ::2], both[..., 1::2]):
+        layouts.append(Rotary(*tables, slice(0, columns, 2), True, columns))
+    if not layouts:
+        whole = slice(0, columns, 1)
+        layouts += [Rotary(*tables, whole, way, 2 * columns) for way in (False, True)]
+    fitting = [layout for layout in layouts if layout.width <= lab.size]
+    if not fitting:
+        raise NoMatch(f"tables of {columns} angles rotate more than a head of {lab.size}")
+    return [*fitting]
+
+
+def _window(lab: Laboratory) -> int:
+    """The number of keys that a token of the region as it is run sees at most, or -1 for all."""
+    seen = lab.visible(lab.longest + 1)
+    return -1 if seen == lab.longest + 2 else seen
+
+
+def _norms(region: Region, size: int) -> tuple[ir.Value | None, ir.Value | None, float]:
+    """The weights of query's and key's norm, and their epsilon."""
+    key_nodes = _ancestors(region.keys.new)
+    found = [node for node in region.nodes if node.op_type in NORMS and not node.domain]
+    keys = [node for node in found if node in key_nodes]
+    queries = [node for node in found if node not in key_nodes]
+    if len(keys) != len(queries) or len(keys) > 1:
+        raise NoMatch(f"{len(queries)} norms of the query and {len(keys)} of the key")
+    if not keys:
+        return None, None, 0.0
+    weights = [node.inputs[1] for node in (*queries, *keys)]
+    for weight in weights:
+        array = constant_array(weight)
+        if array is None or array.shape != (size,):
+            name = "none" if weight is None else f"'{weight.name}' {weight.shape}"
+            raise NoMatch(f"the norm of query or key has the weight {name}, expected ({size})")
+    epsilons = {attribute(node, "epsilon", 1e-5) for node in (*queries, *keys)}
+    if len(epsilons) > 1:
+        raise NoMatch(f"the norms of query and key add different epsilons: {sorted(epsilons)}")
+    return weights[0], weights[1], epsilons.pop()
+
+
+def _softcap(region: Region) -> float:
+    """c of c · tanh(x / c) on the scores, or 0."""
+    made = region.origins()
+    for node in region.nodes:
+        if node.op_type == "Tanh" and made[node.outputs[0]]:
+            for user in node.outputs[0].consumers():
+                factors = [constant_array(value) for value in user.inputs]
+                scalars = [f for f in factors if f is not None and f.size == 1]
+                if user.op_type == "Mul" and scalars:
+                    return float(scalars[0].reshape(-1)[0])
+    return 0.0
+
+
+def _ancestors(value: ir.Value) -> set[ir.Node]:
+    nodes: set[ir.Node] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop().producer()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            stack += [source for source in node.inputs if source is not None]
+    return nodes

@@ -1,0 +1,277 @@
+"""4-bit weights in blocks (DequantizeLinear) -> aie.Q4NXMatMul and aie.Q4NXGather.
+
+Before: MatMul(A, W), Gemm(A, W, C?) or Gather(W, indices), with W = DequantizeLinear(x, scale,
+        zero_point?) of int4 or uint4 in blocks along the in-features, perhaps transposed
+After:  Q4NXMatMul(A, W, C?) or Q4NXGather(W, indices)
+
+As onnxruntime-genai's builder (`use_qdq`), ONNX Runtime's quantiser and others write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+from onnx_ir.passes import common as common_passes
+
+from ort_aie_ep import _native, q4nx
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.base import (
+    DOMAIN,
+    FORMAT,
+    Report,
+    attribute,
+    input_at,
+    node_label,
+    type_name,
+)
+from ort_aie_ep.graph_passes.weights import (
+    CHUNK_BYTES,
+    SCALE_TYPES,
+    MatMulNBitsWeights,
+    PackedWeights,
+    tensor_rows,
+)
+
+Codes = npt.NDArray[np.uint8]
+FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
+# Blocks of Q4NX repeat the one scale of an out-feature, or of all.
+NO_BLOCKS = q4nx.BLOCK_COLS
+
+
+@dataclass(frozen=True)
+class DequantizedWeights(MatMulNBitsWeights):
+    """Weights as DequantizeLinear has them: b is (K, N), scales and zero points (K / block, N), or
+    with `rows_are_outputs` their transposes; scales and zero points may also be (N) or one.
+    """
+
+    rows_are_outputs: bool = False
+
+    def check(self, node: str) -> None:
+        """Raises AieError when scales or zero points do not fit the codes."""
+        dtype = self.scales.dtype
+        if dtype not in SCALE_TYPES:
+            raise AieError(
+                f"node '{node}': scales '{self.scales.name}' are {type_name(self.scales)}; "
+                "expected FLOAT, FLOAT16 or BFLOAT16"
+            )
+        blocks = -(-self.k // self.block_size)
+        shape = (self.n, blocks) if self.rows_are_outputs else (blocks, self.n)
+        allowed = [(), (1,), (self.n,)] if self.block_size == NO_BLOCKS else []
+        for name, value in (("scales", self.scales), ("zero points", self.zero_points)):
+            if value is not None and _dims(value) not in (shape, *allowed):
+                raise AieError(
+                    f"node '{node}': {name} '{value.name}' are {_dims(value)}, expected {shape} "
+                    f"for K={self.k} N={self.n} block_size={self.block_size}"
+                )
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether code 8 stands for zero everywhere."""
+        return bool((self._zero_points() == 8).all())
+
+    def pack(self) -> npt.NDArray[np.uint8]:
+        """Q4NX blocks (ceil(N / 32), ceil(K / 256), 5120), some rows of x at a time."""
+        blocks = np.empty(q4nx.blocks_shape(self.n, self.k), np.uint8)
+        scales, zero_points = self._each_block(_array(self.scales)), self._zero_points()
+        per_column = q4nx.BLOCK_COLS // self.block_size
+        for rows, cols, codes in self._pieces():
+            n = slice(rows.start * q4nx.BLOCK_ROWS, rows.stop * q4nx.BLOCK_ROWS)
+            groups = slice(cols.start * per_column, cols.stop * per_column)
+            padding = -codes.shape[1] % self.block_size
+            blocks[rows, cols] = _native.pack_matmulnbits(
+                _nibbles(np.pad(codes, ((0, 0), (0, padding)))),
+                np.ascontiguousarray(scales[n, groups]).view(np.uint8).reshape(-1),
+                _nibbles(zero_points[n, groups]),
+                codes.shape[0],
+                codes.shape[1],
+                self.block_size,
+                type_name(self.scales),
+            )
+        return blocks
+
+    def _pieces(self) -> Iterator[tuple[slice, slice, Codes]]:
+        """(rows of blocks, columns of blocks, those codes as (N, K)), whole blocks at a time."""
+        row_blocks, col_blocks, _ = q4nx.blocks_shape(self.n, self.k)
+        length, width, unit = self.k, self.n, q4nx.BLOCK_COLS
+        if self.rows_are_outputs:
+            length, width, unit = self.n, self.k, q4nx.BLOCK_ROWS
+        tensor = self.b.const_value
+        assert tensor is not None
+        # Codes take a byte each while they are moved.
+        step = max(1, CHUNK_BYTES // width // unit) * unit
+        for first in range(0, length, step):
+            count = min(step, length - first)
+            packed = tensor_rows(self.b, tensor.nbytes, first * width // 2, -(-count * width // 2))
+            codes = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
+            codes = codes[: count * width].reshape(count, width) ^ self._sign
+            part = slice(first // unit, -(-(first + count) // unit))
+            if self.rows_are_outputs:
+                yield part, slice(0, col_blocks), codes
+            else:
+                yield slice(0, row_blocks), part, codes.T
+
+    @property
+    def _sign(self) -> np.uint8:
+        """What turns a nibble into a code of 0 to 15: the sign bit of int4 is a bias of 8."""
+        return np.uint8(8 if self.b.dtype == ir.DataType.INT4 else 0)
+
+    def _zero_points(self) -> Codes:
+        """(N, blocks) codes that stand for zero."""
+        given = np.zeros(1) if self.zero_points is None else _array(self.zero_points)
+        values: Codes = given.astype(np.int8).view(np.uint8) & np.uint8(15)
+        return self._each_block(values ^ self._sign)
+
+    def _each_block(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values of blocks, of out-features or one -> (N, blocks)."""
+        if values.ndim == 2:
+            return values if self.rows_are_outputs else values.T
+        return np.broadcast_to(values.reshape(-1, 1), (self.n, -(-self.k // self.block_size)))
+
+
+def convert_dequantized(model: ir.Model, report: Report, packed: PackedWeights) -> None:
+    """Replaces each eligible MatMul, Gemm and Gather of dequantised weights."""
+    converted: dict[ir.Node, str] = {}
+    for node in list(model.graph):
+        if node.domain or node.op_type not in ("MatMul", "Gemm", "Gather"):
+            continue
+        source = _dequantized(node)
+        if source is None:
+            continue
+        dequantize, rows_are_outputs = source
+        reason = _why_not(node, dequantize, rows_are_outputs)
+        if reason:
+            report.left(node, reason)
+            continue
+        weights = _weights(dequantize, rows_are_outputs)
+        weights.check(node_label(node))
+        _convert(node, weights, packed, report)
+        converted[dequantize] = node.op_type
+    if converted:
+        common_passes.RemoveUnusedNodesPass()(model)
+    for dequantize, becomes in converted.items():
+        if dequantize.graph is None:  # others may still read it
+            report.fused(dequantize, f"{DOMAIN}.{becomes}")
+
+
+def _dequantized(node: ir.Node) -> tuple[ir.Node, bool] | None:
+    """The DequantizeLinear of a node's weights, and whether its rows are their out-features."""
+    value = input_at(node, 0 if node.op_type == "Gather" else 1)
+    rows_are_outputs = node.op_type == "Gather" or (
+        node.op_type == "Gemm" and attribute(node, "transB", 0) == 1
+    )
+    producer = value.producer() if value is not None else None
+    if producer is not None and (producer.domain, producer.op_type) == ("", "Transpose"):
+        value = producer.inputs[0]
+        producer = value.producer() if value is not None else None
+        rows_are_outputs = not rows_are_outputs
+    if producer is None or (producer.domain, producer.op_type) != ("", "DequantizeLinear"):
+        return None
+    x = producer.inputs[0]
+    return (producer, rows_are_outputs) if x is not None and len(_dims(x)) == 2 else None
+
+
+def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:
+    x, scales, zero_points = (input_at(dequantize, i) for i in range(3))
+    assert x is not None
+    assert scales is not None
+    if x.dtype not in FOUR_BITS:
+        return f"weights are {type_name(x)}; Q4NX holds INT4 and UINT4"
+    n, k = _dims(x) if rows_are_outputs else reversed(_dims(x))
+    block_size = attribute(dequantize, "block_size", 0)
+    axis = attribute(dequantize, "axis", 1) % 2
+    along_inputs = axis == int(rows_are_outputs)
+    one_scale = len(_dims(scales)) == 0 or _dims(scales) == (1,)
+    if block_size and not along_inputs:
+        return "its blocks lie along the out-features; Q4NX has them along the in-features"
+    if not block_size and along_inputs and not one_scale:
+        return "it has a scale for each in-feature; Q4NX has them for out-features"
+    if node.op_type == "Gather":
+        if attribute(node, "axis", 0) != 0 or not rows_are_outputs:
+            return "it gathers columns"
+        kind = type_name(scales)
+    else:
+        kind = type_name(node.inputs[0], scales)
+    if node.op_type == "Gemm":
+        bias = input_at(node, 2)
+        scaled = attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0
+        if scaled or attribute(node, "transA", 0):
+            return "alpha, beta or transA is not at its default"
+        if bias is not None and (bias.shape is None or _dims(bias) != (n,)):
+            return f"C is {bias.shape}, expected ({n})"
+    return _native.why_not_q4nx(
+        k=k,
+        n=n,
+        bits=4,
+        block_size=block_size or NO_BLOCKS,
+        weight_prepacked=0,
+        constant_weights=all(
+            v is None or v.const_value is not None for v in (x, scales, zero_points)
+        ),
+        has_g_idx=False,
+        type=kind,
+    )
+
+
+def _weights(dequantize: ir.Node, rows_are_outputs: bool) -> DequantizedWeights:
+    x, scales = dequantize.inputs[:2]
+    assert x is not None
+    assert scales is not None
+    n, k = _dims(x) if rows_are_outputs else reversed(_dims(x))
+    return DequantizedWeights(
+        n=n,
+        k=k,
+        block_size=attribute(dequantize, "block_size", 0) or NO_BLOCKS,
+        b=x,
+        scales=scales,
+        zero_points=input_at(dequantize, 2),
+        rows_are_outputs=rows_are_outputs,
+    )
+
+
+def _convert(
+    node: ir.Node, weights: DequantizedWeights, packed: PackedWeights, report: Report
+) -> None:
+    value = packed.value(node, weights)
+    attributes = {"K": weights.k, "N": weights.n, "format": FORMAT}
+    if node.op_type == "Gather":
+        becomes = "Q4NXGather"
+        inputs = [value, node.inputs[1]]
+        assert weights.scales.dtype is not None
+        attributes["dtype"] = int(weights.scales.dtype)
+    else:
+        becomes = "Q4NXMatMul"
+        bias = input_at(node, 2)
+        inputs = [node.inputs[0], value, *([bias] if bias is not None else [])]
+        attributes["symmetric"] = int(weights.symmetric)
+    report.replaced(node, f"{DOMAIN}.{becomes}")
+    node.domain, node.op_type, node.version = DOMAIN, becomes, 1
+    node.attributes.clear()
+    for attr in ir.convenience.convert_attributes(attributes):
+        node.attributes.add(attr)
+    node.resize_inputs(len(inputs))
+    for index, item in enumerate(inputs):
+        node.replace_input_with(index, item)
+
+
+def _dims(value: ir.Value) -> tuple[int, ...]:
+    """The dimensions of a constant; empty where they are not known."""
+    shape = value.const_value.shape if value.const_value is not None else value.shape
+    dims = [] if shape is None else [d for d in shape if isinstance(d, int)]
+    return tuple(dims) if shape is not None and len(dims) == len(shape) else ()
+
+
+def _array(value: ir.Value) -> npt.NDArray[Any]:
+    assert value.const_value is not None
+    array: npt.NDArray[Any] = value.const_value.numpy()
+    return array
+
+
+def _nibbles(codes: Codes) -> Codes:
+    """(N, M) codes -> N * ceil(M / 2) bytes, the first in the low half."""
+    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    return np.ascontiguousarray(even[:, 0::2] | (even[:, 1::2] << 4)).reshape(-1)

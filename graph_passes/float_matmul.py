@@ -1,0 +1,173 @@
+"""MatMul and Gemm with float weights -> aie.Q4NXMatMul or aie.GEMM, asked for by `--quantize`.
+
+Before: MatMul(A, B) or Gemm(A, B, C?), B a constant (K, N), perhaps behind Identity and Transpose
+After:  Q4NXMatMul(A, W, C?) with q4nx, GEMM(A, W, C?) with bf16
+
+A node is left alone where a user's pattern matches its name, and where `why_not_float_matmul` has a
+reason. Without a form, nothing is replaced: the report says what could be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import onnx_ir as ir
+
+from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.base import (
+    DOMAIN,
+    FORMAT,
+    Attribute,
+    Report,
+    attribute,
+    input_at,
+    node_label,
+)
+from ort_aie_ep.graph_passes.float_weights import FloatLayers, FloatWeights, WeightForm
+
+OPS = ("MatMul", "Gemm")
+UNASKED = "its weights are {}: compile --quantize q4nx or bf16 replaces it"
+BECOMES = {WeightForm.Q4NX: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
+
+
+def convert_float_matmuls(
+    model: ir.Model, report: Report, form: WeightForm | None, keep: Sequence[str] = ()
+) -> None:
+    """Replaces each MatMul and Gemm with float weights; their errors go into `report.layers`.
+
+    Raises:
+        AieError: a pattern of `keep` matches no node.
+    """
+    graph = model.graph
+    nodes = [node for node in graph if node.domain == "" and node.op_type in OPS]
+    _check_patterns(nodes, keep)
+    if form is not None:
+        report.layers = FloatLayers(graph, form)
+    for node in nodes:
+        weights = _weights(node)
+        reason = _why_not(node, weights)
+        if form is None:
+            if weights is not None and not reason:
+                report.left(node, UNASKED.format(weights.tensor.dtype.name))
+            continue
+        if not reason:
+            matching = [name for name in keep if fnmatchcase(node_label(node), name)]
+            reason = f"kept by --keep '{matching[0]}'" if matching else ""
+        if reason:
+            report.left(node, reason)
+        else:
+            assert weights is not None
+            _replace(node, weights, form, report)
+    if form is not None:
+        _note_embeddings(graph, report)
+
+
+def _check_patterns(nodes: list[ir.Node], keep: Sequence[str]) -> None:
+    labels = [node_label(node) for node in nodes]
+    for name in keep:
+        if not any(fnmatchcase(label, name) for label in labels):
+            example = f"; one is named '{labels[-1]}'" if labels else ""
+            raise AieError(f"--keep '{name}' matches no MatMul or Gemm of the model{example}")
+
+
+def _constant(value: ir.Value | None) -> ir.Value | None:
+    """The initializer, or the Constant's output, that a value is, perhaps behind Identity nodes."""
+    while value is not None:
+        if value.const_value is not None:
+            return None if value.is_graph_input() else value
+        producer = value.producer()
+        if producer is None or producer.domain != "":
+            return None
+        if producer.op_type == "Constant" and "value" in producer.attributes:
+            return ir.Value(name=value.name, const_value=producer.attributes["value"].as_tensor())
+        if producer.op_type != "Identity":
+            return None
+        value = input_at(producer, 0)
+    return None
+
+
+def _matrix(value: ir.Value | None) -> FloatWeights | None:
+    """The constant that a value is, perhaps transposed; `rows_are_outputs` says whether it is."""
+    node, transposed = value.producer() if value is not None else None, False
+    if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
+        perm = node.attributes.get("perm")
+        if perm is not None and list(perm.as_ints()) != [1, 0]:
+            return None
+        value, transposed = input_at(node, 0), True
+    constant = _constant(value)
+    return None if constant is None else FloatWeights(constant, transposed)
+
+
+def _weights(node: ir.Node) -> FloatWeights | None:
+    """The weights of a MatMul or Gemm; None where its second input is no constant."""
+    matrix = _matrix(input_at(node, 1))
+    if matrix is None or node.op_type != "Gemm" or attribute(node, "transB", 0) == 0:
+        return matrix
+    return FloatWeights(matrix.value, not matrix.rows_are_outputs)
+
+
+def _why_not(node: ir.Node, weights: FloatWeights | None) -> str:
+    gemm = node.op_type == "Gemm"
+    bias = input_at(node, 2) if gemm else None
+    fits = bias is None or (weights is not None and _is_bias(bias, weights))
+    return _native.why_not_float_matmul(
+        constant_weights=weights is not None,
+        weights=() if weights is None else weights.shape,
+        type="" if weights is None else weights.tensor.dtype.name,
+        trans_a=attribute(node, "transA", 0) if gemm else 0,
+        alpha=attribute(node, "alpha", 1.0) if gemm else 1.0,
+        beta=attribute(node, "beta", 1.0) if gemm and bias is not None else 1.0,
+        bias_fits=fits,
+    )
+
+
+def _is_bias(value: ir.Value | None, weights: FloatWeights) -> bool:
+    """Whether a value is a constant (N) of the weights' type."""
+    constant = _constant(value)
+    tensor = None if constant is None else constant.const_value
+    return (
+        tensor is not None
+        and tensor.dtype == weights.tensor.dtype
+        and tuple(tensor.shape.numpy()) == weights.shape[-1:]
+    )
+
+
+def _replace(node: ir.Node, weights: FloatWeights, form: WeightForm, report: Report) -> None:
+    assert report.layers is not None
+    becomes, graph = BECOMES[form], node.graph
+    assert isinstance(graph, ir.Graph)
+    report.replaced(node, f"{DOMAIN}.{becomes}")
+    bias = input_at(node, 2)
+    k, n = weights.shape
+    attributes: dict[str, Attribute] = {"K": k, "N": n, "format": FORMAT}
+    if form is WeightForm.Q4NX:
+        attributes |= {"accuracy_level": 0, "symmetric": 0}
+    new = ir.node(
+        becomes,
+        [
+            node.inputs[0],
+            report.layers.value(node_label(node), weights),
+            *([] if bias is None else [bias]),
+        ],
+        attributes,
+        domain=DOMAIN,
+        version=1,
+        name=node.name,
+    )
+    result = node.outputs[0]
+    if result.type is None:
+        result.type = ir.TensorType(weights.tensor.dtype)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [new], [result], new.outputs)
+
+
+def _note_embeddings(graph: ir.Graph, report: Report) -> None:
+    """Rows of float matrices are gathered as they are, also where a product shares the matrix."""
+    for node in graph:
+        if (node.domain, node.op_type) != ("", "Gather"):
+            continue
+        matrix = _matrix(input_at(node, 0))
+        tensor = matrix.tensor if matrix is not None else None
+        if tensor is not None and len(tensor.shape) == 2 and tensor.dtype.is_floating_point():
+            report.left(node, f"its rows are {tensor.dtype.name} and stay so")

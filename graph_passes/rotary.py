@@ -1,0 +1,116 @@
+"""RotaryEmbedding, ONNX's (opset 23) and com.microsoft's, of an attention's queries and keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_layout import Layout, fixed_dim, only_user, rank
+from ort_aie_ep.graph_passes.base import Report, attribute, input_at, node_label
+
+OP_TYPE = "RotaryEmbedding"
+
+
+@dataclass(frozen=True)
+class Angles:
+    """What a rotation multiplies with; without `positions`, cos and sin have a row per token."""
+
+    cos: ir.Value
+    sin: ir.Value
+    positions: ir.Value | None
+    interleaved: int
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """Queries and keys before they are rotated alike, and the nodes that do it."""
+
+    query: ir.Value
+    key: ir.Value
+    cos: ir.Value
+    sin: ir.Value
+    positions: ir.Value | None
+    interleaved: int
+    nodes: tuple[ir.Node, ir.Node]
+
+
+def read_rotations(
+    query: ir.Value, key: ir.Value, layout: Layout, report: Report
+) -> Rotations | None:
+    """The rotations that an attention can take in; others are noted with their reason."""
+    nodes = [_rotary(value) for value in (query, key)]
+    rotated = [node for node in nodes if node is not None]
+    if not rotated:
+        return None
+    reason, angles = "", []
+    for node, heads in zip(nodes, (layout.heads, layout.kv_heads), strict=True):
+        read = "queries or keys alone are rotated" if node is None else _read(node, heads, layout)
+        if isinstance(read, Angles):
+            angles.append(read)
+        else:
+            reason = reason or read
+    if not reason and angles[0] != angles[1]:
+        reason = "queries and keys are rotated differently"
+    if reason:
+        for node in rotated:
+            report.left(node, reason)
+        return None
+    sources = [node.inputs[0] for node in rotated]
+    assert sources[0] is not None
+    assert sources[1] is not None
+    first = angles[0]
+    return Rotations(
+        sources[0], sources[1], first.cos, first.sin, first.positions, first.interleaved,
+        (rotated[0], rotated[1]),
+    )  # fmt: skip
+
+
+def explain_rotations(model: ir.Model, report: Report) -> None:
+    """Notes why the rotations that are left stay."""
+    for node in model.graph:
+        if _rotary(node.outputs[0]) is None or node_label(node) in report.outcomes:
+            continue
+        users = {user.op_type for user in node.outputs[0].consumers()}
+        if users & {"FlowAttention", "GroupQueryAttention"}:
+            # Of a first prompt it takes position_ids' first element alone where seqlens_k is given.
+            reason = (
+                "GroupQueryAttention counts from the first position, it takes each from its input"
+            )
+        else:
+            reason = f"it feeds {', '.join(sorted(users))}, not an Attention"
+        report.left(node, reason)
+
+
+def _rotary(value: ir.Value) -> ir.Node | None:
+    node = value.producer()
+    if node is None or node.op_type != OP_TYPE or node.domain not in ("", "com.microsoft"):
+        return None
+    return node
+
+
+def _read(node: ir.Node, heads: int, layout: Layout) -> Angles | str:
+    if only_user(node.outputs[0]) is None:
+        return "others read the rotated value as well"
+    if node.domain == "":
+        cos, sin, positions = (input_at(node, i) for i in (1, 2, 3))
+    else:
+        positions, cos, sin = (input_at(node, i) for i in (1, 2, 3))
+        if attribute(node, "scale", 1.0) != 1.0 or attribute(node, "is_packed_batching", 0):
+            return "scale or is_packed_batching is not at its default"
+        if rank(positions) != 2:
+            return "position_ids is not (batch, sequence); an offset alone is another meaning"
+    source = node.inputs[0]
+    assert cos is not None
+    assert sin is not None
+    assert source is not None
+    if rank(cos) != (3 if positions is None else 2):
+        return "the rank of its cosines is not known"
+    width = fixed_dim(cos, 2 if positions is None else 1)
+    if width is None or 2 * width != (attribute(node, "rotary_embedding_dim", 0) or layout.dim):
+        return f"its cosines have {width} columns; expected half of what is rotated"
+    if not layout.split and attribute(node, "num_heads", 0) not in (0, heads):
+        return f"num_heads is {attribute(node, 'num_heads', 0)}, that of the attention {heads}"
+    if cos.dtype != source.dtype or sin.dtype != source.dtype:
+        return "cosines or sines are of another type than what they rotate"
+    return Angles(cos, sin, positions, attribute(node, "interleaved", 0))

@@ -1,0 +1,169 @@
+"""RMS norms and tanh-Gelus that an exporter wrote out -> one node each.
+
+Before: y = w * (x / sqrt(mean(x * x) + epsilon)), in whatever nodes, in whatever order
+After:  y = SimplifiedLayerNormalization(x, w)
+Before: y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x))), likewise
+After:  y = com.microsoft.FastGelu(x)
+
+Found at the ReduceMean and the Tanh; what lies around them is run on random rows and must agree
+with the formula. The passes that follow fuse both into projections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.base import attribute, input_at, producer
+from ort_aie_ep.graph_passes.subgraph import (
+    EPSILON,
+    Array,
+    NoMatch,
+    Part,
+    bottlenecks,
+    constant_array,
+)
+
+# Nodes of the longest spelling, with room; what is larger is something else.
+NORM_NODES = GELU_NODES = 12
+ROWS = 5
+SEED = 1
+
+
+def collapse_norms(model: ir.Model) -> None:
+    """Replaces each RMS norm over the last dimension."""
+    for mean in [node for node in model.graph if node.op_type == "ReduceMean"]:
+        for product in _below(mean, NORM_NODES):
+            weight = _vector_operand(product)
+            if weight is None:
+                continue
+            found = _norm(model, product.outputs[0], weight, mean)
+            if found is not None:
+                source, epsilon = found
+                _replace(
+                    model,
+                    product,
+                    "SimplifiedLayerNormalization",
+                    [source, weight],
+                    [
+                        ir.AttrInt64("axis", -1),
+                        ir.AttrFloat32("epsilon", epsilon),
+                        ir.AttrInt64("stash_type", 1),
+                    ],
+                )
+            break
+
+
+def collapse_gelus(model: ir.Model) -> None:
+    """Replaces each tanh-Gelu of float32; ONNX Runtime's FastGelu on the CPU EP has no other."""
+    for tanh in [node for node in model.graph if node.op_type == "Tanh"]:
+        for last in _below(tanh, 3):
+            source = _gelu_source(model, last.outputs[0])
+            if source is not None:
+                _replace(model, last, "FastGelu", [source], [], domain="com.microsoft")
+                break
+
+
+def _below(node: ir.Node, limit: int) -> Iterator[ir.Node]:
+    """The nodes that follow while each result has one user, at most `limit`."""
+    for _ in range(limit):
+        users = node.outputs[0].consumers()
+        if len(users) != 1 or node.outputs[0].is_graph_output():
+            return
+        node = users[0]
+        yield node
+
+
+def _vector_operand(node: ir.Node) -> ir.Value | None:
+    """The constant (N), N > 1, that a Mul multiplies with."""
+    if node.op_type != "Mul":
+        return None
+    for value in node.inputs:
+        array = constant_array(value)
+        if array is not None and array.ndim == 1 and array.size > 1:
+            return value
+    return None
+
+
+def _norm(
+    model: ir.Model, result: ir.Value, weight: ir.Value, mean: ir.Node
+) -> tuple[ir.Value, float] | None:
+    """x and epsilon of the norm whose result is `result`, or None where it is none."""
+    users = mean.outputs[0].consumers()
+    sums = [constant_array(v) for user in users if user.op_type == "Add" for v in user.inputs]
+    epsilons = [float(array.reshape(-1)[0]) for array in sums if array is not None]
+    w = constant_array(weight)
+    if len(epsilons) != 1 or w is None or not attribute(mean, "keepdims", 1):
+        return None
+    rng = np.random.default_rng(SEED)
+    # Rows of very different sizes, some of them so small that epsilon counts.
+    rows = rng.standard_normal((1, ROWS, w.size)) * np.logspace(-4, 2, ROWS)[:, None]
+    x = rows.astype(np.float32)
+    root = np.sqrt(np.mean(np.square(x, dtype=np.float64), -1, keepdims=True) + epsilons[0])
+    expected = w.astype(np.float64) * x / root
+    # A mean of N terms and about eight roundings more.
+    tolerance = (w.size + 8) * EPSILON * np.abs(expected)
+    for source in bottlenecks(result, NORM_NODES):
+        if _agrees(model, source, result, x, expected, tolerance):
+            cast = source.producer()
+            if cast is not None and cast.op_type == "Cast" and source.dtype != weight.dtype:
+                widened = input_at(cast, 0)  # SimplifiedLayerNormalization widens by itself
+                assert widened is not None
+                source = widened
+            return source, epsilons[0]
+    return None
+
+
+def _gelu_source(model: ir.Model, result: ir.Value) -> ir.Value | None:
+    rng = np.random.default_rng(SEED)
+    x = (3 * rng.standard_normal((1, ROWS, 32))).astype(np.float32)
+    inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x.astype(np.float64) ** 3)
+    expected = 0.5 * x * (1 + np.tanh(inner))
+    # The tanh's argument carries four roundings and that of its constants; tanh's slope is at most
+    # 1. Below, 1 + tanh cancels, which leaves an absolute error.
+    tolerance = 0.5 * np.abs(x) * (8 * EPSILON * (1 + np.abs(inner)))
+    for source in bottlenecks(result, GELU_NODES):
+        # Only the Gelu itself: nothing further up, where its input is a function of another value.
+        if source.dtype == ir.DataType.FLOAT and _agrees(
+            model, source, result, x, expected, tolerance
+        ):
+            return source
+    return None
+
+
+def _agrees(
+    model: ir.Model,
+    source: ir.Value,
+    result: ir.Value,
+    x: Array,
+    expected: Array,
+    tolerance: Array,
+) -> bool:
+    try:
+        (actual,) = Part(model, [source], [result]).run({str(source.name): x})
+    except NoMatch:
+        return False
+    return actual.shape == expected.shape and bool(np.all(np.abs(actual - expected) <= tolerance))
+
+
+def _replace(
+    model: ir.Model,
+    last: ir.Node,
+    op_type: str,
+    inputs: list[ir.Value],
+    attributes: list[ir.Attr],
+    domain: str = "",
+) -> None:
+    """Puts one node where `last` stands; what it alone needed is left without users."""
+    old = last.outputs[0]
+    new = ir.Node(domain, op_type, inputs, attributes, name=last.name, num_outputs=1)
+    new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
+    model.graph.insert_before(producer(old), new)
+    name, old.name = old.name, None
+    new.outputs[0].name = name
+    ir.convenience.replace_all_uses_with(old, new.outputs[0], replace_graph_outputs=True)
+    model.graph.remove(last, safe=True)
+    if domain:
+        model.graph.opset_imports.setdefault(domain, 1)

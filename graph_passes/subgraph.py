@@ -1,0 +1,199 @@
+"""Parts of a graph as models of their own, to find out by running them what they compute.
+
+A part that is run on random inputs and agrees with a formula up to float rounding computes that
+formula, whatever nodes an exporter wrote it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+EPSILON = float(np.finfo(np.float32).eps)
+
+Array = npt.NDArray[Any]
+
+
+class NoMatch(Exception):
+    """A part of a graph is not what a pass looks for; the message is the reason a user sees."""
+
+
+class Part:
+    """The nodes between some inputs and outputs, in a session of their own.
+
+    Half precision is widened to float32, so that what is measured is the formula and not the
+    rounding of every step.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        stand_ins: Mapping[int, int] | None = None,
+    ) -> None:
+        """`stand_ins` gives integer constants other values.
+
+        Raises:
+            NoMatch: the outputs depend on other graph inputs, or cannot be run.
+        """
+        import onnxruntime  # here: most models have nothing to find out
+
+        nodes, constants = _between(inputs, outputs)
+        view = ir.GraphView(
+            inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports
+        )
+        graph = view.clone()
+        _widen(graph)
+        if stand_ins:
+            _exchange(graph, stand_ins)
+        for part, whole in zip(graph.inputs, inputs, strict=True):
+            part.shape = None
+            part.type = ir.TensorType(_widened(whole.dtype))
+        for value in graph.outputs:
+            value.shape = None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4  # what fails is told in the reason
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        proto = ir.to_proto(ir.Model(graph, ir_version=model.ir_version))
+        try:
+            self._session = onnxruntime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has no common class
+            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+        self._outputs = [value.name for value in outputs]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs, float where they are float.
+
+        Raises:
+            NoMatch: ONNX Runtime refuses to compute them.
+        """
+        try:
+            outputs: list[Array] = self._session.run(self._outputs, dict(feeds))
+        except Exception as error:
+            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+        return outputs
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or a Constant node, or None for a value that is computed."""
+    if value is None or value.is_graph_input():
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def constant_array(value: ir.Value | None) -> Array | None:
+    """A constant as a numpy array, or None for a value that is computed."""
+    tensor = constant(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
+    """Values through which all of `value` comes, nearest first, found in at most `limit` nodes."""
+    graph = value.graph
+    assert isinstance(graph, ir.Graph)
+    position: dict[ir.Node | None, int] = {node: index for index, node in enumerate(graph)}
+    frontier, found, done = {value}, [], 0
+    while frontier and done < limit:
+        last = max(frontier, key=lambda v: position.get(v.producer(), -1))
+        node = last.producer()
+        if node is None:
+            break
+        frontier.remove(last)
+        frontier |= {v for v in node.inputs if v is not None and constant(v) is None}
+        done += 1
+        if len(frontier) == 1:
+            found.append(next(iter(frontier)))
+    return found
+
+
+def _between(
+    inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """The nodes that compute the outputs from the inputs, in order, and their initializers."""
+    nodes: dict[ir.Node, None] = {}
+    constants: dict[ir.Value, None] = {}
+    known = set(inputs)
+    stack = list(outputs)
+    while stack:
+        value = stack[-1]
+        node = value.producer()
+        if value in known or node in nodes:
+            stack.pop()
+            continue
+        if node is None:
+            if not value.is_initializer():
+                raise NoMatch(f"depends on '{value.name}' too")
+            constants[value] = None
+            known.add(value)
+            continue
+        if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+            raise NoMatch(f"'{node.name}' has a graph of its own")
+        missing = [
+            source
+            for source in node.inputs
+            if source is not None and source not in known and source.producer() not in nodes
+        ]
+        if missing:
+            stack += missing
+            continue
+        nodes[node] = None
+        stack.pop()
+    return list(nodes), list(constants)
+
+
+def _widened(dtype: ir.DataType | None) -> ir.DataType:
+    return ir.DataType.FLOAT if dtype is None or dtype in HALVES else dtype
+
+
+def _widen(graph: ir.Graph) -> None:
+    for value in graph.initializers.values():
+        if value.const_value is not None and value.const_value.dtype in HALVES:
+            value.const_value = _float32(value.const_value)
+            value.type = ir.TensorType(ir.DataType.FLOAT)
+    for node in graph:
+        for attribute in list(node.attributes.values()):
+            if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in HALVES:
+                node.attributes.add(ir.AttrTensor(attribute.name, _float32(attribute.value)))
+        to = node.attributes.get("to")
+        if node.op_type == "Cast" and to is not None and to.as_int() in HALVES:
+            node.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT))
+        for value in node.outputs:
+            value.type = value.shape = None
+
+
+def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
+    def exchanged(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
+        if tensor.size != 1 or not tensor.dtype.is_integer():
+            return None
+        array = tensor.numpy()
+        number = stand_ins.get(int(array.reshape(-1)[0]))
+        if number is None:
+            return None
+        return ir.tensor(np.full_like(array, number), name=tensor.name)
+
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            value.const_value = exchanged(value.const_value) or value.const_value
+    for node in graph:
+        attribute = node.attributes.get("value")
+        if node.op_type == "Constant" and attribute is not None:
+            tensor = exchanged(attribute.as_tensor())
+            if tensor is not None:
+                node.attributes.add(ir.AttrTensor("value", tensor))
+
+
+def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

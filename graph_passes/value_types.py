@@ -1,0 +1,89 @@
+"""Types of values that a model file leaves out, and nodes that change nothing.
+
+Before: values without a type; Cast(x, to=the type that x has); Identity(initializer)
+After:  every value has the type that its operator's schema gives it; such nodes are gone
+
+optimum's exports carry types for their inputs and outputs alone, and share equal tensors through
+Identity.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+# Operators that ONNX has no schema for: the input whose type their outputs have.
+LIKE_INPUT = {
+    ("com.microsoft", "MatMulNBits"): 0,
+    ("", "SimplifiedLayerNormalization"): 1,
+    ("aie", "Q4NXMatMul"): 0,
+}
+TENSOR_TYPES = {
+    f"tensor({name})": dtype
+    for name, dtype in {
+        "bool": ir.DataType.BOOL,
+        "int64": ir.DataType.INT64,
+        "int32": ir.DataType.INT32,
+        "float": ir.DataType.FLOAT,
+    }.items()
+}
+
+
+def infer_types(model: ir.Model) -> None:
+    """Gives a type to each value of the main graph whose type follows from its inputs."""
+    for value in model.graph.initializers.values():
+        if value.dtype is None and value.const_value is not None:
+            value.type = ir.TensorType(value.const_value.dtype)
+    for node in model.graph:
+        for index, value in enumerate(node.outputs):
+            if value.dtype is None:
+                dtype = _output_type(node, index, model.graph.opset_imports)
+                value.type = None if dtype is None else ir.TensorType(dtype)
+
+
+def remove_idle_nodes(model: ir.Model) -> None:
+    """Removes casts to the type that a value has already, and identities of initializers."""
+    for node in list(model.graph):
+        if node.domain or node.op_type not in ("Cast", "Identity") or node.inputs[0] is None:
+            continue
+        source, result = node.inputs[0], node.outputs[0]
+        if node.op_type == "Identity" and not source.is_initializer():
+            continue
+        if node.op_type == "Cast" and (source.dtype is None or source.dtype != result.dtype):
+            continue
+        if result.is_graph_output():
+            if source.is_graph_output() or source.producer() is None:
+                continue  # one value cannot have two names
+            name, result.name = result.name, None
+            source.name, source.shape = name, result.shape
+        ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
+        model.graph.remove(node, safe=True)
+
+
+def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataType | None:
+    like = LIKE_INPUT.get((node.domain, node.op_type))
+    if like is not None:
+        source = node.inputs[like]
+        return source.dtype if source is not None else None
+    if node.op_type == "Cast" and not node.domain:
+        return ir.DataType(node.attributes["to"].as_int())
+    if node.op_type == "Constant" and not node.domain:
+        tensor = ir.convenience.get_const_tensor(node.outputs[0])
+        return None if tensor is None else tensor.dtype
+    if node.op_type == "ConstantOfShape" and not node.domain:
+        fill = node.attributes.get("value")
+        return ir.DataType.FLOAT if fill is None else ir.DataType(fill.as_tensor().dtype)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    name = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+    if name in TENSOR_TYPES:
+        return TENSOR_TYPES[name]
+    for position, value in enumerate(node.inputs):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if formal.type_str == name and value is not None and value.dtype is not None:
+            return value.dtype
+    allowed = [c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == name]
+    single = len(allowed) == 1 and len(allowed[0]) == 1
+    return TENSOR_TYPES.get(next(iter(allowed[0]))) if single else None

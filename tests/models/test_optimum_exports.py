@@ -1,0 +1,232 @@
+"""optimum's exports, as they are and quantised, compiled, against ONNX Runtime's CPU EP."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from optimum_models import (
+    FAMILIES,
+    quantise,
+    with_bfloat16_scales,
+    with_int8_activations,
+    write_export,
+)
+
+import ort_aie_ep
+from ort_aie_ep.explain import CPU_EP, explain
+
+Array = npt.NDArray[np.float32]
+
+NEW_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """An export, its compiled folder, and how far a logit may be off.
+
+    `exact` is the export, its projections computed in float32.
+    """
+
+    name: str
+    exact: Path
+    compiled: Path
+    tolerance: float
+
+    @property
+    def vocab(self) -> int:
+        return json.loads((self.exact / "config.json").read_text())["vocab_size"]
+
+
+class Decoder:
+    """Feeds a model as optimum does: a mask for the batch, positions counted in it, and whole KV
+    tensors that go out and in."""
+
+    def __init__(self, folder: Path, ours: bool) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 2
+        options.log_severity_level = 3
+        if ours:
+            options.register_custom_ops_library(ort_aie_ep.library_path())
+            # The environment, because ops read session entries from ONNX Runtime 1.24 on.
+            os.environ["ORT_AIE_NUMERICS"] = "bf16"
+        self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+        os.environ.pop("ORT_AIE_NUMERICS", None)
+        self.past: dict[str, Array] = {}
+
+    def __call__(self, tokens: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Array:
+        """Logits (batch, new, vocab) of tokens (batch, new) under mask (batch, past + new)."""
+        feeds = {"input_ids": tokens, "attention_mask": mask, **self.past}
+        new = tokens.shape[1]
+        for entry in self.session.get_inputs():
+            if entry.name == "position_ids":
+                feeds[entry.name] = np.maximum(mask.cumsum(1) - 1, 0)[:, -new:]
+            elif entry.name not in feeds:
+                heads, size = entry.shape[1], entry.shape[3]
+                dtype = np.float16 if "float16" in entry.type else np.float32
+                feeds[entry.name] = np.zeros((len(tokens), heads, 0, size), dtype)
+        names = [output.name for output in self.session.get_outputs()]
+        results = dict(zip(names, self.session.run(None, feeds), strict=True))
+        logits: Array = results.pop("logits")
+        self.past = {
+            name.replace("present", "past_key_values"): value for name, value in results.items()
+        }
+        return logits
+
+
+LENGTHS = (23, 1, 1, 9, 30, 1)  # a prompt, tokens, later turns on a filled cache
+
+
+def teacher_forced(folder: Path, vocab: int, ours: bool) -> Array:
+    """Logits (65, vocab) of seeded tokens, fed in pieces of LENGTHS."""
+    decoder, rng, total = Decoder(folder, ours), np.random.default_rng(7), 0
+    pieces = []
+    for length in LENGTHS:
+        total += length
+        tokens = rng.integers(3, vocab, (1, length))
+        pieces.append(decoder(tokens, np.ones((1, total), np.int64))[0])
+    return np.concatenate(pieces)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_export(request.param, tmp_path_factory.mktemp(request.param) / "export")
+
+
+@pytest.fixture(scope="module", params=["float32", "4bits"])
+def case(request: pytest.FixtureRequest, export: Path) -> Case:
+    name = f"{export.parent.name} {request.param}"
+    work = export.parent / request.param
+    vocab = json.loads((export / "config.json").read_text())["vocab_size"]
+    if request.param == "float32":
+        # Both compute in float32 and differ in the order of sums. A layer has about 60 steps of
+        # which each rounds sums of at most 352 terms: 2 layers (3 for Gemma 3) · 60 · √352 · 2^-24
+        # is below 2000 · 2^-23, relative to the largest logit.
+        ort_aie_ep.compile(export, work)
+        largest = float(np.abs(teacher_forced(export, vocab, ours=False)).max())
+        return Case(name, export, work, 2000 * float(np.finfo(np.float32).eps) * largest)
+    exact = quantise(export, work.with_name("quantised"))
+    ort_aie_ep.compile(exact, work)
+    # Two yardsticks, both run by ONNX Runtime: the weights as Q4NX rounds them, and accuracy_level
+    # 4, which rounds activations to 1/127 of the largest of 32, a relative error about four times
+    # that of our bfloat16.
+    expected = teacher_forced(exact, vocab, ours=False)
+    tolerance = 0.0
+    for change in (with_bfloat16_scales, with_int8_activations):
+        changed = change(exact, work.with_name(change.__name__))
+        difference = teacher_forced(changed, vocab, ours=False) - expected
+        tolerance += float(np.abs(difference).max())
+    return Case(name, exact, work, tolerance)
+
+
+def test_logits_match_at_every_position_of_prompts_turns_and_tokens(case: Case) -> None:
+    expected = teacher_forced(case.exact, case.vocab, ours=False)
+    actual = teacher_forced(case.compiled, case.vocab, ours=True)
+    np.testing.assert_allclose(actual, expected, atol=case.tolerance, rtol=0)
+
+
+def test_left_padded_batch_gives_the_logits_and_the_greedy_text_of_each_row(case: Case) -> None:
+    rng, lengths, longest = np.random.default_rng(5), (21, 13, 4), 21
+    mask = np.array([[0] * (longest - n) + [1] * n for n in lengths])
+    tokens = rng.integers(3, case.vocab, mask.shape) * mask
+    ours, reference = Decoder(case.compiled, ours=True), Decoder(case.exact, ours=False)
+    decided = np.ones(len(lengths), bool)
+    for _ in range(NEW_TOKENS):
+        expected, actual = reference(tokens, mask), ours(tokens, mask)
+        real = mask[:, -tokens.shape[1] :] == 1
+        np.testing.assert_allclose(actual[real], expected[real], atol=case.tolerance, rtol=0)
+        second, best = np.moveaxis(np.partition(expected[:, -1], -2)[:, -2:], 1, 0)
+        # Both of the two best may move by the tolerance, towards each other.
+        decided &= best - second > 2 * case.tolerance
+        greedy = expected[:, -1].argmax(-1)
+        np.testing.assert_array_equal(actual[decided, -1].argmax(-1), greedy[decided])
+        tokens = greedy[:, None]
+        mask = np.concatenate([mask, np.ones_like(mask[:, :1])], 1)
+    assert decided.any() or case.tolerance > 0.01
+
+
+def test_right_padding_and_holes_hide_what_the_mask_hides(case: Case) -> None:
+    rng = np.random.default_rng(6)
+    mask = np.ones((3, 15), np.int64)
+    mask[0, 9:], mask[1, 3:6], mask[2, ::4] = 0, 0, 0
+    tokens = rng.integers(3, case.vocab, mask.shape)
+    expected = Decoder(case.exact, ours=False)(tokens, mask)
+    actual = Decoder(case.compiled, ours=True)(tokens, mask)
+    real = mask == 1
+    np.testing.assert_allclose(actual[real], expected[real], atol=case.tolerance, rtol=0)
+
+
+def test_inputs_and_outputs_keep_names_types_and_shapes(case: Case) -> None:
+    def signature(folder: Path) -> list[tuple[str, object, str]]:
+        graph = ir.load(folder / "model.onnx").graph
+        return [(v.name, v.dtype, str(v.shape)) for v in (*graph.inputs, *graph.outputs)]
+
+    assert signature(case.compiled) == signature(case.exact)
+
+
+def test_folder_keeps_the_files_that_from_pretrained_reads(case: Case) -> None:
+    for name in ("config.json", "generation_config.json"):
+        assert (case.compiled / name).read_bytes() == (case.exact / name).read_bytes()
+
+
+def test_no_attention_and_no_mask_stays_behind(case: Case) -> None:
+    nodes = list(ir.load(case.compiled / "model.onnx").graph)
+    layers = json.loads((case.exact / "config.json").read_text())["num_hidden_layers"]
+    assert sum(node.op_type == "FlowAttention" for node in nodes) == layers
+    left = {"Softmax", "IsNaN", "And", "LessOrEqual", "Greater", "Neg", "ReduceMean", "Tanh"}
+    assert not left & {node.op_type for node in nodes}
+
+
+def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(case: Case) -> None:
+    fates = [fate for fate in explain(case.exact).nodes if fate.runs == CPU_EP]
+    products = [fate.node for fate in fates if fate.op in ("MatMul", "com.microsoft.MatMulNBits")]
+    if "4bits" in case.name:
+        # What stays multiplies positions with the frequencies of the rotation: Gemma 3 has two.
+        assert len(products) == (2 if "gemma3" in case.name else 1)
+    assert not [fate for fate in fates if fate.op == "Softmax"]
+
+
+def test_cache_in_half_precision_and_last_logits_alone(export: Path, tmp_path: Path) -> None:
+    quantised = quantise(export, tmp_path / "quantised")
+    ort_aie_ep.compile(quantised, tmp_path / "compiled", kv="f16", last_logits=True)
+    graph = ir.load(tmp_path / "compiled" / "model.onnx").graph
+    caches = [v for v in (*graph.inputs, *graph.outputs) if len(v.shape) == 4]
+    assert {cache.dtype for cache in caches} == {ir.DataType.FLOAT16}
+    decoder = Decoder(tmp_path / "compiled", ours=True)
+    logits = decoder(np.arange(3, 8)[None], np.ones((1, 5), np.int64))
+    assert logits.shape == (1, 1, 500)
+
+
+def operators(folder: Path) -> list[tuple[str, str]]:
+    return sorted((n.domain, n.op_type) for n in ir.load(folder / "model.onnx").graph)
+
+
+def test_dequantised_weights_and_float_weights_become_the_same_operators(
+    export: Path, tmp_path: Path
+) -> None:
+    ort_aie_ep.compile(quantise(export, tmp_path / "nbits"), tmp_path / "compiled")
+    ort_aie_ep.compile(quantise(export, tmp_path / "qdq", qdq=True), tmp_path / "compiled_qdq")
+    ort_aie_ep.compile(export, tmp_path / "quantised", quantize="q4nx")
+    expected = operators(tmp_path / "compiled")
+    assert operators(tmp_path / "compiled_qdq") == expected
+    assert operators(tmp_path / "quantised") == expected
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_dynamo", "qwen3", "mistral"])
+def test_a_layer_is_a_norm_and_seven_aie_operators(name: str, tmp_path: Path) -> None:
+    """query, key, value, attention, output, the gated MLP with its norm and residual, down. The
+    first norm stays, since three projections read it."""
+    quantise(write_export(name, tmp_path / "export"), tmp_path / "quantised")
+    ort_aie_ep.compile(tmp_path / "quantised", tmp_path / "compiled")
+    found = [op for _, op in operators(tmp_path / "compiled")]
+    assert found.count("Q4NXMatMul") == 2 * 5 + 1  # and the lm_head
+    assert found.count("FlowAttention") == found.count("Q4NXGatedMLP") == 2
+    assert found.count("SimplifiedLayerNormalization") == 2
+    assert found.count("Add") == 1  # the residual between the layers

@@ -1,0 +1,192 @@
+"""Masks that models compute before ONNX's Attention: which are read, and which used as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import parser
+from op_models import ORT_VERSION, open_session, run
+from test_standard_attention import Feeds, bound, compiled, layer_model, runtime
+
+pytestmark = pytest.mark.skipif(
+    ORT_VERSION < (1, 31), reason="ONNX Runtime's Attention is compared with as 1.31 has it"
+)
+
+# Columns of keys, rows of queries behind a past, as exporters count both.
+LENGTHS = """
+    total = Shape<start = 1, end = 2>(attention_mask)
+    new = Shape<start = 1, end = 2>(q)
+    zero = Constant<value_int = 0>() one = Constant<value_int = 1>()
+    total0 = Squeeze(total) new0 = Squeeze(new)
+    past0 = Sub(total0, new0)
+    key = Range(zero, total0, one)
+    row = Range(past0, total0, one)
+    last = Constant<value_ints = [-1]>() middle = Constant<value_ints = [1, 2]>()
+    query = Unsqueeze(row, last)
+    causal = LessOrEqual(key, query)
+    shown2 = Cast<to = 9>(attention_mask)
+    shown = Unsqueeze(shown2, middle)
+"""
+CAUSAL = "mask = And(causal, shown)"
+FLOATS = """
+    both = And(causal, shown)
+    null = Constant<value_float = 0.0>() lowest = Constant<value_float = %s>()
+    mask = Where(both, null, lowest)
+"""
+WINDOW = """
+    size = Constant<value_int = 6>()
+    oldest = Sub(query, size)
+    near = Greater(key, oldest)
+    local = And(causal, near)
+    mask = And(local, shown)
+"""
+
+
+def masked(
+    text: str, *, past: int | None = 4, tokens: int = 7, **options: Any
+) -> tuple[onnx.ModelProto, Feeds]:
+    """A layer whose Attention reads what `text` computes."""
+    model, inputs = layer_model(batch=3, past=past, tokens=tokens, **options)
+    total = (past or 0) + tokens
+    padding = np.array([0, 2, total - 1])[:, None]
+    inputs["attention_mask"] = (np.arange(total) >= padding).astype(np.int64)
+    nodes = parser.parse_function(
+        '<domain: "test", opset_import: ["" : 23]> f (attention_mask, q) => (mask) {'
+        f"{LENGTHS}{text}}}"
+    ).node
+    attention = next(node for node in model.graph.node if node.op_type == "Attention")
+    attention.input.append("mask")
+    kept = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *kept])
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info(
+            "attention_mask", onnx.TensorProto.INT64, ["batch", "total"]
+        )
+    )
+    return model, inputs
+
+
+def attention_of(model: onnx.ModelProto, inputs: Feeds) -> ir.Node:
+    """The FlowAttention that the layer becomes, which gives what ONNX Runtime gives to tokens."""
+    changed, outcomes = compiled(model)
+    assert outcomes["/attention"] == "aie.FlowAttention"
+    ours = run(open_session(ir.to_proto(changed).SerializeToString()), inputs)
+    theirs = runtime(model, inputs)
+    new = inputs["q"].shape[1]
+    tokens = inputs["attention_mask"][:, -new:] != 0
+    assert np.abs(ours["out"] - theirs["out"])[tokens].max() <= bound(inputs)
+    (node,) = (node for node in changed.graph if node.op_type == "FlowAttention")
+    return node
+
+
+def facts(node: ir.Node) -> dict[str, Any]:
+    names = [value.name if value is not None else None for value in node.inputs]
+    return {
+        "causal": node.attributes["causal"].as_int(),
+        "window": node.attributes["local_window_size"].as_int(),
+        "shown": names[16] if len(names) > 16 else None,
+        "bias": names[10] if len(names) > 10 and names[10] != "ort_aie.none" else None,
+    }
+
+
+@pytest.mark.parametrize("past", [None, 4])
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("text", [CAUSAL, FLOATS % "-1e9", FLOATS % "-3.4028234663852886e38"])
+def test_causal_order_and_padding_are_read(past: int | None, tokens: int, text: str) -> None:
+    node = attention_of(*masked(text, past=past, tokens=tokens))
+    assert facts(node) == {"causal": 1, "window": -1, "shown": "attention_mask", "bias": None}
+
+
+@pytest.mark.parametrize("past", [None, 4, 40])
+def test_a_window_is_read(past: int | None) -> None:
+    node = attention_of(*masked(WINDOW, past=past))
+    assert facts(node) == {"causal": 1, "window": 6, "shown": "attention_mask", "bias": None}
+
+
+def test_norms_of_heads_and_a_mask() -> None:
+    node = attention_of(*masked(CAUSAL, normed=True))
+    assert facts(node)["shown"] == "attention_mask"
+    assert [value.name for value in node.inputs[14:16] if value] == ["q.norm", "k.norm"]
+
+
+def test_causal_order_alone_needs_no_mask() -> None:
+    node = attention_of(*masked("mask = Identity(causal)"))
+    assert facts(node) == {"causal": 1, "window": -1, "shown": None, "bias": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "later = GreaterOrEqual(key, query) mask = And(later, shown)",
+        "before = Less(key, query) mask = And(before, shown)",
+        "mask = Or(causal, shown)",
+        # A prefix whose tokens see each other.
+        "three = Constant<value_int = 3>() early = Less(key, three) wide = Or(causal, early) "
+        "mask = And(wide, shown)",
+        # Distances that are added to scores (ALiBi).
+        "distance = Sub(key, query) far = Cast<to = 1>(distance) mask = Identity(far)",
+        "both = And(causal, shown) null = Constant<value_float = 0.0>() "
+        "low = Constant<value_float = -5.0>() mask = Where(both, null, low)",
+    ],
+)
+def test_other_masks_are_used_as_they_are(text: str) -> None:
+    found = facts(attention_of(*masked(text)))
+    assert (found["causal"], found["window"], found["shown"]) == (0, -1, None)
+    assert found["bias"] is not None
+
+
+def test_a_mask_of_positions_is_used_as_it_is() -> None:
+    """It says the same only where positions are those of the tokens."""
+    model, inputs = masked("")
+    text = (
+        "first = Unsqueeze(ids, middle) place = Transpose<perm = [0, 1, 3, 2]>(first) "
+        "order = LessOrEqual(key, place) mask = And(order, shown)"
+    )
+    nodes = parser.parse_function(
+        '<domain: "test", opset_import: ["" : 23]> f (ids, middle, key, shown) => (mask) {'
+        f"{text}}}"
+    ).node
+    nodes[0].input[1] = "axis 1"
+    kept = list(model.graph.node)
+    place = next(i for i, node in enumerate(kept) if node.output[0] == "shown") + 1
+    del model.graph.node[:]
+    model.graph.node.extend([*kept[:place], *nodes, *kept[place:]])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2]), "axis 1"))
+    ids = onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch", "tokens"])
+    model.graph.input.append(ids)
+    inputs["ids"] = np.tile(np.arange(4, 11), (3, 1))
+    assert facts(attention_of(model, inputs))["causal"] == 0
+
+
+def test_a_mask_is_read_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ort_aie_ep.graph_passes import attention_mask
+
+    parts = []
+    part = attention_mask.Part
+    monkeypatch.setattr(attention_mask, "Part", lambda *given: parts.append(given) or part(*given))
+    model, _ = masked(CAUSAL)
+    second = onnx.NodeProto()
+    second.CopyFrom(next(node for node in model.graph.node if node.op_type == "Attention"))
+    second.name, second.input[0], second.output[0] = "/second", "y", "second"
+    model.graph.node.append(second)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("second", 1, None))
+    changed, _ = compiled(model)
+    assert [node.op_type for node in changed.graph].count("FlowAttention") == 2
+    assert len(parts) <= 2  # behind a cache, and without
+
+
+def test_an_attention_that_is_computed_twice_is_one() -> None:
+    model, _ = masked(CAUSAL)
+    second = onnx.NodeProto()
+    second.CopyFrom(next(node for node in model.graph.node if node.op_type == "Attention"))
+    second.name, second.output[0] = "/second", "second"
+    model.graph.node.append(second)
+    model.graph.node.append(onnx.helper.make_node("Neg", ["second"], ["third"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("third", 1, None))
+    changed, _ = compiled(model)
+    assert [node.op_type for node in changed.graph].count("FlowAttention") == 1

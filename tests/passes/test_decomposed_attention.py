@@ -1,0 +1,366 @@
+"""Attention that an exporter spelled out: other spellings are recognised, near misses are left."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx_ir.passes import common as common_passes
+from optimum_models import write_export
+
+import ort_aie_ep
+from ort_aie_ep import AieError
+from ort_aie_ep.graph_passes import run_passes
+
+LAYER = "/model/layers.0/self_attn"
+ROOT = "/model"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[str], ir.Model]:
+    def loaded(name: str = "llama") -> ir.Model:
+        return ir.load(write_export(name, tmp_path / name) / "model.onnx")
+
+    return loaded
+
+
+def node_of(model: ir.Model, name: str) -> ir.Node:
+    return next(node for node in model.graph if node.name == name)
+
+
+def constant(model: ir.Model, array: npt.ArrayLike) -> ir.Value:
+    name = f"test.{len(model.graph.initializers)}"
+    tensor = ir.tensor(np.asarray(array), name=name)
+    value = ir.Value(
+        name=name,
+        shape=ir.Shape(tensor.shape),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
+    )
+    model.graph.register_initializer(value)
+    return value
+
+
+def insert(
+    model: ir.Model, value: ir.Value, op_type: str, *others: ir.Value, **attributes: object
+) -> ir.Value:
+    """Puts op_type(value, *others) between a value and its users."""
+    users = list(value.uses())
+    node = ir.node(op_type, [value, *others], attributes, num_outputs=1)
+    node.outputs[0].name = f"{value.name}.{op_type}.{len(model.graph)}"
+    model.graph.append(node)
+    for user, index in users:
+        if user.op_type != "Shape":
+            user.replace_input_with(index, node.outputs[0])
+    model.graph.sort()
+    return node.outputs[0]
+
+
+def scores_of(model: ir.Model) -> ir.Value:
+    return node_of(model, f"{LAYER}/MatMul").outputs[0]
+
+
+def attentions(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.op_type == "FlowAttention"]
+
+
+def logits(model: ir.Model, folder: Path) -> npt.NDArray[np.float32]:
+    """A left-padded prompt of two and a next token, (2, 9, vocabulary)."""
+    folder.mkdir(exist_ok=True)
+    ir.save(model, folder / "model.onnx")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+    mask = np.ones((2, 9), np.int64)
+    mask[1, :3] = 0
+    tokens = np.random.default_rng(4).integers(3, 500, (2, 9)) * mask
+    positions = np.maximum(mask.cumsum(1) - 1, 0)
+    past = {
+        i.name: np.zeros((2, i.shape[1], 0, i.shape[3]), np.float32)
+        for i in session.get_inputs()
+        if len(i.shape) == 4
+    }
+    pieces = []
+    for first, end in ((0, 8), (8, 9)):
+        feeds = {
+            "input_ids": tokens[:, first:end],
+            "attention_mask": mask[:, :end],
+            "position_ids": positions[:, first:end],
+            **past,
+        }
+        inputs = {i.name for i in session.get_inputs()}
+        results = session.run(None, {k: v for k, v in feeds.items() if k in inputs})
+        outputs = [output.name for output in session.get_outputs()]
+        assert outputs[0] == "logits"
+        past = dict(zip(past, results[1:], strict=True))
+        pieces.append(results[0])
+    return np.concatenate(pieces, 1) * mask[..., None]
+
+
+def assert_same(model: ir.Model, expected: npt.NDArray[np.float32], folder: Path) -> None:
+    # Two float32 computations of two layers, as in tests/models/test_optimum_exports.py.
+    tolerance = 2000 * np.finfo(np.float32).eps * np.abs(expected).max()
+    np.testing.assert_allclose(logits(model, folder), expected, atol=tolerance, rtol=0)
+
+
+# ---- other spellings -----------------------------------------------------------------------------
+
+
+def renamed(model: ir.Model) -> None:
+    numbers = itertools.count()
+    kept = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    for node in model.graph:
+        node.name = f"n{next(numbers)}"
+        for value in node.outputs:
+            if value.name not in kept:
+                value.name = f"v{next(numbers)}"
+
+
+def shared(model: ir.Model) -> None:
+    common_passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common_passes.DeduplicateInitializersPass()(model)
+    common_passes.CommonSubexpressionEliminationPass()(model)
+
+
+def packed(model: ir.Model) -> None:
+    """One projection for query, key and value, taken apart by Split."""
+    for layer in range(2):
+        prefix = f"/model/layers.{layer}/self_attn"
+        nodes = [node_of(model, f"{prefix}/{name}_proj/MatMul") for name in "qkv"]
+        weights = [node.inputs[1].const_value.numpy() for node in nodes]
+        both = ir.node("MatMul", [nodes[0].inputs[0], constant(model, np.concatenate(weights, 1))])
+        both.outputs[0].name = f"{prefix}/qkv"
+        sizes = constant(model, np.array([w.shape[1] for w in weights]))
+        split = ir.node("Split", [both.outputs[0], sizes], {"axis": -1}, num_outputs=3)
+        model.graph.extend([both, split])
+        for node, value in zip(nodes, split.outputs, strict=True):
+            value.name = f"{node.outputs[0].name}.part"
+            ir.convenience.replace_all_uses_with(node.outputs[0], value)
+            model.graph.remove(node, safe=True)
+    model.graph.sort()
+
+
+def tied_head(model: ir.Model) -> None:
+    head = node_of(model, "/lm_head/MatMul")
+    embedding = model.graph.initializers["model.embed_tokens.weight"]
+    transpose = ir.node("Transpose", [embedding], {"perm": [1, 0]})
+    transpose.outputs[0].name = "head.transposed"
+    model.graph.append(transpose)
+    head.replace_input_with(1, transpose.outputs[0])
+    model.graph.sort()
+
+
+@pytest.mark.parametrize("respell", [renamed, shared, packed, tied_head])
+def test_other_spelling_of_the_same_attention_is_recognised(
+    respell: Callable[[ir.Model], None], load: Callable[..., ir.Model], tmp_path: Path
+) -> None:
+    model = load("llama")
+    respell(model)
+    expected = logits(model, tmp_path / "source")
+    run_passes(model)
+    assert len(attentions(model)) == 2
+    assert_same(model, expected, tmp_path / "compiled")
+
+
+def test_graph_that_onnx_runtime_has_optimised_is_recognised(
+    load: Callable[..., ir.Model], tmp_path: Path
+) -> None:
+    source = load("gemma3")
+    expected = logits(source, tmp_path / "source")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(str(tmp_path / "source" / "model.onnx"), options)
+    model = ir.load(tmp_path / "optimised.onnx")
+    run_passes(model)
+    assert len(attentions(model)) == 3
+    assert_same(model, expected, tmp_path / "compiled")
+
+
+def test_soft_cap_is_read(load: Callable[..., ir.Model], tmp_path: Path) -> None:
+    model = load("llama")
+    value = insert(model, scores_of(model), "Div", constant(model, np.float32(3)))
+    value = insert(model, value, "Tanh")
+    insert(model, value, "Mul", constant(model, np.float32(3)))
+    expected = logits(model, tmp_path / "source")
+    run_passes(model)
+    assert [node.attributes["softcap"].as_float() for node in attentions(model)] == [3, 0]
+    assert_same(model, expected, tmp_path / "compiled")
+
+
+@pytest.mark.parametrize("window", [1, 300, 5000, 100_000])
+def test_window_of_any_length_is_read(window: int, load: Callable[..., ir.Model]) -> None:
+    model = load("mistral")
+    node_of(model, f"{ROOT}/Sub").replace_input_with(1, constant(model, np.int64(window)))
+    run_passes(model)
+    windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
+    assert windows == [window, window]
+
+
+def test_window_that_the_graph_computes_is_read(load: Callable[..., ir.Model]) -> None:
+    model = load("mistral")
+    product = ir.node("Mul", [constant(model, np.int64(20)), constant(model, np.int64(50))])
+    product.outputs[0].name = "window"
+    model.graph.append(product)
+    node_of(model, f"{ROOT}/Sub").replace_input_with(1, product.outputs[0])
+    model.graph.sort()
+    run_passes(model)
+    windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
+    assert windows == [1000, 1000]
+
+
+# ---- near misses ---------------------------------------------------------------------------------
+
+
+def other_scale_for_a_head(model: ir.Model) -> str:
+    factors = np.array([1, 1, 1.01, 1], np.float32).reshape(1, 4, 1, 1)
+    insert(model, scores_of(model), "Mul", constant(model, factors))
+    return r"scores are not .* head 2 is off by"
+
+
+def slopes_for_distance(model: ir.Model) -> str:
+    """ALiBi: a bias that grows with the key's index, by another slope for each head."""
+    scores, graph = scores_of(model), model.graph
+    length = ir.node("Shape", [scores], {"start": 3, "end": 4})
+    squeezed = ir.node("Squeeze", [length.outputs[0]])
+    zero, one = constant(model, np.int64(0)), constant(model, np.int64(1))
+    index = ir.node("Range", [zero, squeezed.outputs[0], one])
+    floats = ir.node("Cast", [index.outputs[0]], {"to": ir.DataType.FLOAT})
+    slopes = constant(model, (0.5 ** np.arange(1, 5)).astype(np.float32).reshape(4, 1, 1))
+    bias = ir.node("Mul", [floats.outputs[0], slopes])
+    nodes = [length, squeezed, index, floats, bias]
+    for i, node in enumerate(nodes):
+        node.outputs[0].name = f"alibi.{i}"
+    graph.extend(nodes)
+    insert(model, scores, "Add", bias.outputs[0])
+    return r"scores are not .* head 0 is off by"
+
+
+def float_mask_as_input(model: ir.Model) -> str:
+    shape, dtype = ir.Shape(["batch", 1, "new", "all"]), ir.TensorType(ir.DataType.FLOAT)
+    mask = ir.val("bias", type=dtype, shape=shape)
+    model.graph.inputs.append(mask)
+    insert(model, scores_of(model), "Add", mask)
+    return r"graph input 'bias', which no attention takes"
+
+
+def causal_by_position_ids(model: ir.Model) -> str:
+    """Keys up to the position that position_ids tells, not up to the token's own place."""
+    compare = node_of(model, f"{ROOT}/LessOrEqual")
+    axes = constant(model, np.array([1, 3]))
+    positions = ir.node("Unsqueeze", [model.graph.inputs[2], axes])
+    positions.outputs[0].name = "positions.4d"
+    model.graph.append(positions)
+    compare.replace_input_with(1, positions.outputs[0])
+    model.graph.sort()
+    return r"probe '.*' \(batch \d, past \d, new tokens \d\)|show no key|scores are not"
+
+
+def own_key_hidden(model: ir.Model) -> str:
+    compare = node_of(model, f"{ROOT}/LessOrEqual")
+    compare.op_type = "Less"
+    return r"its result is not that of an attention with .*: probe 'prompt'"
+
+
+def mask_without_attention_mask(model: ir.Model) -> str:
+    """Padding is hidden from the last token only where it is on the right: an Or for an And."""
+    node_of(model, f"{ROOT}/And_1").op_type = "Or"
+    return r"probe 'left-padded prompts'|result is not"
+
+
+def halved_values(model: ir.Model) -> str:
+    insert(
+        model,
+        node_of(model, f"{LAYER}/Reshape_6").outputs[0],
+        "Mul",
+        constant(model, np.float32(0.5)),
+    )
+    return r"its result is not that of an attention"
+
+
+def keys_not_rotated(model: ir.Model) -> str:
+    rotated = node_of(model, f"{LAYER}/Add_1").outputs[0]
+    ir.convenience.replace_all_uses_with(rotated, node_of(model, f"{LAYER}/Transpose_1").outputs[0])
+    return r"scores are not"
+
+
+def softmax_over_queries(model: ir.Model) -> str:
+    node_of(model, f"{LAYER}/Softmax").attributes.add(ir.AttrInt64("axis", -2))
+    return r"its result is not that of an attention"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_scale_for_a_head,
+        slopes_for_distance,
+        float_mask_as_input,
+        causal_by_position_ids,
+        own_key_hidden,
+        mask_without_attention_mask,
+        halved_values,
+        keys_not_rotated,
+        softmax_over_queries,
+    ],
+)
+def test_near_miss_is_left_alone_with_the_reason(
+    change: Callable[[ir.Model], str], load: Callable[..., ir.Model]
+) -> None:
+    model = load("llama")
+    expected = change(model)
+    outcomes = run_passes(model).outcomes
+    left = [o for o in outcomes.values() if o.op_type == "Softmax" and o.becomes is None]
+    assert left
+    assert left[0].node == f"{LAYER}/Softmax"
+    assert any(node.name == f"{LAYER}/Softmax" for node in model.graph)
+    assert re.search(expected, left[0].reason), left[0].reason
+
+
+def test_model_with_a_near_miss_computes_what_it_did(
+    load: Callable[..., ir.Model], tmp_path: Path
+) -> None:
+    model = load("llama")
+    other_scale_for_a_head(model)
+    expected = logits(model, tmp_path / "source")
+    run_passes(model)
+    assert len(attentions(model)) == 1  # the other layer's
+    assert_same(model, expected, tmp_path / "compiled")
+
+
+def test_compile_names_the_attention_where_nothing_can_be_compiled(tmp_path: Path) -> None:
+    folder = write_export("llama", tmp_path / "export")
+    model = ir.load(folder / "model.onnx")
+    own_key_hidden(model)
+    ir.save(model, folder / "model.onnx")
+    with pytest.raises(AieError, match=rf"{LAYER}/Softmax: its result is not that of"):
+        ort_aie_ep.compile(folder, tmp_path / "compiled")
+    assert not (tmp_path / "compiled").exists()
+
+
+# ---- norms and Gelus -----------------------------------------------------------------------------
+
+
+def test_norm_with_another_power_is_left_alone(load: Callable[..., ir.Model]) -> None:
+    model = load("llama")
+    power = node_of(model, "/model/norm/Pow")
+    power.replace_input_with(1, constant(model, np.float32(2.01)))
+    run_passes(model)
+    assert sum(node.op_type == "SimplifiedLayerNormalization" for node in model.graph) == 4
+    assert sum(node.op_type == "ReduceMean" for node in model.graph) == 1
+
+
+def test_gelu_with_another_constant_is_left_alone(load: Callable[..., ir.Model]) -> None:
+    model = load("phi")
+    cubic = node_of(model, "/model/layers.0/mlp/activation_fn/Mul_1")
+    cubic.replace_input_with(1, constant(model, np.float32(0.0448)))
+    run_passes(model)
+    assert sum(node.op_type == "FastGelu" for node in model.graph) == 1
+    assert sum(node.op_type == "Tanh" for node in model.graph) == 1

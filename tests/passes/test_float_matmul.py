@@ -1,0 +1,450 @@
+"""`--quantize`: which products with float weights are replaced, by what, and what that costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from builder_nodes import save
+from float_models import gemm_model, graph_model, matmul_model, matrix, tied_float_model
+from onnx import helper
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
+from optimum_models import write_export
+from vision_tower import vision_tower
+
+import ort_aie_ep
+from ort_aie_ep import _native, bf16_blocks, q4nx
+from ort_aie_ep.compiler import REPORT
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.generate import Decoder
+from ort_aie_ep.graph_passes import NodeOutcome, Report, WeightForm, run_passes
+from ort_aie_ep.model_folder import find_model
+from ort_aie_ep.sessions import open_session as open_file
+from ort_aie_ep.synth import synth
+
+FORMS = list(WeightForm)
+BECOMES = {WeightForm.Q4NX: "aie.Q4NXMatMul", WeightForm.BF16: "aie.GEMM"}
+
+
+def rewritten(
+    model: onnx.ModelProto, form: WeightForm | None, keep: tuple[str, ...] = ()
+) -> tuple[ir.Model, Report]:
+    graph_model = ir.from_proto(model)
+    return graph_model, run_passes(graph_model, quantize=form, keep=keep)
+
+
+def outcomes(report: Report) -> dict[str, str]:
+    """Node → what it became, or why not."""
+    return {o.node: o.becomes or o.reason for o in report.outcomes.values()}
+
+
+def stored(node: ir.Node, form: WeightForm, k: int, n: int) -> Array:
+    """The weights (K, N) float32 that a replacement multiplies by."""
+    weights = node.inputs[1]
+    assert weights is not None
+    assert weights.const_value is not None
+    blocks = weights.const_value.numpy()
+    if form is WeightForm.Q4NX:
+        return q4nx.dequantize(blocks, n, k).T
+    return bf16_blocks.unpack(blocks, n, k).astype(np.float32).T
+
+
+def activations(*shape: int, dtype: np.dtype[Any] = FLOAT32) -> Array:
+    """Such that bfloat16 holds them."""
+    x = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+    return x.astype(BFLOAT16).astype(np.float32).astype(dtype)
+
+
+def assert_multiplies(model: ir.Model, x: Array, weights: Array, bias: Array | float = 0) -> None:
+    """y = x . weights + bias up to roundings of float32 sums and of a prompt's weights."""
+    y = run(open_session(ir.to_proto(model).SerializeToString()), {"x": x})["y"]
+    expected = x.astype(np.float64) @ weights + bias
+    magnitude = np.abs(x.astype(np.float64)) @ np.abs(weights) + np.abs(bias)
+    unit = {FLOAT32: 2.0**-24, FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}[y.dtype]
+    bound = (2.0**-8 + weights.shape[0] * 2.0**-24) * magnitude + 2 * unit * np.abs(expected)
+    assert (np.abs(y.astype(np.float64) - expected) <= bound).all()
+
+
+# --- what is replaced -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("behind", ["", "Identity", "Transpose", "Constant"])
+def test_a_matmul_with_constant_weights_is_replaced(
+    form: WeightForm, dtype: np.dtype[Any], behind: str
+) -> None:
+    source = matmul_model(dtype=dtype, behind=behind)
+    model, report = rewritten(source, form)
+    assert outcomes(report) == {"/proj/MatMul": BECOMES[form]}
+    (node,) = model.graph
+    assert (f"{node.domain}.{node.op_type}", node.name) == (BECOMES[form], "/proj/MatMul")
+    attributes = {name: a.value for name, a in node.attributes.items()}
+    assert attributes.pop("format") == _native.FORMAT
+    more = {"accuracy_level": 0, "symmetric": 0} if form is WeightForm.Q4NX else {}
+    assert attributes == {"K": 320, "N": 96, **more}
+    assert len(model.graph.initializers) == 1  # nobody keeps the float weights
+    before = ir.from_proto(source).graph
+    assert [(v.name, v.dtype, v.shape) for v in model.graph.outputs] == [
+        (v.name, v.dtype, v.shape) for v in before.outputs
+    ]
+    w = stored(node, form, 320, 96)
+    exact = matrix(320, 96, dtype).astype(np.float32)
+    if form is WeightForm.Q4NX:
+        expected = _native.quantize(np.ascontiguousarray(exact.T))[0]
+        np.testing.assert_array_equal(w, q4nx.dequantize(expected, 96, 320).T)
+    else:
+        np.testing.assert_array_equal(w, exact.astype(BFLOAT16).astype(np.float32))
+    assert_multiplies(model, activations(2, 3, 320, dtype=dtype), w)
+    # What it lost was noted when the weights were packed.
+    assert report.layers is not None
+    (layer,) = report.layers.errors.values()
+    assert (layer.node, layer.nodes, layer.k, layer.n) == ("/proj/MatMul", 1, 320, 96)
+    error = w.astype(np.float64) - exact
+    assert layer.relative == pytest.approx(np.linalg.norm(error) / np.linalg.norm(exact), rel=1e-4)
+    assert layer.largest == pytest.approx(np.abs(error).max(), rel=1e-4, abs=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_gemm_is_replaced(form: WeightForm, transposed: int, with_bias: bool) -> None:
+    bias = np.linspace(-1, 1, 96, dtype=np.float32) if with_bias else None
+    model, report = rewritten(gemm_model(bias=bias, transB=transposed), form)
+    assert outcomes(report) == {"/fc/Gemm": BECOMES[form]}
+    (node,) = model.graph
+    w = stored(node, form, 320, 96)
+    assert_multiplies(model, activations(5, 320), w, 0 if bias is None else bias)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bias_first", [False, True])
+def test_a_bias_becomes_part_of_it(form: WeightForm, bias_first: bool) -> None:
+    bias = np.linspace(-1, 1, 96, dtype=np.float32)
+    model, report = rewritten(matmul_model(bias=bias, bias_first=bias_first), form)
+    assert outcomes(report) == {"/proj/MatMul": BECOMES[form], "/proj/Add": BECOMES[form]}
+    (node,) = model.graph
+    assert_multiplies(model, activations(1, 5, 320), stored(node, form, 320, 96), bias)
+
+
+@pytest.mark.parametrize("bias", [np.ones((1, 96), np.float32), np.ones(1, np.float32)])
+def test_what_is_added_otherwise_stays_an_add(bias: Array) -> None:
+    model, report = rewritten(matmul_model(bias=bias), WeightForm.BF16)
+    assert [node.op_type for node in model.graph] == ["GEMM", "Add"]
+    assert outcomes(report) == {"/proj/MatMul": "aie.GEMM"}
+
+
+def test_a_product_that_others_read_keeps_its_name_and_its_add() -> None:
+    bias = np.ones(96, np.float32)
+    source = matmul_model(bias=bias)
+    source.graph.output.append(
+        helper.make_tensor_value_info("product", onnx.TensorProto.FLOAT, [None, None, 96])
+    )
+    model, _ = rewritten(source, WeightForm.BF16)
+    assert [node.op_type for node in model.graph] == ["GEMM", "Add"]
+    assert [value.name for value in model.graph.outputs] == ["y", "product"]
+
+
+def test_weights_that_are_shared_are_packed_once_and_the_embedding_stays() -> None:
+    model, report = rewritten(tied_float_model(), WeightForm.Q4NX)
+    assert outcomes(report) == {
+        "/lm_head/MatMul": "aie.Q4NXMatMul",
+        "/other/MatMul": "aie.Q4NXMatMul",
+        "/embed/Gather": "its rows are FLOAT and stay so",
+    }
+    assert set(model.graph.initializers) == {"embed", "embed_nk_q4nx"}
+    first, second = (node for node in model.graph if node.op_type == "Q4NXMatMul")
+    assert first.inputs[1] is second.inputs[1]
+    assert report.layers is not None
+    stored(first, WeightForm.Q4NX, 64, 200)
+    (layer,) = report.layers.errors.values()
+    assert (layer.node, layer.nodes) == ("/lm_head/MatMul", 2)
+
+
+def test_both_orientations_of_one_matrix_are_two() -> None:
+    weights = matrix(64, 64)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="plain"),
+        helper.make_node("Transpose", ["w"], ["t"], name="transpose", perm=[1, 0]),
+        helper.make_node("MatMul", ["a", "t"], ["y"], name="transposed"),
+    ]
+    source = graph_model(nodes, {"w": weights}, x=("rows", 64), outputs={"y": ("rows", 64)})
+    model, _ = rewritten(source, WeightForm.BF16)
+    rounded = weights.astype(BFLOAT16).astype(np.float32)
+    first, second = model.graph
+    np.testing.assert_array_equal(stored(first, WeightForm.BF16, 64, 64), rounded)
+    np.testing.assert_array_equal(stored(second, WeightForm.BF16, 64, 64), rounded.T)
+
+
+def test_large_weights_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for behind, k, n in (("", 1100, 70), ("Transpose", 300, 130)):
+        for form in FORMS:
+            whole, pieces = [], []
+            for chunk, blocks in ((64 << 20, whole), (1, pieces)):
+                monkeypatch.setattr("ort_aie_ep.graph_passes.float_weights.PIECE_BYTES", chunk)
+                model, report = rewritten(matmul_model(k, n, behind=behind), form)
+                (node,) = model.graph
+                blocks.append(stored(node, form, k, n))
+                assert report.layers is not None
+                (layer,) = report.layers.errors.values()
+                blocks.append(np.array([layer.largest]))
+                blocks.append(np.array([round(layer.relative, 9)]))
+            for x, y in zip(whole, pieces, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (matmul_model(31, 96), "K=31 N=96: less than 32 either way is mostly padding"),
+        (matmul_model(320, 8), "K=320 N=8: less than 32 either way is mostly padding"),
+        (matmul_model(dtype=np.dtype(np.int32)), "its weights are INT32; expected FLOAT, FLOAT16"),
+        (gemm_model(transA=1), "transA is not 0: its activations are transposed"),
+        (gemm_model(alpha=0.5), "alpha=0.5 beta=1 are not 1"),
+        (gemm_model(beta=2.0, bias=np.ones(96, np.float32)), "alpha=1 beta=2 are not 1"),
+        (gemm_model(bias=np.ones((1, 96), np.float32)), "its C is no constant vector of N"),
+        (gemm_model(c_is_input=True), "its C is no constant vector of N"),
+    ],
+)
+def test_a_product_is_left_with_a_reason(
+    form: WeightForm, model: onnx.ModelProto, reason: str
+) -> None:
+    before = model.SerializeToString(deterministic=True)
+    after, report = rewritten(model, form)
+    (outcome,) = report.outcomes.values()
+    assert outcome.becomes is None
+    assert outcome.reason.startswith(reason)
+    assert ir.to_proto(after).graph.node == onnx.ModelProto.FromString(before).graph.node
+
+
+def test_products_without_weights_are_left_with_a_reason() -> None:
+    batched = np.ones((2, 64, 64), np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "x"], ["scores"], name="attention"),
+        helper.make_node("MatMul", ["scores", "experts"], ["many"], name="experts"),
+        helper.make_node("MatMul", ["many", "default"], ["y"], name="default"),
+    ]
+    default = helper.make_tensor_value_info("default", onnx.TensorProto.FLOAT, [64, 64])
+    source = graph_model(
+        nodes,
+        {"experts": batched, "default": matrix(64, 64)},  # the caller may give another
+        x=(2, 64, 64),
+        outputs={"y": (2, 64, 64)},
+        more_inputs=(default,),
+    )
+    model, report = rewritten(source, WeightForm.Q4NX)
+    nothing = "its second input is no constant: there are no weights"
+    assert outcomes(report) == {
+        "attention": nothing,
+        "experts": "its weights have 3 dimensions; expected (K, N)",
+        "default": nothing,
+    }
+    assert [node.op_type for node in model.graph] == ["MatMul"] * 3
+
+
+def test_names_that_match_a_pattern_are_kept() -> None:
+    model, report = rewritten(tied_float_model(), WeightForm.Q4NX, ("/lm_*",))
+    assert outcomes(report)["/lm_head/MatMul"] == "kept by --keep '/lm_*'"
+    assert outcomes(report)["/other/MatMul"] == "aie.Q4NXMatMul"
+    assert [node.name for node in model.graph if node.op_type == "MatMul"] == ["/lm_head/MatMul"]
+
+
+def test_unasked_the_report_says_what_could_be_done() -> None:
+    source = matmul_model()
+    model, report = rewritten(source, None)
+    assert list(report.outcomes.values()) == [
+        NodeOutcome(
+            "/proj/MatMul", "MatMul", None,
+            "its weights are FLOAT: compile --quantize q4nx or bf16 replaces it",
+        )
+    ]  # fmt: skip
+    assert [node.op_type for node in model.graph] == ["MatMul"]
+
+
+# --- compile --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("external", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_report_has_what_each_layer_lost(
+    tmp_path: Path, external: bool, form: WeightForm
+) -> None:
+    save(tied_float_model(), tmp_path / "source", external=external)
+    result = ort_aie_ep.compile(
+        tmp_path / "source", tmp_path / "compiled", quantize=form, keep=["/other/*"]
+    )
+    (layer,) = result.layers
+    assert (layer.node, layer.k, layer.n) == ("/lm_head/MatMul", 64, 200)
+    # bfloat16 has 8 bits, the 16 codes of normal weights lose 7 %.
+    low, high = (0.05, 0.09) if form is WeightForm.Q4NX else (2.0**-10, 2.0**-8)
+    assert low < layer.relative < high
+    report = json.loads((tmp_path / "compiled" / REPORT).read_text())
+    assert report["layers"] == [
+        {"node": layer.node, "nodes": 1, "k": 64, "n": 200, "relative": layer.relative,
+         "largest": layer.largest}
+    ]  # fmt: skip
+    kept = next(node for node in report["nodes"] if node["node"] == "/other/MatMul")
+    assert kept["becomes"] is None
+    feeds: dict[str, Array | None] = {
+        "x": activations(1, 3, 64),
+        "ids": np.array([[0, 5, 199]], np.int64),
+    }
+    expected = run(open_session(tied_float_model().SerializeToString()), feeds)
+    actual = run(open_session(str(tmp_path / "compiled" / "model.onnx")), feeds)
+    np.testing.assert_array_equal(actual["other"], expected["other"])
+    error = np.linalg.norm(actual["logits"] - expected["logits"])
+    # Errors of weights are independent of each other; activations are rounded as well.
+    assert error <= 1.5 * (layer.relative + 2.0**-8) * np.linalg.norm(expected["logits"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantize": "int3"}, "quantize is 'int3'; expected one of q4nx, bf16"),
+        ({"keep": ["a"]}, "keep names nodes that are not to be quantised: give quantize as well"),
+        (
+            {"quantize": "q4nx", "keep": ["/lmhead/*"]},
+            r"--keep '/lmhead/\*' matches no MatMul or Gemm of the model; one is named '/other/Mat",
+        ),
+        ({}, "has nothing to compile.*\n.*compile --quantize q4nx or bf16 replaces it"),
+    ],
+)
+def test_wrong_choices_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    save(tied_float_model(), tmp_path / "source")
+    with pytest.raises(AieError, match=message):
+        ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_that_are_no_numbers_are_named_and_nothing_is_left(
+    tmp_path: Path, form: WeightForm
+) -> None:
+    weights = matrix(320, 96)
+    weights[300, 7] = np.nan
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="/proj/MatMul")
+    source = graph_model([node], {"w": weights}, x=("rows", 320), outputs={"y": ("rows", 96)})
+    save(source, tmp_path / "source")
+    message = "node '/proj/MatMul': weights 'w': weights hold NaN.*--keep leaves a node as it is"
+    with pytest.raises(AieError, match=message):
+        ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", quantize=form)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_session_compiles_each_choice_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(matmul_model(), tmp_path / "source")
+    x = activations(1, 4, 320)
+    results = [
+        ort_aie_ep.session(
+            tmp_path / "source", quantize=form, cache_dir=tmp_path / "cache"
+        ).run(None, {"x": x})[0]
+        for form in ("q4nx", "bf16", "q4nx")
+    ]  # fmt: skip
+    np.testing.assert_array_equal(results[0], results[2])
+    assert not np.array_equal(results[0], results[1])
+    entries = [p for p in (tmp_path / "cache").iterdir() if p.name != "sources"]
+    assert len(entries) == 2
+
+
+# --- whole models ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tied, float Llama of the builder's graph."""
+    return synth("tiny-llama", tmp_path_factory.mktemp("float") / "llama", int4=False)
+
+
+def logits(file: Path, source: Path) -> Array:
+    tokens = np.random.default_rng(0).integers(3, 100, 40)
+    decoder = Decoder(open_file(file), find_model(source), 64)
+    return np.asarray(decoder.forward(tokens), np.float64)
+
+
+def test_a_quantised_model_is_nearer_than_round_to_nearest(llama: Path, tmp_path: Path) -> None:
+    result = ort_aie_ep.compile(llama, tmp_path / "compiled", quantize="q4nx")
+    assert {o.op_type for o in result.outcomes if o.becomes is None} == {"Gather"}
+    assert len(result.layers) == 2 * 5 + 1
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(llama / "model.onnx"), block_size=32, is_symmetric=False, accuracy_level=1
+    )
+    quantizer.process()
+    save(quantizer.model.model, tmp_path / "rtn")
+    float_logits = logits(llama / "model.onnx", llama)
+    ours = logits(tmp_path / "compiled" / "model.onnx", llama)
+    theirs = logits(tmp_path / "rtn" / "model.onnx", llama)
+    scale = np.linalg.norm(float_logits)
+    assert np.linalg.norm(ours - float_logits) < np.linalg.norm(theirs - float_logits) < scale
+    assert np.corrcoef(ours.reshape(-1), float_logits.reshape(-1))[0, 1] > 0.9
+
+
+def test_a_bfloat16_model_keeps_its_logits(llama: Path, tmp_path: Path) -> None:
+    result = ort_aie_ep.compile(llama, tmp_path / "compiled", quantize="bf16", last_logits=True)
+    assert {o.becomes for o in result.outcomes if o.op_type == "MatMul"} == {"aie.GEMM"}
+    float_logits = logits(llama / "model.onnx", llama)[-1:]
+    ours = logits(tmp_path / "compiled" / "model.onnx", llama)[-1:]
+    # Weights and activations are rounded, by at most 2^-8 of themselves, in each of two layers of
+    # four products and in the lm_head; errors that know nothing of each other add up in squares.
+    products = 2 * 4 + 1
+    bound = np.sqrt(2 * products) * 2.0**-8
+    assert np.linalg.norm(ours - float_logits) <= bound * np.linalg.norm(float_logits)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_vision_tower(form: WeightForm, tmp_path: Path) -> None:
+    source, products = vision_tower()
+    original = open_session(source.SerializeToString())
+    save(source, tmp_path / "source")
+    result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", quantize=form)
+    assert len(result.layers) == products
+    assert {(o.op_type, o.becomes) for o in result.outcomes} == {
+        ("MatMul", BECOMES[form]),
+        ("Add", BECOMES[form]),  # biases
+        ("MultiHeadAttention", "aie.FlowAttention"),
+    }
+    x = activations(3, 9, 75)
+    expected = run(original, {"x": x})["features"]
+    actual = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["features"]
+    # As above, in each product; 4 bits are what vision towers are spared (paper 2).
+    lost = max(layer.relative for layer in result.layers) + 2.0**-8
+    error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    assert error <= np.sqrt(2 * products) * lost
+    assert (error < 2.0**-6) == (form is WeightForm.BF16)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("family", ["llama", "phi"])  # without and with biases
+def test_an_export_of_optimum(family: str, form: WeightForm, tmp_path: Path) -> None:
+    source = write_export(family, tmp_path / "source")
+    result = ort_aie_ep.compile(source, tmp_path / "compiled", quantize=form)
+    assert {o.becomes for o in result.outcomes} >= {BECOMES[form], "aie.FlowAttention"}
+    left = {o.reason for o in result.outcomes if o.op_type == "MatMul" and o.becomes is None}
+    assert left <= {"its second input is no constant: there are no weights"}  # rotary angles
+    tokens = np.random.default_rng(0).integers(3, 100, (2, 20))
+    mask = np.ones((2, 20), np.int64)
+    mask[0, :5] = 0  # padded on the left
+    logits = []
+    for folder in (source, tmp_path / "compiled"):
+        session = open_session(str(folder / "model.onnx"))
+        feeds: dict[str, Array | None] = {"input_ids": tokens, "attention_mask": mask}
+        feeds["position_ids"] = np.maximum(mask.cumsum(1) - 1, 0)
+        for value in session.get_inputs():
+            if value.name not in feeds:
+                feeds[value.name] = np.zeros((2, value.shape[1], 0, value.shape[3]), np.float32)
+        logits.append(run(session, feeds)["logits"][mask == 1])
+    lost = max(layer.relative for layer in result.layers) + 2.0**-8
+    error = np.linalg.norm(logits[1] - logits[0]) / np.linalg.norm(logits[0])
+    assert error <= np.sqrt(2 * len(result.layers)) * lost
+    assert (error < 2.0**-6) == (form is WeightForm.BF16)
