@@ -65,8 +65,8 @@ def compile_model(
             + (
                 "is compiled already"
                 if already
-                else "has nothing to compile: no MatMulNBits of 4 or 2 bits, no GroupQueryAttention "
-                "and no exported attention with a KV cache"
+                else "has nothing to compile: no MatMulNBits of 4 or 2 bits, no "
+                "GroupQueryAttention and no exported attention with a KV cache"
                 + "".join(f"\n  {o.node}: {o.reason}" for o in outcomes[:5])
             )
         )

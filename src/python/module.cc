@@ -127,7 +127,7 @@ py::tuple Quantize(const py::array_t<float>& weights) {
   const int64_t n = weights.shape(0), k = weights.shape(1), size = sizeof(float);
   Require(weights.strides(0) % size == 0 && weights.strides(1) % size == 0,
           "weights must lie whole elements apart");
-  Array<uint8_t> blocks = EmptyBlocks(n, k);
+  Array<uint8_t> blocks = EmptyBlocks(n, k, 4);
   uint8_t* out = blocks.mutable_data();
   q4nx::QuantizationError error;
   {
