@@ -172,18 +172,24 @@ class Laboratory:
         tables = _rotary_tables(self.region)
         if not tables:
             return ()
-        # At position 0 the sine is zero and the cosine is not; single numbers are factors.
+        part = Part(model, self.region.inputs, tables)
+        # Single numbers, whatever the batch and the length, are factors of the scores.
+        several = Probe("several positions", 0, 3, np.ones((2, 3), np.int64))
+        sizes = [array.size for array in part.run(self._feeds(several))]
+        # At position 0 the sine is zero and the cosine is not.
         first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
-        at_zero = Part(model, self.region.inputs, tables).run(self._feeds(first, positions=1))
-        many = [
-            (t, not array.any()) for t, array in zip(tables, at_zero, strict=True) if array.size > 1
+        at_zero = part.run(self._feeds(first, positions=1))
+        found = [
+            (table, not array.any())
+            for table, array, size in zip(tables, at_zero, sizes, strict=True)
+            if size > 1
         ]
-        if not many:
+        if not found:
             return ()
-        if len(many) != 2 or many[0][1] == many[1][1]:
-            names = ", ".join(f"'{table.name}'" for table, _ in many)
+        if len(found) != 2 or found[0][1] == found[1][1]:
+            names = ", ".join(f"'{table.name}'" for table, _ in found)
             raise NoMatch(f"query and key are combined with {names}, expected cosines and sines")
-        return tuple(table for table, _ in sorted(many, key=lambda item: item[1]))
+        return tuple(table for table, _ in sorted(found, key=lambda item: item[1]))
 
 
 def _mask_numbers(model: ir.Model, region: Region) -> tuple[set[int], set[int]]:
