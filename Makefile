@@ -60,7 +60,7 @@ lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy ort_aie_ep graph_passes aie_kernels
-	find src aie_kernels tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	find src aie_kernels examples tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 
 clean:
 	rm -rf $(VENV) build dist

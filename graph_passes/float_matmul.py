@@ -88,18 +88,24 @@ def _constant(value: ir.Value | None) -> ir.Value | None:
     return None
 
 
-def _weights(node: ir.Node) -> FloatWeights | None:
-    """The constant behind a node's second input, through Identity and Transpose; None for none."""
-    value = input_at(node, 1)
-    rows_are_outputs = node.op_type == "Gemm" and attribute(node, "transB", 0) == 1
-    transpose = value.producer() if value is not None else None
-    if transpose is not None and (transpose.domain, transpose.op_type) == ("", "Transpose"):
-        perm = transpose.attributes.get("perm")
+def _matrix(value: ir.Value | None) -> FloatWeights | None:
+    """The constant that a value is, perhaps transposed; `rows_are_outputs` says whether it is."""
+    node, transposed = value.producer() if value is not None else None, False
+    if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
+        perm = node.attributes.get("perm")
         if perm is not None and list(perm.as_ints()) != [1, 0]:
             return None
-        value, rows_are_outputs = input_at(transpose, 0), not rows_are_outputs
+        value, transposed = input_at(node, 0), True
     constant = _constant(value)
-    return None if constant is None else FloatWeights(constant, rows_are_outputs)
+    return None if constant is None else FloatWeights(constant, transposed)
+
+
+def _weights(node: ir.Node) -> FloatWeights | None:
+    """The weights of a MatMul or Gemm; None where its second input is no constant."""
+    matrix = _matrix(input_at(node, 1))
+    if matrix is None or node.op_type != "Gemm" or attribute(node, "transB", 0) == 0:
+        return matrix
+    return FloatWeights(matrix.value, not matrix.rows_are_outputs)
 
 
 def _why_not(node: ir.Node, weights: FloatWeights | None) -> str:
@@ -159,9 +165,9 @@ def _replace(node: ir.Node, weights: FloatWeights, form: WeightForm, report: Rep
 def _note_embeddings(graph: ir.Graph, report: Report) -> None:
     """Rows of float matrices are gathered as they are, also where a product shares the matrix."""
     for node in graph:
-        data = input_at(node, 0)
-        if (node.domain, node.op_type) != ("", "Gather") or data is None:
+        if (node.domain, node.op_type) != ("", "Gather"):
             continue
-        tensor = data.const_value
+        matrix = _matrix(input_at(node, 0))
+        tensor = matrix.tensor if matrix is not None else None
         if tensor is not None and len(tensor.shape) == 2 and tensor.dtype.is_floating_point():
             report.left(node, f"its rows are {tensor.dtype.name} and stay so")

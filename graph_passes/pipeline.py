@@ -24,6 +24,7 @@ from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
+from ort_aie_ep.graph_passes.rotary import explain_rotations
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
@@ -80,6 +81,7 @@ def run_passes(
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
     common_passes.RemoveUnusedNodesPass()(model)
+    explain_rotations(model, report)
     # Nodes that a pass made on the way are no nodes of the model.
     report.outcomes = {k: v for k, v in report.outcomes.items() if k in labels}
     if any(node.domain == DOMAIN for node in model.graph):

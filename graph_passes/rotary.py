@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.attention_layout import Layout, fixed_dim, only_user, rank
-from ort_aie_ep.graph_passes.base import Report, attribute, input_at
+from ort_aie_ep.graph_passes.base import Report, attribute, input_at, node_label
 
 OP_TYPE = "RotaryEmbedding"
 
@@ -64,6 +64,22 @@ def read_rotations(
         sources[0], sources[1], first.cos, first.sin, first.positions, first.interleaved,
         (rotated[0], rotated[1]),
     )  # fmt: skip
+
+
+def explain_rotations(model: ir.Model, report: Report) -> None:
+    """Notes why the rotations that are left stay."""
+    for node in model.graph:
+        if _rotary(node.outputs[0]) is None or node_label(node) in report.outcomes:
+            continue
+        users = {user.op_type for user in node.outputs[0].consumers()}
+        if users & {"FlowAttention", "GroupQueryAttention"}:
+            # Of a first prompt it takes position_ids' first element alone where seqlens_k is given.
+            reason = (
+                "GroupQueryAttention counts from the first position, it takes each from its input"
+            )
+        else:
+            reason = f"it feeds {', '.join(sorted(users))}, not an Attention"
+        report.left(node, reason)
 
 
 def _rotary(value: ir.Value) -> ir.Node | None:

@@ -12,9 +12,10 @@ class Shape:
     """The sizes of a model, and what of its family's graph depends on the model.
 
     `family` is the model type in genai_config.json. It decides the graph: "llama" and "mistral"
-    are one graph, "qwen3" adds norms of queries and keys, "gemma3_text" adds norms after attention
-    and FFN and alternates local and global layers, "phi" has biases, LayerNorm, a plain FFN beside
-    the attention and rotates only the first `rotary` channels.
+    are one graph, "qwen2" adds biases of queries, keys and values, "qwen3" norms of queries and
+    keys, "gemma3_text" adds norms after attention and FFN and alternates local and global layers,
+    "phi" has biases, LayerNorm, a plain FFN beside the attention and rotates only the first
+    `rotary` channels.
     """
 
     family: str
@@ -79,6 +80,20 @@ _SMOLLM2 = replace(
     rope_theta=100000.0,
 )
 
+_QWEN2 = Shape(
+    family="qwen2",
+    hidden=896,
+    ffn=4864,
+    layers=24,
+    heads=14,
+    kv_heads=2,
+    head_dim=64,
+    vocab=151936,
+    context=32768,
+    tied=True,
+    rope_theta=1000000.0,
+)
+
 _QWEN3 = Shape(
     family="qwen3",
     hidden=1024,
@@ -131,6 +146,8 @@ SHAPES: dict[str, Shape] = {
     ),
     "smollm2-135m": _SMOLLM2,
     "smollm2-360m": replace(_SMOLLM2, hidden=960, ffn=2560, layers=32, heads=15, kv_heads=5),
+    "qwen2.5-0.5b": _QWEN2,
+    "qwen2.5-3b": replace(_QWEN2, hidden=2048, ffn=11008, layers=36, heads=16, head_dim=128),
     "qwen3-0.6b": _QWEN3,
     "qwen3-1.7b": replace(_QWEN3, hidden=2048, ffn=6144),
     "qwen3-4b": replace(_QWEN3, hidden=2560, ffn=9728, layers=36, heads=32),
@@ -162,6 +179,16 @@ SHAPES: dict[str, Shape] = {
         context=256,
         rope_theta=10000.0,
         epsilon=1e-6,
+    ),
+    "tiny-qwen2": replace(
+        _QWEN2,
+        hidden=128,
+        ffn=224,
+        layers=2,
+        heads=4,
+        head_dim=32,
+        vocab=512,
+        context=256,
     ),
     "tiny-qwen3": replace(
         _QWEN3,

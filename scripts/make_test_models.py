@@ -31,6 +31,7 @@ from transformers import (
     Phi3Config,
     PhiConfig,
     PreTrainedConfig,
+    Qwen2Config,
     Qwen3Config,
 )
 
@@ -97,6 +98,19 @@ def _llama_asym(vocab: int) -> PreTrainedConfig:
             "original_max_position_embeddings": 64,
         },
         tie_word_embeddings=False,
+    )
+
+
+def _qwen2(vocab: int) -> PreTrainedConfig:
+    return Qwen2Config(
+        **_common(vocab),
+        hidden_size=128,
+        intermediate_size=224,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        tie_word_embeddings=True,
     )
 
 
@@ -195,6 +209,7 @@ TEST_MODELS = {
     "llama_asym": TestModel(
         _llama_asym, vocab=352, options=("is_symmetric=false", "block_size=64")
     ),
+    "qwen2": TestModel(_qwen2),
     "qwen3": TestModel(_qwen3),
     # Builder 0.18 reads Gemma 3's rotary settings where transformers 4 kept them.
     "gemma3": TestModel(

@@ -34,8 +34,8 @@ from ort_aie_ep.text import TextStream, load_tokenizer
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
-    "demo", "compile", "run", "explain", "bench", "accuracy", "doctor", "synth", "simulate",
-    "kernels",
+    "demo", "compile", "import-q4nx", "run", "explain", "bench", "accuracy", "doctor", "synth",
+    "simulate", "kernels",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from ort_aie_ep.sessions import open_session
 
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
-MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
+MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
 TOKENS = np.random.default_rng(0).integers(3, 100, 20)
 
 

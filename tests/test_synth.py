@@ -19,7 +19,7 @@ from ort_aie_ep.synth import SHAPES, Shape, SynthError, synth
 from ort_aie_ep.synth.decoder import build
 
 DATA = Path(__file__).parent / "data"
-FAMILIES = ["llama", "qwen3", "gemma3", "phi"]
+FAMILIES = ["llama", "qwen2", "qwen3", "gemma3", "phi"]
 
 # As published with the models; the rotary tables and scales are no parameters.
 PARAMETERS = {
@@ -29,6 +29,8 @@ PARAMETERS = {
     "mistral-7b": 7.248e9,
     "smollm2-135m": 134.5e6,
     "smollm2-360m": 361.8e6,
+    "qwen2.5-0.5b": 494e6,
+    "qwen2.5-3b": 3.086e9,
     "qwen3-0.6b": 596e6,
     "qwen3-1.7b": 1.721e9,
     "qwen3-4b": 4.022e9,

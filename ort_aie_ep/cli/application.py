@@ -15,6 +15,7 @@ from ort_aie_ep.errors import AieError
 _ORDER = (
     "demo",
     "compile",
+    "import-q4nx",
     "run",
     "explain",
     "bench",

@@ -1,10 +1,10 @@
-"""Commands that make, run and look at models: compile, run, explain, doctor, synth."""
+"""Commands that make, run and look at models: compile, import-q4nx, run, explain, doctor, synth."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,9 @@ from ort_aie_ep.cli.options import (
 )
 from ort_aie_ep.errors import AieError
 
+if TYPE_CHECKING:
+    from ort_aie_ep.compiled_folder import CompileResult
+
 
 class KvType(StrEnum):
     """Types that `compile --kv` gives to the cache."""
@@ -39,27 +42,30 @@ class Quantize(StrEnum):
     BF16 = "bf16"
 
 
+Kv = Annotated[
+    KvType | None,
+    typer.Option(help="Type of the KV cache. Default: the model's, float32 as a rule."),
+]
+LastLogits = Annotated[
+    bool, typer.Option("--last-logits", help="Logits of the last position only: faster prompts.")
+]
+NoFuse = Annotated[
+    bool, typer.Option("--no-fuse", help="Replace node by node, as the execution provider does.")
+]
+
+
 @app.command("compile")
 def compile_command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
-    kv: Annotated[
-        KvType | None,
-        typer.Option(help="Type of the KV cache. Default: the model's, float32 as a rule."),
-    ] = None,
-    last_logits: Annotated[
-        bool,
-        typer.Option("--last-logits", help="Logits of the last position only: faster prompts."),
-    ] = False,
-    no_fuse: Annotated[
-        bool,
-        typer.Option("--no-fuse", help="Replace node by node, as the execution provider does."),
-    ] = False,
+    kv: Kv = None,
+    last_logits: LastLogits = False,
+    no_fuse: NoFuse = False,
     quantize: Annotated[
         Quantize | None,
         typer.Option(
             help="What float weights of MatMul and Gemm become: q4nx (4 bits, for language models) "
-            "or bf16 (for vision towers, which 4 bits harm). Default: they stay as they are."
+            "or bf16 (bfloat16, for vision towers). Default: they stay as they are."
         ),
     ] = None,
     keep: Annotated[
@@ -86,9 +92,7 @@ def compile_command(
     ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
     """
-    from ort_aie_ep.compiler import REPORT, compile_model
-    from ort_aie_ep.model_folder import find_model
-    from ort_aie_ep.text import has_tokenizer
+    from ort_aie_ep.compiler import compile_model
 
     with console.bytes_bar("compiling") as progress:
         result = compile_model(
@@ -106,6 +110,52 @@ def compile_command(
     console.out.print(outcomes_table(result.outcomes))
     if result.layers:
         console.out.print(layers_table(result.layers))
+    _tell(result, "--baseline", source)
+
+
+@app.command("import-q4nx")
+def import_q4nx_command(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="model.q4nx, of FastFlowLM.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="CONFIG", help="config.json. Default: the one beside FILE."),
+    ] = None,
+    kv: Kv = None,
+    last_logits: LastLogits = False,
+    no_fuse: NoFuse = False,
+) -> None:
+    """Write FastFlowLM weights as a compiled model.
+
+    The tokenizer's files beside config.json come along. Nothing is quantised again: the blocks are
+    those of the file.
+
+    ```
+    ort-aie import-q4nx Llama-3.2-1B-NPU2/model.q4nx Llama-3.2-1B-aie
+    ort-aie run Llama-3.2-1B-aie "Once upon a time"
+    ```
+    """
+    from ort_aie_ep.fastflowlm import import_q4nx
+
+    with console.bytes_bar("importing") as progress:
+        result = import_q4nx(
+            source,
+            destination,
+            config=config,
+            kv=kv.value if kv else None,
+            last_logits=last_logits,
+            fuse=not no_fuse,
+            progress=progress,
+        )
+    _tell(result)
+
+
+def _tell(result: CompileResult, *baseline: object) -> None:
+    """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
+    from ort_aie_ep.compiled_folder import REPORT
+    from ort_aie_ep.model_folder import find_model
+    from ort_aie_ep.text import has_tokenizer
+
     console.out.print(
         f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
         markup=False,
@@ -115,7 +165,7 @@ def compile_command(
     if has_tokenizer(find_model(result.path)):
         console.next_command("ort-aie", "run", result.path, "def main(argv):")
     else:
-        console.next_command("ort-aie", "bench", result.path, "--baseline", source)
+        console.next_command("ort-aie", "bench", result.path, *baseline)
 
 
 @app.command("run")

@@ -44,13 +44,19 @@ def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
 
 
 def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
-    """Tied and int4: the rows of the quantised lm_head. Else a float table."""
+    """Tied: the rows of the lm_head. Untied: a float table, which stays float."""
     shape = graph.shape
     path = "/model/embed_tokens"
     # Small beside what the layers add, or a tied model would only repeat its input.
     gain = 1.5
     if not shape.tied or not graph.int4:
-        table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, gain / math.sqrt(shape.hidden))
+        if shape.tied:
+            head = graph.float_matrix("lm_head", shape.vocab, shape.hidden, gain)
+            dims: list[int | str] = [shape.vocab, shape.hidden]
+            table = graph.op("Transpose", [head], f"{path}/Transpose", dims, perm=[1, 0])
+        else:
+            deviation = gain / math.sqrt(shape.hidden)
+            table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation)
         x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden())
         return _scaled(graph, x)
     codes, scales = graph.codes_and_scales("lm_head", shape.vocab, shape.hidden, gain)
@@ -255,7 +261,7 @@ def build(shape: Shape, int4: bool = True) -> tuple[ir.Model, list[Weight]]:
 
     past_keys, past_values, present_keys, present_values = zip(*caches, strict=True)
     # The builder quantises matrix products in the order of the graph, of which the lm_head is last.
-    weights = graph.floats + sorted(graph.quantised, key=lambda w: w.name.startswith("lm_head."))
+    weights = graph.first + sorted(graph.last, key=lambda w: w.name.startswith("lm_head."))
     model = ir.Model(
         ir.Graph(
             [input_ids, attention_mask, *past_keys, *past_values],

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -16,7 +17,7 @@ from ort_aie_ep.model_shapes import SHAPES, Shape
 from ort_aie_ep.synth.decoder import build
 from ort_aie_ep.synth.weights import BLOCK
 
-__all__ = ["Progress", "SynthError", "synth"]
+__all__ = ["Progress", "SynthError", "genai_config", "synth"]
 
 Progress = Callable[[int, int, str], None]
 """Called with (bytes written so far, bytes in all, name of the weight being written)."""
@@ -28,8 +29,9 @@ class SynthError(AieError):
     """The model asked for cannot be made, or not there."""
 
 
-def _genai_config(shape: Shape) -> dict[str, object]:
-    decoder: dict[str, object] = {
+def genai_config(shape: Shape) -> dict[str, Any]:
+    """genai_config.json of a model of `shape`, with token ids 0."""
+    decoder: dict[str, Any] = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": "model.onnx",
         "head_size": shape.head_dim,
@@ -112,7 +114,7 @@ def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress
                 if progress is not None:
                     progress(offset, total, weight.name)
     ir.save(model, folder / "model.onnx")
-    config = json.dumps(_genai_config(shape), indent=4) + "\n"
+    config = json.dumps(genai_config(shape), indent=4) + "\n"
     (folder / "genai_config.json").write_text(config)
 
 

@@ -9,7 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.model_shapes import Shape
-from ort_aie_ep.synth.weights import BLOCK, Weight, code_rows, normal_rows, rotary_rows, scale_rows
+from ort_aie_ep.synth.weights import (
+    BLOCK,
+    Weight,
+    code_rows,
+    normal_rows,
+    rotary_frequencies,
+    rotary_rows,
+    scale_rows,
+)
 
 __all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
 
@@ -21,7 +29,7 @@ class Graph:
     """Nodes in the making. Operators return their output values, named as the builder names them.
 
     The builder quantises after it has built the float graph, so in its files the quantised weights
-    follow all others; `floats` and `quantised` keep the two apart. With `int4` false, matrices stay
+    follow all others; `first` and `last` keep the two apart. With `int4` false, matrices stay
     as they were before that.
     """
 
@@ -29,8 +37,8 @@ class Graph:
         self.shape = shape
         self.int4 = int4
         self.nodes: list[ir.Node] = []
-        self.floats: list[Weight] = []
-        self.quantised: list[Weight] = []
+        self.first: list[Weight] = []
+        self.last: list[Weight] = []
         self._weights: dict[str, ir.Value] = {}
         self._constants: dict[str, ir.Value] = {}
 
@@ -79,10 +87,10 @@ class Graph:
             self._constants[name] = value
         return self._constants[name]
 
-    def weight(self, weight: Weight, quantised: bool = False) -> ir.Value:
+    def weight(self, weight: Weight, last: bool = False) -> ir.Value:
         """The initializer of that name, made at its first use."""
         if weight.name not in self._weights:
-            (self.quantised if quantised else self.floats).append(weight)
+            (self.last if last else self.first).append(weight)
             self._weights[weight.name] = make_value(weight.name, weight.dtype, weight.shape)
         return self._weights[weight.name]
 
@@ -99,13 +107,14 @@ class Graph:
     def rotary(self, suffix: str, theta: float) -> tuple[ir.Value, ir.Value]:
         """cos_cache and sin_cache, (context, rotary/2) float32."""
         width = self.shape.rotary or self.shape.head_dim
+        frequencies = rotary_frequencies(width, theta)
         cos, sin = (
             self.weight(
                 Weight(
                     f"{name}_cache{suffix}",
                     ir.DataType.FLOAT,
                     (self.shape.context, width // 2),
-                    rotary_rows(function, width, theta),
+                    rotary_rows(function, frequencies),
                 )
             )
             for name, function in (("cos", np.cos), ("sin", np.sin))
@@ -113,12 +122,10 @@ class Graph:
         return cos, sin
 
     def matrix(self, name: str, rows: int, columns: int, deviation: float) -> ir.Value:
-        """(rows, columns) float32, normally distributed."""
-        return self.weight(
-            Weight(
-                name, ir.DataType.FLOAT, (rows, columns), normal_rows((columns,), 0.0, deviation)
-            )
-        )
+        """(rows, columns) float32, normally distributed. A tied lm_head follows all others."""
+        fill = normal_rows((columns,), 0.0, deviation)
+        weight = Weight(name, ir.DataType.FLOAT, (rows, columns), fill)
+        return self.weight(weight, last=self.shape.tied and name.startswith("lm_head."))
 
     def codes_and_scales(
         self, basename: str, n: int, k: int, gain: float
@@ -137,14 +144,11 @@ class Graph:
             (n, blocks),
             scale_rows((blocks,), k, gain),
         )
-        return self.weight(codes, quantised=True), self.weight(scales, quantised=True)
+        return self.weight(codes, last=True), self.weight(scales, last=True)
 
-    def _float(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
-        """(k, n) float32; a tied lm_head's is the embedding."""
-        if basename != "lm_head" or not self.shape.tied:
-            return self.matrix(f"{basename}.MatMul.weight", k, n, gain / math.sqrt(k))
-        table = self.matrix(EMBEDDING, n, k, gain / math.sqrt(k))
-        return self.op("Transpose", [table], "/lm_head/Transpose", [k, n], perm=[1, 0])
+    def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
+        """The (k, n) float32 weights of an (n, k) matrix."""
+        return self.matrix(f"{basename}.MatMul.weight", k, n, gain / math.sqrt(k))
 
     def linear(
         self, path: str, x: ir.Value, n: int, k: int, gain: float, *, output: str | None = None
@@ -154,7 +158,8 @@ class Graph:
         `output` names the result when it is an output of the model.
         """
         basename = path.removeprefix("/").replace("/", ".")
-        biased = self.shape.family == "phi"
+        family = self.shape.family
+        biased = family == "phi" or (family == "qwen2" and path.endswith("/qkv_proj"))
         product_name = f"{path}/MatMul/output_0" if output is None or biased else output
         result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
         if self.int4:
@@ -171,7 +176,8 @@ class Graph:
                 block_size=BLOCK,
             )
         else:
-            self.node("MatMul", [x, self._float(basename, n, k, gain)], [result], f"{path}/MatMul")
+            weights = self.float_matrix(basename, n, k, gain)
+            self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
         if not biased:
             return result
         bias = self.vector(f"{basename}.Add.bias", n, 0.0, 0.02)

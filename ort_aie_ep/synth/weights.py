@@ -8,9 +8,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-__all__ = ["BLOCK", "Fill", "Weight", "code_rows", "normal_rows", "rotary_rows", "scale_rows"]
+__all__ = [
+    "BLOCK",
+    "Fill",
+    "Weight",
+    "code_rows",
+    "normal_rows",
+    "rotary_frequencies",
+    "rotary_rows",
+    "scale_rows",
+]
 
 BLOCK = 32
 """Values of K that share a scale."""
@@ -89,12 +99,17 @@ def scale_rows(columns: tuple[int, ...], k: int, gain: float) -> Fill:
     return fill
 
 
-def rotary_rows(function: np.ufunc, rotary: int, theta: float) -> Fill:
-    """cos or sin of position · theta^(−2i/rotary) as (positions, rotary/2) float32."""
+def rotary_frequencies(rotary: int, theta: float) -> npt.NDArray[np.float32]:
+    """theta^(−2i/rotary) for i in 0 … rotary/2 − 1, in radians a position."""
+    exponents = np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary)
+    frequencies: npt.NDArray[np.float32] = np.float32(1.0) / np.float32(theta) ** exponents
+    return frequencies
+
+
+def rotary_rows(function: np.ufunc, frequencies: npt.NDArray[np.float32]) -> Fill:
+    """cos or sin of position · frequency as (positions, rotary/2) float32."""
 
     def fill(generator: np.random.Generator, first: int, rows: int) -> np.ndarray:
-        exponents = np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary)
-        frequencies = np.float32(1.0) / np.float32(theta) ** exponents
         positions = np.arange(first, first + rows, dtype=np.float32)
         table: np.ndarray = function(np.outer(positions, frequencies))
         return table

@@ -82,13 +82,13 @@ class GatherKernel final : public Kernel {
   const Q4NXGather op_;
 };
 
-// Y, and sum where input `skip` is given.
-void InferProjection(const ShapeContext& context, size_t skip) {
+// Y alone. The type and shape of sum stand in the model: a node with skip that lacks it would have
+// ONNX Runtime write behind its list of outputs, which it does not check.
+void InferProjection(const ShapeContext& context) {
   auto value = context.Input(0);
   if (!value) Fail(ErrorCode::kInvalidGraph, "input A is missing");
   // An unknown rank arrives as 0; projections of language models are (batch, sequence, channels).
   if (value->dims.empty()) value->dims.resize(3);
-  if (context.Input(skip)) context.SetOutput(1, *value);
   value->dims.back() = {std::max<int64_t>(-1, context.Int("N", -1)), ""};
   context.SetOutput(0, *value);
 }
@@ -114,7 +114,7 @@ const OpDescription& Q4NXMatMulDescription() {
       .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
         return std::make_unique<MatMulKernel>(info);
       },
-      .infer = [](const ShapeContext& context) { InferProjection(context, MatMulKernel::kSkip); }};
+      .infer = InferProjection};
   return description;
 }
 
@@ -128,8 +128,7 @@ const OpDescription& Q4NXGatedMLPDescription() {
       .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
         return std::make_unique<GatedMLPKernel>(info);
       },
-      .infer =
-          [](const ShapeContext& context) { InferProjection(context, GatedMLPKernel::kSkip); }};
+      .infer = InferProjection};
   return description;
 }
 

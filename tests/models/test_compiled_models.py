@@ -19,7 +19,8 @@ from op_models import ORT_VERSION
 import ort_aie_ep
 
 DATA = Path(__file__).parent.parent / "data"
-MODELS = ("llama", "llama_asym", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm")
+MODELS = ("llama", "llama_asym", "qwen2", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm",
+          "olive", "quark")  # fmt: skip
 PROMPTS, NEW_TOKENS = 20, 24
 
 Array = npt.NDArray[np.float32]

@@ -19,7 +19,9 @@ import ort_aie_ep
 og = pytest.importorskip("onnxruntime_genai")
 
 DATA = Path(__file__).parent.parent / "data"
-MODELS = ("llama", "llama_asym", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm")
+MODELS = (
+    "llama", "llama_asym", "qwen2", "qwen3", "gemma3", "phi", "phi3", "mistral", "smollm",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session", params=MODELS)

@@ -15,7 +15,7 @@ import ort_aie_ep
 from ort_aie_ep.provider import NAME
 
 DATA = Path(__file__).parent.parent / "data"
-MODELS = sorted(path.name for path in DATA.iterdir() if (path / "model.onnx").is_file())
+MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
 
 needs_provider = pytest.mark.skipif(
     ORT_VERSION < (1, 24), reason="the plugin interface lacks custom-op domains before 1.24"

@@ -17,7 +17,7 @@ from attention_calls import (
     random_inputs,
     reference,
 )
-from op_models import BFLOAT16, FLOAT16, FLOAT32, open_session, run
+from op_models import BFLOAT16, FLOAT16, FLOAT32, ORT_VERSION, open_session, run
 from reference import AttentionAttributes
 
 TYPES = pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
@@ -50,11 +50,19 @@ def left_padding(total: int, *paddings: int) -> Array:
     return (np.arange(total) >= np.array(paddings)[:, None]).astype(np.int64)
 
 
-def check_mask(a: AttentionAttributes, inputs: Inputs, mask: Array, *, threads: int = 2) -> Array:
+def check_mask(
+    a: AttentionAttributes,
+    inputs: Inputs,
+    mask: Array,
+    *,
+    threads: int = 2,
+    config: dict[str, str] | None = None,
+) -> Array:
     """Compares with the reference; rows that see no key must be exactly zero."""
     inputs = inputs | {"attention_mask": mask}
     expected = reference(a, inputs)
-    actual = dict(run(open_session(model_of(a, inputs), threads=threads), inputs))
+    session = open_session(model_of(a, inputs), threads=threads, config=config)
+    actual = dict(run(session, inputs))
     compare(a, inputs, actual, expected)
     output = actual["output"]
     np.testing.assert_array_equal(output[expected.output == 0], 0)
@@ -152,6 +160,17 @@ def test_masks_on_any_number_of_threads(threads: int, sequence: int, past: int) 
     a = attributes(do_rotary=1)
     mask = left_padding(past + sequence, 0, 130, 490)
     check_mask(a, by_index(a, sequence, past), mask, threads=threads)
+
+
+@TYPES
+@pytest.mark.parametrize("window", [-1, 70])
+@pytest.mark.skipif(ORT_VERSION < (1, 24), reason="ops read session entries from 1.24 on")
+def test_masks_of_prompts_in_pieces(dtype: np.dtype[Any], window: int) -> None:
+    a = attributes(do_rotary=1, local_window_size=window)
+    inputs = by_index(a, 500, 30, dtype=dtype)
+    mask = left_padding(530, 0, 130, 490)
+    mask[0] = np.random.default_rng(13).random(530) < 0.5
+    check_mask(a, inputs, mask, config={"ort_aie.prompt_chunk": "128"})
 
 
 @pytest.mark.parametrize("windowed", [0, 1])

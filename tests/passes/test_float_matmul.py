@@ -15,6 +15,7 @@ from float_models import gemm_model, graph_model, matmul_model, matrix, tied_flo
 from onnx import helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
+from optimum_models import write_export
 from vision_tower import vision_tower
 
 import ort_aie_ep
@@ -420,4 +421,30 @@ def test_a_vision_tower(form: WeightForm, tmp_path: Path) -> None:
     lost = max(layer.relative for layer in result.layers) + 2.0**-8
     error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
     assert error <= np.sqrt(2 * products) * lost
+    assert (error < 2.0**-6) == (form is WeightForm.BF16)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("family", ["llama", "phi"])  # without and with biases
+def test_an_export_of_optimum(family: str, form: WeightForm, tmp_path: Path) -> None:
+    source = write_export(family, tmp_path / "source")
+    result = ort_aie_ep.compile(source, tmp_path / "compiled", quantize=form)
+    assert {o.becomes for o in result.outcomes} >= {BECOMES[form], "aie.FlowAttention"}
+    left = {o.reason for o in result.outcomes if o.op_type == "MatMul" and o.becomes is None}
+    assert left <= {"its second input is no constant: there are no weights"}  # rotary angles
+    tokens = np.random.default_rng(0).integers(3, 100, (2, 20))
+    mask = np.ones((2, 20), np.int64)
+    mask[0, :5] = 0  # padded on the left
+    logits = []
+    for folder in (source, tmp_path / "compiled"):
+        session = open_session(str(folder / "model.onnx"))
+        feeds: dict[str, Array | None] = {"input_ids": tokens, "attention_mask": mask}
+        feeds["position_ids"] = np.maximum(mask.cumsum(1) - 1, 0)
+        for value in session.get_inputs():
+            if value.name not in feeds:
+                feeds[value.name] = np.zeros((2, value.shape[1], 0, value.shape[3]), np.float32)
+        logits.append(run(session, feeds)["logits"][mask == 1])
+    lost = max(layer.relative for layer in result.layers) + 2.0**-8
+    error = np.linalg.norm(logits[1] - logits[0]) / np.linalg.norm(logits[0])
+    assert error <= np.sqrt(2 * len(result.layers)) * lost
     assert (error < 2.0**-6) == (form is WeightForm.BF16)

@@ -569,6 +569,32 @@ def test_rotations_that_stay(change: dict[str, Any], reason: str) -> None:
     assert outcomes["/q.rotary"] == outcomes["/k.rotary"] == reason
 
 
+def test_rotations_before_other_nodes_stay() -> None:
+    inputs = feeds(split=False)
+    inputs["ids"] = np.zeros((2, 5), np.int64)
+    inputs |= {"seqlens": np.full(2, 4, np.int32), "total": np.array([5], np.int32)}
+    constants = {name: np.ones((50, D // 2), np.float32) for name in ("cos", "sin")}
+    nodes = [
+        helper.make_node("RotaryEmbedding", [name, "ids", "cos", "sin"], [f"{name}.rotated"],
+                         domain="com.microsoft", name=f"/{name}.rotary")
+        for name in "QKV"
+    ]  # fmt: skip
+    nodes += [
+        helper.make_node("GroupQueryAttention",
+                         ["Q.rotated", "K.rotated", "V", "", "", "seqlens", "total"], OUTPUTS[:3],
+                         domain="com.microsoft", num_heads=H, kv_num_heads=KV),
+        helper.make_node("Neg", ["V.rotated"], ["other"]),
+    ]  # fmt: skip
+    outputs = [*OUTPUTS[:3], "other"]
+    _, outcomes = compiled(model_of(nodes, inputs, outputs, initializers=constants))
+    assert (
+        outcomes["/Q.rotary"]
+        == outcomes["/K.rotary"]
+        == ("GroupQueryAttention counts from the first position, it takes each from its input")
+    )
+    assert outcomes["/V.rotary"] == "it feeds Neg, not an Attention"
+
+
 # --- what stays -----------------------------------------------------------------------------------
 
 

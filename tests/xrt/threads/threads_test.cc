@@ -150,7 +150,7 @@ class Model {
         gather_({kIn, kOut, kFormat, DataType::kFloat32}, weights_.tensor()),
         projection_("W", kAttributes, weights_.tensor(), options_),
         mlp_(kAttributes, "silu", gate_weights_.tensor(), up_weights_.tensor(), options_),
-        attention_({.num_heads = kHeads, .kv_num_heads = kKvHeads, .format = kFormat}) {}
+        attention_({.num_heads = kHeads, .kv_num_heads = kKvHeads, .format = kFormat}, options_) {}
 
   // (tokens, kIn)
   std::vector<float> Gather(const std::vector<int32_t>& ids) const {

@@ -1,11 +1,11 @@
-// Greedy decoding on AieExecutionProvider in a program without Python:
+// Greedy decoding with a model of onnxruntime-genai's layout, in a program without Python:
 //
-//   provider_host <libonnxruntime.so> <libort_aie_ep.so> <model.onnx> <head size> <new> <token>...
+//   generate ops <libort_aie_ep.so> <compiled model.onnx> <head size> <new tokens> <token>...
+//   generate provider <libort_aie_ep.so> <model.onnx> <head size> <new tokens> <token>...
 //
-// It prints the new tokens, and in a second line how many nodes the provider runs. ONNX Runtime is
-// opened as it runs: a Python wheel has the library, and nothing to link against.
-#define ORT_API_MANUAL_INIT
-#include <dlfcn.h>
+// "ops" registers the library's operators, which a compiled model holds; "provider" uses its
+// execution provider, which takes nodes of the model as it is (ONNX Runtime 1.24). It prints the
+// new tokens, and for a provider in a second line how many nodes it runs.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -20,22 +20,19 @@
 
 namespace {
 
-constexpr uint32_t kApi = 24;  // of ONNX Runtime 1.24, the first with all that the provider needs
-constexpr char kRegistration[] = "ort_aie_ep";
 constexpr char kProvider[] = "AieExecutionProvider";
 constexpr char kPast[] = "past_key_values.", kPresent[] = "present.";
 
-// The runtime stays open: its objects are alive until the program ends.
-void OpenRuntime(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  const auto base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(library, "OrtGetApiBase"));
-  const OrtApi* api = base != nullptr ? base()->GetApi(kApi) : nullptr;
-  if (api == nullptr) throw std::runtime_error(std::string(path) + " is no ONNX Runtime >= 1.24");
-  Ort::InitApi(api);
+// --- a session, by either door ---
+
+Ort::SessionOptions WithOperators(const char* library) {
+  Ort::SessionOptions options;
+  options.RegisterCustomOpsLibrary(library);
+  return options;
 }
 
-Ort::Session OpenSession(Ort::Env& env, const char* model) {
+Ort::SessionOptions WithProvider(Ort::Env& env, const char* library) {
+  env.RegisterExecutionProviderLibrary(kProvider, library);
   std::vector<Ort::ConstEpDevice> devices;
   for (const Ort::ConstEpDevice& device : env.GetEpDevices()) {
     if (std::string(device.EpName()) == kProvider) devices.push_back(device);
@@ -44,7 +41,7 @@ Ort::Session OpenSession(Ort::Env& env, const char* model) {
   Ort::SessionOptions options;
   options.AppendExecutionProvider_V2(env, devices, std::unordered_map<std::string, std::string>{});
   options.AddConfigEntry("session.record_ep_graph_assignment_info", "1");
-  return Ort::Session(env, model, options);
+  return options;
 }
 
 size_t CountProviderNodes(const Ort::Session& session) {
@@ -54,6 +51,8 @@ size_t CountProviderNodes(const Ort::Session& session) {
   }
   return count;
 }
+
+// --- the KV cache ---
 
 // (1, heads, capacity, head size) float; past and present are the same memory, so a step adds its
 // rows and copies none.
@@ -80,6 +79,8 @@ std::vector<Cache> AllocateCaches(const Ort::Session& session, int64_t capacity,
   }
   return caches;
 }
+
+// --- a step ---
 
 template <typename T, typename Shape>
 Ort::Value Tensor(std::vector<T>& values, const Shape& shape) {
@@ -111,25 +112,28 @@ int64_t Step(Ort::Session& session, std::vector<Cache>& caches, std::vector<int6
 
 void Run(int argc, char** argv) {
   if (argc < 7)
-    throw std::runtime_error("usage: provider_host runtime library model size new id...");
+    throw std::runtime_error("usage: generate ops|provider library model size new id...");
+  const std::string door = argv[1];
   const int64_t head_size = std::atoll(argv[4]), new_tokens = std::atoll(argv[5]);
   std::vector<int64_t> tokens;
   for (int i = 6; i < argc; ++i) tokens.push_back(std::atoll(argv[i]));
 
-  OpenRuntime(argv[1]);
-  Ort::Env env(ORT_LOGGING_LEVEL_ERROR, "provider_host");
-  env.RegisterExecutionProviderLibrary(kRegistration, argv[2]);
+  Ort::Env env(ORT_LOGGING_LEVEL_ERROR, "generate");
   {
-    Ort::Session session = OpenSession(env, argv[3]);
+    const Ort::SessionOptions options =
+        door == "ops" ? WithOperators(argv[2]) : WithProvider(env, argv[2]);
+    Ort::Session session(env, argv[3], options);
     size_t length = tokens.size();
     auto caches = AllocateCaches(session, std::ssize(tokens) + new_tokens, head_size);
     for (int64_t i = 0; i < new_tokens; ++i, ++length) {
       tokens = {Step(session, caches, tokens, length)};
       std::printf("%lld ", static_cast<long long>(tokens[0]));
     }
-    std::printf("\n%zu\n", CountProviderNodes(session));
+    std::printf("\n");
+    if (door == "provider") std::printf("%zu\n", CountProviderNodes(session));
   }
-  env.UnregisterExecutionProviderLibrary(kRegistration);  // its sessions are gone
+  // Its sessions are gone.
+  if (door == "provider") env.UnregisterExecutionProviderLibrary(kProvider);
 }
 
 }  // namespace
@@ -138,7 +142,7 @@ int main(int argc, char** argv) {
   try {
     Run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "provider_host: %s\n", error.what());
+    std::fprintf(stderr, "generate: %s\n", error.what());
     return 1;
   }
 }

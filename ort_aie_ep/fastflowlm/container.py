@@ -1,0 +1,133 @@
+"""The container of a `.q4nx` file: safetensors, read without trusting it.
+
+8 bytes, the length of the header in little endian; the header, JSON that gives each tensor's dtype,
+shape and place; the tensors' bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.errors import AieError
+
+PACKED, FLOAT = "I8", "BF16"
+ITEM_BYTES = {PACKED: 1, FLOAT: 2}
+LENGTH_BYTES = 8
+# The limit of safetensors' own reader.
+HEADER_LIMIT = 100_000_000
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file.
+
+    Attributes:
+        name: as the file names it.
+        dtype: "I8" for Q4NX blocks, else "BF16".
+        shape: as the file gives it.
+        file: the file.
+        offset: of its first byte in the file.
+        nbytes: its size.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    offset: int
+    nbytes: int
+
+    def chunks(self, step: int) -> Iterator[npt.NDArray[np.uint8]]:
+        """Its bytes, at most `step` at a time.
+
+        Raises:
+            AieError: the file cannot be read, or has become shorter.
+        """
+        for first in range(0, self.nbytes, step):
+            count = min(step, self.nbytes - first)
+            try:
+                data = np.fromfile(self.file, np.uint8, count, offset=self.offset + first)
+            except OSError as error:
+                raise AieError(f"{self.file} cannot be read: {error.strerror}") from error
+            if data.size != count:
+                raise AieError(f"{self.file} ends inside tensor '{self.name}': it is truncated")
+            yield data
+
+
+def read_container(path: Path) -> dict[str, Stored]:
+    """The tensors of a file by name.
+
+    Raises:
+        AieError: there is no such file, or it is no sound container: what is wrong, with the
+            tensor's name.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            begin = LENGTH_BYTES + length
+            if size < LENGTH_BYTES or length > HEADER_LIMIT or begin > size:
+                raise AieError(
+                    f"{path} has {size} bytes and claims a header of {length}: "
+                    "it is truncated or no .q4nx file"
+                )
+            text = file.read(length)
+    except OSError as error:
+        raise AieError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
+    except (ValueError, RecursionError) as error:
+        raise AieError(f"{path}: its header is no JSON ({error}): no .q4nx file") from error
+    if not isinstance(header, dict):
+        raise AieError(f"{path}: its header is no JSON object: no .q4nx file")
+    header.pop("__metadata__", None)
+    tensors = [_tensor(path, begin, size, name, entry) for name, entry in header.items()]
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
+    for one, other in pairwise(tensors):
+        if one.offset + one.nbytes > other.offset:
+            raise AieError(f"{path}: tensors '{one.name}' and '{other.name}' overlap")
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for name, entry in pairs:
+        if name in entries:
+            raise AieError(f"{path}: its header holds '{name}' twice")
+        entries[name] = entry
+    return entries
+
+
+def _tensor(path: Path, begin: int, size: int, name: str, entry: Any) -> Stored:
+    where = f"{path}: tensor '{name}'"
+    try:
+        dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        sizes = (*shape, first, last)
+        sound = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in sizes)
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise AieError(
+            f"{where} has no sound dtype, shape and data_offsets in the header: {str(entry)[:200]}"
+        )
+    if dtype not in ITEM_BYTES:
+        raise AieError(f"{where} is {dtype}; a .q4nx file holds {' and '.join(ITEM_BYTES)}")
+    nbytes = math.prod(shape) * ITEM_BYTES[dtype]
+    if last - first != nbytes:
+        raise AieError(
+            f"{where} has bytes {first} to {last}, but {dtype} {tuple(shape)} needs {nbytes}"
+        )
+    if begin + last > size:
+        raise AieError(
+            f"{where} ends at byte {begin + last}, but the file at {size}: it is truncated"
+        )
+    return Stored(name, dtype, tuple(shape), path, begin + first, nbytes)

@@ -1,0 +1,62 @@
+"""Files that FastFlowLM's public converter wrote, against transformers with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+import ort_aie_ep
+from ort_aie_ep.fastflowlm import import_q4nx
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def logits(folder: Path, tokens: np.ndarray, window: int) -> np.ndarray:
+    """All logits of a prompt, (tokens, vocabulary)."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+    past = {
+        entry.name: np.zeros((1, 1, window * ("sliding" in str(entry.shape)), 32), np.float32)
+        for entry in session.get_inputs()
+        if entry.name.startswith("past")
+    }
+    feed = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), **past}
+    (result,) = session.run(["logits"], feed)
+    return result[0]
+
+
+@pytest.mark.parametrize(("name", "window"), [("llama", 0), ("gemma3", 32)])
+def test_logits_are_those_of_transformers(
+    name: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """scripts/make_q4nx_models.py computed them: rows of q and k in the rotary embedding's order,
+    scaled frequencies, signed codes, norms and embeddings are all as the converter means them."""
+    monkeypatch.setenv("ORT_AIE_NUMERICS", "bf16")
+    import_q4nx(DATA / f"q4nx_{name}" / "model.q4nx", tmp_path / "model")
+    expected = np.load(DATA / f"q4nx_{name}" / "expected.npz")
+    actual = logits(tmp_path / "model", expected["tokens"], window)
+    # transformers' own bfloat16 rounds weights and activations as these numerics do, and sums,
+    # residuals and logits besides.
+    tolerance = float(expected["bfloat16_error"])
+    # What is in a wrong place makes errors of several deviations.
+    assert tolerance < 0.25 * expected["logits"].std()
+    np.testing.assert_allclose(actual, expected["logits"], atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_converters_kinds_are_told_apart(fuse: bool, tmp_path: Path) -> None:
+    """v and up are Q4_0. v shares a node with q and k, and up one with gate if that is fused."""
+    import_q4nx(DATA / "q4nx_llama" / "model.q4nx", tmp_path / "model", fuse=fuse)
+    symmetric = {
+        node.name
+        for node in ir.load(tmp_path / "model" / "model.onnx").graph
+        if "symmetric" in node.attributes and node.attributes["symmetric"].as_int() == 1
+    }
+    up = {f"/model/layers.{layer}/mlp/up_proj/MatMul_Q4" for layer in range(2)}
+    assert symmetric == (set() if fuse else up)

@@ -1,0 +1,380 @@
+"""`.q4nx` files as compiled folders: the same numbers as the compiled model, in each host."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from q4nx_files import TINY, Imported, config_of, make, with_signed_codes, write_container
+from typer.testing import CliRunner
+
+import ort_aie_ep
+from ort_aie_ep import q4nx
+from ort_aie_ep.cli import app
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.fastflowlm import import_q4nx
+from ort_aie_ep.model_shapes import SHAPES
+
+# Test models; their tensors are written as Q4_0 unless told otherwise.
+CASES = ("llama", "llama Q4_1", "qwen2", "qwen3", "gemma3")
+TEXT = (40, 1, 1, 9, 1)  # a prompt, tokens, a later turn, a token
+
+Array = npt.NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    name, _, kind = request.param.partition(" ")
+    work = tmp_path_factory.mktemp(name)
+    made = make(name, work, signed=not kind)
+    import_q4nx(made.source / "model.q4nx", work / "imported")
+    return made
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    return make("llama", tmp_path_factory.mktemp("llama"))
+
+
+def imported(made: Imported) -> Path:
+    return made.compiled.with_name("imported")
+
+
+def logits(folder: Path, vocab: int) -> Array:
+    """(sum(TEXT), vocab) of seeded tokens, the KV cache going out and in."""
+    config = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
+    window = config.get("sliding_window", {}).get("window_size", 0)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+    names = [output.name for output in session.get_outputs()]
+    heads, width = config["num_key_value_heads"], config["head_size"]
+    past = {
+        entry.name: np.zeros((1, heads, window * ("sliding" in str(entry.shape)), width), "f4")
+        for entry in session.get_inputs()
+        if entry.name.startswith("past_key_values")
+    }
+    rng = np.random.default_rng(5)
+    total, parts = 0, []
+    for length in TEXT:
+        total += length
+        feed = {
+            "input_ids": rng.integers(0, vocab, (1, length)),
+            "attention_mask": np.ones((1, total), np.int64),
+            **past,
+        }
+        results = dict(zip(names, session.run(None, feed), strict=True))
+        parts.append(results.pop("logits")[0])
+        past = {name.replace("present", "past_key_values"): v for name, v in results.items()}
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+def test_logits_are_those_of_the_compiled_model_bit_for_bit(
+    made: Imported, numerics: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORT_AIE_NUMERICS", numerics)
+    vocab = len(made.tensors["model.embed_tokens.weight"][1])
+    actual = logits(imported(made), vocab)
+    assert np.isfinite(actual).all()
+    np.testing.assert_array_equal(actual, logits(made.compiled, vocab))
+
+
+def test_genai_generates_the_same_text(made: Imported) -> None:
+    og = pytest.importorskip("onnxruntime_genai")
+
+    def text(folder: Path) -> list[int]:
+        model = og.Model(str(folder))
+        params = og.GeneratorParams(model)
+        params.set_search_options(max_length=60, do_sample=False)
+        generator = og.Generator(model, params)
+        generator.append_tokens(list(range(5, 40)))
+        while not generator.is_done():
+            generator.generate_next_token()
+        return [int(token) for token in generator.get_sequence(0)]
+
+    assert text(imported(made)) == text(made.compiled)
+
+
+def test_the_folder_is_a_compiled_one_with_the_tokenizer(made: Imported) -> None:
+    folder = imported(made)
+    ours, theirs = (
+        json.loads((one / "genai_config.json").read_text()) for one in (folder, made.compiled)
+    )
+    assert ours == theirs
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        assert (folder / name).read_bytes() == (made.source / name).read_bytes()
+    graph = ir.load(folder / "model.onnx").graph
+    assert not {"MatMulNBits", "GroupQueryAttention"} & {node.op_type for node in graph}
+    assert not [name for name in graph.initializers if name.endswith(("_Q4", "_scales"))]
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            assert (tensor.offset or 0) % 4096 == 0
+
+
+def test_options_change_what_they_change_when_compiling(llama: Imported, tmp_path: Path) -> None:
+    source = llama.source / "model.q4nx"
+    import_q4nx(source, tmp_path / "m", kv="f16", last_logits=True, fuse=False)
+    graph = ir.load(tmp_path / "m" / "model.onnx").graph
+    types = {entry.dtype for entry in graph.inputs if entry.name.startswith("past")}
+    assert types == {ir.DataType.FLOAT16}
+    assert graph.outputs[0].shape == ("batch_size", 1, 500)
+    assert "Q4NXGatedMLP" not in {node.op_type for node in graph}
+
+
+def test_the_command_writes_what_the_function_does(made: Imported, tmp_path: Path) -> None:
+    source, config = made.source / "model.q4nx", made.source / "config.json"
+    words = ["import-q4nx", str(source), str(tmp_path / "m"), "--config", str(config)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "MB of weights" in result.stdout
+    assert "next: ort-aie run" in result.stderr
+    for name in ("model.onnx", "model.onnx.data", "genai_config.json"):
+        assert (tmp_path / "m" / name).read_bytes() == (imported(made) / name).read_bytes()
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 1
+    assert "exists already" in again.stderr
+
+
+# --- Q4_0 ---
+
+
+def test_minus_eight_times_a_scale_is_exact_in_bfloat16() -> None:
+    """Every bfloat16 whose product is finite, subnormal ones included."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    finite = bits[bits & 0x7F80 < 0x7F80].view(ml_dtypes.bfloat16)
+    scales = finite[np.abs(finite.astype(np.float64)) < 2.0**125]
+    assert len(scales) > 64000
+    minima = (np.float32(-8) * scales.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(minima.astype(np.float64), -8 * scales.astype(np.float64))
+
+
+def blocks_of(folder: Path, name: str) -> tuple[npt.NDArray[np.uint8], int]:
+    """An imported projection's blocks, and its attribute `symmetric`."""
+    graph = ir.load(folder / "model.onnx").graph
+    value = graph.initializers[f"{name}.MatMul.weight_Q4_q4nx"]
+    assert value.const_value is not None
+    (node,) = value.consumers()
+    return value.const_value.numpy(), node.attributes["symmetric"].as_int()
+
+
+def test_signed_codes_become_the_same_weights(tmp_path: Path) -> None:
+    """Every code with scales of both signs, zero and subnormal ones among them."""
+    rng = np.random.default_rng(3)
+    shape = TINY["llama"]
+    made = make("llama", tmp_path, signed=True)
+    codes = rng.integers(0, 16, (shape.hidden, shape.ffn)).astype(np.uint8)
+    scales = rng.normal(0, 0.1, (shape.hidden, shape.ffn // 32))
+    scales[0], scales[1] = 0, 1e-39
+    signed = q4nx.pack((codes ^ 8), scales, np.zeros_like(scales))
+    name = "model.layers.1.mlp.down_proj"
+    tensors = made.tensors | {f"{name}.weight": ("I8", signed.reshape(-1, 5120))}
+    write_container(made.source / "model.q4nx", tensors)
+    import_q4nx(made.source / "model.q4nx", tmp_path / "imported")
+    blocks, symmetric = blocks_of(tmp_path / "imported", name)
+    assert symmetric == 1
+    rounded = scales.astype(ml_dtypes.bfloat16).astype(np.float32).repeat(32, axis=1)
+    expected = rounded * (codes.astype(np.float32) - 8)
+    np.testing.assert_array_equal(q4nx.dequantize(blocks, *expected.shape), expected)
+
+
+def test_a_q4_0_tensor_in_a_q4_1_model_is_recognised(llama: Imported, tmp_path: Path) -> None:
+    """Also where it is joined with others: v is Q4_0, q and k are not."""
+    name = "model.layers.0.self_attn.v_proj.weight"
+    tensors = llama.tensors | {name: ("I8", with_signed_codes(llama.tensors[name][1]))}
+    (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
+    write_container(tmp_path / "model.q4nx", tensors)
+    import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
+    blocks, symmetric = blocks_of(tmp_path / "imported", "model.layers.0.attn.qkv_proj")
+    parts = [llama.tensors[name.replace("v_proj", one)][1] for one in ("q_proj", "k_proj")]
+    parts.append(llama.tensors[name][1])
+    np.testing.assert_array_equal(
+        blocks.reshape(-1, 5120)[:, 1024:], np.concatenate(parts)[:, 1024:]
+    )
+    np.testing.assert_array_equal(blocks.reshape(-1, 5120)[:, :512], np.concatenate(parts)[:, :512])
+    n = 32 * len(blocks)
+    whole = np.concatenate(parts).reshape(blocks.shape).view(np.uint8)
+    np.testing.assert_array_equal(q4nx.dequantize(blocks, n, 192), q4nx.dequantize(whole, n, 192))
+    assert symmetric == 0
+
+
+# --- sizes ---
+
+
+def test_a_padded_feed_forward_width_is_taken_from_the_file(
+    llama: Imported, tmp_path: Path
+) -> None:
+    """352 padded to 512 with zeros, as the converter pads some models: the same logits."""
+    tensors = dict(llama.tensors)
+    zero = np.zeros((1, 5120), np.uint8)
+    for name, (_, content) in llama.tensors.items():
+        if "gate_proj" in name or "up_proj" in name:
+            padding = zero.repeat((512 - 352) // 32, axis=0)  # K is 192: a block a row of blocks
+            tensors[name] = ("I8", np.concatenate([content, padding]))
+    # down's K of 352 has two blocks already, as 512 has.
+    (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
+    write_container(tmp_path / "model.q4nx", tensors)
+    import_q4nx(tmp_path / "model.q4nx", tmp_path / "padded")
+    import_q4nx(llama.source / "model.q4nx", tmp_path / "plain")
+    np.testing.assert_array_equal(logits(tmp_path / "padded", 500), logits(tmp_path / "plain", 500))
+
+
+MEASURE = """
+import resource, sys
+import ort_aie_ep.fastflowlm as fastflowlm
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before = peak()
+fastflowlm.import_q4nx(*sys.argv[1:])
+print(peak() - before)
+"""
+
+
+def test_importing_holds_a_few_megabytes(tmp_path: Path) -> None:
+    """One layer of Llama-3.2-1B, all zeros: an embedding of 134 MB and an lm_head of 42 MB."""
+    shape = replace(SHAPES["llama-3.2-1b"], layers=1, vocab=32768, context=64)
+    place = "model.layers.0"
+    matrices = {
+        "lm_head": (shape.vocab, shape.hidden),
+        f"{place}.self_attn.q_proj": (shape.queries, shape.hidden),
+        f"{place}.self_attn.k_proj": (shape.keys, shape.hidden),
+        f"{place}.self_attn.v_proj": (shape.keys, shape.hidden),
+        f"{place}.self_attn.o_proj": (shape.hidden, shape.queries),
+        f"{place}.mlp.gate_proj": (shape.ffn, shape.hidden),
+        f"{place}.mlp.up_proj": (shape.ffn, shape.hidden),
+        f"{place}.mlp.down_proj": (shape.hidden, shape.ffn),
+    }
+    norms = (f"{place}.input_layernorm", f"{place}.post_attention_layernorm", "model.norm")
+    places = {name: ("I8", q4nx.blocks_shape(*size)) for name, size in matrices.items()}
+    places |= {name: ("BF16", (shape.hidden,)) for name in norms}
+    places["model.embed_tokens"] = ("BF16", (shape.vocab, shape.hidden))
+    header, offset = {}, 0
+    for name, (dtype, dims) in places.items():
+        end = offset + math.prod(dims) * (2 if dtype == "BF16" else 1)
+        header[f"{name}.weight"] = {"dtype": dtype, "shape": dims, "data_offsets": [offset, end]}
+        offset = end
+    source = tmp_path / "model.q4nx"
+    write_container(source, {}, header=header)
+    with source.open("r+b") as file:
+        file.truncate(source.stat().st_size + offset)
+    (tmp_path / "config.json").write_text(json.dumps(config_of(shape)))
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(source), str(tmp_path / "imported")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    # Pieces of 15 MB, and the copies that a step makes of one.
+    assert int(result.stdout) < 80e6
+
+
+# --- weights that do not fit ---
+
+
+def broken(llama: Imported, folder: Path, tensors: dict[str, tuple[str, npt.NDArray]]) -> str:
+    """What importing changed tensors says; None removes one."""
+    (folder / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
+    merged = {name: entry for name, entry in (llama.tensors | tensors).items() if entry is not None}
+    write_container(folder / "model.q4nx", merged)
+    before = sorted(folder.iterdir())
+    with pytest.raises(AieError) as error:
+        import_q4nx(folder / "model.q4nx", folder / "imported")
+    assert sorted(folder.iterdir()) == before
+    return str(error.value)
+
+
+GATE = "model.layers.1.mlp.gate_proj.weight"
+NORM = "model.layers.0.input_layernorm.weight"
+
+
+def nan_scale(blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    changed = blocks.copy()
+    changed.view(np.uint16)[-1, 7] = 0x7FC0
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({GATE: None}, f"lacks tensor '{GATE}'"),
+        ({NORM: None}, f"lacks tensor '{NORM}'"),
+        ({GATE: ("I8", np.zeros((3, 5120), "u1"))}, f"tensor '{GATE}' is (3, 5120), 15360 bytes; "
+         "config.json makes it (352, 192), which is (11, 1, 5120) as Q4NX, 56320 bytes"),
+        # 8 bits: two blocks of 32 x 128 where Q4NX has one.
+        ({GATE: ("I8", np.zeros((11, 2, 5120), "u1"))}, f"tensor '{GATE}' is (11, 2, 5120)"),
+        ({GATE: ("I8", np.zeros((56320,), "u1"))}, f"tensor '{GATE}' is (56320,)"),
+        ({GATE: ("BF16", np.zeros((352, 192), "u2"))}, f"tensor '{GATE}' is BF16; expected I8"),
+        ({NORM: ("I8", np.zeros((192,), "u1"))}, f"tensor '{NORM}' is I8; expected BF16"),
+        ({NORM: ("BF16", np.zeros((64,), "u2"))}, f"tensor '{NORM}' is (64,); config.json makes "
+         "it (192,)"),
+        ({NORM: ("BF16", np.full((192,), 0x7FC0, "u2"))}, f"tensor '{NORM}' holds NaN"),
+        ({"model.layers.0.self_attn.q_proj.bias": ("BF16", np.zeros((192,), "u2"))},
+         "holds tensors that a llama with 2 layers does not have: "
+         "model.layers.0.self_attn.q_proj.bias"),
+        ({"model.layers.2.mlp.up_proj.weight": ("I8", np.zeros((11, 5120), "u1"))},
+         "does not have: model.layers.2.mlp.up_proj.weight"),
+        ({"rope_freqs.weight": ("BF16", np.full((16,), 0x4100, "u2"))},
+         "'rope_freqs.weight' does not agree with the rotary embedding of config.json"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_are_named(
+    llama: Imported, tmp_path: Path, changes: dict, message: str
+) -> None:
+    assert message in broken(llama, tmp_path, changes)
+
+
+def test_weights_that_are_no_numbers_leave_nothing_behind(llama: Imported, tmp_path: Path) -> None:
+    message = broken(llama, tmp_path, {GATE: ("I8", nan_scale(llama.tensors[GATE][1]))})
+    assert f"tensor '{GATE}' has scales that are NaN, infinite or too large" in message
+
+
+def test_a_signed_scale_too_large_for_its_minimum_is_refused(
+    llama: Imported, tmp_path: Path
+) -> None:
+    blocks = with_signed_codes(llama.tensors[GATE][1])
+    blocks.view(np.uint16)[0, 0] = 0x7F00  # 2^127
+    message = broken(llama, tmp_path, {GATE: ("I8", blocks)})
+    assert f"tensor '{GATE}' has minima that are NaN, infinite or too large" in message
+
+
+def test_rows_that_cannot_be_joined_are_named(llama: Imported, tmp_path: Path) -> None:
+    """Heads of 8: 48 rows of q, half a block more than fits before k."""
+    place = "model.layers.0.self_attn"
+    sizes = {"q_proj": (2, 5120), "k_proj": (1, 5120), "v_proj": (1, 5120)}
+    changes = {
+        f"{place}.{name}.weight": ("I8", np.zeros(size, "u1")) for name, size in sizes.items()
+    }
+    write_container(tmp_path / "model.q4nx", llama.tensors | changes)
+    config = config_of(TINY["llama"]) | {"head_dim": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AieError, match=r"q_proj\.weight' has 48 rows, no multiple of 32"):
+        import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
+
+
+def test_a_file_that_is_missing_is_named(llama: Imported, tmp_path: Path) -> None:
+    with pytest.raises(AieError, match=r"nowhere\.q4nx cannot be read: No such file"):
+        import_q4nx(tmp_path / "nowhere.q4nx", tmp_path / "m")
+    source, config = llama.source / "model.q4nx", tmp_path / "other.json"
+    with pytest.raises(AieError, match=r"other\.json cannot be read: No such file"):
+        import_q4nx(source, tmp_path / "m", config=config)
+
+
+def test_a_destination_that_exists_is_refused(llama: Imported, tmp_path: Path) -> None:
+    with pytest.raises(AieError, match="exists already"):
+        import_q4nx(llama.source / "model.q4nx", tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,76 @@
+"""The code on docs/hosts is that of examples/, and runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ort_aie_ep
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "hosts").glob("*.md"))
+EXAMPLES = ROOT / "examples"
+DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
+PROMPT = "def main(argv):"
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the pages are not here")
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(page, code) of each block in a language."""
+    return [
+        (page.name, code)
+        for page in PAGES
+        for code in re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+
+
+def test_whole_programs_on_the_pages_are_the_examples() -> None:
+    shown = {}
+    for page, code in blocks("python"):
+        name = re.match(r'"""(\w+\.py) ', code)
+        if name is not None:
+            shown[name[1]] = (page, code)
+    files = {path.name: path for path in EXAMPLES.rglob("*.py")}
+    assert shown.keys() == files.keys()
+    for name, (page, code) in shown.items():
+        assert code == files[name].read_text(), f"{page}: {name}"
+
+
+def test_pieces_of_cpp_on_the_pages_are_in_the_example() -> None:
+    pieces = blocks("cpp")
+    assert len(pieces) >= 3
+    program = (EXAMPLES / "cpp" / "generate.cc").read_text()
+    for page, code in pieces:
+        assert code in program, f"{page}: {code}"
+
+
+def test_the_configuration_on_the_olive_page_is_the_example() -> None:
+    shown = [code for page, code in blocks("json") if page == "olive.md"]
+    assert shown == [(EXAMPLES / "olive" / "gptq.json").read_text()]
+
+
+def test_python_programs_of_both_hosts_print_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    ort_aie_ep.compile(DEMO, tmp_path / "COMPILED")
+
+    def run(name: str) -> str:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / "python" / name, tmp_path / "COMPILED", PROMPT],
+            env={**os.environ, "ORT_AIE_LIBRARY": ort_aie_ep.library_path()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    text = run("generate.py")
+    assert text.startswith(PROMPT)
+    assert len(text) > 2 * len(PROMPT)
+    assert run("generate_genai.py") == text
