@@ -83,6 +83,7 @@ class Laboratory:
         self.stand_ins = {n: SMALL_WINDOW + i for i, n in enumerate(large)}
         self.longest = max(SHORTEST_PAST, *computed, *constants.difference(large))
         self.tables = self._tables(model)
+        self._check_biases(model)
         scores = region.softmax.inputs[0]
         assert scores is not None
         outputs = [region.output, region.keys.present, region.values.present, scores]
@@ -169,21 +170,39 @@ class Laboratory:
 
     def _tables(self, model: ir.Model) -> tuple[ir.Value, ...]:
         """The tables of cosines and of sines, or nothing where no element is rotated."""
-        tables = _rotary_tables(self.region)
+        tables = _computed_floats(self.region, cached=False)
         if not tables:
             return ()
-        # At position 0 the sine is zero and the cosine is not; single numbers are factors.
+        part = Part(model, self.region.inputs, tables)
+        # Single numbers, whatever the batch and the length, are factors of the scores.
+        several = Probe("several positions", 0, 3, np.ones((2, 3), np.int64))
+        sizes = [array.size for array in part.run(self._feeds(several))]
+        # At position 0 the sine is zero and the cosine is not.
         first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
-        at_zero = Part(model, self.region.inputs, tables).run(self._feeds(first, positions=1))
-        many = [
-            (t, not array.any()) for t, array in zip(tables, at_zero, strict=True) if array.size > 1
+        at_zero = part.run(self._feeds(first, positions=1))
+        found = [
+            (table, not array.any())
+            for table, array, size in zip(tables, at_zero, sizes, strict=True)
+            if size > 1
         ]
-        if not many:
+        if not found:
             return ()
-        if len(many) != 2 or many[0][1] == many[1][1]:
-            names = ", ".join(f"'{table.name}'" for table, _ in many)
+        if len(found) != 2 or found[0][1] == found[1][1]:
+            names = ", ".join(f"'{table.name}'" for table, _ in found)
             raise NoMatch(f"query and key are combined with {names}, expected cosines and sines")
-        return tuple(table for table, _ in sorted(many, key=lambda item: item[1]))
+        return tuple(table for table, _ in sorted(found, key=lambda item: item[1]))
+
+    def _check_biases(self, model: ir.Model) -> None:
+        """Raises NoMatch where the scores meet anything computed but masks: a factor or a bias that
+        a probe's lengths leave at 1 or 0 might do otherwise at others."""
+        biases = _computed_floats(self.region, cached=True)
+        mask = np.ones((2, 7), np.int64)
+        mask[0, :2] = 0
+        probe = Probe("biases", 3, 4, mask)
+        arrays = Part(model, self.region.inputs, biases).run(self._feeds(probe)) if biases else []
+        for value, array in zip(biases, arrays, strict=True):
+            if array.size > 1 and not np.all((array == 0) | (array <= MASKED)):
+                raise NoMatch(f"its scores are combined with '{value.name}', which is no mask")
 
 
 def _mask_numbers(model: ir.Model, region: Region) -> tuple[set[int], set[int]]:
@@ -206,21 +225,22 @@ def _mask_numbers(model: ir.Model, region: Region) -> tuple[set[int], set[int]]:
     return integers([array for array in constants if array is not None]), integers(results)
 
 
-def _rotary_tables(region: Region) -> tuple[ir.Value, ...]:
-    """The computed floats, made of no cache and no projection, that meet the query or the key."""
+def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:
+    """The computed floats, made of no cache and no projection, that meet the query or the key
+    before (or, if `cached`, after) the key joins its cache."""
     made, varying = region.origins(), region.varying()
     pasts = {region.keys.past, region.values.past}
-    tables: dict[ir.Value, None] = {}
+    floats: dict[ir.Value, None] = {}
     for node in region.nodes:
         inputs = [value for value in node.inputs if value is not None]
         of = frozenset[ir.Value]().union(*(made.get(value, frozenset()) for value in inputs))
-        if node.op_type == "Shape" or not of or of & pasts:
+        if node.op_type == "Shape" or not of or bool(of & pasts) != cached:
             continue
         for value in inputs:
             is_float = value.dtype is not None and value.dtype.is_floating_point()
             if is_float and value in varying and not made.get(value):
-                tables[_unsqueezed(value)] = None
-    return tuple(tables)
+                floats[_unsqueezed(value)] = None
+    return tuple(floats)
 
 
 def _unsqueezed(value: ir.Value) -> ir.Value:

@@ -241,7 +241,7 @@ def slopes_for_distance(model: ir.Model) -> str:
         node.outputs[0].name = f"alibi.{i}"
     graph.extend(nodes)
     insert(model, scores, "Add", bias.outputs[0])
-    return r"scores are not .* head 0 is off by"
+    return r"scores are combined with 'alibi.4', which is no mask"
 
 
 def float_mask_as_input(model: ir.Model) -> str:
@@ -276,6 +276,30 @@ def mask_without_attention_mask(model: ir.Model) -> str:
     return r"probe 'left-padded prompts'|result is not"
 
 
+def position_factors(model: ir.Model) -> ir.Value:
+    """1 up to position 8191, 2 up to 16383, ...: of one number for each token."""
+    thousands = ir.node("Div", [model.graph.inputs[2], constant(model, np.int64(8192))])
+    more = ir.node("Add", [thousands.outputs[0], constant(model, np.int64(1))])
+    floats = ir.node("Cast", [more.outputs[0]], {"to": ir.DataType.FLOAT})
+    factors = ir.node("Unsqueeze", [floats.outputs[0], constant(model, np.array([1, 3]))])
+    nodes = [thousands, more, floats, factors]
+    for i, node in enumerate(nodes):
+        node.outputs[0].name = f"factors.{i}"
+    model.graph.extend(nodes)
+    return factors.outputs[0]
+
+
+def factor_that_grows_with_the_position(model: ir.Model) -> str:
+    rotated = node_of(model, f"{LAYER}/Add").outputs[0]
+    insert(model, rotated, "Mul", position_factors(model))
+    return r"query and key are combined with .*'factors.2', expected cosines and sines"
+
+
+def factor_of_the_scores(model: ir.Model) -> str:
+    insert(model, scores_of(model), "Mul", position_factors(model))
+    return r"scores are combined with 'factors.2', which is no mask"
+
+
 def halved_values(model: ir.Model) -> str:
     insert(
         model,
@@ -306,6 +330,8 @@ def softmax_over_queries(model: ir.Model) -> str:
         causal_by_position_ids,
         own_key_hidden,
         mask_without_attention_mask,
+        factor_that_grows_with_the_position,
+        factor_of_the_scores,
         halved_values,
         keys_not_rotated,
         softmax_over_queries,
