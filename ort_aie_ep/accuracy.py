@@ -124,17 +124,20 @@ def accuracy(
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
     """
-    return score(_variants(compiled, source, threads, plan.window), source, plan, total, step)
+    return score(
+        lambda: _variants(compiled, source, threads, plan.window), source, plan, total, step
+    )
 
 
 def score(
-    variants: Sequence[tuple[str, Decoder]],
+    open_variants: Callable[[], Sequence[tuple[str, Decoder]]],
     source: ModelFolder,
     plan: Plan,
     total: Callable[[int], None],
     step: Step,
 ) -> AccuracyReport:
-    """Scores named variants of `source`, whose decoders hold a window; the first is the reference.
+    """Scores named variants of `source`, opened once the plan is known to fit; their decoders hold
+    a window, and the first is the reference.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
@@ -150,6 +153,7 @@ def score(
         raise AieError(f"a window of {plan.window} tokens has no room for text")
     count, decode_count = plan.windows(len(prefix))
     windows = _windows(held_out_tokens(tokenizer), prefix, plan.window, max(count, decode_count))
+    variants = open_variants()
     total((count + decode_count) * len(variants))
     scores: list[Score] = []
     for mode, used in (("prefill", windows[:count]), ("decode", windows[:decode_count])):

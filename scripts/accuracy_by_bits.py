@@ -178,7 +178,7 @@ def main() -> None:
             progress.advance(task)
         scoring = progress.add_task("scoring")
         report = accuracy.score(
-            variants, source, accuracy.Plan(options.tokens, 0, options.window),
+            lambda: variants, source, accuracy.Plan(options.tokens, 0, options.window),
             lambda count: progress.update(scoring, total=count),
             lambda _: progress.advance(scoring),
         )  # fmt: skip
