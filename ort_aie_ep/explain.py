@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,13 +14,16 @@ from ort_aie_ep import library_path
 from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
-from ort_aie_ep.machine import XRT_TARGET, find_npu, why_no_npu
+from ort_aie_ep.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
+from ort_aie_ep.npu_reasons import TWO_BITS, Verdict, judge
+from ort_aie_ep.overlays import TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.provider import place
 
-HOST, CPU_EP, GONE = "host target", "CPU EP", "folded away"
+HOST, XRT, CPU_EP, GONE = "host target", "xrt target", "CPU EP", "folded away"
 NO_OPERATOR = "no aie operator"
+OURS = (HOST, XRT)
 FOLDED = "computed once, unused, or part of a fused operator"
 CLAIMS, LEAVES = "claims", "leaves"
 
@@ -33,8 +36,8 @@ class NodeFate:
         node: its name.
         op: domain.type, the domain left out where it is ONNX's own.
         becomes: the aie operator that a compilation makes of it, or an empty string.
-        runs: where it runs in the end: HOST, CPU_EP, or nowhere because it is GONE.
-        not_npu: why not on the NPU.
+        runs: where it runs in the end: HOST, XRT, CPU_EP, or nowhere because it is GONE.
+        not_npu: why not on the NPU; of XRT, the calls that the host takes, often none.
         provider: what the execution provider does with the node as it stands, CLAIMS or LEAVES;
             empty where it was not asked, or never saw the node because ONNX Runtime folded it.
         provider_reason: why the execution provider leaves it, in its words; often empty.
@@ -69,7 +72,7 @@ class Explanation:
         """(count, a node) of nodes that differ in their name alone; aie first, then by count."""
         alike = Counter(replace(node, node="") for node in self.nodes)
         rows = [(count, fate) for fate, count in alike.items()]
-        return sorted(rows, key=lambda row: (row[1].runs != HOST, -row[0], row[1].op))
+        return sorted(rows, key=lambda row: (row[1].runs not in OURS, -row[0], row[1].op))
 
 
 def explain(path: Path, *, provider: bool = False) -> Explanation:
@@ -84,8 +87,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     folder = find_model(path)
     model = load_model(folder.model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
-    built = "" if Path(library_path()).with_name(XRT_TARGET).is_file() else "no xrt target here; "
-    npu = f"{built}{why_no_npu(find_npu()) or 'an NPU is there'}"
+    npu = _find_npu()
     nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
     if provider:
         if compiled:
@@ -106,15 +108,55 @@ def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, 
     )
 
 
-def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
-    before = [(node_label(node), _op(node), _why_not_npu(node, npu)) for node in _nodes(model)]
+@dataclass(frozen=True)
+class _Npu:
+    """What there is to run on: why nothing, or an empty string, and the designs of overlays."""
+
+    lacks: str
+    overlays: frozenset[str] = frozenset()
+
+    def fate(self, node: ir.Node) -> tuple[str, str]:
+        """(where, why not on the NPU) of a node of the domain aie."""
+        verdict = judge(node, self.overlays)
+        if self.lacks:
+            return HOST, verdict.always if verdict.always == TWO_BITS else self.lacks
+        if verdict == Verdict():
+            return XRT, ""
+        return (HOST, verdict.always) if verdict.always else (XRT, f"except {verdict.sometimes}")
+
+
+def _find_npu() -> _Npu:
+    lacks = why_no_npu(find_npu())
+    if not Path(library_path()).with_name(XRT_TARGET).is_file():
+        return _Npu(f"no xrt target here; {lacks or 'an NPU is there'}")
+    device = "" if lacks else npu_device()
+    if not device:
+        return _Npu(lacks or "no NPU found")
+    overlays = frozenset(find_overlays(device, overlay_folders(), TAKEN).found)
+    # The device is opened with a package of another design than gemm.
+    return _Npu("" if overlays - {"gemm"} else f"no overlays for {device}", overlays)
+
+
+def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[NodeFate, ...]:
+    before = [(node_label(node), _op(node)) for node in _nodes(model)]
+    neighbours = _Neighbours(_nodes(model))
     outcomes = run_passes(model).outcomes
     left = {node_label(node) for node in _nodes(model)}
+    ours = {
+        node_label(node): (_op(node), npu.fate(node))
+        for node in _nodes(model)
+        if node.domain == DOMAIN
+    }
+    homes: dict[str, set[str]] = {}
+    for label, (op, _) in ours.items():
+        homes.setdefault(op, set()).add(label)
     fates = []
-    for label, op, not_npu in before:
+    for label, op in before:
         outcome = outcomes.get(label)
         if outcome is not None and outcome.becomes:
-            fates.append(NodeFate(label, op, outcome.becomes, HOST, not_npu))
+            becomes = outcome.becomes
+            home = neighbours.nearest(label, homes.get(becomes) or set(ours))
+            fates.append(NodeFate(label, op, becomes, *ours[home][1]))
         elif label not in left:
             fates.append(NodeFate(label, op, "", GONE, FOLDED))
         else:
@@ -123,22 +165,39 @@ def _uncompiled(model: ir.Model, npu: str) -> tuple[NodeFate, ...]:
     return tuple(fates)
 
 
-def _compiled(model: ir.Model, folder: ModelFolder, npu: str) -> tuple[NodeFate, ...]:
+class _Neighbours:
+    """Who reads whom in a source graph, by label: which operator a fused node is a part of."""
+
+    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+        self._readers: dict[str, list[str]] = {}
+        self._sources: dict[str, list[str]] = {}
+        for node in nodes:
+            label = node_label(node)
+            self._readers[label] = [node_label(reader) for reader in node.successors()]
+            self._sources[label] = [node_label(source) for source in node.predecessors()]
+
+    def nearest(self, label: str, homes: set[str]) -> str:
+        """Of `homes`, the one fewest steps behind `label`, or before it if that is nearer."""
+        behind, ahead = {label}, {label}
+        while behind or ahead:
+            for found in (behind, ahead):
+                if near := found & homes:
+                    return min(near)
+            behind = {n for at in behind for n in self._readers.get(at, ())}
+            ahead = {n for at in ahead for n in self._sources.get(at, ())}
+        return min(homes)
+
+
+def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate, ...]:
     reasons = _reported_reasons(folder.path / REPORT)
     return tuple(
-        NodeFate(node_label(node), _op(node), "", HOST, _why_not_npu(node, npu))
+        NodeFate(node_label(node), _op(node), "", *npu.fate(node))
         if node.domain == DOMAIN
         else NodeFate(
             node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)
         )
         for node in _nodes(model)
     )
-
-
-def _why_not_npu(node: ir.Node, npu: str) -> str:
-    """`npu`, which holds for all nodes, or what holds for this one whatever the machine has."""
-    bits = node.attributes.get("bits")
-    return "weights of 2 bits" if bits is not None and bits.value == 2 else npu
 
 
 def _reported_reasons(report: Path) -> Mapping[str, str]:

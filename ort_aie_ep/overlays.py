@@ -14,6 +14,8 @@ DESIGNS: Mapping[str, tuple[str, ...]] = {
     "npu1": ("fused_dqp", "dequant", "gemm"),  # attention has no kernels for AIE2
     "npu2": ("decode", "dequant", "gemm", "flow_qkv"),
 }
+# What it takes where it is there: parts of `decode` by themselves too.
+TAKEN = ("decode", "fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Overlays:
     Attributes:
         found: design to folder of the package that is taken.
         refused: why packages that were found are not taken.
-        missing: designs that the executor wants and has no package of.
+        missing: designs that were looked for and have no package.
     """
 
     found: Mapping[str, Path]
@@ -43,15 +45,18 @@ def overlay_folders() -> tuple[Path, ...]:
     return (*given, Path(__file__).parent / "overlays", home / "ort_aie_ep" / "overlays")
 
 
-def find_overlays(device: str, folders: Sequence[Path]) -> Overlays:
-    """The packages for `device` (npu1 or npu2), found as the xrt target does it.
+def find_overlays(device: str, folders: Sequence[Path], designs: Sequence[str] = ()) -> Overlays:
+    """The packages of `designs` for `device` (npu1 or npu2), found as the xrt target does it.
+
+    Without `designs`, those of DESIGNS.
 
     A design's package is F/DESIGN or F/DEVICE/DESIGN, F being one of `folders`; the first that fits
     is taken. No overlay is loaded.
     """
     found: dict[str, Path] = {}
     refused = []
-    for design in DESIGNS[device]:
+    wanted = tuple(designs) or DESIGNS[device]
+    for design in wanted:
         places = [place / design for folder in folders for place in (folder, folder / device)]
         for place in places:
             if design in found or not (place / MANIFEST).is_file():
@@ -62,7 +67,7 @@ def find_overlays(device: str, folders: Sequence[Path]) -> Overlays:
                 refused.append(str(error))
             else:
                 found[design] = place
-    missing = tuple(design for design in DESIGNS[device] if design not in found)
+    missing = tuple(design for design in wanted if design not in found)
     return Overlays(found, tuple(refused), missing)
 
 

@@ -18,7 +18,7 @@ from ort_aie_ep.bench import Comparison
 from ort_aie_ep.cli.console import environment
 from ort_aie_ep.demo import Demonstration
 from ort_aie_ep.doctor import Diagnosis
-from ort_aie_ep.explain import HOST, Explanation, NodeFate
+from ort_aie_ep.explain import OURS, Explanation, NodeFate
 from ort_aie_ep.graph_passes import LayerError, NodeOutcome
 from ort_aie_ep.machine import Finding
 from ort_aie_ep.peers.sheets import MET, Sheet
@@ -70,7 +70,7 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
         first = [fate.node, op] if each_node else [op, str(count)]
         provider = [_provider_cell(fate)] if explanation.provider else []
         cells = map(Text, [*first, fate.becomes or fate.runs, *provider, fate.not_npu])
-        table.add_row(*cells, style=None if fate.runs == HOST else "dim")
+        table.add_row(*cells, style=None if fate.runs in OURS else "dim")
     return table
 
 

@@ -68,7 +68,7 @@ def test_weights_of_two_bits_take_three_fifths_and_explain_says_where_they_run(
     assert result.weight_bytes == 15 * PAGE
     for folder in ("source", "compiled"):
         (node,) = explain(tmp_path / folder).nodes
-        assert (node.runs, node.not_npu) == ("host target", "weights of 2 bits")
+        assert (node.runs, node.not_npu) == ("host target", "2-bit weights")
     x = np.random.default_rng(0).standard_normal((1, 3, 320)).astype(np.float32)
     y = run(open_session(str(tmp_path / "compiled" / "model.onnx")), {"x": x})["y"]
     model = onnx.load(tmp_path / "compiled" / "model.onnx")

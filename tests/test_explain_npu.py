@@ -1,0 +1,203 @@
+"""`explain` where an NPU is there: what runs on it, and what the xrt target leaves to the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import ort_aie_ep
+from ort_aie_ep import explain, machine, npu_reasons
+from ort_aie_ep.explain import HOST, XRT, NodeFate
+from ort_aie_ep.machine import XRT_TARGET, Finding
+from ort_aie_ep.npu_reasons import Verdict, judge
+from ort_aie_ep.overlays import TAKEN, Overlays
+
+DATA = Path(__file__).parent / "data"
+XRT_SOURCES = Path(__file__).parents[1] / "src" / "targets" / "xrt"
+ALL = frozenset(TAKEN)
+
+
+@pytest.fixture
+def npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an NPU, its chain, the xrt target and all overlays."""
+    (tmp_path / XRT_TARGET).touch()
+    monkeypatch.setattr(explain, "library_path", lambda: str(tmp_path / "libort_aie_ep.so"))
+    monkeypatch.setattr(explain, "find_npu", lambda: (Finding("NPU", "NPU2"),))
+    monkeypatch.setattr(explain, "npu_device", lambda: "npu2")
+    found = Overlays(dict.fromkeys(TAKEN, tmp_path), (), ())
+    monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: found)
+    monkeypatch.delenv("ORT_AIE_NUMERICS", raising=False)
+
+
+def fates(path: Path) -> list[NodeFate]:
+    return [node for node in explain.explain(path).nodes if node.runs in (HOST, XRT)]
+
+
+# --- one list ---
+
+
+@pytest.mark.skipif(not XRT_SOURCES.is_dir(), reason="no C++ sources beside the tests")
+@pytest.mark.parametrize("reason", sorted(npu_reasons.REASONS))
+def test_each_reason_is_one_of_the_executors(reason: str) -> None:
+    sources = [path.read_text() for path in sorted(XRT_SOURCES.glob("*.cc"))]
+    assert any(f'"{reason}"' in source for source in sources)
+
+
+@pytest.mark.skipif(not XRT_SOURCES.is_dir(), reason="no C++ sources beside the tests")
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("projection.cc", "kLeastN", npu_reasons.LEAST_OUT_FEATURES),
+        ("projection.cc", "kMatvecMaxK", npu_reasons.MOST_TOKEN_IN_FEATURES),
+        ("projection.cc", "kMatvecMaxBias", "80 * 16 * 32"),
+        ("projection.cc", "kGemmMaxK", npu_reasons.MOST_IN_FEATURES),
+        ("gemm.cc", "kLeastN", npu_reasons.LEAST_OUT_FEATURES),
+        ("gemm.cc", "kMaxK", npu_reasons.MOST_IN_FEATURES),
+        ("attention.cc", "kMaxDim", npu_reasons.MOST_HEAD_DIM),
+    ],
+)
+def test_each_limit_is_the_executors(file: str, name: str, value: object) -> None:
+    assert f"constexpr int64_t {name} = {value};" in (XRT_SOURCES / file).read_text()
+
+
+# --- models ---
+
+
+@pytest.mark.usefixtures("npu")
+def test_with_an_npu_an_operator_runs_on_it(tmp_path: Path) -> None:
+    before = fates(DATA / "llama")
+    ort_aie_ep.compile(DATA / "llama", tmp_path / "compiled")
+    after = fates(tmp_path / "compiled")
+    for nodes in (before, after):
+        for node in nodes:
+            op = node.becomes or node.op
+            if op == "aie.Q4NXGather":
+                assert (node.runs, node.not_npu) == (HOST, "rows of an embedding")
+            elif op in ("aie.FlowAttention", "aie.Q4NXGatedMLP"):
+                assert (node.runs, node.not_npu) == (XRT, "")
+    compiled = {node.node: (node.runs, node.not_npu) for node in after}
+    assert {node.node: (node.runs, node.not_npu) for node in before}.items() >= compiled.items()
+
+
+@pytest.mark.usefixtures("npu")
+def test_local_layers_on_window_sized_caches_and_all_that_joins_them_take_the_host() -> None:
+    attention = [n for n in fates(DATA / "gemma3") if n.becomes == "aie.FlowAttention"]
+    by_layer: dict[str, set[tuple[str, str]]] = {}
+    for node in attention:
+        layer = next(part for part in node.node.split("/") if part.startswith("layers."))
+        by_layer.setdefault(layer, set()).add((node.runs, node.not_npu))
+    local, whole = {(HOST, "a cache that keeps a window only")}, {(XRT, "")}
+    assert all(kinds in (local, whole) for kinds in by_layer.values())
+    assert local in by_layer.values()
+    assert whole in by_layer.values()
+
+
+@pytest.mark.usefixtures("npu")
+def test_int8_numerics_take_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_AIE_NUMERICS", "int8")
+    for node in fates(DATA / "llama"):
+        if node.becomes in ("aie.Q4NXMatMul", "aie.Q4NXGatedMLP"):
+            assert (node.runs, node.not_npu) == (HOST, "int8 numerics")
+
+
+@pytest.mark.usefixtures("npu")
+def test_without_overlays_and_without_a_chip_everything_takes_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    none = Overlays({}, (), TAKEN)
+    monkeypatch.setattr(explain, "find_overlays", lambda device, folders, designs: none)
+    said = {(n.runs, n.not_npu) for n in fates(DATA / "llama")}
+    assert said == {(HOST, "no overlays for npu2")}
+    monkeypatch.setattr(explain, "find_npu", lambda: (Finding("NPU", ""),))
+    said = {(n.runs, n.not_npu) for n in fates(DATA / "llama")}
+    assert said == {(HOST, machine.why_no_npu((Finding("NPU", ""),)))}
+
+
+# --- operators ---
+
+
+def value(*shape: int | str) -> ir.Value:
+    return ir.Value(name="x", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.FLOAT))
+
+
+def operator(op: str, inputs: dict[int, ir.Value | None], **attributes: int) -> ir.Node:
+    places = [inputs.get(i) for i in range(max(inputs, default=-1) + 1)]
+    return ir.node(op, places, attributes, domain="aie")
+
+
+def projection(n: int = 128, k: int = 256, *more: int, **attributes: int) -> Verdict:
+    inputs: dict[int, ir.Value | None] = {place: value(4) for place in (0, 1, *more)}
+    return judge(operator("Q4NXMatMul", inputs, N=n, K=k, **attributes), ALL)
+
+
+def attention(*more: int, dim: int = 64, **attributes: int) -> Verdict:
+    inputs: dict[int, ir.Value | None] = {place: value(4) for place in more}
+    inputs |= {0: value("b", "s", 2 * dim), 1: value("b", "s", dim), 3: value("b", 1, "p", dim)}
+    node = operator("FlowAttention", inputs, num_heads=2, kv_num_heads=1, **attributes)
+    return judge(node, ALL)
+
+
+def test_projections_by_the_executors_rules() -> None:
+    assert projection() == Verdict()
+    assert projection(n=97) == Verdict()  # four blocks of rows
+    assert projection(n=96).always == "a projection to fewer than 128 out-features"
+    assert projection(k=16384) == Verdict()
+    token = "a token's projection from more than 16384 in-features"
+    assert projection(k=16385) == Verdict(sometimes=token)
+    assert projection(k=65537).always == "a projection from more than 65536 in-features"
+    assert projection(40960, 256, 2) == Verdict()
+    assert projection(40961, 256, 2) == Verdict(sometimes="a bias of more than 40960")
+    assert projection(128, 256, 4).always == "a sum without a norm"
+    assert projection(128, 256, 3, 4) == Verdict()
+    assert projection(bits=2).always == "2-bit weights"
+
+
+def test_attention_by_the_executors_rules() -> None:
+    assert attention() == Verdict()
+    assert attention(10).always == "attention_bias"
+    assert attention(11).always == "head_sink"
+    assert attention(16) == Verdict(sometimes="an attention mask with hidden keys")
+    assert attention(dim=256) == Verdict()
+    assert attention(dim=264).always == "heads of more than 256 dimensions"
+    assert attention(smooth_softmax=1).always == "smooth_softmax"
+    windowed = attention(sliding_window_cache=1, local_window_size=8)
+    assert windowed.always == "a cache that keeps a window only"
+    assert attention(causal=0) == Verdict()
+    assert attention(causal=0, local_window_size=8).always == "a window without causality"
+
+
+def test_an_input_of_no_elements_is_absent() -> None:
+    nothing = ir.Value(name="none", const_value=ir.tensor(np.zeros(0, np.float32)))
+    nothing.shape = ir.Shape((0,))
+    node = operator("FlowAttention", {0: value(1, 1, 64), 11: nothing}, num_heads=1)
+    assert judge(node, ALL) == Verdict()
+
+
+def test_heads_of_a_packed_query_without_a_cache_are_known_by_its_width() -> None:
+    node = operator("FlowAttention", {0: value(1, 1, 3 * 264)}, num_heads=1, kv_num_heads=1)
+    assert judge(node, ALL).always == "heads of more than 256 dimensions"
+
+
+def test_float_projections_take_the_host_for_single_rows() -> None:
+    gemm = operator("GEMM", {0: value(1), 1: value(1)}, N=128, K=256)
+    assert judge(gemm, ALL) == Verdict(sometimes="a single row of an unquantised projection")
+    assert judge(gemm, ALL - {"gemm"}).always == "no overlay gemm"
+
+
+@pytest.mark.parametrize(
+    ("absent", "verdict"),
+    [
+        ({"decode", "fused_dqp"}, Verdict(sometimes="no overlay decode or fused_dqp")),
+        ({"decode"}, Verdict()),
+        ({"dequant"}, Verdict(sometimes="no overlay dequant")),
+        ({"decode", "fused_dqp", "gemm"}, Verdict("no overlay decode or fused_dqp")),
+    ],
+)
+def test_projections_need_a_design_for_a_token_and_two_for_prompts(
+    absent: set[str], verdict: Verdict
+) -> None:
+    node = operator("Q4NXMatMul", {0: value(1), 1: value(1)}, N=128, K=256)
+    assert judge(node, ALL - absent) == verdict
