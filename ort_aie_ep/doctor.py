@@ -70,14 +70,18 @@ def diagnose() -> Diagnosis:
     except (ImportError, AieError) as error:
         host.append(Finding("an operator in a session", "", str(error)))
     device = npu_device()
-    target = find_xrt_target()
+    chain = find_npu()
+    target = find_xrt_target(xrt=any(link.name == "XRT" and link.found for link in chain))
     # Without the chip there is nothing to be had by installing.
     rest = (target, find_designs(device)) if device else (Finding(target.name, target.found),)
-    return Diagnosis(tuple(software), tuple(host), (*find_npu(), *rest), working)
+    return Diagnosis(tuple(software), tuple(host), (*chain, *rest), working)
 
 
-def find_xrt_target() -> Finding:
-    """The library of the xrt target, if it is there and loads with the XRT that is installed."""
+def find_xrt_target(*, xrt: bool = True) -> Finding:
+    """The library of the xrt target, and whether it loads with the XRT that is installed.
+
+    `xrt`: whether one is installed.
+    """
     try:
         path = Path(ort_aie_ep.library_path()).with_name(XRT_TARGET)
     except AieError as error:
@@ -91,6 +95,8 @@ def find_xrt_target() -> Finding:
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
+        if not xrt:
+            return Finding("xrt target", "built; XRT is not installed")
         return Finding("xrt target", "", f"{path} does not load: {error}")
     return Finding("xrt target", str(path))
 

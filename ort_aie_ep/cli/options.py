@@ -55,12 +55,17 @@ Threads = Annotated[
     int | None, typer.Option(min=1, help="Threads of a session. Default: ONNX Runtime's choice.")
 ]
 TargetOption = Annotated[
-    Target | None, typer.Option(help="Where aie operators run. Default: ORT_AIE_TARGET, or auto.")
+    Target | None,
+    typer.Option(
+        help="Where aie operators run; sim, the modelled NPU, needs ort_aie_ep's extra [npu] in "
+        "this Python, or in that of ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
+    ),
 ]
 NumericsOption = Annotated[
     Numerics | None,
     typer.Option(
-        help="Activations on the host target; auto follows each node's accuracy_level. "
+        help="Activations; auto follows each node's accuracy_level on the host target and is bf16 "
+        "on xrt and sim. int8 exists on the host only: with it, projections leave the NPU to the host. "
         "Default: ORT_AIE_NUMERICS, or auto."
     ),
 ]

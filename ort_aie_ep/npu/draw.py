@@ -44,7 +44,8 @@ def check_drawing() -> None:
     """Before anything is computed. Raises DesignError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise DesignError(
-            "drawing needs matplotlib: pip install matplotlib, or pip install 'ort_aie_ep[npu]'"
+            "drawing needs matplotlib: pip install matplotlib, or install ort_aie_ep with its "
+            "extra [npu]"
         )
 
 

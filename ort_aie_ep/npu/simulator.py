@@ -25,7 +25,7 @@ except ImportError as missing:
     from ort_aie_ep.errors import AieError
 
     raise AieError(
-        "the simulator needs SimPy: pip install simpy, or pip install 'ort_aie_ep[npu]'"
+        "the simulator needs SimPy: pip install simpy, or install ort_aie_ep with its extra [npu]"
     ) from missing
 
 from ort_aie_ep.npu import costs

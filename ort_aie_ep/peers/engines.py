@@ -62,7 +62,10 @@ class Kind:
         absent = [name for name, module in self.packages.items() if find_spec(module) is None]
         if not absent:
             return None
-        return f"not installed: pip install {' '.join(absent)}, or pip install 'ort_aie_ep[bench]'"
+        return (
+            f"not installed: pip install {' '.join(absent)}, or install ort_aie_ep with its extra "
+            "[bench]"
+        )
 
 
 def _our_model(source: Source) -> Model:
