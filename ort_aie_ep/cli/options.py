@@ -65,7 +65,7 @@ NumericsOption = Annotated[
     Numerics | None,
     typer.Option(
         help="Activations; auto follows each node's accuracy_level on the host target and is bf16 "
-        "on xrt and sim. int8 exists on the host only: with it, projections leave the NPU to the host. "
+        "on xrt and sim. int8 exists on the host only: with it, no projection runs on the NPU. "
         "Default: ORT_AIE_NUMERICS, or auto."
     ),
 ]
