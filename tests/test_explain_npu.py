@@ -17,6 +17,7 @@ from ort_aie_ep.overlays import TAKEN, Overlays
 
 DATA = Path(__file__).parent / "data"
 XRT_SOURCES = Path(__file__).parents[1] / "src" / "targets" / "xrt"
+PAGE = Path(__file__).parents[1] / "docs" / "ryzen-ai.md"
 ALL = frozenset(TAKEN)
 
 
@@ -61,6 +62,13 @@ def test_each_reason_is_one_of_the_executors(reason: str) -> None:
 )
 def test_each_limit_is_the_executors(file: str, name: str, value: object) -> None:
     assert f"constexpr int64_t {name} = {value};" in (XRT_SOURCES / file).read_text()
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="no docs beside the tests")
+def test_the_docs_have_each_reason() -> None:
+    page = PAGE.read_text().replace("… from", "a projection from")
+    reasons = {reason for reason in npu_reasons.REASONS if not reason.startswith("no overlay")}
+    assert [reason for reason in reasons if f'"{reason}"' not in page] == []
 
 
 # --- models ---
