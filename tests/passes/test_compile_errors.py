@@ -20,12 +20,14 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 
 
-def compile_fails(source: Path, message: str, destination: Path | None = None) -> None:
+def compile_fails(
+    source: Path, message: str, destination: Path | None = None, **options: Any
+) -> None:
     """Compiling must raise AieError with this message and leave the file system as it was."""
     target = destination or source.parent / "compiled"
     before = sorted(source.parent.rglob("*"))
     with pytest.raises(AieError, match=message):
-        ort_aie_ep.compile(source, target)
+        ort_aie_ep.compile(source, target, **options)
     assert sorted(source.parent.rglob("*")) == before
 
 
@@ -44,6 +46,20 @@ def changed(folder: Path, change: Callable[[onnx.ModelProto], Any]) -> Path:
     change(model)
     path.write_bytes(model.SerializeToString())
     return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"fuse": False}, {"quantize": "q4nx"}], ids=str)
+def test_a_graph_that_was_saved_without_its_weights(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    model = projection_model()
+    for tensor in model.graph.initializer:
+        if tensor.name == "proj.B":
+            tensor.ClearField("raw_data")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "model.onnx").write_bytes(model.SerializeToString())
+    message = r"model.onnx: tensor 'proj.B', UINT8 \(40, 10, 16\), has no data: .* with them"
+    compile_fails(tmp_path / "source", message, **options)
 
 
 # --- external data --------------------------------------------------------------------------------
