@@ -6,7 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ort_aie_ep.compiled_folder import PAGE, REPORT, CompileResult, Progress, write_folder
+from ort_aie_ep.compiled_folder import (
+    PAGE,
+    REPORT,
+    CompileResult,
+    Progress,
+    check_destination,
+    write_folder,
+)
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import WeightForm, run_passes
 from ort_aie_ep.model_file import external_files, load_model
@@ -52,8 +59,9 @@ def compile_model(
             keep from. Nothing is left behind then.
     """
     form = _weight_form(quantize, keep)
-    folder = find_model(Path(source))
     target = Path(destination)
+    check_destination(target)
+    folder = find_model(Path(source))
     model = load_model(folder.model)
     data_files = external_files(model)
     report = run_passes(model, fuse=fuse, quantize=form, keep=keep)

@@ -312,6 +312,12 @@ def test_a_destination_without_a_parent_folder(tmp_path: Path, parent: str) -> N
     compile_fails(tmp_path / "source", f"{parent} is no folder", tmp_path / parent / "compiled")
 
 
+def test_the_destination_is_looked_at_before_the_model(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no model")
+    compile_fails(tmp_path / "nowhere", "file exists already", tmp_path / "file")
+    compile_fails(tmp_path / "nowhere", "missing is no folder", tmp_path / "missing" / "compiled")
+
+
 def test_a_destination_that_cannot_be_written(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "source")
     # Nobody can make folders there, not even root.
