@@ -280,13 +280,17 @@ def test_a_bad_genai_config(tmp_path: Path, config: str, message: str) -> None:
 )
 def test_a_model_with_nothing_to_compile_says_why(tmp_path: Path, model: onnx.ModelProto) -> None:
     save(model, tmp_path / "source")
-    compile_fails(tmp_path / "source", "has nothing to compile: no MatMulNBits .*\n  /")
+    nothing = "has nothing to compile: no MatMulNBits .*"
+    compile_fails(tmp_path / "source", f"{nothing}, int4 DequantizeLinear .* MultiHeadAtt.*\n  /")
+    message = rf"{nothing} GroupQueryAttention that can .*leave it out .*DequantizeLinear.*\n  /"
+    compile_fails(tmp_path / "source", message, fuse=False)
 
 
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "first")
     ort_aie_ep.compile(tmp_path / "first", tmp_path / "source")
-    compile_fails(tmp_path / "source", "is compiled already")
+    message = "is compiled already: use it as it is, or give the model that it was made from"
+    compile_fails(tmp_path / "source", message)
 
 
 # --- destinations ---------------------------------------------------------------------------------
