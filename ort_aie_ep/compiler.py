@@ -105,9 +105,7 @@ def _nothing_to_compile(
     outcomes: Sequence[NodeOutcome], fuse: bool, form: WeightForm | None
 ) -> str:
     *ops, last = (
-        *NODE_BY_NODE,
-        *(WITH_FUSION if fuse else ()),
-        *(WITH_QUANTIZE if form is not None else ()),
+        NODE_BY_NODE + (WITH_FUSION if fuse else ()) + (WITH_QUANTIZE if form is not None else ())
     )
     text = f"has nothing to compile: no {', '.join(ops)} or {last} that can be replaced"
     if not fuse:
