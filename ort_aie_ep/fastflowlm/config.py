@@ -180,7 +180,7 @@ def _shape(fields: _Fields, family: str) -> Shape:
         vocab=fields.integer("vocab_size"),
         context=fields.integer("max_position_embeddings"),
         # The file has a table of its own for the embedding, less rounded than the lm_head. Gemma's
-        # is multiplied by √hidden already, as the graph of an untied embedding expects.
+        # is multiplied by √hidden already.
         tied=False,
         epsilon=fields.number("rms_norm_eps"),
         window=_window(fields, family),

@@ -283,10 +283,17 @@ def _never_read(weight: Weight) -> ir.LazyTensor:
 
 
 def _embed_bfloat16(model: ir.Model) -> None:
-    """Lets the embedding's Gather read bfloat16, and widens the rows that it takes."""
+    """Lets the embedding's Gather read bfloat16, and widens the rows that it takes.
+
+    The file's rows are multiplied by √hidden already where the family does that.
+    """
     table = model.graph.initializers[EMBEDDING]
     (gather,) = table.consumers()
     rows = gather.outputs[0]
+    for user in rows.consumers():
+        if user.op_type == "Mul":
+            ir.convenience.replace_all_uses_with(user.outputs[0], rows)
+            model.graph.remove(user, safe=True)
     widened = ir.Value(name=f"{gather.name}/Cast/output_0", type=rows.type, shape=rows.shape)
     cast = ir.node(
         "Cast",
