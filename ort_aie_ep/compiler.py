@@ -58,7 +58,7 @@ def compile_model(
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
         last_logits: give the last position's logits alone, (batch, 1, vocabulary).
         fuse: let norms, residuals and gates join the projections; False replaces node by
-            node, what NODE_BY_NODE names alone.
+            node and leaves what WITH_FUSION names.
         quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
             or "bf16" (bfloat16 operands, float32 sums); None leaves them.
         keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.

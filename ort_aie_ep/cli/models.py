@@ -50,7 +50,8 @@ LastLogits = Annotated[
     bool, typer.Option("--last-logits", help="Logits of the last position only: faster prompts.")
 ]
 NoFuse = Annotated[
-    bool, typer.Option("--no-fuse", help="MatMulNBits and GroupQueryAttention alone, node by node.")
+    bool,
+    typer.Option("--no-fuse", help="Replace MatMulNBits and the like node by node, fuse nothing."),
 ]
 
 
