@@ -6,7 +6,8 @@ formula, whatever nodes an exporter wrote it with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ import onnx_ir as ir
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 EPSILON = float(np.finfo(np.float32).eps)
+# A score below is masked: -inf, or the most negative number of a type, float16's -65504 among them;
+# exp(-1e4) is 0 in float32.
+MASKED = -1e4
+ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
+# Constants of more elements are tables.
+MOST_NUMBERS = 16
 
 Array = npt.NDArray[Any]
 
@@ -37,7 +44,7 @@ class Part:
         outputs: Sequence[ir.Value],
         stand_ins: Mapping[int, int] | None = None,
     ) -> None:
-        """`stand_ins` gives integer constants other values.
+        """`stand_ins` gives integer constants other magnitudes.
 
         Raises:
             NoMatch: the outputs depend on other graph inputs, or cannot be run.
@@ -94,6 +101,37 @@ def constant_array(value: ir.Value | None) -> Array | None:
     """A constant as a numpy array, or None for a value that is computed."""
     tensor = constant(value)
     return None if tensor is None else tensor.numpy()
+
+
+def numbers(
+    model: ir.Model, nodes: Iterable[ir.Node], varying: Container[ir.Value]
+) -> tuple[set[int], set[int]]:
+    """Magnitudes, rounded up, of the numbers among which a window is where nodes make a mask: their
+    constants, and what they compute of constants alone, which `varying` leaves out.
+
+    Raises:
+        NoMatch: what they compute of constants cannot be run.
+    """
+    constants, computed = [], []
+    for node in nodes:
+        constants += [constant_array(value) for value in node.inputs]
+        if node.op_type != "Constant":
+            computed += [v for v in node.outputs if v not in varying and v.uses()]
+    results = Part(model, [], computed).run({}) if computed else []
+    return _magnitudes([a for a in constants if a is not None]), _magnitudes(results)
+
+
+def _magnitudes(arrays: Sequence[Array]) -> set[int]:
+    found = set[int]()
+    for array in arrays:
+        if array.size <= MOST_NUMBERS and array.dtype.kind not in "OSU":
+            hides = array.dtype.kind not in "biu"
+            found.update(
+                math.ceil(abs(n))
+                for n in array.reshape(-1).astype(np.float64).tolist()
+                if abs(n) < ENDLESS and not (hides and n <= MASKED)
+            )
+    return found
 
 
 def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
@@ -175,10 +213,11 @@ def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
         if tensor.size != 1 or not tensor.dtype.is_integer():
             return None
         array = tensor.numpy()
-        number = stand_ins.get(int(array.reshape(-1)[0]))
+        before = int(array.reshape(-1)[0])
+        number = stand_ins.get(abs(before))
         if number is None:
             return None
-        return ir.tensor(np.full_like(array, number), name=tensor.name)
+        return ir.tensor(np.full_like(array, number if before > 0 else -number), name=tensor.name)
 
     for value in graph.initializers.values():
         if value.const_value is not None:

@@ -108,6 +108,29 @@ def test_a_window_is_read(past: int | None) -> None:
     assert facts(node) == {"causal": 1, "window": 6, "shown": "attention_mask", "bias": None}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "size = Constant<value_int = -100>() oldest = Add(query, size) near = Greater(key, oldest)",
+        "size = Constant<value = int32 {100}>() query32 = Cast<to = 6>(query) "
+        "key32 = Cast<to = 6>(key) oldest = Sub(query32, size) near = Greater(key32, oldest)",
+        "size = Constant<value_float = 99.5>() query1 = Cast<to = 1>(query) "
+        "key1 = Cast<to = 1>(key) oldest = Sub(query1, size) near = Greater(key1, oldest)",
+        "ten = Constant<value_int = 10>() size = Mul(ten, ten) oldest = Sub(query, size) "
+        "near = Greater(key, oldest)",
+        "square = Concat<axis = 0>(total, total) ones = ConstantOfShape<value = int64[1] {1}>"
+        "(square) below = Constant<value_int = -100>() lower = Trilu<upper = 0>(ones, below) "
+        "rows = Gather(lower, row) far = Cast<to = 9>(rows) near = Not(far)",
+    ],
+    ids=["negative", "int32", "float", "product", "triangle"],
+)
+@pytest.mark.parametrize("past", [None, 150])
+def test_a_window_is_read_whatever_number_makes_it(past: int | None, text: str) -> None:
+    inside = f"{text} local = And(causal, near) mask = And(local, shown)"
+    node = attention_of(*masked(inside, past=past))
+    assert facts(node) == {"causal": 1, "window": 100, "shown": "attention_mask", "bias": None}
+
+
 def test_norms_of_heads_and_a_mask() -> None:
     node = attention_of(*masked(CAUSAL, normed=True))
     assert facts(node)["shown"] == "attention_mask"

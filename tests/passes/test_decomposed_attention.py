@@ -217,6 +217,19 @@ def test_window_that_the_graph_computes_is_read(load: Callable[..., ir.Model]) -
     assert windows == [1000, 1000]
 
 
+@pytest.mark.parametrize("window", [300, 100_000])
+def test_window_that_is_added_as_a_negative_number_is_read(
+    load: Callable[..., ir.Model], window: int
+) -> None:
+    model = load("mistral")
+    node = node_of(model, f"{ROOT}/Sub")
+    node.op_type = "Add"
+    node.replace_input_with(1, constant(model, np.int64(-window)))
+    run_passes(model)
+    windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
+    assert windows == [window, window]
+
+
 # ---- near misses ---------------------------------------------------------------------------------
 
 
