@@ -26,8 +26,6 @@ from ort_aie_ep.graph_passes.subgraph import (
 )
 
 SEED = 1
-# More is no computation of a mask.
-MOST_BYTES = 16 << 20
 SHORTEST_PAST = 32
 # Larger numbers are ends of slices, not windows.
 LARGEST_WINDOW = 1 << 17
@@ -65,9 +63,7 @@ class MaskReader:
 
 
 def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
-    inputs, nodes, constants = _sources(mask)
-    if sum(tensor.nbytes for tensor in constants) > MOST_BYTES:
-        raise NoMatch("reads large constants")
+    inputs, nodes = _sources(mask)
     part = Part(model, inputs, [mask])
     shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
     given, computed = numbers(model, nodes, _varying(inputs))
@@ -92,26 +88,22 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
     return found
 
 
-def _sources(
-    mask: ir.Value,
-) -> tuple[list[ir.Value], list[ir.Node], list[ir.TensorProtocol]]:
-    """The graph inputs, the nodes and the constants that a value is computed from."""
-    inputs, constants, seen, stack = [], [], set[ir.Value](), [mask]
+def _sources(mask: ir.Value) -> tuple[list[ir.Value], list[ir.Node]]:
+    """The graph inputs and the nodes that a value is computed from."""
+    inputs, seen, stack = [], set[ir.Value](), [mask]
     nodes: dict[ir.Node, None] = {}
     while stack:
         value = stack.pop()
         if value in seen:
             continue
         seen.add(value)
-        tensor, node = constant(value), value.producer()
+        node = value.producer()
         if value.is_graph_input():
             inputs.append(value)
-        elif tensor is not None:
-            constants.append(tensor)
-        elif node is not None:
+        elif node is not None and constant(value) is None:
             nodes[node] = None
             stack += [v for v in node.inputs if v is not None]
-    return inputs, list(nodes), constants
+    return inputs, list(nodes)
 
 
 def _varying(inputs: list[ir.Value]) -> set[ir.Value]:

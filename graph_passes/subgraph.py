@@ -20,6 +20,8 @@ EPSILON = float(np.finfo(np.float32).eps)
 # exp(-1e4) is 0 in float32.
 MASKED = -1e4
 ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
+# Constants of a part, in all: none that is looked into has weights of a projection.
+MOST_BYTES = 16 << 20
 # Constants of more elements are tables.
 MOST_NUMBERS = 16
 
@@ -47,15 +49,21 @@ class Part:
         """`stand_ins` gives integer constants other magnitudes.
 
         Raises:
-            NoMatch: the outputs depend on other graph inputs, or cannot be run.
+            NoMatch: the outputs depend on other graph inputs or on large constants, or cannot be
+                run.
         """
         import onnxruntime  # here: most models have nothing to find out
 
         nodes, constants = _between(inputs, outputs)
+        tensors = [v.const_value for v in constants if v.const_value is not None]
+        size = sum(tensor.nbytes for tensor in tensors)
+        if size > MOST_BYTES:
+            raise NoMatch(f"reads constants of {size} bytes, expected at most {MOST_BYTES}")
         view = ir.GraphView(
             inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports
         )
         graph = view.clone()
+        _embed(graph)
         _widen(graph)
         if stand_ins:
             _exchange(graph, stand_ins)
@@ -186,6 +194,15 @@ def _between(
         nodes[node] = None
         stack.pop()
     return list(nodes), list(constants)
+
+
+def _embed(graph: ir.Graph) -> None:
+    """Takes tensors in from their files: bytes of a model have no folder to find those in."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            # A copy: whoever writes the model closes the file, which a view keeps open.
+            value.const_value = ir.tensor(tensor.numpy().copy(), name=tensor.name)
 
 
 def _widened(dtype: ir.DataType | None) -> ir.DataType:

@@ -12,6 +12,8 @@ from onnx import parser
 from op_models import ORT_VERSION, open_session, run
 from test_standard_attention import Feeds, bound, compiled, layer_model, runtime
 
+from ort_aie_ep.graph_passes import subgraph
+
 pytestmark = pytest.mark.skipif(
     ORT_VERSION < (1, 31), reason="ONNX Runtime's Attention is compared with as 1.31 has it"
 )
@@ -161,6 +163,20 @@ def test_other_masks_are_used_as_they_are(text: str) -> None:
     found = facts(attention_of(*masked(text)))
     assert (found["causal"], found["window"], found["shown"]) == (0, -1, None)
     assert found["bias"] is not None
+
+
+def test_a_mask_that_reads_large_constants_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subgraph, "MOST_BYTES", 1000)
+    model, inputs = masked("same = And(causal, table) mask = And(same, shown)")
+    table = onnx.numpy_helper.from_array(np.ones((1001, 1), bool), "wide")
+    model.graph.initializer.append(table)
+    pick = onnx.helper.make_node("Gather", ["wide", "zero"], ["table"])
+    nodes = list(model.graph.node)
+    at = next(i for i, node in enumerate(nodes) if node.output[0] == "same")
+    model.graph.node.insert(at, pick)
+    assert facts(attention_of(model, inputs))["causal"] == 0
 
 
 def test_a_mask_of_positions_is_used_as_it_is() -> None:
