@@ -176,6 +176,7 @@ class Laboratory:
         # Single numbers, whatever the batch and the length, are factors of the scores.
         several = Probe("several positions", 0, 3, np.ones((2, 3), np.int64))
         sizes = [array.size for array in part.run(self._feeds(several))]
+        self._check_numbers(model, [t for t, size in zip(tables, sizes, strict=True) if size == 1])
         # At position 0 the sine is zero and the cosine is not.
         first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
         at_zero = part.run(self._feeds(first, positions=1))
@@ -202,6 +203,24 @@ class Laboratory:
         for value, array in zip(biases, arrays, strict=True):
             if array.size > 1 and not np.all((array == 0) | (array <= MASKED)):
                 raise NoMatch(f"its scores are combined with '{value.name}', which is no mask")
+        pairs = zip(biases, arrays, strict=True)
+        self._check_numbers(model, [value for value, array in pairs if array.size == 1])
+
+    def _check_numbers(self, model: ir.Model, values: list[ir.Value]) -> None:
+        """Raises NoMatch where a single number is another behind a long past, as the factor of
+        scores that grows with the logarithm of the length is."""
+        if not values:
+            return
+        part = Part(model, self.region.inputs, values, self.stand_ins)
+        short, long = (
+            part.run(self._feeds(Probe("numbers", past, 1, np.ones((1, past + 1), np.int64))))
+            for past in (0, self.longest + 1)
+        )
+        for value, first, last in zip(values, short, long, strict=True):
+            if not np.array_equal(first, last):
+                raise NoMatch(
+                    f"its scores are combined with '{value.name}', a number of the length"
+                )
 
 
 def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:

@@ -46,7 +46,7 @@ class Part:
         outputs: Sequence[ir.Value],
         stand_ins: Mapping[int, int] | None = None,
     ) -> None:
-        """`stand_ins` gives integer constants other magnitudes.
+        """`stand_ins` gives constants of one number other magnitudes.
 
         Raises:
             NoMatch: the outputs depend on other graph inputs or on large constants, or cannot be
@@ -129,15 +129,15 @@ def numbers(
     return _magnitudes([a for a in constants if a is not None]), _magnitudes(results)
 
 
-def _magnitudes(arrays: Sequence[Array]) -> set[int]:
+def _magnitudes(arrays: Iterable[Array]) -> set[int]:
     found = set[int]()
     for array in arrays:
         if array.size <= MOST_NUMBERS and array.dtype.kind not in "OSU":
-            hides = array.dtype.kind not in "biu"
+            is_float = array.dtype.kind not in "biu"
             found.update(
                 math.ceil(abs(n))
                 for n in array.reshape(-1).astype(np.float64).tolist()
-                if abs(n) < ENDLESS and not (hides and n <= MASKED)
+                if abs(n) < ENDLESS and not (is_float and n <= MASKED)
             )
     return found
 
@@ -227,14 +227,14 @@ def _widen(graph: ir.Graph) -> None:
 
 def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
     def exchanged(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
-        if tensor.size != 1 or not tensor.dtype.is_integer():
+        if tensor.size != 1:
             return None
         array = tensor.numpy()
-        before = int(array.reshape(-1)[0])
-        number = stand_ins.get(abs(before))
-        if number is None:
+        numbers = [stand_ins[n] for n in _magnitudes([array]) if n in stand_ins]
+        if not numbers:
             return None
-        return ir.tensor(np.full_like(array, number if before > 0 else -number), name=tensor.name)
+        number = int(np.copysign(numbers[0], array.astype(np.float64).item()))
+        return ir.tensor(np.full_like(array, number), name=tensor.name)
 
     for value in graph.initializers.values():
         if value.const_value is not None:
