@@ -80,7 +80,7 @@ class Laboratory:
             raise NoMatch(f"its mask is made with the computed number {max(computed)}")
         large = sorted(n for n in constants if n > LONGEST_WINDOW)
         self.stand_ins = {n: SMALL_WINDOW + i for i, n in enumerate(large)}
-        self.longest = max(SHORTEST_PAST, *computed, *constants.difference(large))
+        self.longest = max({SHORTEST_PAST, *computed, *constants.difference(large)})
         self.tables = self._tables(model)
         self._check_biases(model)
         scores = region.softmax.inputs[0]

@@ -67,7 +67,7 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
     part = Part(model, inputs, [mask])
     shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
     given, computed = numbers(model, nodes, _varying(inputs))
-    longest = 2 * max(SHORTEST_PAST, *(n for n in given | computed if n < LARGEST_WINDOW))
+    longest = 2 * max({SHORTEST_PAST, *(n for n in given | computed if n < LARGEST_WINDOW)})
     if not with_past and longest > LONGEST_PROMPT:
         raise NoMatch(f"may have a window of {longest // 2} keys")
     past, new = (longest, 1) if with_past else (0, longest)
