@@ -53,7 +53,7 @@ def convert_float_matmuls(
                 report.left(node, UNASKED.format(weights.tensor.dtype.name))
             continue
         if not reason:
-            matching = [name for name in keep if fnmatchcase(node_label(node), name)]
+            matching = [name for name in keep if _matches(node_label(node), name)]
             reason = f"kept by --keep '{matching[0]}'" if matching else ""
         if reason:
             report.left(node, reason)
@@ -67,9 +67,14 @@ def convert_float_matmuls(
 def _check_patterns(nodes: list[ir.Node], keep: Sequence[str]) -> None:
     labels = [node_label(node) for node in nodes]
     for name in keep:
-        if not any(fnmatchcase(label, name) for label in labels):
+        if not any(_matches(label, name) for label in labels):
             example = f"; one is named '{labels[-1]}'" if labels else ""
             raise AieError(f"--keep '{name}' matches no MatMul or Gemm of the model{example}")
+
+
+def _matches(label: str, pattern: str) -> bool:
+    """Whether a name fits a pattern of * and ?; brackets, which names hold, are themselves."""
+    return fnmatchcase(label, pattern.replace("[", "[[]"))
 
 
 def _constant(value: ir.Value | None) -> ir.Value | None:

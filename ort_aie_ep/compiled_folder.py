@@ -138,14 +138,26 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
     return size
 
 
-@contextmanager
-def _written_beside(target: Path) -> Iterator[Path]:
-    """A new folder beside `target` that becomes it at the end, or disappears."""
+def check_destination(target: Path) -> None:
+    """Before anything is computed, and again when it is written.
+
+    Raises:
+        AieError: `target` exists, or the folder that it shall lie in does not.
+    """
     try:
         if target.exists() or target.is_symlink():
             raise AieError(f"{target} exists already; remove it or choose another destination")
         if not target.parent.is_dir():
             raise AieError(f"{target.parent} is no folder; make it first")
+    except OSError as error:  # a name that no file can have
+        raise AieError(f"{target} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _written_beside(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that becomes it at the end, or disappears."""
+    check_destination(target)
+    try:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
         raise AieError(f"{target.parent} cannot be written: {error.strerror}") from error

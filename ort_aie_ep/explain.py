@@ -14,6 +14,7 @@ from ort_aie_ep import library_path
 from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
+from ort_aie_ep.graph_passes.float_matmul import UNASKED
 from ort_aie_ep.machine import XRT_TARGET, find_npu, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
@@ -64,6 +65,19 @@ class Explanation:
     compiled: bool
     nodes: tuple[NodeFate, ...]
     provider: bool = False
+
+    @property
+    def compile_options(self) -> tuple[str, ...] | None:
+        """What `compile` needs to replace projections, or other nodes where there are none to
+        replace; None if it can replace nothing."""
+        if self.compiled:
+            return None
+        operators = {node.becomes for node in self.nodes} - {""}
+        if not any(name.startswith(f"{DOMAIN}.Q4NX") for name in operators):
+            asked = UNASKED.partition("{}")[2]  # after the weights' type
+            if any(node.not_npu.endswith(asked) for node in self.nodes):
+                return ("--quantize", "q4nx")
+        return () if operators else None
 
     def rows(self) -> list[tuple[int, NodeFate]]:
         """(count, a node) of nodes that differ in their name alone; aie first, then by count."""

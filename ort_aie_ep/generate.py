@@ -257,7 +257,7 @@ def _cache_shape(
     if not isinstance(heads, int) or not isinstance(size, int):
         raise AieError(
             f"input {value.name} has the shape {value.shape}, and no genai_config.json says how "
-            "many heads of what size that means"
+            "many heads of what size that means: give a folder that holds one"
         )
     if past == _SLIDING_DIM and rows:
         # Not clamped to the context as genai does: a cache smaller than its window is an error.

@@ -9,6 +9,9 @@ import onnx_ir as ir
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.model_folder import inside
 
+# Where a TensorProto without raw_data has its values, by type.
+TYPED_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
 
 def is_compiled(model: ir.Model) -> bool:
     """Whether `ort-aie compile` made it."""
@@ -16,11 +19,11 @@ def is_compiled(model: ir.Model) -> bool:
 
 
 def load_model(path: Path) -> ir.Model:
-    """Loads an ONNX file, weights left on disk, and checks its external data.
+    """Loads an ONNX file, weights left on disk, and checks that they are there.
 
     Raises:
-        AieError: no ONNX model; external data outside the folder, missing, truncated, or of a
-            length that does not fit the tensor.
+        AieError: no ONNX model; a tensor without data; external data outside the folder, missing,
+            truncated, or of a length that does not fit the tensor.
     """
     try:
         model = ir.load(path)
@@ -72,7 +75,14 @@ def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
 
 def _check_inline(model: Path, tensor: ir.TensorProtoTensor) -> None:
     proto = tensor.raw
-    if proto.HasField("raw_data") and len(proto.raw_data) != tensor.nbytes:
+    if not proto.HasField("raw_data"):
+        if tensor.size and not any(len(getattr(proto, field)) for field in TYPED_DATA):
+            raise AieError(
+                f"{model.name}: tensor '{tensor.name}', {tensor.dtype.name} "
+                f"{tuple(tensor.shape.numpy())}, has no data: the graph was saved without its "
+                "weights; export or download the model again, with them"
+            )
+    elif len(proto.raw_data) != tensor.nbytes:
         raise AieError(
             f"{model.name}: tensor '{tensor.name}' holds {len(proto.raw_data)} bytes, but "
             f"{tensor.dtype.name} {tuple(tensor.shape.numpy())} needs {tensor.nbytes}"

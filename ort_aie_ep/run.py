@@ -81,7 +81,10 @@ def run_in_genai(
             "--host session"
         ) from error
     if folder.genai_config is None:
-        raise AieError(f"{folder.path} has no genai_config.json, which onnxruntime-genai needs")
+        raise AieError(
+            f"{folder.model} came without genai_config.json, which onnxruntime-genai needs: give a "
+            "folder that holds one, or use --host session"
+        )
     try:
         config = genai.Config(str(folder.path))
         config.overlay(_overlay(options))

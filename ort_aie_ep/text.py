@@ -34,7 +34,10 @@ def load_tokenizer(folder: ModelFolder) -> Tokenizer:
 
     path = _file(folder)
     if not path.is_file():
-        raise AieError(f"{folder.path} has no tokenizer.json, so text cannot become tokens")
+        raise AieError(
+            f"{folder.path} has no tokenizer.json, so text cannot become tokens: "
+            "put the one of the model's source there"
+        )
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions

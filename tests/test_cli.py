@@ -175,7 +175,9 @@ def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path)
     succeeded("synth", "tiny-llama", source, "--float")
     asked = ("compile", source, compiled, "--quantize")
     assert "matches no MatMul or Gemm" in mistake(*asked, "q4nx", "--keep", "/nothing")
-    assert "give quantize as well" in mistake("compile", source, compiled, "--keep", "/lm_head/*")
+    alone = ort_aie("compile", source, compiled, "--keep", "/lm_head/*")
+    assert alone.exit_code == 2
+    assert "--quantize leaves alone: give both" in " ".join(alone.stderr.split())
     result = succeeded(*asked, "q4nx", "--keep", "/lm_head/*", "--keep", "*layers.1*")
     assert "kept by --keep '/lm_head/*'" in result.stdout
     errors = re.findall(r"^ (/\S+) +192 +(\d+) +(\d\.\d+)% +0\.\d+ *$", result.stdout, re.MULTILINE)
@@ -189,7 +191,9 @@ def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path)
     other = tmp_path / "bf16"
     assert "aie.GEMM" in succeeded("compile", source, other, "--quantize", "bf16").stdout
     assert "host target" in succeeded("explain", other).stdout
-    assert "--quantize q4nx or bf16" in succeeded("explain", source).stdout
+    explained = succeeded("explain", source)
+    assert "--quantize q4nx or bf16" in explained.stdout
+    assert f"next: ort-aie compile {source} COMPILED --quantize q4nx" in explained.stderr
 
 
 # --- run ---
@@ -253,7 +257,14 @@ def test_run_refuses_an_empty_prompt(compiled: Path) -> None:
 def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) -> None:
     shutil.copytree(compiled, tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
-    assert "no tokenizer.json" in mistake("run", tmp_path / "model", "text")
+    message = mistake("run", tmp_path / "model", "text")
+    assert "no tokenizer.json, so text cannot become tokens: put the one" in message
+
+
+def test_run_in_genai_refuses_a_lone_file(compiled: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    message = mistake("run", compiled / "model.onnx", "text", "--host", "genai")
+    assert "give a folder that holds one, or use --host session" in message
 
 
 def test_run_hands_options_to_the_library(compiled: Path) -> None:
@@ -353,6 +364,15 @@ def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
         assert "weight_prepacked" in reason
         result = succeeded("explain", tmp_path / folder, "--nodes")
         assert "weight_prepacked" in result.stdout
+
+
+def test_explain_proposes_no_compilation_that_would_replace_nothing(tmp_path: Path) -> None:
+    assert f"next: ort-aie compile {LLAMA} COMPILED\n" in succeeded("explain", LLAMA).stderr
+    value = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    node = ir.node("Relu", [value])
+    graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": 21})
+    ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
+    assert "next:" not in succeeded("explain", tmp_path / "model.onnx").stderr
 
 
 ASSIGNMENTS = hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info")

@@ -18,6 +18,7 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     from ort_aie_ep.aie_kernels.iron.sequences import Run
     from ort_aie_ep.npu.design import Design
+    from ort_aie_ep.npu.sequence import Sequence
     from ort_aie_ep.npu.simulator import Result
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
@@ -124,12 +125,14 @@ def simulate_command(
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.npu.check import check
     from ort_aie_ep.npu.device import device as find_device
-    from ort_aie_ep.npu.draw import draw_utilisation
+    from ort_aie_ep.npu.draw import check_drawing, draw_utilisation
     from ort_aie_ep.npu.session import Session, random_buffers
 
+    if draw is not None:
+        check_drawing()
     made = make_design(design, find_device(device))
     check(made)
-    values = _values(shape or [])
+    values = _values(_sequence(made, sequence), shape or [])
     buffers = random_buffers(made, sequence, values)
     session = Session(made, trace=trace is not None)
     results = session.run(sequence, values, buffers)
@@ -139,7 +142,10 @@ def simulate_command(
         for result in results:
             console.out.print(_summary(made, result), highlight=False)
     if trace is not None:
-        session.machine.trace.write(trace)
+        try:
+            session.machine.trace.write(trace)
+        except (OSError, ValueError) as error:  # the latter: a path without a name
+            raise AieError(f"{trace} cannot be written: {error}") from None
     if draw is not None:
         by_tile = {made.workers[n].tile: times for n, times in results[-1].workers.items()}
         draw_utilisation(by_tile, results[-1].seconds, draw, channels=results[-1].channels)
@@ -206,14 +212,20 @@ def build_command(
 def _run(design: Design, name: str, shape: list[str]) -> Run:
     from ort_aie_ep.aie_kernels.iron.sequences import Run
 
+    sequence = _sequence(design, name)
+    return Run(sequence, _values(sequence, shape))
+
+
+def _sequence(design: Design, name: str) -> Sequence:
     if name not in design.sequences:
         raise AieError(
             f"design {design.name} has no sequence {name!r}; it has {', '.join(design.sequences)}"
         )
-    return Run(design.sequences[name], _values(shape))
+    return design.sequences[name]
 
 
-def _values(shape: list[str]) -> dict[str, int]:
+def _values(sequence: Sequence, shape: list[str]) -> dict[str, int]:
+    """What --shape says, a number for each of the sequence's parameters."""
     values: dict[str, int] = {}
     for item in shape:
         key, _, number = item.partition("=")
@@ -222,4 +234,9 @@ def _values(shape: list[str]) -> dict[str, int]:
         if key in values:
             raise AieError(f"--shape {item}: {key} is {values[key]} already")
         values[key] = int(number)
+    if set(values) != set(sequence.parameters):
+        raise AieError(
+            f"sequence {sequence.name} takes {', '.join(sequence.parameters) or 'nothing'}; got "
+            f"{', '.join(values) or 'nothing'}: give --shape NAME=VALUE for each"
+        )
     return values

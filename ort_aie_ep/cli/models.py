@@ -50,7 +50,8 @@ LastLogits = Annotated[
     bool, typer.Option("--last-logits", help="Logits of the last position only: faster prompts.")
 ]
 NoFuse = Annotated[
-    bool, typer.Option("--no-fuse", help="Replace node by node, as the execution provider does.")
+    bool,
+    typer.Option("--no-fuse", help="Replace MatMulNBits and the like node by node, fuse nothing."),
 ]
 
 
@@ -78,8 +79,10 @@ def compile_command(
 ) -> None:
     """Compile a model for the aie.* operators.
 
-    MatMulNBits becomes aie.Q4NXMatMul, GroupQueryAttention aie.FlowAttention. The result has the
-    same inputs and outputs and runs wherever the original did.
+    Weights of 4 bits (MatMulNBits, DequantizeLinear) become those of aie.Q4NXMatMul, attention
+    (GroupQueryAttention, MultiHeadAttention, Attention, or spelled out as exporters do) becomes
+    aie.FlowAttention. The result has the same inputs and outputs and runs wherever the original
+    did.
 
     Of a model that is not quantised, --quantize replaces every MatMul and Gemm with constant
     weights: by aie.Q4NXMatMul with q4nx, by aie.GEMM with bf16. A table says what each layer lost:
@@ -92,6 +95,8 @@ def compile_command(
     ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
     """
+    if keep and quantize is None:
+        raise typer.BadParameter("--keep names nodes that --quantize leaves alone: give both")
     from ort_aie_ep.compiler import compile_model
 
     with console.bytes_bar("compiling") as progress:
@@ -254,8 +259,9 @@ def explain_command(
     if ep:
         claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
         console.note(f"without compiling, the execution provider claims {claimed} nodes")
-    if not explanation.compiled:
-        console.next_command("ort-aie", "compile", model, "COMPILED")
+    options = explanation.compile_options
+    if options is not None:
+        console.next_command("ort-aie", "compile", model, "COMPILED", *options)
 
 
 @app.command("doctor")

@@ -132,6 +132,10 @@ def read_config(path: Path) -> ModelConfig:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise AieError(
+            f"{path} cannot be read: {error.strerror}; give the model's config.json with --config"
+        ) from error
     except OSError as error:
         raise AieError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -176,7 +180,7 @@ def _shape(fields: _Fields, family: str) -> Shape:
         vocab=fields.integer("vocab_size"),
         context=fields.integer("max_position_embeddings"),
         # The file has a table of its own for the embedding, less rounded than the lm_head. Gemma's
-        # is multiplied by √hidden already, as the graph of an untied embedding expects.
+        # is multiplied by √hidden already.
         tied=False,
         epsilon=fields.number("rms_norm_eps"),
         window=_window(fields, family),
@@ -211,8 +215,15 @@ def _window(fields: _Fields, family: str) -> int | None:
     return None
 
 
-def _global_every(fields: _Fields) -> int:
+def _layer_types(fields: _Fields) -> list[object] | None:
     types = fields.values.get("layer_types")
+    if types is not None and not isinstance(types, list):
+        raise AieError(f"{fields.where}: layer_types must be a list, got {types!r}")
+    return types
+
+
+def _global_every(fields: _Fields) -> int:
+    types = _layer_types(fields)
     if types is None:
         return fields.integer("sliding_window_pattern")
     # Without any, one more than there are layers.
@@ -220,7 +231,7 @@ def _global_every(fields: _Fields) -> int:
 
 
 def _check_layer_types(fields: _Fields, shape: Shape) -> None:
-    types = fields.values.get("layer_types")
+    types = _layer_types(fields)
     expected = [
         "sliding_attention" if shape.is_local(layer) else "full_attention"
         for layer in range(shape.layers)
@@ -302,7 +313,9 @@ SCALINGS: dict[str, Callable[[Frequencies, _Fields], Frequencies]] = {
 
 def _tokens(fields: _Fields, generation: Mapping[str, Any]) -> dict[str, int | list[int]]:
     def token(name: str) -> int | list[int] | None:
-        value: int | list[int] | None = generation.get(name, fields.values.get(name))
+        value: int | list[int] | None = generation.get(name)
+        if value is None:
+            value = fields.values.get(name)
         ids = value if isinstance(value, list) else [value]
         if value is not None and (not ids or any(type(one) is not int for one in ids)):
             raise AieError(f"{fields.where}: {name} must be a token id or several, got {value!r}")

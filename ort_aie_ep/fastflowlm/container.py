@@ -70,6 +70,8 @@ def read_container(path: Path) -> dict[str, Stored]:
         AieError: there is no such file, or it is no sound container: what is wrong, with the
             tensor's name.
     """
+    if path.is_dir():
+        raise AieError(f"{path} is a folder, no .q4nx file; give {path / 'model.q4nx'}")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

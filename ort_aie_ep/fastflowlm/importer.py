@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import q4nx
-from ort_aie_ep.compiled_folder import CompileResult, Progress, write_folder
+from ort_aie_ep.compiled_folder import CompileResult, Progress, check_destination, write_folder
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.fastflowlm.config import ModelConfig, Rotary, read_config
 from ort_aie_ep.fastflowlm.container import FLOAT, PACKED, Stored, read_container
@@ -84,9 +84,10 @@ def import_q4nx(
             the configuration, or the destination exists or cannot be written. Nothing is left
             behind then.
     """
-    path = Path(source)
-    config_path = path.with_name("config.json") if config is None else Path(config)
+    path, target = Path(source), Path(destination)
+    check_destination(target)
     file = _File(path, read_container(path))
+    config_path = path.parent / "config.json" if config is None else Path(config)
     settings = read_config(config_path)
     shape = file.stored_shape(settings.shape)
     model, weights = build(shape)
@@ -97,7 +98,7 @@ def import_q4nx(
     _set_blocks(model, packed)
     folder = config_path.parent
     return write_folder(
-        Path(destination),
+        target,
         model,
         report,
         source=ModelFolder(folder, folder / "model.onnx", _genai_config(shape, settings)),
@@ -282,10 +283,17 @@ def _never_read(weight: Weight) -> ir.LazyTensor:
 
 
 def _embed_bfloat16(model: ir.Model) -> None:
-    """Lets the embedding's Gather read bfloat16, and widens the rows that it takes."""
+    """Lets the embedding's Gather read bfloat16, and widens the rows that it takes.
+
+    The file's rows are multiplied by √hidden already where the family does that.
+    """
     table = model.graph.initializers[EMBEDDING]
     (gather,) = table.consumers()
     rows = gather.outputs[0]
+    for user in rows.consumers():
+        if user.op_type == "Mul":
+            ir.convenience.replace_all_uses_with(user.outputs[0], rows)
+            model.graph.remove(user, safe=True)
     widened = ir.Value(name=f"{gather.name}/Cast/output_0", type=rows.type, shape=rows.shape)
     cast = ir.node(
         "Cast",

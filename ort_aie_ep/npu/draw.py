@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,11 +40,13 @@ _DIRECTIONS: dict[Heading, Point] = {
 
 
 def check_drawing() -> None:
-    """Before anything is computed. Raises DesignError if matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
+    """Before anything is computed. Raises DesignError if matplotlib cannot be imported."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
         raise DesignError(
             "drawing needs matplotlib: pip install matplotlib, or pip install 'ort_aie_ep[npu]'"
-        )
+        ) from error
 
 
 # --- placement ------------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ def draw_placement(design: Design, path: str | Path) -> Path:
     A tile is filled as far as its memory is in use. Every line in a gap is a port of the stream
     switches; an arrow stands where a stream ends. A fifo with several consumers has a colour of its
     own, fifos in shared memory are double arrows. Raises DesignError without matplotlib, or when
-    the design cannot be configured.
+    the design cannot be configured, or `path` not be written.
     """
     check_drawing()
     configuration = configure(design)
@@ -218,7 +219,7 @@ def draw_utilisation(
 
     `tiles` has the seconds that each compute tile spent in kernels ("kernel") and waiting for
     locks ("wait"), `channels` those in which each channel moved data, of `seconds` in all. Raises
-    DesignError without matplotlib, or when there is nothing to draw.
+    DesignError without matplotlib, when there is nothing to draw, or `path` cannot be written.
     """
     check_drawing()
     if not tiles or seconds <= 0:
@@ -323,4 +324,6 @@ def _save(figure: Figure, path: str | Path) -> Path:
             figure.savefig(out, dpi=150)
     except ValueError as error:  # matplotlib's word on an ending that it does not know
         raise DesignError(f"cannot draw {out.name}: {error}; use .svg or .png") from None
+    except OSError as error:
+        raise DesignError(f"{out} cannot be written: {error.strerror}") from error
     return out

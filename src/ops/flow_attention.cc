@@ -189,8 +189,8 @@ void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
                 one_or(s[1], attributes_.num_heads) && one_or(s[2], call.sequence) &&
                 s[3] >= call.total,
             "input attention_bias must be ", NameOf(type), " (", call.batch, " or 1, ",
-            attributes_.num_heads, " or 1, ", call.sequence, " or 1, ", call.total, "), got ",
-            NameOf(bias.type), " ", ToString(s));
+            attributes_.num_heads, " or 1, ", call.sequence, " or 1, at least ", call.total,
+            "), got ", NameOf(bias.type), " ", ToString(s));
   }
   if (inputs[kAttentionMask]) {
     RequireShape(inputs, kAttentionMask, DataType::kInt64, {call.batch, call.total});

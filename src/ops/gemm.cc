@@ -6,8 +6,11 @@
 
 namespace ort_aie {
 
-Gemm::Gemm(const GemmAttributes& attributes, const Tensor& w)
-    : weights_(w.as<uint16_t>()), k_(attributes.k), n_(attributes.n) {
+Gemm::Gemm(const GemmAttributes& attributes, const Tensor& w, const Options& options)
+    : weights_(w.as<uint16_t>()),
+      k_(attributes.k),
+      n_(attributes.n),
+      prompt_chunk_(options.prompt_chunk) {
   CheckFormat(attributes.format);
   Require(k_ > 0 && n_ > 0, "attributes K and N must be positive, got K=", k_, " N=", n_);
   Require(static_cast<bool>(w), "input W must be a constant initializer");
@@ -30,7 +33,8 @@ Plan Gemm::MakePlan(const Tensor& a, const Tensor& bias, void* y) const {
   const int64_t rows = ElementCount(a.shape) / k_;
   if (bias) RequireTensor("bias", bias, a.type, {n_});
   if (rows == 0) return {};
-  return {GemmStep{weights_, rows, k_, n_, a.data, bias ? bias.data : nullptr, y, a.type, kept_}};
+  return {GemmStep{weights_, rows, k_, n_, a.data, bias ? bias.data : nullptr, y, a.type,
+                   prompt_chunk_, kept_}};
 }
 
 }  // namespace ort_aie

@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "ops/options.h"
 #include "ops/plan.h"
 
 namespace ort_aie {
@@ -19,14 +20,14 @@ struct GemmAttributes {
 
 class Gemm {
  public:
-  Gemm(const GemmAttributes& attributes, const Tensor& w);
+  Gemm(const GemmAttributes& attributes, const Tensor& w, const Options& options);
 
   Shape OutputShape(const Tensor& a) const;
   Plan MakePlan(const Tensor& a, const Tensor& bias, void* y) const;
 
  private:
   const uint16_t* weights_;
-  int64_t k_, n_;
+  int64_t k_, n_, prompt_chunk_;
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
 };
 

@@ -6,7 +6,8 @@
 //   on_device_error  host (go on there when a device is missing or fails), raise
 //   log              warning, quiet, trace (a timeline is written, see targets/xrt/trace.h)
 //   overlays         folders with design packages, : between
-//   prompt_chunk     tokens of a prompt that an operator works on at a time, at most
+//   prompt_chunk     tokens of a prompt that an operator works on at a time, about: each rounds to
+//                    what its kernels take
 #pragma once
 
 #include <functional>

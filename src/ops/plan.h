@@ -52,7 +52,7 @@ struct MatMulStep {
 
   std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
 
-  int64_t prompt_chunk = 0;  // rows worked on at a time, at most; 0: as the target likes
+  int64_t prompt_chunk = 0;  // about as many rows are worked on at a time; 0: as the target likes
 };
 
 // Elements of a block of bfloat16 weights: 32 out-features x 256 in-features, as Q4NX has them.
@@ -69,6 +69,8 @@ struct GemmStep {
   const void* bias;  // (n) of type, or null
   void* y;
   DataType type;  // of a, bias and y
+
+  int64_t prompt_chunk = 0;  // as in MatMulStep
 
   std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
 };
@@ -132,7 +134,7 @@ struct AttentionStep {
 
   std::shared_ptr<KeptState> kept;  // the op's; null: keep nothing
 
-  int64_t prompt_chunk;  // tokens worked on at a time, at most; 0: as the target likes
+  int64_t prompt_chunk;  // about as many tokens are worked on at a time; 0: as the target likes
 };
 
 using Step = std::variant<MatMulStep, GatherStep, AttentionStep, GemmStep>;

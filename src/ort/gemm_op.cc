@@ -14,7 +14,7 @@ class GemmKernel final : public Kernel {
   explicit GemmKernel(const NodeInfo& info)
       : options_(ReadOptions(info)),
         op_({info.Int("K", 0), info.Int("N", 0), info.Int("format", 0)},
-            info.ConstantInput(kWeights)) {}
+            info.ConstantInput(kWeights), options_) {}
 
   void Compute(const KernelContext& context) const override {
     const Tensor a = context.Input(kA);

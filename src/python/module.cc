@@ -161,8 +161,8 @@ Array<float> MultiplyBf16(const Array<float>& a, const Array<uint16_t>& blocks, 
   const int64_t rows = a.shape(0), k = a.shape(1);
   RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), kBf16BlockElements});
   Array<float> y({rows, n});
-  const GemmStep step = {blocks.data(),      rows,   k, n, a.data(), nullptr, y.mutable_data(),
-                         DataType::kFloat32, nullptr};
+  const GemmStep step = {blocks.data(),      rows, k,      n, a.data(), nullptr, y.mutable_data(),
+                         DataType::kFloat32, 0,    nullptr};
   host::RunGemm(step, KernelsNamed(isa), InlineThreadPool());
   return y;
 }

@@ -4,9 +4,9 @@
 //   bytes  512 .. 1023   256 minima, bfloat16, same index
 //   bytes 1024 .. 5119   Q4NX, 5,120 bytes in all: 8,192 codes, byte (n / 16) * 2048 + k * 8 +
 //                        (n % 16) / 2, low nibble for even n
-//   bytes 1024 .. 3071   Q2NX, 3,072 bytes in all: two bit planes, byte (k / 4) * 32 + (n / 2) * 2
-//   +
-//                        plane, low nibble for even n; bit k % 4 of a nibble is that of the code
+//   bytes 1024 .. 3071   Q2NX, 3,072 bytes in all: two bit planes,
+//                        byte (k / 4) * 32 + (n / 2) * 2 + plane, low nibble for even n;
+//                        bit k % 4 of a nibble is that of the code
 //
 // weight(n, k) = scale * code + min. Blocks stand row-major, (N/32, K/256). Q4NX is in the order of
 // shipping .q4nx files, which AMD's open kernels read. A nibble of Q2NX is one bit of four codes:

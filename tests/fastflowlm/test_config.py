@@ -143,6 +143,12 @@ def test_tokens_and_search_come_from_the_generation_config_first(tmp_path: Path)
     assert config.search == {"do_sample": True, "top_p": 0.9}
 
 
+def test_a_token_that_the_generation_config_leaves_open_is_the_models(tmp_path: Path) -> None:
+    tokens = {"bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
+    (tmp_path / "generation_config.json").write_text(json.dumps(dict.fromkeys(tokens)))
+    assert read(tmp_path, **tokens).tokens == tokens
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -174,6 +180,7 @@ def test_tokens_and_search_come_from_the_generation_config_first(tmp_path: Path)
         ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or several, got '</s>'"),
         ({"eos_token_id": []}, "eos_token_id must be a token id or several, got []"),
         ({"layer_types": ["sliding_attention"] * 2}, "is not supported in a llama"),
+        ({"layer_types": True}, "layer_types must be a list, got True"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_not_supported_is_named(
@@ -194,7 +201,9 @@ def test_what_is_missing_or_not_supported_is_named(
         ({"rope_local_base_freq": None}, "rope_local_base_freq is missing"),
         ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
          "has a full_attention every 1"),
-        ({"layer_types": "sliding_attention"}, "is not supported"),
+        ({"layer_types": "full_attention"}, "layer_types must be a list, got 'full_attention'"),
+        ({"layer_types": 3}, "layer_types must be a list, got 3"),
+        ({"layer_types": {"full_attention": 1}}, "layer_types must be a list"),
         ({"rope_parameters": {"rope_theta": 1e6}}, "must hold full_attention and sliding"),
     ],
 )  # fmt: skip
@@ -212,5 +221,5 @@ def test_a_file_that_is_no_object_is_refused(tmp_path: Path, content: str) -> No
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AieError, match=r"config\.json cannot be read: No such file"):
+    with pytest.raises(AieError, match=r"config\.json cannot be read: No such file .*--config"):
         read_config(tmp_path / "config.json")

@@ -378,3 +378,19 @@ def test_a_destination_that_exists_is_refused(llama: Imported, tmp_path: Path) -
     with pytest.raises(AieError, match="exists already"):
         import_q4nx(llama.source / "model.q4nx", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_destination_is_looked_at_before_the_file(tmp_path: Path) -> None:
+    for destination, message in ((tmp_path, "exists already"), (tmp_path / "a/b", "is no folder")):
+        with pytest.raises(AieError, match=message):
+            import_q4nx(tmp_path / "nowhere.q4nx", destination)
+
+
+@pytest.mark.parametrize("folder", [".", "..", "/"])
+def test_a_folder_is_answered_with_the_file_to_give(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(AieError, match=r"is a folder, no \.q4nx file; give .*model\.q4nx$"):
+        import_q4nx(folder, tmp_path / "imported")

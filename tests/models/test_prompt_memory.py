@@ -12,8 +12,10 @@ import pytest
 sys.path += [str(Path(__file__).parents[1] / "ops")]
 
 from attention_calls import SHARED, Inputs, attributes, model_of, random_inputs
-from op_models import Array
+from op_models import Array, one_op_model
 from projection_calls import make_weights, q4nx_model
+
+from ort_aie_ep import _native, bf16_blocks
 
 # Runs a model on inputs and outputs that exist and are touched; reports what the process holds
 # afterwards beyond that, which is scratch.
@@ -89,6 +91,25 @@ def test_scratch_of_a_projection_does_not_grow_with_the_prompt(
     assert scratch(8192, "100000") > 8192 * row_bytes  # what is not bounded shows
     assert scratch(8192, None) < scratch(2048, None) + SLACK
     assert scratch(8192, "256") < 256 * row_bytes + SLACK
+
+
+def test_scratch_of_an_unquantised_projection_does_not_grow_with_the_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    k, n = 2048, 32
+    blocks = bf16_blocks.pack(np.ones((n, k), np.float32))
+    attributes = {"K": k, "N": n, "format": _native.FORMAT}
+
+    def scratch(rows: int, chunk: str | None) -> int:
+        a = np.ones((1, rows, k), np.float32)
+        outputs = {"Y": a.dtype}
+        model = one_op_model("GEMM", {"A": a, "W": blocks}, outputs, attributes, constants=("W",))
+        y = {"Y": np.ones((1, rows, n), np.float32)}
+        return scratch_bytes(tmp_path, model, {"A": a}, y, chunk, monkeypatch)
+
+    assert scratch(8192, "100000") > 8192 * 2 * k
+    assert scratch(8192, None) < scratch(2048, None) + SLACK
+    assert scratch(8192, "256") < 256 * 2 * k + SLACK
 
 
 @pytest.mark.parametrize("windowed", [0, 1])

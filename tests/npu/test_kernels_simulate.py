@@ -46,11 +46,29 @@ def test_draw_writes_the_placement(tmp_path: Path) -> None:
     assert "score0" in (tmp_path / "decode.svg").read_text()
 
 
+@pytest.mark.parametrize("option", ["--trace", "--draw"])
+def test_a_file_that_cannot_be_written_is_named(option: str, tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "run.svg"
+    result = ort_aie("simulate", "fused_dqp", "matvec", *SHAPE, option, file)
+    assert result.exit_code == 1
+    assert f"error: {file} cannot be written" in result.stderr
+
+
+def test_a_placement_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "decode.svg"
+    result = ort_aie("draw", "decode", file)
+    assert result.exit_code == 1
+    assert f"error: {file} cannot be written: No such file" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["fused_dqp", "gemv"], "has no sequence 'gemv'; it has matvec"),
-        (["fused_dqp", "matvec", "--shape=N=256"], "takes N, K, bias, activation; got N"),
+        (
+            ["fused_dqp", "matvec", "--shape=N=256"],
+            "takes N, K, bias, activation; got N: give --shape NAME=VALUE for each",
+        ),
         (["fused_dqp", "matvec", *SHAPE, "--device=npu3"], "unknown device 'npu3'; known: npu1"),
         (["fused", "matvec"], "fused"),
         (["fused_dqp", "matvec", *SHAPE[1:], "--shape=N=100"], "N=100 must be a multiple of 32"),

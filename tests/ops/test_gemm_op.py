@@ -195,3 +195,11 @@ def test_wrong_activations_are_named(a: Array, message: str) -> None:
 def test_a_wrong_bias_is_named(bias: Array) -> None:
     with pytest.raises(Exception, match=r"the_node.*input bias must be float \(40\), got float"):
         multiply(weights(40, 256), activations(1, 256), bias=bias)
+
+
+def test_prompts_do_not_depend_on_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, a = weights(100, 320), activations(300, 320)
+    expected = multiply(w, a)
+    for chunk in ("1", "96", "250"):
+        monkeypatch.setenv("ORT_AIE_PROMPT_CHUNK", chunk)
+        np.testing.assert_array_equal(multiply(w, a), expected, err_msg=f"prompt_chunk={chunk}")

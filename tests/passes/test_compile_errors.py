@@ -20,12 +20,14 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 
 
-def compile_fails(source: Path, message: str, destination: Path | None = None) -> None:
+def compile_fails(
+    source: Path, message: str, destination: Path | None = None, **options: Any
+) -> None:
     """Compiling must raise AieError with this message and leave the file system as it was."""
     target = destination or source.parent / "compiled"
     before = sorted(source.parent.rglob("*"))
     with pytest.raises(AieError, match=message):
-        ort_aie_ep.compile(source, target)
+        ort_aie_ep.compile(source, target, **options)
     assert sorted(source.parent.rglob("*")) == before
 
 
@@ -44,6 +46,20 @@ def changed(folder: Path, change: Callable[[onnx.ModelProto], Any]) -> Path:
     change(model)
     path.write_bytes(model.SerializeToString())
     return folder
+
+
+@pytest.mark.parametrize("options", [{}, {"fuse": False}, {"quantize": "q4nx"}], ids=str)
+def test_a_graph_that_was_saved_without_its_weights(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    model = projection_model()
+    for tensor in model.graph.initializer:
+        if tensor.name == "proj.B":
+            tensor.ClearField("raw_data")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "model.onnx").write_bytes(model.SerializeToString())
+    message = r"model.onnx: tensor 'proj.B', UINT8 \(40, 10, 16\), has no data: .* with them"
+    compile_fails(tmp_path / "source", message, **options)
 
 
 # --- external data --------------------------------------------------------------------------------
@@ -264,13 +280,17 @@ def test_a_bad_genai_config(tmp_path: Path, config: str, message: str) -> None:
 )
 def test_a_model_with_nothing_to_compile_says_why(tmp_path: Path, model: onnx.ModelProto) -> None:
     save(model, tmp_path / "source")
-    compile_fails(tmp_path / "source", "has nothing to compile: no MatMulNBits .*\n  /")
+    nothing = "has nothing to compile: no MatMulNBits .*"
+    compile_fails(tmp_path / "source", f"{nothing}, int4 DequantizeLinear .* MultiHeadAtt.*\n  /")
+    message = rf"{nothing} GroupQueryAttention that can .*leave it out .*DequantizeLinear.*\n  /"
+    compile_fails(tmp_path / "source", message, fuse=False)
 
 
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "first")
     ort_aie_ep.compile(tmp_path / "first", tmp_path / "source")
-    compile_fails(tmp_path / "source", "is compiled already")
+    message = "is compiled already: use it as it is, or give the model that it was made from"
+    compile_fails(tmp_path / "source", message)
 
 
 # --- destinations ---------------------------------------------------------------------------------
@@ -294,6 +314,12 @@ def test_a_destination_without_a_parent_folder(tmp_path: Path, parent: str) -> N
     save(projection_model(), tmp_path / "source")
     (tmp_path / "file").write_text("no folder")
     compile_fails(tmp_path / "source", f"{parent} is no folder", tmp_path / parent / "compiled")
+
+
+def test_the_destination_is_looked_at_before_the_model(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no model")
+    compile_fails(tmp_path / "nowhere", "file exists already", tmp_path / "file")
+    compile_fails(tmp_path / "nowhere", "missing is no folder", tmp_path / "missing" / "compiled")
 
 
 def test_a_destination_that_cannot_be_written(tmp_path: Path) -> None:

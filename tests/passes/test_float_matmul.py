@@ -259,6 +259,16 @@ def test_names_that_match_a_pattern_are_kept() -> None:
     assert [node.name for node in model.graph if node.op_type == "MatMul"] == ["/lm_head/MatMul"]
 
 
+def test_brackets_in_a_name_are_no_pattern() -> None:
+    source = tied_float_model()
+    for node in source.graph.node:
+        node.name = node.name.replace("/lm_head/", "layers[0]/")
+    _, report = rewritten(source, WeightForm.Q4NX, ("layers[0]/*",))
+    assert outcomes(report)["layers[0]/MatMul"] == "kept by --keep 'layers[0]/*'"
+    with pytest.raises(AieError, match="matches no MatMul or Gemm"):
+        rewritten(tied_float_model(), WeightForm.Q4NX, ("[/]lm_head*",))
+
+
 def test_unasked_the_report_says_what_could_be_done() -> None:
     source = matmul_model()
     model, report = rewritten(source, None)
@@ -317,6 +327,11 @@ def test_the_report_has_what_each_layer_lost(
             r"--keep '/lmhead/\*' matches no MatMul or Gemm of the model; one is named '/other/Mat",
         ),
         ({}, "has nothing to compile.*\n.*compile --quantize q4nx or bf16 replaces it"),
+        (
+            {"quantize": "q4nx", "keep": ["*"]},
+            r"nothing to compile: no .*, MatMul or Gemm with float weights that can be replaced\n"
+            r".*: kept by --keep '\*'",
+        ),
     ],
 )
 def test_wrong_choices_are_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -330,6 +330,7 @@ void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& thr
   projection.bias = step.bias;
   projection.y = step.y;
   projection.type = step.type;
+  projection.prompt_chunk = step.prompt_chunk;
   Gemm<UnquantisedGemm>(projection, kernels, threads);
 }
 

@@ -101,6 +101,12 @@ Context::Context(::xrt::device device, const Package& package)
 
 void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
   const npu::StreamCache::Lookup lookup = streams_.Get(plan);
+  for (const npu::Run& run : lookup.stream.runs) {
+    for (const int buffer : run.buffers) {
+      Require(static_cast<size_t>(buffer) < buffers.size(), "a plan has buffer ", buffer,
+              ", and it was given ", buffers.size());
+    }
+  }
   Kept& kept = Keep(lookup);
   for (size_t i = 0; i < kept.dispatches.size(); ++i) {
     Ask(Fault::kRunError, "setting the arguments of a run", [&] {

@@ -81,7 +81,7 @@ class Executor final : public XrtTarget {
                Append(batch, design, plan[next], threads)) {
           ++next;
         }
-        Require(next > first, "a step that no batch has room for");
+        Require(next > first, "a step that waits for itself");
         batch.Run();
       } else {
         Prompt(plan[first], threads);

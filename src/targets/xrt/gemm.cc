@@ -62,7 +62,8 @@ std::string WhyNotGemm(Engine& engine, const GemmStep& step) {
 void RunGemm(Engine& engine, const GemmStep& step, const ThreadPool& threads) {
   const auto& kernels = engine.kernels();
   const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
-  const int64_t most_rows = engine.options().row_bytes / (2 * std::max(k, n));
+  int64_t most_rows = engine.options().row_bytes / (2 * std::max(k, n));
+  if (step.prompt_chunk > 0) most_rows = std::min(most_rows, step.prompt_chunk);
   const int64_t run_rows =
       std::min(step.rows, std::max(kRowMultiple, most_rows / kRowMultiple * kRowMultiple));
   const auto padded_rows = [](int64_t rows) { return std::max(rows, kLeastRows); };

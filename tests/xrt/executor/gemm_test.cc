@@ -32,7 +32,7 @@ class UnquantisedProjection {
 
   GemmStep Step() {
     return {blocks.data(), c.rows, c.k, c.n, a.data(), c.bias ? bias.data() : nullptr,
-            y.data(),      c.type, kept};
+            y.data(),      c.type, 0,   kept};
   }
 
   Values OnHost() {

@@ -147,7 +147,7 @@ class Model {
               return std::nullopt;
             },
             this)),
-        gather_({kIn, kOut, kFormat, DataType::kFloat32}, weights_.tensor()),
+        gather_({kAttributes.weights, DataType::kFloat32}, weights_.tensor()),
         projection_("W", kAttributes, weights_.tensor(), options_),
         mlp_(kAttributes, "silu", gate_weights_.tensor(), up_weights_.tensor(), options_),
         attention_({.num_heads = kHeads, .kv_num_heads = kKvHeads, .format = kFormat}, options_) {}
@@ -217,7 +217,7 @@ class Model {
 
  private:
   static constexpr Q4NXMatMulAttributes kAttributes = {
-      .k = kIn, .n = kOut, .symmetric = 1, .format = kFormat};
+      .weights = {.k = kIn, .n = kOut, .format = kFormat}, .symmetric = 1};
   inline static const InlineThreadPool kInline;
 
   static Tensor Rows(const std::vector<float>& x, int64_t width) {
