@@ -16,16 +16,13 @@ from ort_aie_ep.graph_passes.attention_region import (
     Region,
     projected_width,
 )
-from ort_aie_ep.graph_passes.subgraph import Array, NoMatch, Part, constant_array
+from ort_aie_ep.graph_passes.subgraph import MASKED, Array, NoMatch, Part, numbers
 
 SEED = 11
-# A score below is masked: -inf, or the most negative number of a type, float16's -65504 among them.
-MASKED = -1e4
 # A window is found by running one token on a past that is longer than all numbers in the mask's
 # computation. Numbers beyond LONGEST_WINDOW, for which that takes gigabytes, are exchanged for
 # small ones, and the graph that is proved is the same with another number.
 SHORTEST_PAST, LONGEST_WINDOW, SMALL_WINDOW = 256, 8192, 21
-ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
 POSITIONS = 40
 
 
@@ -76,12 +73,14 @@ class Laboratory:
                 f"a projection to {width} is no number of heads of {self.size} that "
                 f"{self.kv_heads} key-value heads divide"
             )
-        constants, computed = _mask_numbers(model, region)
+        made = region.origins()
+        maskers = [n for n in region.nodes if not any(made.get(v) for v in n.inputs if v)]
+        constants, computed = numbers(model, maskers, region.varying())
         if max(computed, default=0) > LONGEST_WINDOW:
             raise NoMatch(f"its mask is made with the computed number {max(computed)}")
         large = sorted(n for n in constants if n > LONGEST_WINDOW)
         self.stand_ins = {n: SMALL_WINDOW + i for i, n in enumerate(large)}
-        self.longest = max(SHORTEST_PAST, *computed, *constants.difference(large))
+        self.longest = max({SHORTEST_PAST, *computed, *constants.difference(large)})
         self.tables = self._tables(model)
         self._check_biases(model)
         scores = region.softmax.inputs[0]
@@ -177,6 +176,7 @@ class Laboratory:
         # Single numbers, whatever the batch and the length, are factors of the scores.
         several = Probe("several positions", 0, 3, np.ones((2, 3), np.int64))
         sizes = [array.size for array in part.run(self._feeds(several))]
+        self._check_numbers(model, [t for t, size in zip(tables, sizes, strict=True) if size == 1])
         # At position 0 the sine is zero and the cosine is not.
         first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
         at_zero = part.run(self._feeds(first, positions=1))
@@ -203,26 +203,24 @@ class Laboratory:
         for value, array in zip(biases, arrays, strict=True):
             if array.size > 1 and not np.all((array == 0) | (array <= MASKED)):
                 raise NoMatch(f"its scores are combined with '{value.name}', which is no mask")
+        pairs = zip(biases, arrays, strict=True)
+        self._check_numbers(model, [value for value, array in pairs if array.size == 1])
 
-
-def _mask_numbers(model: ir.Model, region: Region) -> tuple[set[int], set[int]]:
-    """The integers in the computation of what is made of no projection and no cache: constants, and
-    what the graph computes of constants."""
-    made, varying = region.origins(), region.varying()
-    constants, computed = [], []
-    for node in region.nodes:
-        if any(made.get(value) for value in node.inputs if value is not None):
-            continue
-        constants += [constant_array(value) for value in node.inputs]
-        if node.op_type != "Constant":
-            computed += [value for value in node.outputs if value not in varying]
-    results = Part(model, [], computed).run({}) if computed else []
-
-    def integers(arrays: list[Array]) -> set[int]:
-        numbers = (abs(float(array.reshape(-1)[0])) for array in arrays if array.size == 1)
-        return {int(number) for number in numbers if number < ENDLESS}
-
-    return integers([array for array in constants if array is not None]), integers(results)
+    def _check_numbers(self, model: ir.Model, values: list[ir.Value]) -> None:
+        """Raises NoMatch where a single number is another behind a long past, as the factor of
+        scores that grows with the logarithm of the length is."""
+        if not values:
+            return
+        part = Part(model, self.region.inputs, values, self.stand_ins)
+        short, long = (
+            part.run(self._feeds(Probe("numbers", past, 1, np.ones((1, past + 1), np.int64))))
+            for past in (0, self.longest + 1)
+        )
+        for value, first, last in zip(values, short, long, strict=True):
+            if not np.array_equal(first, last):
+                raise NoMatch(
+                    f"its scores are combined with '{value.name}', a number of the length"
+                )
 
 
 def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:

@@ -16,14 +16,18 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK
-from ort_aie_ep.graph_passes.subgraph import Array, NoMatch, Part, constant
+from ort_aie_ep.graph_passes.subgraph import (
+    MASKED,
+    Array,
+    NoMatch,
+    Part,
+    constant,
+    numbers,
+)
 
 SEED = 1
-# Added to a score, this hides a key: exp(-1e4) is 0 in float32.
-HIDES = -1e4
-# More is no computation of a mask.
-MOST_BYTES = 16 << 20
-# Larger integers are ends of slices, not windows.
+SHORTEST_PAST = 32
+# Larger numbers are ends of slices, not windows.
 LARGEST_WINDOW = 1 << 17
 LONGEST_PROMPT = 2048
 
@@ -59,14 +63,11 @@ class MaskReader:
 
 
 def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
-    inputs, constants = _sources(mask)
-    if sum(tensor.nbytes for tensor in constants) > MOST_BYTES:
-        raise NoMatch("reads large constants")
+    inputs, nodes = _sources(mask)
     part = Part(model, inputs, [mask])
     shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
-    integers = [t.numpy().reshape(-1) for t in constants if t.dtype == ir.DataType.INT64]
-    windows = [int(n) for array in integers for n in array if 1 < n < LARGEST_WINDOW]
-    longest = 2 * max(windows, default=32)
+    given, computed = numbers(model, nodes, _varying(inputs))
+    longest = 2 * max({SHORTEST_PAST, *(n for n in given | computed if n < LARGEST_WINDOW)})
     if not with_past and longest > LONGEST_PROMPT:
         raise NoMatch(f"may have a window of {longest // 2} keys")
     past, new = (longest, 1) if with_past else (0, longest)
@@ -87,22 +88,33 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
     return found
 
 
-def _sources(mask: ir.Value) -> tuple[list[ir.Value], list[ir.TensorProtocol]]:
-    """The graph inputs and the constants that a value is computed from."""
-    inputs, constants, seen, stack = [], [], set[ir.Value](), [mask]
+def _sources(mask: ir.Value) -> tuple[list[ir.Value], list[ir.Node]]:
+    """The graph inputs and the nodes that a value is computed from."""
+    inputs, seen, stack = [], set[ir.Value](), [mask]
+    nodes: dict[ir.Node, None] = {}
     while stack:
         value = stack.pop()
         if value in seen:
             continue
         seen.add(value)
-        tensor, node = constant(value), value.producer()
+        node = value.producer()
         if value.is_graph_input():
             inputs.append(value)
-        elif tensor is not None:
-            constants.append(tensor)
-        elif node is not None:
+        elif node is not None and constant(value) is None:
+            nodes[node] = None
             stack += [v for v in node.inputs if v is not None]
-    return inputs, constants
+    return inputs, list(nodes)
+
+
+def _varying(inputs: list[ir.Value]) -> set[ir.Value]:
+    """All that is computed from the inputs."""
+    found, stack = set[ir.Value](), list(inputs)
+    while stack:
+        value = stack.pop()
+        if value not in found:
+            found.add(value)
+            stack += [output for user in value.consumers() for output in user.outputs]
+    return found
 
 
 def _probes(with_past: bool, mask: CausalMask) -> Iterator[tuple[int, Array]]:
@@ -132,7 +144,7 @@ def _visible(part: Part, inputs: list[ir.Value], past: int, shown: Array) -> Arr
         raise NoMatch(f"is {mask.shape}") from error
     if mask.dtype == bool:
         return whole
-    if not ((whole == 0) | (whole <= HIDES)).all():
+    if not ((whole == 0) | (whole <= MASKED)).all():
         raise NoMatch("adds to scores that it does not hide")
     visible: Array = whole == 0
     return visible

@@ -22,17 +22,11 @@ from ort_aie_ep.graph_passes.attention_formula import (
     Rotary,
     attention,
 )
-from ort_aie_ep.graph_passes.attention_laboratory import (
-    MASKED,
-    SEED,
-    Laboratory,
-    Outcome,
-    Probe,
-)
+from ort_aie_ep.graph_passes.attention_laboratory import SEED, Laboratory, Outcome, Probe
 from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
 from ort_aie_ep.graph_passes.base import attribute
 from ort_aie_ep.graph_passes.norm import NORMS
-from ort_aie_ep.graph_passes.subgraph import EPSILON, Array, NoMatch, constant_array
+from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, Array, NoMatch, constant_array
 
 # A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
 SAME_SCALE = 16 * EPSILON

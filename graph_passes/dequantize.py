@@ -51,6 +51,11 @@ class DequantizedWeights(MatMulNBitsWeights):
 
     rows_are_outputs: bool = False
 
+    @property
+    def orientation(self) -> str:
+        """Says "_kn" unless `rows_are_outputs`."""
+        return "" if self.rows_are_outputs else "_kn"
+
     def check(self, node: str) -> None:
         """Raises AieError when scales or zero points do not fit the codes."""
         dtype = self.scales.dtype

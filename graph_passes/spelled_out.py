@@ -97,10 +97,13 @@ def _norm(
     w = constant_array(weight)
     if len(epsilons) != 1 or w is None or not attribute(mean, "keepdims", 1):
         return None
+    rank = _rank_over_last_dimension(mean)
+    if rank is None:
+        return None
     rng = np.random.default_rng(SEED)
     # Rows of very different sizes, some of them so small that epsilon counts.
-    rows = rng.standard_normal((1, ROWS, w.size)) * np.logspace(-4, 2, ROWS)[:, None]
-    x = rows.astype(np.float32)
+    rows = rng.standard_normal((*[2] * (rank - 2), ROWS, w.size))
+    x = (rows * np.logspace(-4, 2, ROWS)[:, None]).astype(np.float32)
     root = np.sqrt(np.mean(np.square(x, dtype=np.float64), -1, keepdims=True) + epsilons[0])
     expected = w.astype(np.float64) * x / root
     # A mean of N terms and about eight roundings more.
@@ -114,6 +117,19 @@ def _norm(
                 source = widened
             return source, epsilons[0]
     return None
+
+
+def _rank_over_last_dimension(mean: ir.Node) -> int | None:
+    """The rank (3 where it is not known) of what a ReduceMean takes, or None where it reduces
+    anything but the last dimension."""
+    source, given = mean.inputs[0], constant_array(input_at(mean, 1))
+    listed = mean.attributes.get("axes")  # before opset 18
+    axes = [] if given is None else given.reshape(-1).tolist()
+    axes = axes if listed is None else list(listed.as_ints())
+    rank = len(source.shape) if source is not None and source.shape is not None else None
+    if axes != [-1] and (rank is None or axes != [rank - 1]):
+        return None
+    return 3 if rank is None else rank
 
 
 def _gelu_source(model: ir.Model, result: ir.Value) -> ir.Value | None:

@@ -6,7 +6,8 @@ formula, whatever nodes an exporter wrote it with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ import onnx_ir as ir
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 EPSILON = float(np.finfo(np.float32).eps)
+# A score below is masked: -inf, or the most negative number of a type, float16's -65504 among them;
+# exp(-1e4) is 0 in float32.
+MASKED = -1e4
+ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
+# Constants of a part, in all: none that is looked into has weights of a projection.
+MOST_BYTES = 16 << 20
+# Constants of more elements are tables.
+MOST_NUMBERS = 16
 
 Array = npt.NDArray[Any]
 
@@ -37,18 +46,24 @@ class Part:
         outputs: Sequence[ir.Value],
         stand_ins: Mapping[int, int] | None = None,
     ) -> None:
-        """`stand_ins` gives integer constants other values.
+        """`stand_ins` gives constants of one number other magnitudes.
 
         Raises:
-            NoMatch: the outputs depend on other graph inputs, or cannot be run.
+            NoMatch: the outputs depend on other graph inputs or on large constants, or cannot be
+                run.
         """
         import onnxruntime  # here: most models have nothing to find out
 
         nodes, constants = _between(inputs, outputs)
+        tensors = [v.const_value for v in constants if v.const_value is not None]
+        size = sum(tensor.nbytes for tensor in tensors)
+        if size > MOST_BYTES:
+            raise NoMatch(f"reads constants of {size} bytes, expected at most {MOST_BYTES}")
         view = ir.GraphView(
             inputs, outputs, nodes=nodes, initializers=constants, opset_imports=model.opset_imports
         )
         graph = view.clone()
+        _embed(graph)
         _widen(graph)
         if stand_ins:
             _exchange(graph, stand_ins)
@@ -94,6 +109,37 @@ def constant_array(value: ir.Value | None) -> Array | None:
     """A constant as a numpy array, or None for a value that is computed."""
     tensor = constant(value)
     return None if tensor is None else tensor.numpy()
+
+
+def numbers(
+    model: ir.Model, nodes: Iterable[ir.Node], varying: Container[ir.Value]
+) -> tuple[set[int], set[int]]:
+    """Magnitudes, rounded up, of the numbers among which a window is where nodes make a mask: their
+    constants, and what they compute of constants alone, which `varying` leaves out.
+
+    Raises:
+        NoMatch: what they compute of constants cannot be run.
+    """
+    constants, computed = [], []
+    for node in nodes:
+        constants += [constant_array(value) for value in node.inputs]
+        if node.op_type != "Constant":
+            computed += [v for v in node.outputs if v not in varying and v.uses()]
+    results = Part(model, [], computed).run({}) if computed else []
+    return _magnitudes([a for a in constants if a is not None]), _magnitudes(results)
+
+
+def _magnitudes(arrays: Iterable[Array]) -> set[int]:
+    found = set[int]()
+    for array in arrays:
+        if array.size <= MOST_NUMBERS and array.dtype.kind not in "OSU":
+            is_float = array.dtype.kind not in "biu"
+            found.update(
+                math.ceil(abs(n))
+                for n in array.reshape(-1).astype(np.float64).tolist()
+                if abs(n) < ENDLESS and not (is_float and n <= MASKED)
+            )
+    return found
 
 
 def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
@@ -150,6 +196,15 @@ def _between(
     return list(nodes), list(constants)
 
 
+def _embed(graph: ir.Graph) -> None:
+    """Takes tensors in from their files: bytes of a model have no folder to find those in."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            # A copy: whoever writes the model closes the file, which a view keeps open.
+            value.const_value = ir.tensor(tensor.numpy().copy(), name=tensor.name)
+
+
 def _widened(dtype: ir.DataType | None) -> ir.DataType:
     return ir.DataType.FLOAT if dtype is None or dtype in HALVES else dtype
 
@@ -172,12 +227,13 @@ def _widen(graph: ir.Graph) -> None:
 
 def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
     def exchanged(tensor: ir.TensorProtocol) -> ir.TensorProtocol | None:
-        if tensor.size != 1 or not tensor.dtype.is_integer():
+        if tensor.size != 1:
             return None
         array = tensor.numpy()
-        number = stand_ins.get(int(array.reshape(-1)[0]))
-        if number is None:
+        numbers = [stand_ins[n] for n in _magnitudes([array]) if n in stand_ins]
+        if not numbers:
             return None
+        number = int(np.copysign(numbers[0], array.astype(np.float64).item()))
         return ir.tensor(np.full_like(array, number), name=tensor.name)
 
     for value in graph.initializers.values():

@@ -77,7 +77,11 @@ def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataTy
         schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
     except onnx.defs.SchemaError:
         return None
-    name = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+    output = schema.outputs[min(index, len(schema.outputs) - 1)]
+    variadic = output.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    if variadic and not output.is_homogeneous:
+        return None  # each has a type of its own, as Loop's have
+    name = output.type_str
     if name in TENSOR_TYPES:
         return TENSOR_TYPES[name]
     for position, value in enumerate(node.inputs):

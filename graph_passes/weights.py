@@ -1,7 +1,7 @@
 """MatMulNBits weights as Q4NX and Q2NX initializers, packed only when they are written.
 
-A tensor is packed once for each (B, scales, zero_points), whoever uses it: a tied embedding and the
-lm_head projection share one copy.
+A tensor is packed once for each (B, scales, zero_points) and orientation, whoever uses it: a tied
+embedding and the lm_head projection share one copy.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class MatMulNBitsWeights:
     def out_features(self) -> range:
         """Those of the N rows that are meant."""
         return range(self.n) if self.rows is None else self.rows
+
+    @property
+    def orientation(self) -> str:
+        """What the packed name says of how the tensors lie: nothing of (N, K), "_kn" of (K, N)."""
+        return ""
 
     def attributes(self) -> dict[str, int]:
         """K, N and bits, which is left out where it is 4: what an op of these weights carries."""
@@ -119,6 +124,7 @@ class PackedWeights:
             weights.scales.name,
             zero_points.name if zero_points else None,
             str(rows),
+            weights.orientation,
         )
         if key in self._values:
             return self._values[key]
@@ -126,7 +132,7 @@ class PackedWeights:
         assert isinstance(graph, ir.Graph)
         weights.check(node.name or "")
         part = "" if weights.rows is None else f"_{rows.start}"
-        name = f"{weights.b.name}_q{weights.bits}nx{part}"
+        name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"
         shape = ir.Shape(q4nx.blocks_shape(len(rows), weights.k, weights.bits))
         value = ir.Value(name=name, shape=shape, type=ir.TensorType(ir.DataType.UINT8))
         value.const_value = ir.LazyTensor(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -217,6 +219,21 @@ def test_dequantised_weights_and_float_weights_become_the_same_operators(
     expected = operators(tmp_path / "compiled")
     assert operators(tmp_path / "compiled_qdq") == expected
     assert operators(tmp_path / "quantised") == expected
+
+
+def test_external_weights_become_the_same_operators(export: Path, tmp_path: Path) -> None:
+    """Larger exports are written so: norms, Gelus and attentions are found by running them."""
+    shutil.copytree(export, tmp_path / "external")
+    onnx.save_model(
+        onnx.load(export / "model.onnx"),
+        tmp_path / "external" / "model.onnx",
+        save_as_external_data=True,
+        location="model.onnx_data",
+        size_threshold=8,
+    )
+    ort_aie_ep.compile(export, tmp_path / "compiled")
+    ort_aie_ep.compile(tmp_path / "external", tmp_path / "compiled_external")
+    assert operators(tmp_path / "compiled_external") == operators(tmp_path / "compiled")
 
 
 @pytest.mark.parametrize("name", ["llama", "llama_dynamo", "qwen3", "mistral"])

@@ -12,6 +12,8 @@ from onnx import parser
 from op_models import ORT_VERSION, open_session, run
 from test_standard_attention import Feeds, bound, compiled, layer_model, runtime
 
+from ort_aie_ep.graph_passes import subgraph
+
 pytestmark = pytest.mark.skipif(
     ORT_VERSION < (1, 31), reason="ONNX Runtime's Attention is compared with as 1.31 has it"
 )
@@ -108,6 +110,29 @@ def test_a_window_is_read(past: int | None) -> None:
     assert facts(node) == {"causal": 1, "window": 6, "shown": "attention_mask", "bias": None}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "size = Constant<value_int = -100>() oldest = Add(query, size) near = Greater(key, oldest)",
+        "size = Constant<value = int32 {100}>() query32 = Cast<to = 6>(query) "
+        "key32 = Cast<to = 6>(key) oldest = Sub(query32, size) near = Greater(key32, oldest)",
+        "size = Constant<value_float = 99.5>() query1 = Cast<to = 1>(query) "
+        "key1 = Cast<to = 1>(key) oldest = Sub(query1, size) near = Greater(key1, oldest)",
+        "ten = Constant<value_int = 10>() size = Mul(ten, ten) oldest = Sub(query, size) "
+        "near = Greater(key, oldest)",
+        "square = Concat<axis = 0>(total, total) ones = ConstantOfShape<value = int64[1] {1}>"
+        "(square) below = Constant<value_int = -100>() lower = Trilu<upper = 0>(ones, below) "
+        "rows = Gather(lower, row) far = Cast<to = 9>(rows) near = Not(far)",
+    ],
+    ids=["negative", "int32", "float", "product", "triangle"],
+)
+@pytest.mark.parametrize("past", [None, 150])
+def test_a_window_is_read_whatever_number_makes_it(past: int | None, text: str) -> None:
+    inside = f"{text} local = And(causal, near) mask = And(local, shown)"
+    node = attention_of(*masked(inside, past=past))
+    assert facts(node) == {"causal": 1, "window": 100, "shown": "attention_mask", "bias": None}
+
+
 def test_norms_of_heads_and_a_mask() -> None:
     node = attention_of(*masked(CAUSAL, normed=True))
     assert facts(node)["shown"] == "attention_mask"
@@ -138,6 +163,20 @@ def test_other_masks_are_used_as_they_are(text: str) -> None:
     found = facts(attention_of(*masked(text)))
     assert (found["causal"], found["window"], found["shown"]) == (0, -1, None)
     assert found["bias"] is not None
+
+
+def test_a_mask_that_reads_large_constants_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subgraph, "MOST_BYTES", 1000)
+    model, inputs = masked("same = And(causal, table) mask = And(same, shown)")
+    table = onnx.numpy_helper.from_array(np.ones((1001, 1), bool), "wide")
+    model.graph.initializer.append(table)
+    pick = onnx.helper.make_node("Gather", ["wide", "zero"], ["table"])
+    nodes = list(model.graph.node)
+    at = next(i for i, node in enumerate(nodes) if node.output[0] == "same")
+    model.graph.node.insert(at, pick)
+    assert facts(attention_of(model, inputs))["causal"] == 0
 
 
 def test_a_mask_of_positions_is_used_as_it_is() -> None:

@@ -217,6 +217,19 @@ def test_window_that_the_graph_computes_is_read(load: Callable[..., ir.Model]) -
     assert windows == [1000, 1000]
 
 
+@pytest.mark.parametrize("window", [300, 100_000])
+def test_window_that_is_added_as_a_negative_number_is_read(
+    load: Callable[..., ir.Model], window: int
+) -> None:
+    model = load("mistral")
+    node = node_of(model, f"{ROOT}/Sub")
+    node.op_type = "Add"
+    node.replace_input_with(1, constant(model, np.int64(-window)))
+    run_passes(model)
+    windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
+    assert windows == [window, window]
+
+
 # ---- near misses ---------------------------------------------------------------------------------
 
 
@@ -300,6 +313,39 @@ def factor_of_the_scores(model: ir.Model) -> str:
     return r"scores are combined with 'factors.2', which is no mask"
 
 
+def length_factor(model: ir.Model, length: int, dtype: type[np.generic]) -> ir.Value:
+    """log(keys) / log(length) for more keys than `length`, else 1 (arXiv:2202.12172)."""
+    keys = ir.node("Shape", [model.graph.inputs[1]], {"start": 1, "end": 2})
+    floats = ir.node("Cast", [keys.outputs[0]], {"to": ir.DataType.FLOAT})
+    compared = floats if dtype is np.float32 else keys
+    over = ir.node("Greater", [compared.outputs[0], constant(model, dtype(length))])
+    log = ir.node("Log", [floats.outputs[0]])
+    ratio = ir.node("Div", [log.outputs[0], constant(model, np.float32(np.log(length)))])
+    one = constant(model, np.float32(1))
+    factor = ir.node("Where", [over.outputs[0], ratio.outputs[0], one])
+    nodes = [keys, floats, over, log, ratio, factor]
+    for i, node in enumerate(nodes):
+        node.outputs[0].name = f"length.{i}"
+    model.graph.extend(nodes)
+    return factor.outputs[0]
+
+
+def length_factor_of_the_scores(model: ir.Model) -> str:
+    insert(model, scores_of(model), "Mul", length_factor(model, 2048, np.int64))
+    return r"scores are combined with 'length.5', a number of the length"
+
+
+def length_factor_of_the_scores_in_floats(model: ir.Model) -> str:
+    insert(model, scores_of(model), "Mul", length_factor(model, 32768, np.float32))
+    return r"scores are combined with 'length.5', a number of the length"
+
+
+def length_factor_of_the_query(model: ir.Model) -> str:
+    rotated = node_of(model, f"{LAYER}/Add").outputs[0]
+    insert(model, rotated, "Mul", length_factor(model, 32768, np.int64))
+    return r"scores are combined with 'length.5', a number of the length"
+
+
 def halved_values(model: ir.Model) -> str:
     insert(
         model,
@@ -332,6 +378,9 @@ def softmax_over_queries(model: ir.Model) -> str:
         mask_without_attention_mask,
         factor_that_grows_with_the_position,
         factor_of_the_scores,
+        length_factor_of_the_scores,
+        length_factor_of_the_scores_in_floats,
+        length_factor_of_the_query,
         halved_values,
         keys_not_rotated,
         softmax_over_queries,

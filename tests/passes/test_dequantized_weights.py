@@ -112,7 +112,8 @@ def check_packed(model: onnx.ModelProto, **options: Any) -> ir.Node:
     changed, outcomes = compiled(model)
     (node,) = changed.graph
     assert outcomes["/projection"] == outcomes["/dequantize"] == f"aie.{node.op_type}"
-    blocks = next(v for v in node.inputs if v is not None and v.name == "w_q4nx")
+    name = "w_q4nx" if options.get("rows_are_outputs") else "w_kn_q4nx"
+    blocks = next(v for v in node.inputs if v is not None and v.name == name)
     assert blocks.const_value is not None
     expected = dequantised(model, **options)
     n, k = expected.shape
@@ -196,7 +197,7 @@ def test_external_data(tmp_path: Path) -> None:
     )  # fmt: skip
     loaded = load_model(tmp_path / "model.onnx")
     run_passes(loaded)
-    blocks = loaded.graph.initializers["w_q4nx"].const_value
+    blocks = loaded.graph.initializers["w_kn_q4nx"].const_value
     assert blocks is not None
     np.testing.assert_array_equal(q4nx.dequantize(blocks.numpy(), 70, 320), expected)
 
@@ -215,6 +216,22 @@ def test_an_embedding_shares_the_weights_of_the_projection() -> None:
     ours = run(open_session(ir.to_proto(changed).SerializeToString()), {"x": ids})
     theirs = run(open_session(model.SerializeToString()), {"x": ids})
     np.testing.assert_array_equal(ours["y"], theirs["y"])
+
+
+def test_a_matrix_that_is_used_plain_and_transposed_is_packed_for_each() -> None:
+    model = weights_model(64, 96, scales="one")
+    nodes = model.graph.node
+    nodes.append(helper.make_node("Transpose", ["w.float"], ["back"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", ["y", "back"], ["z"], name="/back"))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    changed, _ = compiled(model)
+    assert [node.op_type for node in changed.graph] == ["Q4NXMatMul", "Q4NXMatMul"]
+    w = dequantised(model)
+    packed = changed.graph.initializers
+    for name, expected in (("w_kn_q4nx", w), ("w_q4nx", w.T)):
+        blocks = packed[name].const_value
+        assert blocks is not None
+        np.testing.assert_array_equal(q4nx.dequantize(blocks.numpy(), *expected.shape), expected)
 
 
 def test_a_bias_that_is_added_joins_the_projection() -> None:
