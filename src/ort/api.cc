@@ -90,8 +90,12 @@ Tensor DescribeValue(const OrtApi* api, const OrtValue* value) {
   Check(api, api->GetDimensionsCount(raw, &rank));
   tensor.shape.resize(rank);
   Check(api, api->GetDimensions(raw, tensor.shape.data(), rank));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return tensor;  // objects, not bytes
   Check(api,
         api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
+  size_t bytes = 0;
+  Check(api, api->GetTensorSizeInBytes(value, &bytes));
+  tensor.bytes = Size(bytes).As("a tensor");
   return tensor;
 }
 

@@ -1,4 +1,6 @@
 // aie.FlowAttention for ONNX Runtime.
+#include <algorithm>
+
 #include "ops/flow_attention.h"
 #include "ort/custom_op.h"
 
@@ -53,9 +55,11 @@ void InferAttention(const ShapeContext& context) {
   const auto key = context.Input(FlowAttention::kKey);
   const bool packed = !key;
   const bool known = query->dims.size() == 3;
-  const int64_t all_heads = heads + (packed ? 2 * kv_heads : 0);
+  const Size all_heads = Size(heads) + Size(packed ? 2 : 0) * kv_heads;
   int64_t dim = -1;
-  if (known && query->dims[2].value > 0 && all_heads > 0) dim = query->dims[2].value / all_heads;
+  if (known && query->dims[2].value > 0 && 1 <= all_heads) {
+    dim = query->dims[2].value / all_heads.As("a token");
+  }
   const Dim batch = known ? query->dims[0] : Dim{};
 
   context.SetOutput(
@@ -70,8 +74,9 @@ void InferAttention(const ShapeContext& context) {
     const auto& keys = packed ? query->dims : key->dims;
     if (keys.size() == 3) length = keys[1];
   }
-  const ShapeContext::Value present = {past ? past->type : query->type,
-                                       {batch, Dim{kv_heads, ""}, length, Dim{dim, ""}}};
+  const ShapeContext::Value present = {
+      past ? past->type : query->type,
+      {batch, Dim{std::max<int64_t>(-1, kv_heads), ""}, length, Dim{dim, ""}}};
   context.SetOutput(1, present);
   context.SetOutput(2, present);
 }
