@@ -100,6 +100,42 @@ def test_whole_models_equal_their_compilation(name: str, tmp_path: Path) -> None
         np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
 
 
+def to_half(model: ir.Model) -> None:
+    """Makes every float32 of a builder's model float16, as `-p int4 -e cuda` writes it."""
+    single, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
+    graph = model.graph
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype == single:
+            value.const_value = ir.tensor(tensor.numpy().astype(np.float16), name=value.name)
+    for node in graph:
+        tensor = ir.convenience.get_const_tensor(node.outputs[0])
+        if node.op_type == "Constant" and tensor is not None and tensor.dtype == single:
+            node.attributes.add(ir.AttrTensor("value", ir.tensor(tensor.numpy().astype("f2"))))
+    values = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
+    for value in values:
+        if value.dtype == single:
+            value.type = ir.TensorType(half)
+
+
+# Phi's LayerNorm, Gelu and Add are not the provider's. ONNX Runtime's CPU EP computes some of them
+# in float32, and takes away the rounding to float16 before and behind a custom op, but not before
+# and behind what a provider compiled.
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "phi"])
+def test_whole_float16_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
+    shutil.copytree(DATA / name, tmp_path / "source")
+    model = ir.load(tmp_path / "source" / "model.onnx")
+    to_half(model)
+    ir.save(model, tmp_path / "source" / "model.onnx")
+    ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", fuse=False)
+    source, compiled = find_model(tmp_path / "source"), find_model(tmp_path / "compiled")
+    ours = Decoder(session(str(source.model)), source, 64)
+    theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
+    tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 40)
+    for part in np.split(tokens, [20, 21, 22, 39]):
+        np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
+
+
 # What the provider replaces; other operators take part in fusions of the passes alone.
 OPS = {
     f"com.microsoft.{op}" for op in ("MatMulNBits", "GroupQueryAttention", "GatherBlockQuantized")
