@@ -38,7 +38,7 @@ class NodeCase:
 
     Attributes:
         name: the standard's.
-        model: lowered to the newest opset and IR that this ONNX Runtime reads, its nodes named.
+        model: lowered to the newest opset and IR that this ONNX Runtime reads.
         data: (inputs, expected outputs), each in the graph's order.
         rtol: the standard's.
         atol: the standard's.
@@ -170,8 +170,6 @@ def _readable(model: onnx.ModelProto) -> onnx.ModelProto:
     for entry in copy.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = min(entry.version, opset)
-    for index, node in enumerate(copy.graph.node):
-        node.name = f"node_{index}"
     return copy
 
 
