@@ -121,8 +121,8 @@ def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Pa
 
 def test_what_the_passes_leave_stays_right(right_on_cpu: list[NodeCase], tmp_path: Path) -> None:
     """Compiled beside a projection, so that there is something to compile: all passes see the
-    standard's nodes (they have no names), and none may change what they compute. Of operators that passes look at, also
-    with all inputs but the first as initializers."""
+    standard's nodes, which have no names, and none may change what they compute. Of operators that
+    passes look at, also with all inputs but the first as initializers."""
     wrong = {}
     count = 0
     for case in right_on_cpu:
