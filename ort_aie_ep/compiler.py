@@ -15,7 +15,7 @@ from ort_aie_ep.compiled_folder import (
     write_folder,
 )
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import NodeOutcome, WeightForm, run_passes
+from ort_aie_ep.graph_passes import DOMAIN, NodeOutcome, WeightForm, run_passes
 from ort_aie_ep.model_file import external_files, load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
 
@@ -56,7 +56,8 @@ def compile_model(
             an .onnx file.
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
-        last_logits: give the last position's logits alone, (batch, 1, vocabulary).
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+            last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by
             node and leaves what WITH_FUSION names.
         quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
@@ -75,10 +76,10 @@ def compile_model(
     folder = find_model(Path(source))
     model = load_model(folder.model)
     data_files = external_files(model)
+    already = any(node.domain == DOMAIN for node in model.graph.all_nodes())
     report = run_passes(model, fuse=fuse, quantize=form, keep=keep)
     outcomes = tuple(report.outcomes.values())
     if not any(outcome.becomes for outcome in outcomes):
-        already = any(node.domain == "aie" for node in model.graph)
         if already:
             raise AieError(
                 f"{folder.model} is compiled already: use it as it is, or give the model that it "

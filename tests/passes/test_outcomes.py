@@ -76,6 +76,7 @@ def test_a_projection_is_replaced(
         ({"as_inputs": ("proj.scales",)}, "B, scales or zero_points are not constant"),
         ({"as_inputs": ("proj.zero_points",), "zero_points": True}, "are not constant"),
         ({"weight_prepacked": 1}, "weight_prepacked=1 is a CUDA layout"),
+        ({"zero_points": np.dtype(np.int32)}, "zero_points are INT32; expected UINT8, FLOAT"),
         ({"dtype": np.dtype(np.int8)}, "A is INT8; expected FLOAT, FLOAT16 or BFLOAT16"),
     ],
 )
@@ -107,6 +108,57 @@ def test_nodes_without_names_are_told_apart_by_their_outputs() -> None:
     source.graph.node[0].name = ""
     _, (outcome,) = rewritten(source)
     assert outcome.node == "MatMulNBits -> y"
+
+
+def test_an_attention_without_a_name_is_reported_by_what_it_computed() -> None:
+    # Its replacement computes values of other names.
+    graph = onnx.parser.parse_graph(
+        "agraph (float[1,3,16] q) => (float[1,3,16] y)"
+        "{ y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"
+    )
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)])
+    _, (outcome,) = rewritten(source)
+    assert outcome == NodeOutcome("Attention -> y", "Attention", "aie.FlowAttention", "")
+
+
+def test_nodes_of_one_name_are_told_apart_by_their_outputs() -> None:
+    source = projection_model()
+    (first,) = source.graph.node
+    second = source.graph.node.add()
+    second.CopyFrom(first)
+    second.output[0] = "z"
+    source.graph.output.add().CopyFrom(source.graph.output[0])
+    source.graph.output[1].name = "z"
+    next(a for a in second.attribute if a.name == "bits").i = 8
+    model, outcomes = rewritten(source)
+    assert {o.node: o.becomes for o in outcomes} == {
+        "/model/proj/MatMul_Q4 -> y": "aie.Q4NXMatMul",
+        "/model/proj/MatMul_Q4 -> z": None,
+    }
+    assert [node.name for node in model.graph] == [o.node for o in outcomes]
+
+
+def test_names_that_are_made_collide_with_none() -> None:
+    text = "agraph (float[2] x) => (float[2] b) { a = Relu(x)  b = Relu(a) }"
+    graph = onnx.parser.parse_graph(text)
+    graph.node[0].name = "Relu -> b"
+    model, _ = rewritten(onnx.helper.make_model(graph))
+    assert [node.name for node in model.graph] == ["Relu -> b", "Relu -> b (2)"]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), FLOAT16])
+@pytest.mark.parametrize("points", [np.dtype(np.float32), FLOAT16])
+def test_float_zero_points_of_any_float_type_are_taken(
+    dtype: np.dtype[Any], points: np.dtype[Any]
+) -> None:
+    source = projection_model(dtype=dtype, zero_points=points)
+    feeds = {"x": np.ones((1, 2, 320), dtype)}
+    expected = run(open_session(source.SerializeToString()), feeds)["y"].astype(np.float64)
+    model, (outcome,) = rewritten(source)
+    assert outcome.becomes == "aie.Q4NXMatMul"
+    actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)["y"]
+    # As in test_a_rewritten_graph_runs_and_gives_the_same_results; float16 rounds far less.
+    assert np.linalg.norm(actual - expected) <= 0.03 * np.linalg.norm(expected)
 
 
 # --- GroupQueryAttention -> FlowAttention ---------------------------------------------------------
@@ -158,6 +210,9 @@ def test_attention_is_replaced(cache: int) -> None:
         ({"cache": TensorProto.UINT8}, "types are FLOAT with a UINT8 cache"),
         ({"outputs": 4, "qk_output": 1}, "output_qk asks for the score matrix"),
         ({"outputs": 4}, "output_qk asks for the score matrix"),
+        ({"head_dim": 12}, "heads have 12 channels; expected a multiple of 8"),
+        ({"head_dim": 12, "with_past": False}, "heads have 12 channels"),
+        ({"head_dim": "size", "with_past": False}, "channels of a head are not known"),
         ({"num_heads": 3}, "num_heads=3 is no multiple of kv_num_heads=2"),
         ({"causal": 0, "local_window_size": 4}, "a window without causal attention"),
         ({"outputs": 1}, "present_key and present_value"),
