@@ -44,16 +44,17 @@ std::string WhyMalformed(const Node& matmul) {
     return Concat("scales have ", ElementCount(scales.shape), " values, expected ", blocks);
   }
   if (!zero_points) return "";
+  // Packed bytes, or a float for each scale.
   const bool packed = zero_points.type == DataType::kUint8;
-  if (!packed && zero_points.type != scales.type) {
-    return Concat("zero_points are ", NameOf(zero_points.type), "; expected uint8, or ",
-                  NameOf(scales.type), " as the scales are");
+  if (!packed && !IsFloat(zero_points.type)) {
+    return Concat("zero_points are ", NameOf(zero_points.type),
+                  "; expected uint8, float, float16 or bfloat16");
   }
-  const Size points =
-      packed ? n * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size) : Size(scales.bytes);
-  if (points != zero_points.bytes) {
-    return Concat("zero_points have ", zero_points.bytes, " bytes, expected ", points,
-                  packed ? " packed" : "");
+  const Size points = packed ? n * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size) : blocks;
+  if (points != ElementCount(zero_points.shape) ||
+      points * SizeOf(zero_points.type) != zero_points.bytes) {
+    return Concat("zero_points have ", ElementCount(zero_points.shape), " values, expected ",
+                  points);
   }
   return "";
 }
@@ -75,8 +76,10 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   packed->blocks.data = packed->memory.get();
 
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
-  const int64_t packed_points = q4nx::PackedZeroPointBytes(bits, k, block_size);
-  const bool points_are_packed = zero_points.type == DataType::kUint8;
+  const bool points_are_packed = !IsFloat(zero_points.type);
+  const int64_t point_bytes = points_are_packed
+                                  ? q4nx::PackedZeroPointBytes(bits, k, block_size)
+                                  : source_blocks * static_cast<int64_t>(SizeOf(zero_points.type));
   const auto at = [](const Tensor& tensor, int64_t offset) {
     return tensor.as<uint8_t>() + offset;
   };
@@ -92,9 +95,9 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
     rows.zero_point_kind = q4nx::ZeroPoints::kNone;
     if (zero_points) {
       rows.zero_point_kind =
-          points_are_packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kScaleType;
-      rows.zero_points = at(
-          zero_points, first * (points_are_packed ? packed_points : source_blocks * scale_bytes));
+          points_are_packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kFloat;
+      rows.zero_point_type = ScaleTypeOf(zero_points.type);
+      rows.zero_points = at(zero_points, first * point_bytes);
     }
     auto* blocks = static_cast<uint8_t*>(packed->memory.get());
     q4nx::PackMatMulNBits(
