@@ -22,6 +22,7 @@ from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToF
 from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
+from ort_aie_ep.graph_passes.node_names import name_nodes
 from ort_aie_ep.graph_passes.norm import fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.rotary import explain_rotations
@@ -47,6 +48,7 @@ def run_passes(
         AieError: a node that should be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
+    name_nodes(model)
     labels = {node_label(node) for node in model.graph}
     if fuse:
         infer_types(model)

@@ -15,7 +15,7 @@ from ort_aie_ep.compiled_folder import (
     write_folder,
 )
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes import NodeOutcome, WeightForm, run_passes
+from ort_aie_ep.graph_passes import DOMAIN, NodeOutcome, WeightForm, run_passes
 from ort_aie_ep.model_file import external_files, load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
 
@@ -75,10 +75,10 @@ def compile_model(
     folder = find_model(Path(source))
     model = load_model(folder.model)
     data_files = external_files(model)
+    already = any(node.domain == DOMAIN for node in model.graph.all_nodes())
     report = run_passes(model, fuse=fuse, quantize=form, keep=keep)
     outcomes = tuple(report.outcomes.values())
     if not any(outcome.becomes for outcome in outcomes):
-        already = any(node.domain == "aie" for node in model.graph)
         if already:
             raise AieError(
                 f"{folder.model} is compiled already: use it as it is, or give the model that it "

@@ -15,6 +15,7 @@ from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.graph_passes.float_matmul import UNASKED
+from ort_aie_ep.graph_passes.node_names import name_nodes
 from ort_aie_ep.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
@@ -100,6 +101,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     """
     folder = find_model(path)
     model = load_model(folder.model)
+    name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
     npu = _find_npu()
     nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import background
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -142,17 +143,21 @@ def test_wrong_usage_ends_with_code_2(words: tuple[object, ...]) -> None:
 
 def test_interrupting_ends_with_code_130_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ort_aie_ep", "accuracy", str(LLAMA), "--threads", "1"]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("*/model")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    with background.ignored(signal.SIGINT):
+        process = subprocess.Popen(
+            background.with_default_signals(*command),
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob("*/model")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []

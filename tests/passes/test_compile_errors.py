@@ -286,6 +286,17 @@ def test_a_model_with_nothing_to_compile_says_why(tmp_path: Path, model: onnx.Mo
     compile_fails(tmp_path / "source", message, fuse=False)
 
 
+def test_a_model_of_one_node_without_a_name_is_compiled(tmp_path: Path) -> None:
+    graph = onnx.parser.parse_graph(
+        "agraph (float[1,3,16] q) => (float[1,3,16] y)"
+        "{ y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)])
+    save(model, tmp_path / "source")
+    (outcome,) = ort_aie_ep.compile(tmp_path / "source", tmp_path / "out").outcomes
+    assert (outcome.node, outcome.becomes) == ("Attention -> y", "aie.FlowAttention")
+
+
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     save(projection_model(), tmp_path / "first")
     ort_aie_ep.compile(tmp_path / "first", tmp_path / "source")

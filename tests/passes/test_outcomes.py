@@ -109,6 +109,42 @@ def test_nodes_without_names_are_told_apart_by_their_outputs() -> None:
     assert outcome.node == "MatMulNBits -> y"
 
 
+def test_an_attention_without_a_name_is_reported_by_what_it_computed() -> None:
+    # Its replacement computes values of other names.
+    graph = onnx.parser.parse_graph(
+        "agraph (float[1,3,16] q) => (float[1,3,16] y)"
+        "{ y = Attention<q_num_heads=2, kv_num_heads=2>(q, q, q) }"
+    )
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)])
+    _, (outcome,) = rewritten(source)
+    assert outcome == NodeOutcome("Attention -> y", "Attention", "aie.FlowAttention", "")
+
+
+def test_nodes_of_one_name_are_told_apart_by_their_outputs() -> None:
+    source = projection_model()
+    (first,) = source.graph.node
+    second = source.graph.node.add()
+    second.CopyFrom(first)
+    second.output[0] = "z"
+    source.graph.output.add().CopyFrom(source.graph.output[0])
+    source.graph.output[1].name = "z"
+    next(a for a in second.attribute if a.name == "bits").i = 8
+    model, outcomes = rewritten(source)
+    assert {o.node: o.becomes for o in outcomes} == {
+        "/model/proj/MatMul_Q4 -> y": "aie.Q4NXMatMul",
+        "/model/proj/MatMul_Q4 -> z": None,
+    }
+    assert [node.name for node in model.graph] == [o.node for o in outcomes]
+
+
+def test_names_that_are_made_collide_with_none() -> None:
+    text = "agraph (float[2] x) => (float[2] b) { a = Relu(x)  b = Relu(a) }"
+    graph = onnx.parser.parse_graph(text)
+    graph.node[0].name = "Relu -> b"
+    model, _ = rewritten(onnx.helper.make_model(graph))
+    assert [node.name for node in model.graph] == ["Relu -> b", "Relu -> b (2)"]
+
+
 # --- GroupQueryAttention -> FlowAttention ---------------------------------------------------------
 
 

@@ -18,9 +18,10 @@ const Kernels* const* Detect() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi")) {
-      tables[count++] = &kAvx512Kernels;
+      const Kernels& avx512 = __builtin_cpu_is("amd") ? kAvx512AmdKernels : kAvx512Kernels;
+      tables[count++] = &avx512;
       if (__builtin_cpu_supports("avx512bf16")) {
-        static Kernels with_bf16 = kAvx512Kernels;
+        static Kernels with_bf16 = avx512;
         with_bf16.name = "avx512_bf16";
         with_bf16.gemm_bf16 = GemmBf16Avx512Bf16;
         with_bf16.bf16_attention = &kAvx512Bf16Attention;

@@ -118,7 +118,8 @@ struct Kernels {
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
+extern const Kernels kAvx512Kernels;     // F, BW, DQ, VL, VNNI, VBMI
+extern const Kernels kAvx512AmdKernels;  // the same, reading ahead as AMD's CPUs like it
 // gemm_bf16 for CPUs that have AVX512_BF16 as well.
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);

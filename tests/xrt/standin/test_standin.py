@@ -9,8 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 
+import background
 import ml_dtypes
 import numpy as np
 import pytest
@@ -122,20 +126,60 @@ def test_faults_of_the_environment(program: Path, folders: dict[str, Path]) -> N
 def test_the_child_ends_with_its_host(
     program: Path, folders: dict[str, Path], how: signal.Signals
 ) -> None:
-    host = subprocess.Popen(
-        [program, "PrintChildAndStay", folders["npu2"]],
-        env=environment("npu2"), stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert host.stdout is not None
-    child = int(host.stdout.readline())
-    assert alive(child)
-    host.send_signal(how)
-    assert host.wait() == -how
-    host.stdout.close()
-    until = time.monotonic() + 10
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not alive(child)
+    with (
+        background.ignored(signal.SIGINT),
+        staying(background.with_default_signals(*stay(program, folders))) as (host, child),
+    ):
+        assert alive(child)
+        host.send_signal(how)
+        assert host.wait(timeout=60) == -how
+        until = time.monotonic() + 10
+        while alive(child) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not alive(child)
+
+
+def test_the_child_has_default_signals_whatever_its_host_ignores(
+    program: Path, folders: dict[str, Path]
+) -> None:
+    """With SIGCHLD ignored it could not tell a kernel that compiles from one that does not."""
+    signals = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD}
+    with background.ignored(*signals):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        try:
+            with staying(stay(program, folders)) as (host, child):
+                assert signals <= signals_of(host.pid, "SigIgn")
+                assert signals <= signals_of(host.pid, "SigBlk")
+                assert not signals & signals_of(child, "SigIgn")
+                assert signals_of(child, "SigBlk") == set()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stay(program: Path, folders: dict[str, Path]) -> list[str | Path]:
+    return [program, "PrintChildAndStay", folders["npu2"]]
+
+
+@contextmanager
+def staying(command: Sequence[str | PathLike[str]]) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A program with the case PrintChildAndStay, and its child's process id."""
+    with subprocess.Popen(
+        command, env=environment("npu2"), stdout=subprocess.PIPE, text=True
+    ) as host:
+        try:
+            assert host.stdout is not None
+            yield host, int(host.stdout.readline())
+        finally:
+            host.kill()
+
+
+def signals_of(process: int, kind: str) -> set[int]:
+    """SigIgn or SigBlk of a process."""
+    status = Path(f"/proc/{process}/status").read_text()
+    found = re.search(rf"^{kind}:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    assert found is not None
+    mask = int(found[1], 16)
+    return {bit + 1 for bit in range(mask.bit_length()) if mask >> bit & 1}
 
 
 def alive(process: int) -> bool:

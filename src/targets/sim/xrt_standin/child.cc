@@ -56,7 +56,14 @@ pid_t Spawn(const std::string& device, int socket, int memory) {
   // A group of its own: an interrupt from the terminal is for the host to handle.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  // Signals as a program expects them: a host may ignore SIGCHLD, and the child compiles kernels.
+  sigset_t signals;
+  sigfillset(&signals);
+  posix_spawnattr_setsigdefault(&attributes, &signals);
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes, &signals);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   pid_t process = 0;
   const int error = posix_spawnp(&process, python.c_str(), &actions, &attributes, argv, environ);
   posix_spawnattr_destroy(&attributes);
