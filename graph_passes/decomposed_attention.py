@@ -61,6 +61,7 @@ def _why_not(region: Region, parameters: Parameters) -> str:
     return _native.why_not_flow_attention(
         num_heads=parameters.heads,
         kv_num_heads=parameters.kv_heads,
+        head_dim=parameters.size,
         qk_output=0,
         causal=1,
         local_window_size=parameters.window,

@@ -219,6 +219,7 @@ def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:
         ),
         has_g_idx=False,
         type=kind,
+        zero_point_type="",  # of the codes' type, by the operator's schema
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep import _native
+from ort_aie_ep.graph_passes.attention_layout import fixed_dim
+from ort_aie_ep.graph_passes.attention_region import projected_width
 from ort_aie_ep.graph_passes.base import (
     Attribute,
     NodeRule,
@@ -40,6 +42,7 @@ class GroupQueryAttentionToFlow(NodeRule):
         return _native.why_not_flow_attention(
             num_heads=attribute(node, "num_heads", 0),
             kv_num_heads=attribute(node, "kv_num_heads", 0),
+            head_dim=_head_dim(node),
             qk_output=attribute(node, "qk_output", 0),
             causal=attribute(node, "causal", 1),
             local_window_size=attribute(node, "local_window_size", -1),
@@ -57,3 +60,15 @@ class GroupQueryAttentionToFlow(NodeRule):
             inputs.pop()
         inputs = [none_value(node) if value is None else value for value in inputs]
         return inputs, {name: attr.value for name, attr in node.attributes.items()}
+
+
+def _head_dim(node: ir.Node) -> int:
+    """Channels of a head, or 0 where they are not known."""
+    cached = fixed_dim(input_at(node, PAST_KEY), 3) or fixed_dim(node.outputs[1], 3)
+    if cached is not None:
+        return cached
+    query = input_at(node, 0)
+    heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
+    in_query = heads if input_at(node, 1) is not None else heads + 2 * kv_heads
+    channels = fixed_dim(query, 2) or projected_width(query) or 0
+    return channels // in_query if in_query > 0 else 0

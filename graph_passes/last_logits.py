@@ -1,65 +1,300 @@
 """Logits of the last position only, asked for with `compile --last-logits`.
 
-Before: logits (batch, sequence, vocabulary) = lm_head(hidden)
-After:  logits (batch, 1, vocabulary) = lm_head(Gather(hidden, [-1], axis=1))
+Before: logits (batch, sequence, vocabulary) = ... Mul(Tanh(Div(lm_head(hidden))))
+After:  logits (batch, 1, vocabulary) = ... Mul(Tanh(Div(lm_head(GatherND(hidden, last)))))
 
 What a host needs that only generates, onnxruntime-genai among them. The lm_head is the largest
 projection, and all but its last row are thrown away while a prompt is read.
+
+`last` is each batch row's own: the last of the call's tokens that attention_mask shows. Rows that
+are padded on the right, as onnxruntime-genai's Tokenizer.encode_batch pads them, end before the
+others. A source that takes the row at -1 by itself (prune_lm_head of the model builder) gets `last`
+in its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
+from onnx_ir import tape
+from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE, attribute, input_at, node_label
+from ort_aie_ep.graph_passes.subgraph import constant, constant_array
 
-LOGITS = "logits"
-HEADS = ("Q4NXMatMul", "GEMM")
-SKIP = 4  # input of Q4NXMatMul that is added to A
+LOGITS, MASK = "logits", "attention_mask"
+PREFIX = f"{LOGITS}.last"
+# Each row of the result is that row of input 0 times a matrix.
+PROJECTIONS = {
+    (DOMAIN, "Q4NXMatMul"),
+    (DOMAIN, "GEMM"),
+    ("com.microsoft", "MatMulNBits"),
+    ("", "MatMul"),
+}
+SKIP = 4  # input of Q4NXMatMul that is added to input 0
+# Each element of the result is computed from that element of one input, and from constants.
+ELEMENTWISE = {"Add", "Cast", "Clip", "Div", "Identity", "Mul", "Neg", "Sub", "Tanh", "Where"}
+LENGTHS_OPS = {(DOMAIN, "FlowAttention"), ("com.microsoft", "GroupQueryAttention")}
+SEQLENS_K = 5  # their input that gives each row's length
+OPSET = 13  # Unsqueeze with axes as an input; ArgMax and GatherND as they are used here
+ENDLESS = np.iinfo(np.int64).max
+
+
+class _Unfit(Exception):
+    """The message says what about the graph leaves no place for the choice of a row."""
 
 
 def keep_last_logits(model: ir.Model) -> None:
-    """Lets the lm_head see the last position alone.
+    """Lets the lm_head see each batch row's last position alone.
 
     Raises:
-        AieError: the graph has no output `logits` (batch, sequence, vocabulary) that an
-            aie.Q4NXMatMul or aie.GEMM computes.
+        AieError: the graph has no output `logits` (batch, sequence, vocabulary), what computes it
+            is not a projection with elementwise operators behind it, or nothing says where a row
+            ends.
     """
-    graph = model.graph
-    logits = next((output for output in graph.outputs if output.name == LOGITS), None)
-    head = logits.producer() if logits is not None else None
-    if logits is None or head is None or head.domain != DOMAIN or head.op_type not in HEADS:
-        raise AieError(f"last logits: output '{LOGITS}' is not computed by an aie projection")
-    if logits.shape is None or len(logits.shape) != 3:
-        raise AieError(
-            f"last logits: output '{LOGITS}' must be (batch, sequence, vocabulary), "
-            f"got {logits.shape}"
-        )
-    if any(value.uses() or value.is_graph_output() for value in head.outputs[1:]):
-        raise AieError(f"last logits: all rows of '{head.outputs[1].name}' are used elsewhere")
-    last = ir.Value(
-        name=f"{LOGITS}.last",
-        type=ir.TensorType(ir.DataType.INT64),
-        shape=ir.Shape([1]),
-        const_value=ir.tensor(np.array([-1], np.int64), name=f"{LOGITS}.last"),
-    )
-    graph.register_initializer(last)
-    for index in (0, SKIP):
-        hidden = head.inputs[index] if index < len(head.inputs) else None
-        if hidden is None:
-            continue
-        gather = ir.Node(
-            "",
-            "Gather",
-            [hidden, last],
-            [ir.AttrInt64("axis", 1)],
-            outputs=[ir.Value(name=f"{LOGITS}.hidden.{index}", type=hidden.type)],
-            name=f"{head.name}/LastPosition_{index}",
-        )
-        graph.insert_before(head, gather)
-        head.replace_input_with(index, gather.outputs[0])
+    try:
+        logits, path = _path_from_projection(model)
+        if len(logits.shape or ()) != 3:
+            raise _Unfit(
+                f"output '{LOGITS}' must be (batch, sequence, vocabulary), got {logits.shape}"
+            )
+        head = path[0]
+        if not _mend(model, head):
+            _choose(model, head, [0, SKIP] if head.op_type == "Q4NXMatMul" else [0])
+    except _Unfit as unfit:
+        raise AieError(f"last logits: {unfit}") from None
     for total in head.outputs[1:]:
         total.shape = None
-    logits.shape = ir.Shape([logits.shape[0], 1, logits.shape[2]])
+    for node in path:
+        value = node.outputs[0]
+        if value.shape is not None:
+            value.shape = ir.Shape([value.shape[0], 1, *value.shape[2:]])
+
+
+def mend_pruned_logits(model: ir.Model) -> str:
+    """Of a graph that gives the logits of position -1 alone, gives those of each row's last token.
+
+    Returns what was changed, or why it was not, for the user; empty for a graph that gives all
+    logits.
+    """
+    try:
+        head = _path_from_projection(model)[1][0]
+    except _Unfit:
+        return ""
+    try:
+        mended = _mend(model, head)
+    except _Unfit as unfit:
+        return (
+            f"output '{LOGITS}' is of position -1 alone, and stays so: {unfit}. In a batch whose "
+            "prompts are padded on the right, shorter ones get the logits of their padding"
+        )
+    if not mended:
+        return ""
+    return (
+        f"output '{LOGITS}' was of position -1 alone (prune_lm_head); it is of each row's last "
+        f"token in {MASK} now, so that prompts may be padded on the right"
+    )
+
+
+def _mend(model: ir.Model, head: ir.Node) -> bool:
+    """Gives the lm_head each row's last position in place of position -1; whether it had that."""
+    rows = head.inputs[0]
+    assert rows is not None
+    hidden = _source_of_row(rows)
+    if hidden is None:
+        return False
+    index = _last_index(model, hidden)
+    head.replace_input_with(0, _chosen(model, head, hidden, index, 0))
+    common_passes.RemoveUnusedNodesPass()(model)
+    return True
+
+
+def _choose(model: ir.Model, head: ir.Node, positions: Sequence[int]) -> None:
+    """Gives the lm_head each row's last position in place of all, in these of its inputs."""
+    hidden = head.inputs[0]
+    assert hidden is not None
+    index = _last_index(model, hidden)
+    for position in positions:
+        rows = input_at(head, position)
+        if rows is not None:
+            head.replace_input_with(position, _chosen(model, head, rows, index, position))
+
+
+def _path_from_projection(model: ir.Model) -> tuple[ir.Value, list[ir.Node]]:
+    """The output logits, and the nodes that lead to it: the lm_head, elementwise operators."""
+    logits = next((output for output in model.graph.outputs if output.name == LOGITS), None)
+    if logits is None:
+        raise _Unfit(f"the graph has no output '{LOGITS}'")
+    path: list[ir.Node] = []
+    value = logits
+    while True:
+        node = value.producer()
+        if node is None:
+            raise _Unfit(f"no node computes '{value.name}'")
+        path.insert(0, node)
+        if value is not logits and (len(value.uses()) != 1 or value.is_graph_output()):
+            raise _Unfit(f"all rows of '{value.name}' are used elsewhere")
+        if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+            raise _Unfit(f"all rows of '{node.outputs[1].name}' are used elsewhere")
+        if (node.domain, node.op_type) in PROJECTIONS:
+            if node.op_type == "MatMul" and not _is_matrix(input_at(node, 1)):
+                raise _Unfit(f"'{node_label(node)}' (MatMul) multiplies by no constant matrix")
+            return logits, path
+        if node.domain or node.op_type not in ELEMENTWISE:
+            name = f"{node.domain}.{node.op_type}".lstrip(".")
+            raise _Unfit(
+                f"'{value.name}' is computed by '{node_label(node)}' ({name}), which is neither a "
+                "projection nor an elementwise operator"
+            )
+        value = _elementwise_source(node)
+
+
+def _elementwise_source(node: ir.Node) -> ir.Value:
+    """The input whose rows an elementwise operator's are."""
+    found = None
+    for value in node.inputs:
+        if value is None or _same_for_all_rows(value):
+            continue
+        if found is not None:
+            raise _Unfit(
+                f"'{node_label(node)}' ({node.op_type}) has two inputs with rows: '{found.name}' "
+                f"and '{value.name}'"
+            )
+        found = value
+    if found is None:
+        raise _Unfit(f"'{node_label(node)}' ({node.op_type}) reads constants alone")
+    return found
+
+
+def _same_for_all_rows(value: ir.Value) -> bool:
+    tensor = constant(value)
+    return tensor is not None and all(dim == 1 for dim in tensor.shape.numpy()[:-1])
+
+
+def _is_matrix(value: ir.Value | None) -> bool:
+    """Whether it has two dimensions and is made of constants: a Transpose of one, for example."""
+    if value is None:
+        return False
+    tensor = constant(value)
+    if tensor is not None:
+        return len(tensor.shape) == 2
+    node = value.producer()
+    if node is None or node.op_type not in ("Transpose", "DequantizeLinear", "Cast", "Identity"):
+        return False
+    return _is_matrix(input_at(node, 0))
+
+
+def _source_of_row(rows: ir.Value) -> ir.Value | None:
+    """Of hidden[:, -1:], however it is written, hidden (batch, sequence, width)."""
+    node = rows.producer()
+    if node is None or node.domain:
+        return None
+    source = input_at(node, 0)
+    if node.op_type == "Unsqueeze" and source is not None:
+        gather = source.producer()
+        if gather is None or _numbers(input_at(node, 1)) != [1]:
+            return None
+        return _gathered_at_last(gather, rank=0)
+    if node.op_type == "Slice":
+        starts, ends, axes, steps = (_numbers(input_at(node, i)) for i in range(1, 5))
+        at_end = ends is not None and len(ends) == 1 and ends[0] >= np.iinfo(np.int32).max
+        fits = starts == [-1] and at_end and axes == [1] and steps in (None, [1])
+        return source if fits else None
+    return _gathered_at_last(node, rank=1)
+
+
+def _gathered_at_last(node: ir.Node, rank: int) -> ir.Value | None:
+    if node.domain or node.op_type != "Gather" or attribute(node, "axis", 0) != 1:
+        return None
+    index = constant_array(input_at(node, 1))
+    return node.inputs[0] if index is not None and index.tolist() == [-1, [-1]][rank] else None
+
+
+def _numbers(value: ir.Value | None) -> list[int] | None:
+    array = constant_array(value)
+    return None if array is None else [int(n) for n in array.reshape(-1)]
+
+
+def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
+    """(batch, 1, 1) int64: the row of `hidden` that is each batch row's last token.
+
+    The call's tokens are the last ones of attention_mask. A row of which it shows none gets the
+    last position, as one without padding does.
+    """
+    graph = model.graph
+    mask = next((value for value in graph.inputs if value.name == MASK), None)
+    if mask is None or (mask.shape is not None and len(mask.shape) != 2):
+        raise _Unfit(
+            f"no graph input {MASK} (batch, tokens) says where the rows of a padded batch end"
+        )
+    version = graph.opset_imports.get("", 1)
+    if version < OPSET:
+        raise _Unfit(f"the model is of opset {version}, and its rows are chosen from {OPSET} on")
+    new = tape.Tape()
+    initializers: list[ir.Value] = []
+
+    def number(name: str, *values: int) -> ir.Value:
+        tensor = ir.tensor(np.array(values, np.int64), name=f"{PREFIX}.{name}")
+        initializers.append(
+            ir.Value(
+                name=tensor.name,
+                type=ir.TensorType(tensor.dtype),
+                shape=ir.Shape([len(values)]),
+                const_value=tensor,
+            )
+        )
+        return initializers[-1]
+
+    def op(name: str, op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        value = new.op(op_type, inputs, attributes, name=f"{PREFIX}/{name}")
+        value.name = f"{PREFIX}.{name}"
+        return value
+
+    one, end = number("one", 1), number("end", ENDLESS)
+    sequence = op("sequence", "Gather", op("hidden_shape", "Shape", hidden), one)
+    tail = op("tail", "Slice", mask, op("start", "Neg", sequence), end, one)
+    # ArgMax takes no bool, and ONNX Runtime's no int64 in every version.
+    shown = op("shown", "Cast", tail, to=ir.DataType.BOOL)
+    digits = op("digits", "Cast", shown, to=ir.DataType.INT32)
+    last = op("index", "ArgMax", digits, axis=1, select_last_index=1)
+    if any(_gives_lengths(node) for node in graph):
+        # Attention by lengths knows padding in a first prompt alone. Later on each row's past is
+        # its length less the call's tokens, and a mask may be longer than the tokens so far.
+        total = op("total", "Gather", op("mask_shape", "Shape", mask), one)
+        first = op("first_prompt", "Equal", sequence, total)
+        last = op("row", "Where", first, last, op("unpadded", "Sub", sequence, one))
+    index = op("indices", "Unsqueeze", last, one)
+    for value in initializers:
+        graph.register_initializer(value)
+    source = hidden.producer()
+    if source is not None:
+        graph.insert_after(source, new.nodes)
+    else:
+        graph.insert_before(graph[0], new.nodes)
+    return index
+
+
+def _gives_lengths(node: ir.Node) -> bool:
+    if (node.domain, node.op_type) not in LENGTHS_OPS:
+        return False
+    lengths = input_at(node, SEQLENS_K)
+    return lengths is not None and lengths.name != NONE
+
+
+def _chosen(
+    model: ir.Model, head: ir.Node, hidden: ir.Value, index: ir.Value, position: int
+) -> ir.Value:
+    """(batch, 1, width): the row `index` of each batch row of `hidden`."""
+    gather = ir.Node(
+        "",
+        "GatherND",
+        [hidden, index],
+        [ir.AttrInt64("batch_dims", 1)],
+        outputs=[ir.Value(name=f"{LOGITS}.hidden.{position}", type=hidden.type)],
+        name=f"{head.name}/LastPosition_{position}",
+    )
+    model.graph.insert_before(head, gather)
+    return gather.outputs[0]

@@ -36,6 +36,7 @@ def why_not_matmul(node: ir.Node) -> str:
         has_g_idx=input_at(node, 4) is not None,
         # A and the scales are of one type by the op's schema.
         type=type_name(input_at(node, 0), input_at(node, 2)),
+        zero_point_type="" if zero_points is None else type_name(zero_points),
     )
 
 

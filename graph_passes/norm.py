@@ -11,11 +11,15 @@ One node less, and the normalised rows are quantised as they are made, not store
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.attention_layout import fixed_dim, rank
 from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
+from ort_aie_ep.graph_passes.subgraph import constant
 
 # Projections, and their inputs before norm_weight and skip.
 INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3}
@@ -32,6 +36,24 @@ class Norm:
     skip: ir.Value | None
     total: ir.Value | None
     epsilon: float
+
+
+def flatten_weights(model: ir.Model) -> None:
+    """Constant weights that RMSNormalization broadcasts, (1, K), (1, 1, K) and, where K is known,
+    () and (1) -> (K)."""
+    for node in model.graph:
+        a, weight = input_at(node, 0), input_at(node, 1)
+        tensor = constant(weight)
+        if node.domain or node.op_type not in NORMS or weight is None or tensor is None:
+            continue
+        k, shape = fixed_dim(a, (rank(a) or 0) - 1), tuple(tensor.shape.numpy())
+        if k is None or shape == (k,) or len(shape) > (rank(a) or 0):
+            continue
+        if tensor.size not in (1, k) or math.prod(shape[:-1]) != 1:
+            continue
+        row = np.broadcast_to(tensor.numpy().reshape(-1), (k,)).copy()
+        value = _initializer(node, ir.tensor(row, dtype=tensor.dtype, name=f"{weight.name}.{k}"))
+        node.replace_input_with(1, value)
 
 
 def fuse_norms(model: ir.Model, report: Report) -> None:
@@ -68,7 +90,7 @@ def read_norm(node: ir.Node) -> Norm | None:
         return None
     if a is None or weight is None or a.dtype is None or a.dtype != weight.dtype:
         return None
-    if weight.shape is not None and weight.shape == (1,):
+    if weight.shape is None or len(weight.shape) != 1 or weight.shape == (1,):
         return None  # RMSNormalization broadcasts it
     # A bias; mean or deviation.
     if any(value is not None for value in rest) or any(map(_is_used, node.outputs[1:3])):
@@ -99,6 +121,16 @@ def _only_user(value: ir.Value) -> ir.Node | None:
         return None
     node, index = uses[0]
     return node if node.domain == DOMAIN and node.op_type in INPUTS and index == 0 else None
+
+
+def _initializer(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
+    """The constant of the node's graph, made once for each name."""
+    graph, name = node.graph, tensor.name or ""
+    assert isinstance(graph, ir.Graph)
+    if name not in graph.initializers:
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        graph.register_initializer(ir.Value(name=name, shape=shape, type=kind, const_value=tensor))
+    return graph.initializers[name]
 
 
 def _is_used(value: ir.Value) -> bool:

@@ -23,7 +23,7 @@ from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.node_names import name_nodes
-from ort_aie_ep.graph_passes.norm import fuse_norms
+from ort_aie_ep.graph_passes.norm import flatten_weights, fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.rotary import explain_rotations
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
@@ -80,6 +80,7 @@ def run_passes(
             raise
         raise cause from None
     if fuse:
+        flatten_weights(model)
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
     common_passes.RemoveUnusedNodesPass()(model)

@@ -24,8 +24,8 @@ SCALE_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 @dataclass(frozen=True)
 class MatMulNBitsWeights:
     """The weight inputs of one MatMulNBits: B (N, ceil(K / block_size), block_size * bits / 8)
-    uint8, scales (N, ceil(K / block_size)), zero_points packed or of the scales' type, or None (8,
-    of 2 bits 2).
+    uint8, scales (N, ceil(K / block_size)), zero_points packed or a float for each scale, or None
+    (8, of 2 bits 2).
 
     `rows` are the out-features that are meant, None for all: two projections may be one tensor.
     """
@@ -67,21 +67,18 @@ class MatMulNBitsWeights:
             "B": (self.b, self.n * blocks * self.block_size * self.bits // 8),
             "scales": (self.scales, int(self.n * blocks * scale_bytes)),
         }
+        if self.zero_points is not None:
+            dtype = _tensor(self.zero_points).dtype
+            size = self.n * -(-blocks * self.bits // 8)  # packed
+            if dtype in SCALE_TYPES:
+                size = int(self.n * blocks * dtype.itemsize)
+            expected["zero_points"] = (self.zero_points, size)
         for name, (value, size) in expected.items():
             tensor = _tensor(value)
             if tensor.nbytes != size:
                 raise AieError(
                     f"node '{node}': input {name} '{value.name}' has {tensor.nbytes} bytes "
                     f"{tuple(tensor.shape.numpy())}, expected {size} for K={self.k} N={self.n} "
-                    f"block_size={self.block_size}"
-                )
-        if self.zero_points is not None:
-            size = _tensor(self.zero_points).nbytes
-            packed = self.n * -(-blocks * self.bits // 8)
-            if size not in (packed, int(self.n * blocks * scale_bytes)):
-                raise AieError(
-                    f"node '{node}': input zero_points '{self.zero_points.name}' has {size} "
-                    f"bytes, expected {packed} packed for K={self.k} N={self.n} "
                     f"block_size={self.block_size}"
                 )
 
@@ -105,6 +102,7 @@ class MatMulNBitsWeights:
                 self.block_size,
                 _tensor(self.scales).dtype.name,
                 self.bits,
+                "UINT8" if zero_points is None else _tensor(zero_points).dtype.name,
             )
         return blocks
 

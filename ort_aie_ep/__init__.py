@@ -117,7 +117,7 @@ def session(
             new one by default. Providers that were added to it are kept; else there is the CPU EP
             alone.
         kv: as for `compile`, "f16" or "bf16" gives past and present that type.
-        last_logits: as for `compile`, give the last position's logits alone.
+        last_logits: as for `compile`, give each row's last token's logits alone.
         fuse: as for `compile`, let norms, residuals and gates join the projections.
         quantize: as for `compile`, what float weights become: "q4nx" or "bf16".
         keep: as for `compile`, names of nodes that `quantize` leaves alone.

@@ -25,6 +25,7 @@ def pack_matmulnbits(
     block_size: int,
     scale_type: str,
     bits: int = 4,
+    zero_point_type: str = "UINT8",
 ) -> _Bytes: ...
 def quantize(weights: _Floats) -> tuple[_Bytes, float, float, float]: ...
 def why_not_q4nx(
@@ -37,6 +38,7 @@ def why_not_q4nx(
     constant_weights: bool,
     has_g_idx: bool,
     type: str,
+    zero_point_type: str,
 ) -> str: ...
 def why_not_float_matmul(
     *,
@@ -52,6 +54,7 @@ def why_not_flow_attention(
     *,
     num_heads: int,
     kv_num_heads: int,
+    head_dim: int,
     qk_output: int,
     causal: int,
     local_window_size: int,
@@ -61,7 +64,6 @@ def why_not_flow_attention(
     has_output_qk: bool,
     type: str,
     cache_type: str,
-    head_dim: int = 0,
 ) -> str: ...
 def available_isas() -> list[str]: ...
 def selected_isa() -> str: ...

@@ -18,7 +18,7 @@ import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
-from ort_aie_ep.graph_passes.last_logits import keep_last_logits
+from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
 from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
@@ -41,12 +41,14 @@ class CompileResult:
         outcomes: the nodes that a pass looked at: what each became, or why it stayed.
         weight_bytes: size of the external data file.
         layers: what float weights lost by `quantize`, one for each matrix.
+        notes: what else a user should know, in sentences.
     """
 
     path: Path
     outcomes: tuple[NodeOutcome, ...]
     weight_bytes: int
     layers: tuple[LayerError, ...]
+    notes: tuple[str, ...] = ()
 
 
 def write_folder(
@@ -69,7 +71,8 @@ def write_folder(
         source: where the model comes from: names and genai configuration.
         files: files of the source to carry over.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
-        last_logits: give the last position's logits alone, (batch, 1, vocabulary).
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A model
+            that gives position -1's by itself gets each row's last token's in any case.
         progress: called as weights are written.
 
     Raises:
@@ -78,8 +81,11 @@ def write_folder(
     """
     if kv is not None:
         set_cache_type(model, kv)
+    notes: list[str] = []
     if last_logits:
         keep_last_logits(model)
+    elif mended := mend_pruned_logits(model):
+        notes.append(mended)
     model.metadata_props["ort_aie.format"] = str(FORMAT)
     model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
     outcomes = tuple(report.outcomes.values())
@@ -97,9 +103,10 @@ def write_folder(
                 "format": FORMAT,
                 "nodes": [asdict(o) for o in outcomes],
                 "layers": [asdict(layer) for layer in layers],
+                "notes": notes,
             },
         )
-    return CompileResult(target, outcomes, weight_bytes, layers)
+    return CompileResult(target, outcomes, weight_bytes, layers, tuple(notes))
 
 
 def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:

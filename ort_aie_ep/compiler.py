@@ -56,7 +56,8 @@ def compile_model(
             an .onnx file.
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
         kv: "f16" or "bf16" gives past and present that type; None leaves it.
-        last_logits: give the last position's logits alone, (batch, 1, vocabulary).
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+            last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by
             node and leaves what WITH_FUSION names.
         quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)

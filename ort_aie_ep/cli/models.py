@@ -47,7 +47,8 @@ Kv = Annotated[
     typer.Option(help="Type of the KV cache. Default: the model's, float32 as a rule."),
 ]
 LastLogits = Annotated[
-    bool, typer.Option("--last-logits", help="Logits of the last position only: faster prompts.")
+    bool,
+    typer.Option("--last-logits", help="Logits of each row's last token only: faster prompts."),
 ]
 NoFuse = Annotated[
     bool,
@@ -167,6 +168,8 @@ def _tell(result: CompileResult, *baseline: object) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for note in result.notes:
+        console.note(note)
     if has_tokenizer(find_model(result.path)):
         console.next_command("ort-aie", "run", result.path, "def main(argv):")
     else:

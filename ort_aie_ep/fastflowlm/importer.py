@@ -75,7 +75,8 @@ def import_q4nx(
         config: config.json; by default the one beside `source`. generation_config.json and the
             tokenizer's files beside it are used and carried over.
         kv: "f16" or "bf16" gives past and present that type; None is float32.
-        last_logits: give the last position's logits alone, (batch, 1, vocabulary).
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+            last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by node.
         progress: called as weights are written.
 

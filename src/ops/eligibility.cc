@@ -32,6 +32,10 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
   if (!IsFloatName(node.type)) {
     return Concat("A is ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
   }
+  const std::string& points = node.zero_point_type;
+  if (!points.empty() && points != "UINT8" && !IsFloatName(points)) {
+    return Concat("zero_points are ", points, "; expected UINT8, FLOAT, FLOAT16 or BFLOAT16");
+  }
   return "";
 }
 
@@ -66,6 +70,7 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
     return Concat("num_heads=", node.num_heads,
                   " is no multiple of kv_num_heads=", node.kv_num_heads);
   }
+  if (node.head_dim <= 0) return "the channels of a head are not known before it runs";
   if (node.head_dim % 8 != 0) {
     return Concat("heads have ", node.head_dim, " channels; expected a multiple of 8");
   }

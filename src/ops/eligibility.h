@@ -12,7 +12,8 @@ struct MatMulNBitsNode {
   int64_t k = 0, n = 0, bits = 4, block_size = 0, weight_prepacked = 0;
   bool constant_weights = true;  // B, scales and zero_points are initializers
   bool has_g_idx = false;
-  std::string type;  // of A, as ONNX names it: FLOAT, FLOAT16, BFLOAT16
+  std::string type;             // of A, as ONNX names it: FLOAT, FLOAT16, BFLOAT16
+  std::string zero_point_type;  // likewise, or UINT8 of packed ones; empty where there are none
 };
 std::string WhyNotQ4NX(const MatMulNBitsNode& node);
 
@@ -29,7 +30,7 @@ std::string WhyNotFloatMatMul(const FloatMatMulNode& node);
 
 struct GroupQueryAttentionNode {
   int64_t num_heads = 0, kv_num_heads = 0, qk_output = 0, causal = 1, local_window_size = -1;
-  int64_t head_dim = 0;  // 0: not known
+  int64_t head_dim = 0;  // 0: not known, which is a reason
   std::string k_quant_type = "NONE", v_quant_type = "NONE";
   bool has_quantised_cache = false;  // k_scale or v_scale is given, or the past is int8/uint8
   bool has_output_qk = false;

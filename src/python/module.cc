@@ -87,14 +87,15 @@ q4nx::ScaleType ScaleTypeOf(const std::string& name) {
 Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& scales,
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
                                int64_t k, int64_t block_size, const std::string& scale_type,
-                               int64_t bits) {
+                               int64_t bits, const std::string& zero_point_type) {
   Array<uint8_t> blocks = EmptyBlocks(rows, k, bits);
   const int64_t source_blocks = q4nx::CeilDiv(k, block_size);
   const int64_t code_bytes = rows * q4nx::CodeBytes(bits, k, block_size);
   q4nx::MatMulNBitsRows source{};
   source.bits = bits;
   source.scale_type = ScaleTypeOf(scale_type);
-  const int64_t scale_bytes = source.scale_type == q4nx::ScaleType::kFloat32 ? 4 : 2;
+  const auto bytes = [](q4nx::ScaleType type) { return type == q4nx::ScaleType::kFloat32 ? 4 : 2; };
+  const int64_t scale_bytes = bytes(source.scale_type);
   Require(b.size() == code_bytes, "B has ", b.size(), " bytes, expected ", code_bytes, " for ",
           rows, " rows, K=", k, " block_size=", block_size);
   Require(scales.size() == rows * source_blocks * scale_bytes, "scales have ", scales.size(),
@@ -102,14 +103,14 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   source.b = b.data();
   source.scales = scales.data();
   if (zero_points) {
-    const int64_t packed = rows * q4nx::PackedZeroPointBytes(bits, k, block_size);
-    const int64_t plain = rows * source_blocks * scale_bytes;
-    Require(zero_points->size() == packed || zero_points->size() == plain, "zero_points have ",
-            zero_points->size(), " bytes, expected ", packed, " (packed) or ", plain, " (",
-            scale_type, ")");
+    const bool packed = zero_point_type == "UINT8";
+    if (!packed) source.zero_point_type = ScaleTypeOf(zero_point_type);
+    const int64_t size = packed ? rows * q4nx::PackedZeroPointBytes(bits, k, block_size)
+                                : rows * source_blocks * bytes(source.zero_point_type);
+    Require(zero_points->size() == size, "zero_points have ", zero_points->size(),
+            " bytes, expected ", size, " of ", zero_point_type);
     source.zero_points = zero_points->data();
-    source.zero_point_kind =
-        zero_points->size() == packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kScaleType;
+    source.zero_point_kind = packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kFloat;
   }
   source.rows = rows;
   source.k = k;
@@ -305,20 +306,22 @@ PYBIND11_MODULE(_native, m) {
   m.def("dequantize", &Dequantize, py::arg("blocks").noconvert(), py::arg("n"), py::arg("k"));
   m.def("pack_matmulnbits", &PackMatMulNBits, py::arg("b").noconvert(),
         py::arg("scales").noconvert(), py::arg("zero_points").noconvert(), py::arg("rows"),
-        py::arg("k"), py::arg("block_size"), py::arg("scale_type"), py::arg("bits") = 4);
+        py::arg("k"), py::arg("block_size"), py::arg("scale_type"), py::arg("bits") = 4,
+        py::arg("zero_point_type") = "UINT8");
 
   m.def("quantize", &Quantize, py::arg("weights").noconvert());
 
   m.def(
       "why_not_q4nx",
       [](int64_t k, int64_t n, int64_t bits, int64_t block_size, int64_t weight_prepacked,
-         bool constant_weights, bool has_g_idx, const std::string& type) {
-        return WhyNotQ4NX(
-            {k, n, bits, block_size, weight_prepacked, constant_weights, has_g_idx, type});
+         bool constant_weights, bool has_g_idx, const std::string& type,
+         const std::string& zero_point_type) {
+        return WhyNotQ4NX({k, n, bits, block_size, weight_prepacked, constant_weights, has_g_idx,
+                           type, zero_point_type});
       },
       py::kw_only(), py::arg("k"), py::arg("n"), py::arg("bits"), py::arg("block_size"),
       py::arg("weight_prepacked"), py::arg("constant_weights"), py::arg("has_g_idx"),
-      py::arg("type"));
+      py::arg("type"), py::arg("zero_point_type"));
   m.def(
       "why_not_float_matmul",
       [](bool constant_weights, const Shape& weights, const std::string& type, int64_t trans_a,
@@ -331,18 +334,18 @@ PYBIND11_MODULE(_native, m) {
       py::arg("bias_fits") = true);
   m.def(
       "why_not_flow_attention",
-      [](int64_t num_heads, int64_t kv_num_heads, int64_t qk_output, int64_t causal,
-         int64_t local_window_size, const std::string& k_quant_type,
+      [](int64_t num_heads, int64_t kv_num_heads, int64_t head_dim, int64_t qk_output,
+         int64_t causal, int64_t local_window_size, const std::string& k_quant_type,
          const std::string& v_quant_type, bool has_quantised_cache, bool has_output_qk,
-         const std::string& type, const std::string& cache_type, int64_t head_dim) {
+         const std::string& type, const std::string& cache_type) {
         return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
                                     head_dim, k_quant_type, v_quant_type, has_quantised_cache,
                                     has_output_qk, type, cache_type});
       },
-      py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("qk_output"),
-      py::arg("causal"), py::arg("local_window_size"), py::arg("k_quant_type"),
-      py::arg("v_quant_type"), py::arg("has_quantised_cache"), py::arg("has_output_qk"),
-      py::arg("type"), py::arg("cache_type"), py::arg("head_dim") = 0);
+      py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("head_dim"),
+      py::arg("qk_output"), py::arg("causal"), py::arg("local_window_size"),
+      py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("has_quantised_cache"),
+      py::arg("has_output_qk"), py::arg("type"), py::arg("cache_type"));
 
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });

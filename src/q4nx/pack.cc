@@ -80,8 +80,8 @@ float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64
                            row * PackedZeroPointBytes(source.bits, source.k, source.block_size);
       return static_cast<float>(PackedValue(packed, source.bits, block));
     }
-    case ZeroPoints::kScaleType:
-      return LoadScale(source.zero_points, source.scale_type, row * blocks + block);
+    case ZeroPoints::kFloat:
+      return LoadScale(source.zero_points, source.zero_point_type, row * blocks + block);
   }
   return static_cast<float>(DefaultZeroPoint(source.bits));
 }

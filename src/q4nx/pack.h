@@ -24,15 +24,17 @@ void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int
 void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits = 4);
 
 enum class ScaleType { kFloat32, kFloat16, kBfloat16 };
-enum class ZeroPoints { kNone, kPacked, kScaleType };
+enum class ZeroPoints { kNone, kPacked, kFloat };
 
 // The weight inputs of com.microsoft.MatMulNBits with 4 or 2 bits, for a range of out-features.
 struct MatMulNBitsRows {
-  const uint8_t* b;         // (rows, ceil(k/block_size), block_size * bits/8)
-  const void* scales;       // (rows, ceil(k/block_size)) of scale_type
-  const void* zero_points;  // see zero_point_kind; kNone means DefaultZeroPoint everywhere
+  const uint8_t* b;    // (rows, ceil(k/block_size), block_size * bits/8)
+  const void* scales;  // (rows, ceil(k/block_size)) of scale_type
+  // See zero_point_kind; kNone means DefaultZeroPoint everywhere, kFloat a value of zero_point_type
+  // for each scale.
+  const void* zero_points;
   ZeroPoints zero_point_kind;
-  ScaleType scale_type;
+  ScaleType scale_type, zero_point_type;
   int64_t rows;
   int64_t k;
   int64_t block_size;  // 32, 64, 128 or 256: a block's scale is repeated for each of its groups

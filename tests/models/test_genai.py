@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
@@ -127,6 +128,65 @@ def test_later_turns_run_on_the_filled_cache(compiled: Path) -> None:
     assert generate([first, second])[:33] == [*first, *second]
     # One more token by itself, then a turn of several: FlowKV and FlowQKV on one cache.
     assert len(generate([first, [7], second])) == 42
+
+
+PROMPTS = [
+    "def main(argv):",
+    "import os",
+    "class Value(object):\n    def __init__(self, value):\n        self.value = value\n",
+    "for",
+]
+
+
+def ragged_text(folder: Path, prompts: list[str], new_tokens: int) -> list[list[int]]:
+    """Greedy continuations of a batch, which encode_batch pads on the right."""
+    model = og.Model(str(folder))
+    tokens = og.Tokenizer(model).encode_batch(prompts)
+    length = tokens.as_numpy().shape[1]
+    params = og.GeneratorParams(model)
+    params.set_search_options(
+        batch_size=len(prompts), max_length=length + new_tokens, do_sample=False
+    )
+    generator = og.Generator(model, params)
+    generator.append_tokens(tokens)
+    while not generator.is_done():
+        generator.generate_next_token()
+    rows = (generator.get_sequence(i) for i in range(len(prompts)))
+    return [[int(t) for t in row][length:] for row in rows]
+
+
+def test_ragged_prompts_give_the_texts_that_each_gives_alone(tmp_path: Path) -> None:
+    """Of the demonstration model with the logits of last tokens alone: asked for here, or by the
+    model builder's prune_lm_head in the source."""
+    demo = Path(ort_aie_ep.__file__).parent / "demo_model"
+    ort_aie_ep.compile(demo, tmp_path / "all")
+    ort_aie_ep.compile(demo, tmp_path / "last", last_logits=True)
+    prune(demo, tmp_path / "pruned")
+    ort_aie_ep.compile(tmp_path / "pruned", tmp_path / "mended")
+    # Alone, a prompt's last position is its last token.
+    alone = [ragged_text(tmp_path / "all", [prompt], 16)[0] for prompt in PROMPTS]
+    for folder in ("all", "last", "mended"):
+        assert ragged_text(tmp_path / folder, PROMPTS, 16) == alone
+
+
+def prune(source: Path, folder: Path) -> None:
+    """What the builder's make_lm_head writes with prune_lm_head: Gather at -1, then Unsqueeze."""
+    shutil.copytree(source, folder)
+    model = ir.load(folder / "model.onnx")
+    logits = next(output for output in model.graph.outputs if output.name == "logits")
+    head = logits.producer()
+    constants = [
+        ir.Value(name=name, const_value=ir.tensor(np.array(number, np.int64), name=name))
+        for name, number in (("-1", -1), ("[1]", [1]))
+    ]
+    for constant in constants:
+        model.graph.register_initializer(constant)
+    gather = ir.node("Gather", [head.inputs[0], constants[0]], {"axis": 1}, name="/prune/Gather")
+    row = ir.node("Unsqueeze", [gather.outputs[0], constants[1]], name="/prune/Unsqueeze")
+    model.graph.insert_before(head, [gather, row])
+    head.replace_input_with(0, row.outputs[0])
+    logits.shape = ir.Shape([logits.shape[0], 1, logits.shape[2]])
+    ir.save(model, folder / "model.onnx")
 
 
 def run_elsewhere(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

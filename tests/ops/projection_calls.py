@@ -93,6 +93,7 @@ def make_weights(
         block_size,
         TYPE_NAMES[dtype],
         bits,
+        TYPE_NAMES[dtype] if zero_points == "float" else "UINT8",
     )
     return Weights(n, k, block_size, bits, b, scales, packed, dequantised, blob)
 

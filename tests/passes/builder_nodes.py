@@ -21,18 +21,24 @@ def projection_weights(
     block_size: int = 32,
     bits: int = 4,
     dtype: np.dtype[Any] = FLOAT32,
-    zero_points: bool = False,
+    zero_points: bool | np.dtype[Any] = False,
     prefix: str = "proj",
     seed: int = 0,
 ) -> dict[str, Array]:
-    """Initializers B, scales and perhaps zero points, in the order of MatMulNBits' inputs."""
+    """Initializers B, scales and perhaps zero points, in the order of MatMulNBits' inputs.
+
+    `zero_points`: packed, or one of this type for each scale.
+    """
     rng = np.random.default_rng([seed, n, k])
     blocks = -(-k // block_size)
     weights = {
         f"{prefix}.B": rng.integers(0, 256, (n, blocks, block_size * bits // 8), np.uint8),
         f"{prefix}.scales": rng.uniform(0.01, 0.1, (n, blocks)).astype(np.float32).astype(dtype),
     }
-    if zero_points:
+    if isinstance(zero_points, np.dtype):
+        points = rng.uniform(0, 2**bits - 1, (n, blocks)).astype(np.float32)
+        weights[f"{prefix}.zero_points"] = points.astype(zero_points)
+    elif zero_points:
         weights[f"{prefix}.zero_points"] = rng.integers(
             0, 256, (n, -(-blocks * bits // 8)), np.uint8
         )
@@ -56,7 +62,7 @@ def projection_model(
     dtype: np.dtype[Any] = FLOAT32,
     block_size: int = 32,
     bits: int = 4,
-    zero_points: bool = False,
+    zero_points: bool | np.dtype[Any] = False,
     bias: bool = False,
     g_idx: bool = False,
     as_inputs: tuple[str, ...] = (),
@@ -102,16 +108,18 @@ def attention_model(
     outputs: int = 3,
     scales: bool = False,
     with_past: bool = True,
+    head_dim: int | str = 32,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A GroupQueryAttention with packed QKV: 4 query heads, 2 KV heads of 32 channels."""
+    """A GroupQueryAttention with packed QKV: 4 query heads, 2 KV heads."""
     names = ["qkv", "", "", *(["past_key", "past_value"] if with_past else ["", ""]),
              "seqlens_k", "total", "cos", "sin"]  # fmt: skip
     if scales:
         names += ["", "", "", "k_scale", "v_scale"]
-    past = [2, 2, "past", 32]
+    past = [2, 2, "past", head_dim]
+    channels = 8 * head_dim if isinstance(head_dim, int) else "channels"
     graph_inputs: list[tuple[str, int, list[Any]]] = [
-        ("qkv", TensorProto.FLOAT, ["batch", "sequence", 8 * 32]),
+        ("qkv", TensorProto.FLOAT, ["batch", "sequence", channels]),
         *([("past_key", cache, past), ("past_value", cache, past)] if with_past else []),
         ("seqlens_k", TensorProto.INT32, ["batch"]),
         ("total", TensorProto.INT32, []),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -109,6 +110,61 @@ def assert_same(model: ir.Model, expected: npt.NDArray[np.float32], folder: Path
     # Two float32 computations of two layers, as in tests/models/test_optimum_exports.py.
     tolerance = 2000 * np.finfo(np.float32).eps * np.abs(expected).max()
     np.testing.assert_allclose(logits(model, folder), expected, atol=tolerance, rtol=0)
+
+
+def small_attention(size: int) -> ir.Model:
+    """Causal attention with two heads of `size` channels, as an exporter spells it out."""
+    text = f"""
+        small (float[b, s, 32] x, float[b, 2, p, {size}] past_key,
+               float[b, 2, p, {size}] past_value, int64[b, t] attention_mask)
+            => (float[b, s, 32] y, float[b, 2, t, {size}] present_key,
+                float[b, 2, t, {size}] present_value)
+        <int64[4] heads = {{0, 0, 2, {size}}}, int64[3] flat = {{0, 0, {2 * size}}},
+         float scale = {{{size**-0.5}}}, float shown = {{0.0}}, float hidden = {{-3e38}},
+         int64 zero = {{0}}, int64 one = {{1}}, int64[1] column = {{1}}, int64[2] keys = {{1, 2}}>
+        {{
+            q = MatMul(x, wq)  k = MatMul(x, wk)  v = MatMul(x, wv)
+            qh = Reshape(q, heads)  kh = Reshape(k, heads)  vh = Reshape(v, heads)
+            qt = Transpose<perm = [0, 2, 1, 3]>(qh)
+            kt = Transpose<perm = [0, 2, 1, 3]>(kh)
+            vt = Transpose<perm = [0, 2, 1, 3]>(vh)
+            present_key = Concat<axis = 2>(past_key, kt)
+            present_value = Concat<axis = 2>(past_value, vt)
+            columns = Transpose<perm = [0, 1, 3, 2]>(present_key)
+            products = MatMul(qt, columns)
+            scores = Mul(products, scale)
+            mask_shape = Shape(attention_mask)  total = Gather(mask_shape, one)
+            past_shape = Shape<start = 2, end = 3>(past_key)  past = Squeeze(past_shape)
+            queries = Range(past, total, one)  rows = Unsqueeze(queries, column)
+            indices = Range(zero, total, one)  order = LessOrEqual(indices, rows)
+            present = Cast<to = 9>(attention_mask)  padding = Unsqueeze(present, keys)
+            seen = And(order, padding)  bias = Where(seen, shown, hidden)
+            masked = Add(scores, bias)
+            weights = Softmax<axis = -1>(masked)
+            mixed = MatMul(weights, present_value)
+            tokens = Transpose<perm = [0, 2, 1, 3]>(mixed)
+            joined = Reshape(tokens, flat)
+            y = MatMul(joined, wo)
+        }}"""
+    graph = onnx.parser.parse_graph(text)
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    rng = np.random.default_rng(size)
+    for name in ("wq", "wk", "wv", "wo"):
+        shape = (32, 2 * size) if name != "wo" else (2 * size, 32)
+        weights = rng.normal(0, 0.2, shape).astype(np.float32)
+        graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    return ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+
+@pytest.mark.parametrize("size", [16, 12])
+def test_heads_of_no_multiple_of_8_channels_stay(size: int) -> None:
+    model = small_attention(size)
+    (outcome,) = (o for o in run_passes(model).outcomes.values() if o.op_type == "Softmax")
+    if size == 16:
+        assert outcome.becomes == "aie.FlowAttention"
+    else:
+        assert outcome.reason == "heads have 12 channels; expected a multiple of 8"
+        assert not attentions(model)
 
 
 # ---- other spellings -----------------------------------------------------------------------------

@@ -426,11 +426,40 @@ def test_an_addition_of_unknown_shapes_stays_before_the_norm() -> None:
     assert operators(model) == ["Add", "Q4NXMatMul"]
 
 
-def test_a_weight_that_is_broadcast_keeps_the_norm() -> None:
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, K), (1, 1, K)])
+def test_a_weight_that_is_broadcast_is_made_a_row(shape: tuple[int, ...]) -> None:
+    def graph(weight: Array) -> Graph:
+        graph = Graph()
+        graph.initializers["w"] = weight
+        graph.projection(graph.node(RMS_NORM, ["x", "w"], "normed"), "y")
+        return graph
+
+    weight = np.linspace(0.5, 1.5, K)[: np.prod(shape, dtype=int)].astype(np.float32)
+    model = graph(weight.reshape(shape)).model("y")
+    run_passes(model)
+    assert operators(model) == ["Q4NXMatMul"]
+    # ONNX Runtime 1.23 broadcasts none of them by itself.
+    row = graph(np.broadcast_to(weight, K).copy()).model("y")
+    run_passes(row)
+    np.testing.assert_array_equal(results(model)["y"], results(row)["y"])
+
+
+@pytest.mark.parametrize("shape", [(3, K), (3, 1), (1, 1, 1, K)])
+def test_a_weight_of_another_shape_keeps_the_norm(shape: tuple[int, ...]) -> None:
     graph = Graph()
-    graph.initializers["w"] = np.array([1.5], np.float32)
+    graph.initializers["w"] = np.ones(shape, np.float32)
     graph.projection(graph.node(RMS_NORM, ["x", "w"], "normed"), "y")
     model = graph.model("y")  # not run: ONNX Runtime 1.23 does not broadcast it
+    run_passes(model)
+    assert RMS_NORM in operators(model)
+
+
+def test_a_weight_of_unknown_shape_keeps_the_norm() -> None:
+    graph = Graph()
+    graph.node("Identity", ["r"], "w")
+    graph.projection(graph.node(RMS_NORM, ["x", "w"], "normed"), "y")
+    model = graph.model("y")
+    next(node for node in model.graph if node.op_type == "Identity").outputs[0].shape = None
     run_passes(model)
     assert RMS_NORM in operators(model)
 

@@ -76,6 +76,7 @@ def test_a_projection_is_replaced(
         ({"as_inputs": ("proj.scales",)}, "B, scales or zero_points are not constant"),
         ({"as_inputs": ("proj.zero_points",), "zero_points": True}, "are not constant"),
         ({"weight_prepacked": 1}, "weight_prepacked=1 is a CUDA layout"),
+        ({"zero_points": np.dtype(np.int32)}, "zero_points are INT32; expected UINT8, FLOAT"),
         ({"dtype": np.dtype(np.int8)}, "A is INT8; expected FLOAT, FLOAT16 or BFLOAT16"),
     ],
 )
@@ -145,6 +146,21 @@ def test_names_that_are_made_collide_with_none() -> None:
     assert [node.name for node in model.graph] == ["Relu -> b", "Relu -> b (2)"]
 
 
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), FLOAT16])
+@pytest.mark.parametrize("points", [np.dtype(np.float32), FLOAT16])
+def test_float_zero_points_of_any_float_type_are_taken(
+    dtype: np.dtype[Any], points: np.dtype[Any]
+) -> None:
+    source = projection_model(dtype=dtype, zero_points=points)
+    feeds = {"x": np.ones((1, 2, 320), dtype)}
+    expected = run(open_session(source.SerializeToString()), feeds)["y"].astype(np.float64)
+    model, (outcome,) = rewritten(source)
+    assert outcome.becomes == "aie.Q4NXMatMul"
+    actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)["y"]
+    # As in test_a_rewritten_graph_runs_and_gives_the_same_results; float16 rounds far less.
+    assert np.linalg.norm(actual - expected) <= 0.03 * np.linalg.norm(expected)
+
+
 # --- GroupQueryAttention -> FlowAttention ---------------------------------------------------------
 
 
@@ -194,6 +210,9 @@ def test_attention_is_replaced(cache: int) -> None:
         ({"cache": TensorProto.UINT8}, "types are FLOAT with a UINT8 cache"),
         ({"outputs": 4, "qk_output": 1}, "output_qk asks for the score matrix"),
         ({"outputs": 4}, "output_qk asks for the score matrix"),
+        ({"head_dim": 12}, "heads have 12 channels; expected a multiple of 8"),
+        ({"head_dim": 12, "with_past": False}, "heads have 12 channels"),
+        ({"head_dim": "size", "with_past": False}, "channels of a head are not known"),
         ({"num_heads": 3}, "num_heads=3 is no multiple of kv_num_heads=2"),
         ({"causal": 0, "local_window_size": 4}, "a window without causal attention"),
         ({"outputs": 1}, "present_key and present_value"),

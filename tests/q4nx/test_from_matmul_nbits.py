@@ -15,7 +15,8 @@ from ort_aie_ep import _native, q4nx
 
 Array = npt.NDArray[Any]
 
-TYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16}
+TYPES: dict[str, Any] = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16}
+ONNX_NAMES = {np.dtype(dtype): name for name, dtype in (TYPES | {"UINT8": np.uint8}).items()}
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,14 @@ class Source:
             self.block_size,
             scale_type,
             self.bits,
+            "UINT8" if stored is None else ONNX_NAMES[stored.dtype],
         )
 
 
 def make_source(
     n: int, k: int, block_size: int, scale_type: str, zero_points: str, bits: int = 4
 ) -> Source:
+    """`zero_points`: none, packed, float (of the scales' type) or a type's name."""
     rng = np.random.default_rng([0, n, k, block_size])
     values = 2**bits
     blocks, dtype = -(-k // block_size), TYPES[scale_type]
@@ -63,7 +66,7 @@ def make_source(
         padding = ((0, 0), (0, -blocks % (8 // bits)))
         packed = pack_codes(np.pad(points, padding, constant_values=values - 1), bits)
         return Source(n, k, block_size, codes, scales, points, packed, bits)
-    points = rng.uniform(0, values - 1, (n, blocks)).astype(dtype)
+    points = rng.uniform(0, values - 1, (n, blocks)).astype(TYPES.get(zero_points, dtype))
     return Source(n, k, block_size, codes, scales, points, points, bits)
 
 
@@ -93,6 +96,15 @@ def test_scale_min_and_codes(
             actual.astype(np.float32),
             np.repeat(expected, repeats, axis=1)[:, :groups].astype(np.float32),
         )
+
+
+@pytest.mark.parametrize("scale_type", list(TYPES))
+@pytest.mark.parametrize("zero_points", list(TYPES))
+def test_zero_points_of_another_type_than_the_scales(scale_type: str, zero_points: str) -> None:
+    source = make_source(33, 384, 64, scale_type, zero_points)
+    _, scales, mins = q4nx.unpack(source.pack(scale_type), 33, 384)
+    expected = -np.repeat(source.zero_points.astype(np.float32), 2, axis=1) * scales
+    np.testing.assert_array_equal(mins, expected.astype(q4nx.bfloat16))
 
 
 @pytest.mark.parametrize("zero_points", ["none", "packed", "float"])
@@ -130,7 +142,7 @@ def test_padding_of_source_rows_is_ignored(bits: int) -> None:
     [
         ({"b": 1}, "B has 1 bytes, expected 512 for 4 rows, K=256 block_size=32"),
         ({"scales": 5}, "scales have 5 bytes, expected 128"),
-        ({"zero_points": 3}, r"zero_points have 3 bytes, expected 16 \(packed\) or 128 \(FLOAT\)"),
+        ({"zero_points": 3}, "zero_points have 3 bytes, expected 16 of UINT8"),
         ({"scale_type": "DOUBLE"}, "scales must be FLOAT, FLOAT16 or BFLOAT16, got DOUBLE"),
     ],
 )

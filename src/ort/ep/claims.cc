@@ -22,8 +22,17 @@ std::string WhyNotMatMul(const Node& node) {
                            (!node.input(3) || node.input(3).initializer);
   facts.has_g_idx = static_cast<bool>(node.input(4));
   facts.type = node.input(0).type;
+  if (node.input(3)) facts.zero_point_type = node.input(3).type;
   const std::string why_not = WhyNotQ4NX(facts);
   return why_not.empty() ? WhyMalformed(node) : why_not;
+}
+
+// Channels of a head of a GroupQueryAttention, or 0 where they are not known.
+int64_t HeadDim(const Node& node) {
+  if (const int64_t cached = node.input(3).dim(3)) return cached;
+  const int64_t heads = node.Int("num_heads", 0), kv_heads = node.Int("kv_num_heads", 0);
+  const int64_t in_query = node.input(1) ? heads : heads + 2 * kv_heads;
+  return in_query > 0 ? node.input(0).dim(2) / in_query : 0;
 }
 
 std::string WhyNotAttention(const Node& node) {
@@ -33,6 +42,7 @@ std::string WhyNotAttention(const Node& node) {
   GroupQueryAttentionNode facts;
   facts.num_heads = node.Int("num_heads", 0);
   facts.kv_num_heads = node.Int("kv_num_heads", 0);
+  facts.head_dim = HeadDim(node);
   facts.qk_output = node.Int("qk_output", 0);
   facts.causal = node.Int("causal", 1);
   facts.local_window_size = node.Int("local_window_size", -1);

@@ -69,6 +69,11 @@ Value Node::Describe(const OrtValueInfo* info) const {
       !Failed(api_, api_->CastTypeInfoToTensorInfo(type, &tensor)) && tensor != nullptr &&
       !Failed(api_, api_->GetTensorElementType(tensor, &element))) {
     value.type = OnnxName(element);
+    size_t rank = 0;
+    if (!Failed(api_, api_->GetDimensionsCount(tensor, &rank))) {
+      value.shape.resize(rank);
+      if (Failed(api_, api_->GetDimensions(tensor, value.shape.data(), rank))) value.shape.clear();
+    }
   }
   const OrtValue* initializer = nullptr;
   if (!Failed(api_, api_->ValueInfo_GetInitializerValue(info, &initializer))) {

@@ -3,6 +3,7 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,13 @@ namespace ort_aie::ep {
 struct Value {
   std::string name;
   std::string type;  // as ONNX names it: FLOAT, FLOAT16 ...; "of unknown type"
+  Shape shape;       // empty where it is not known, as a dimension is -1
   Tensor initializer;
   explicit operator bool() const { return !name.empty(); }
+  // A dimension, or 0 where it is not known.
+  int64_t dim(size_t axis) const {
+    return axis < shape.size() ? std::max<int64_t>(shape[axis], 0) : 0;
+  }
 };
 
 class Node {

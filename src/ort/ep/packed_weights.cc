@@ -40,11 +40,12 @@ std::string WhyMalformed(const Node& matmul) {
   if (ElementCount(scales.shape) != n * blocks) {
     return Concat("scales have ", ElementCount(scales.shape), " values, expected ", n * blocks);
   }
-  const int64_t packed = n * q4nx::PackedZeroPointBytes(bits, k, block_size);
-  if (zero_points && ByteCount(zero_points) != packed &&
-      ByteCount(zero_points) != ByteCount(scales)) {
-    return Concat("zero_points have ", ByteCount(zero_points), " bytes, expected ", packed,
-                  " packed");
+  // Packed bytes, or a float for each scale.
+  const int64_t points =
+      IsFloat(zero_points.type) ? n * blocks : n * q4nx::PackedZeroPointBytes(bits, k, block_size);
+  if (zero_points && ElementCount(zero_points.shape) != points) {
+    return Concat("zero_points have ", ElementCount(zero_points.shape), " values, expected ",
+                  points);
   }
   return "";
 }
@@ -65,8 +66,10 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   packed->blocks.data = packed->memory.get();
 
   const auto scale_bytes = static_cast<int64_t>(SizeOf(scales.type));
-  const int64_t packed_points = q4nx::PackedZeroPointBytes(bits, k, block_size);
-  const bool points_are_packed = zero_points && ByteCount(zero_points) == n * packed_points;
+  const bool points_are_packed = !IsFloat(zero_points.type);
+  const int64_t point_bytes = points_are_packed
+                                  ? q4nx::PackedZeroPointBytes(bits, k, block_size)
+                                  : source_blocks * static_cast<int64_t>(SizeOf(zero_points.type));
   const auto at = [](const Tensor& tensor, int64_t offset) {
     return tensor.as<uint8_t>() + offset;
   };
@@ -82,9 +85,9 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
     rows.zero_point_kind = q4nx::ZeroPoints::kNone;
     if (zero_points) {
       rows.zero_point_kind =
-          points_are_packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kScaleType;
-      rows.zero_points = at(
-          zero_points, first * (points_are_packed ? packed_points : source_blocks * scale_bytes));
+          points_are_packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kFloat;
+      rows.zero_point_type = ScaleTypeOf(zero_points.type);
+      rows.zero_points = at(zero_points, first * point_bytes);
     }
     auto* blocks = static_cast<uint8_t*>(packed->memory.get());
     q4nx::PackMatMulNBits(

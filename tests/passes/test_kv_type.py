@@ -1,4 +1,4 @@
-"""`compile --kv` and `--last-logits`: the changes of a model's interface that are asked for."""
+"""`compile --kv`: a change of a model's interface that is asked for."""
 
 from __future__ import annotations
 
@@ -56,20 +56,6 @@ def test_a_float16_cache_moves_logits_by_its_rounding(tmp_path: Path) -> None:
     assert 0 < np.abs(actual - expected).max() < expected.std() / 4
 
 
-# phi's lm_head has a bias.
-@pytest.mark.parametrize(("model", "vocabulary"), [("llama", 500), ("phi", 512)])
-def test_last_logits_are_those_of_the_last_position(
-    model: str, vocabulary: int, tmp_path: Path
-) -> None:
-    ort_aie_ep.compile(DATA / model, tmp_path / "all")
-    ort_aie_ep.compile(DATA / model, tmp_path / "last", last_logits=True)
-    tokens = [5, 9, 100, 7]
-    last = logits(tmp_path / "last", tokens)
-    assert last.shape == (1, 1, vocabulary)
-    # One row is FusedDQP, four are a GEMM: the same sums in another order.
-    np.testing.assert_allclose(last[:, 0], logits(tmp_path / "all", tokens)[:, -1], atol=1e-4)
-
-
 def test_unknown_kv_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ort_aie_ep.AieError, match="kv type 'int8' is unknown; expected one of f16"):
         ort_aie_ep.compile(DATA / "llama", tmp_path / "out", kv="int8")
@@ -80,11 +66,4 @@ def test_kv_without_attention_is_refused(tmp_path: Path) -> None:
     onnx.save(projection_model(), tmp_path / "model.onnx")
     with pytest.raises(ort_aie_ep.AieError, match=r"kv type f16: no attention became"):
         ort_aie_ep.compile(tmp_path / "model.onnx", tmp_path / "out", kv="f16")
-    assert not (tmp_path / "out").exists()
-
-
-def test_last_logits_without_logits_is_refused(tmp_path: Path) -> None:
-    onnx.save(projection_model(), tmp_path / "model.onnx")
-    with pytest.raises(ort_aie_ep.AieError, match=r"output 'logits' is not computed by"):
-        ort_aie_ep.compile(tmp_path / "model.onnx", tmp_path / "out", last_logits=True)
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,221 @@
+"""The ONNX standard's node tests, and what a session makes of them.
+
+`onnx.backend.test` builds models and data in memory: one node each, or the function that defines
+the operator, spelled out (`..._expanded`).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from op_models import BFLOAT16, FLOAT16, ONNX_TYPES, ROUNDOFF, Array, run
+
+OpenSession = Callable[[onnx.ModelProto], onnxruntime.InferenceSession]
+
+RIGHT = "right"
+CANNOT_OPEN = "cannot open"
+CANNOT_RUN = "cannot run"
+WRONG = "wrong"
+
+# The output's 16-bit values are rounded once; the expected ones come from numpy in that type, which
+# rounds scores, probabilities and products besides.
+ROUNDINGS_OF_16_BITS = 4
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One of the standard's tests.
+
+    Attributes:
+        name: the standard's.
+        model: lowered to the newest opset and IR that this ONNX Runtime reads.
+        data: (inputs, expected outputs), each in the graph's order.
+        rtol: the standard's.
+        atol: the standard's.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    data: list[tuple[list[Any], list[Any]]]
+    rtol: float
+    atol: float
+
+    @property
+    def operators(self) -> set[str]:
+        """Of the graph itself."""
+        return {node.op_type for node in self.model.graph.node}
+
+    def is_one(self, operator: str) -> bool:
+        """Whether the model is one node, of this operator."""
+        return self.operators == {operator} and len(self.model.graph.node) == 1
+
+
+@cache
+def load_cases() -> list[NodeCase]:
+    """All of them, in the standard's order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some expect infinities, and numpy says so
+        tests = load_model_tests(kind="node")
+    return [
+        NodeCase(
+            test.name,
+            _readable(test.model),
+            [([_value(v) for v in ins], [_value(v) for v in outs]) for ins, outs in test.data_sets],
+            test.rtol,
+            test.atol,
+        )
+        for test in tests
+    ]
+
+
+def outcome(case: NodeCase, open_session: OpenSession, model: onnx.ModelProto | None = None) -> str:
+    """RIGHT, or what went wrong and how; `model` takes the place of the case's own.
+
+    Outputs that the standard does not list (`model` may add some) are passed over.
+    """
+    try:
+        session = open_session(model or case.model)
+    except Exception as error:  # ONNX Runtime's share no base class
+        return f"{CANNOT_OPEN}: {_first_line(error)}"
+    try:
+        for inputs, expected in case.data:
+            names = [value.name for value in case.model.graph.input]
+            actual = _run(session, dict(zip(names, inputs, strict=True)))
+            outputs = [value.name for value in case.model.graph.output]
+            for name, value in zip(outputs, expected, strict=True):
+                difference = _difference(value, actual[name], case)
+                if difference:
+                    return f"{WRONG}: {name}: {difference}"
+    except Exception as error:
+        return f"{CANNOT_RUN}: {_first_line(error)}"
+    return RIGHT
+
+
+def kind(result: str) -> str:
+    """What `outcome` begins with."""
+    return result.split(":")[0]
+
+
+def _run(session: onnxruntime.InferenceSession, feeds: dict[str, Any]) -> dict[str, Any]:
+    feeds = {k: v for k, v in feeds.items() if k in {i.name for i in session.get_inputs()}}
+    tensors = all(isinstance(v, np.ndarray) and v.dtype in ONNX_TYPES for v in feeds.values())
+    if tensors and any("bfloat16" in v.type for v in session.get_inputs() + session.get_outputs()):
+        return run(session, feeds)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def _difference(expected: Any, actual: Any, case: NodeCase) -> str:
+    """Of what they differ; empty where they agree."""
+    if isinstance(expected, list):
+        if not isinstance(actual, list) or len(actual) != len(expected):
+            return f"expected {len(expected)} values, got {actual!r:.80}"
+        parts = zip(expected, actual, strict=True)
+        return next(filter(None, (_difference(e, a, case) for e, a in parts)), "")
+    if expected is None or not isinstance(actual, np.ndarray | np.generic):
+        return "" if actual is expected else f"expected {expected!r:.80}, got {actual!r:.80}"
+    if actual.shape != expected.shape:
+        return f"expected shape {expected.shape}, got {actual.shape}"
+    if expected.dtype.kind in "OUS":
+        return "" if np.array_equal(expected.astype(str), actual.astype(str)) else "other strings"
+    if actual.dtype != expected.dtype:
+        return f"expected {expected.dtype}, got {actual.dtype}"
+    rtol, atol = _tolerance(expected, case)
+    if expected.dtype == BFLOAT16:
+        expected, actual = expected.astype(np.float32), actual.astype(np.float32)
+    if np.allclose(actual, expected, rtol, atol, equal_nan=True):
+        return ""
+    with np.errstate(invalid="ignore"):
+        return f"up to {np.max(np.abs(actual - expected)):.3g} of {np.max(np.abs(expected)):.3g}"
+
+
+def _tolerance(expected: Array, case: NodeCase) -> tuple[float, float]:
+    """(relative, absolute). The standard's own, which is for float32, but for types of 16 bits."""
+    if expected.dtype not in (FLOAT16, BFLOAT16) or not expected.size:
+        return case.rtol, case.atol
+    finite = np.abs(expected.astype(np.float32))
+    largest = float(np.max(finite, where=np.isfinite(finite), initial=0))
+    return case.rtol, ROUNDINGS_OF_16_BITS * ROUNDOFF[expected.dtype] * largest
+
+
+def _value(value: Any) -> Any:
+    """As a session takes it: arrays, lists of them, None."""
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, list | tuple):
+        return [_value(part) for part in value]
+    return value if value is None else np.asarray(value)
+
+
+def _readable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with an opset that ONNX Runtime has.
+
+    The standard's newest opset is often ahead of ONNX Runtime's, and most of its operators are the
+    same in the one before; where they are not, expected outputs tell.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    opset, ir_version = _newest()
+    copy.ir_version = min(copy.ir_version, ir_version)
+    for entry in copy.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = min(entry.version, opset)
+    return copy
+
+
+@cache
+def _newest() -> tuple[int, int]:
+    """The newest opset of domain "" and the newest IR that ONNX Runtime reads without complaint."""
+    opset = next(
+        v for v in range(onnx.defs.onnx_opset_version(), 0, -1) if _opens(opset=v, ir_version=10)
+    )
+    return opset, next(
+        v for v in range(onnx.IR_VERSION, 0, -1) if _opens(opset=opset, ir_version=v)
+    )
+
+
+def _opens(opset: int, ir_version: int) -> bool:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    try:
+        open_on_cpu(model)
+    except Exception:
+        return False
+    return True
+
+
+def quiet_options() -> onnxruntime.SessionOptions:
+    """Of one thread, and errors as exceptions alone."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
+
+
+def open_on_cpu(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """ONNX Runtime's own CPU execution provider alone."""
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
+    )
+
+
+@cache
+def outcomes_on_cpu() -> dict[str, str]:
+    """Case → outcome with ONNX Runtime's CPU execution provider alone."""
+    return {case.name: outcome(case, open_on_cpu) for case in load_cases()}
+
+
+def _first_line(error: Exception) -> str:
+    return re.sub(r"\s+", " ", str(error))[:160]

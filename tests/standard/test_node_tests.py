@@ -1,0 +1,231 @@
+"""The ONNX standard's node tests through both doors: as they come, and beside what is compiled.
+
+What ONNX Runtime's CPU execution provider gets right must be right here as well, whichever ONNX
+and ONNX Runtime are installed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from node_cases import (
+    RIGHT,
+    WRONG,
+    NodeCase,
+    kind,
+    load_cases,
+    open_on_cpu,
+    outcome,
+    outcomes_on_cpu,
+    quiet_options,
+)
+from onnx import TensorProto, helper
+from op_models import ORT_VERSION, onnx_tensor
+
+import ort_aie_ep
+from ort_aie_ep.provider import NAME
+
+# Operators that a pass replaces, joins with others or reads on the way to one that it replaces.
+OF_INTEREST = {
+    "Attention",
+    "DequantizeLinear",
+    "Gather",
+    "Gelu",
+    "Gemm",
+    "LayerNormalization",
+    "MatMul",
+    "RMSNormalization",
+    "RotaryEmbedding",
+    "Softmax",
+}
+
+
+LEFT = "left, with a reason"
+
+
+@pytest.fixture(scope="module")
+def right_on_cpu() -> list[NodeCase]:
+    """What this ONNX Runtime runs by itself, as the standard expects."""
+    outcomes = outcomes_on_cpu()
+    return [case for case in load_cases() if outcomes[case.name] == RIGHT]
+
+
+def test_the_cpu_provider_runs_most(right_on_cpu: list[NodeCase]) -> None:
+    """A harness that fed or compared badly would leave little to look at: 1,486 of 1,884 in ONNX
+    Runtime 1.23 and 1,549 in 1.31; the rest is of types that numpy does not carry to ONNX Runtime
+    (float8, 4 and 2 bits), or newer than ONNX Runtime."""
+    assert len(right_on_cpu) >= 0.75 * len(load_cases())
+    assert set().union(*(case.operators for case in right_on_cpu)) >= OF_INTEREST
+
+
+def test_a_wrong_output_is_seen() -> None:
+    case = next(case for case in load_cases() if case.name == "test_softmax_example")
+    ((inputs, (expected,)),) = case.data
+    for other in (expected * np.float32(1.01), expected[:, :-1], expected.astype(np.float64)):
+        changed = replace(case, data=[(inputs, [other])])
+        assert kind(outcome(changed, open_on_cpu)) == WRONG
+    assert outcome(case, open_on_cpu) == RIGHT
+
+
+@pytest.mark.skipif(
+    ORT_VERSION < (1, 24), reason="the plugin interface lacks custom-op domains before 1.24"
+)
+def test_with_the_provider_every_outcome_is_the_same() -> None:
+    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
+    try:
+        devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME]
+
+        def with_provider(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+            options = quiet_options()
+            options.add_provider_for_devices(devices[:1], {})
+            return onnxruntime.InferenceSession(
+                model.SerializeToString(), options, enable_fallback=False
+            )
+
+        actual = {case.name: kind(outcome(case, with_provider)) for case in load_cases()}
+    finally:
+        onnxruntime.unregister_execution_provider_library(NAME)
+    assert _differences(actual, {k: kind(v) for k, v in outcomes_on_cpu().items()}) == {}
+
+
+@pytest.fixture(scope="module")
+def attention() -> list[NodeCase]:
+    return [case for case in load_cases() if case.is_one("Attention")]
+
+
+def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Path) -> None:
+    """Each of them that FlowAttention computes, those included that ONNX Runtime cannot run
+    (bfloat16, windows); the others are refused with a reason."""
+    expected = {case.name: LEFT if _is_left(case) else RIGHT for case in attention}
+    actual = {}
+    for case in attention:
+        try:
+            model = _compile(case.model, tmp_path / case.name)
+        except ort_aie_ep.AieError as error:
+            reason = re.search(r"has nothing to compile.*\n  Attention -> \w+: .", str(error))
+            actual[case.name] = LEFT if reason else str(error)
+        else:
+            operators = [node.op_type for node in onnx.load(model).graph.node]
+            assert operators.count("FlowAttention") == 1, case.name
+            assert "Attention" not in operators, case.name
+            actual[case.name] = outcome(case, lambda _, path=model: _open(path))
+    assert _differences(actual, expected) == {}
+    assert list(actual.values()).count(RIGHT) >= 38
+
+
+def test_what_the_passes_leave_stays_right(right_on_cpu: list[NodeCase], tmp_path: Path) -> None:
+    """Compiled beside a projection, so that there is something to compile: all passes see the
+    standard's nodes, which have no names, and none may change what they compute. Of operators that
+    passes look at, also with all inputs but the first as initializers."""
+    wrong = {}
+    count = 0
+    for case in right_on_cpu:
+        models = [case.model]
+        if case.operators & OF_INTEREST:
+            constants = _with_constants(case)
+            if constants is not None and outcome(case, open_on_cpu, constants) == RIGHT:
+                models.append(constants)
+        for model in models:
+            folder = tmp_path / str(count)
+            count += 1
+            path = _compile(_beside_a_projection(model), folder)
+            result = outcome(case, lambda _, path=path: _open(path))
+            if result != RIGHT:
+                wrong[case.name, model is case.model] = result
+    assert wrong == {}
+    assert count > len(right_on_cpu)
+
+
+def _differences(actual: dict[str, str], expected: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Name → (actual, expected)."""
+    assert actual.keys() == expected.keys()
+    return {k: (actual[k], expected[k]) for k in expected if actual[k] != expected[k]}
+
+
+def _is_left(case: NodeCase) -> bool:
+    """Whether FlowAttention does not compute it, by shapes and attributes."""
+    (node,) = case.model.graph.node
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    given = [value.name for value in case.model.graph.input]
+    arrays = dict(zip(given, case.data[0][0], strict=True))
+    names = [*node.input, *[""] * (7 - len(node.input))]
+    q, k, v, mask = (arrays.get(name) for name in names[:4])
+    heads = {"q_num_heads": q, "kv_num_heads": v}
+    of_q, of_v = (x.shape[-1] // attributes.get(key, 1) for key, x in heads.items())
+    total = k.shape[-2] + (arrays[names[4]].shape[-2] if names[4] else 0)
+    causal, nonpad = attributes.get("is_causal", 0) == 1, bool(names[6])
+    windows = [attributes.get(f"{side}_window_size", -1) >= 0 for side in ("left", "right")]
+    return (
+        len(node.output) > 3  # the score matrix
+        or of_q != of_v
+        or of_q % 8 != 0
+        or (nonpad and causal)  # queries of each row elsewhere
+        or (nonpad and mask is not None and mask.shape[-1] < total)
+        or (mask is not None and mask.ndim < 2)
+        or windows[1]
+        or (windows[0] and not causal)
+    )
+
+
+def _compile(model: onnx.ModelProto, folder: Path) -> Path:
+    """The compiled model's path."""
+    folder.mkdir()
+    onnx.save(model, folder / "model.onnx")
+    ort_aie_ep.compile(folder / "model.onnx", folder / "compiled")
+    return folder / "compiled" / "model.onnx"
+
+
+def _open(path: Path) -> onnxruntime.InferenceSession:
+    options = quiet_options()
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _beside_a_projection(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With a MatMulNBits of its own constant input and output."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    k = n = 32
+    rng = np.random.default_rng(0)
+    constants = {
+        "beside_a": np.ones((1, k), np.float32),
+        "beside_b": rng.integers(0, 256, (n, 1, 16), dtype=np.uint8),
+        "beside_scales": rng.uniform(0.5, 1, n).astype(np.float32),
+    }
+    copy.graph.initializer.extend(onnx_tensor(name, array) for name, array in constants.items())
+    copy.graph.node.append(
+        helper.make_node(
+            "MatMulNBits",
+            list(constants),
+            ["beside_y"],
+            name="beside",
+            domain="com.microsoft",
+            K=k,
+            N=n,
+            bits=4,
+            block_size=32,
+        )
+    )
+    copy.graph.output.append(helper.make_tensor_value_info("beside_y", TensorProto.FLOAT, [1, n]))
+    copy.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return copy
+
+
+def _with_constants(case: NodeCase) -> onnx.ModelProto | None:
+    """Its inputs but the first as initializers; None where one is of a type that cannot be."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(case.model)
+    (inputs, _), *more = case.data
+    if more or not all(isinstance(value, np.ndarray) for value in inputs):
+        return None
+    names = [value.name for value in copy.graph.input]
+    for name, value in list(zip(names, inputs, strict=True))[1:]:
+        copy.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    del copy.graph.input[1:]
+    return copy
