@@ -4,8 +4,8 @@
     python fuzz.py --replay FILE [--folder .cache/fuzz] TARGET
 
 A target is NAME.cc (libFuzzer, by CMakeLists.txt) or NAME.py (Atheris, by target.py). Each starts
-from seeds/NAME and from the corpus that earlier runs kept. The exit code is 1 if there is a finding:
-an error that is not on purpose, a hang, too much memory. See docs/fuzzing.md.
+from seeds/NAME and from the corpus that earlier runs kept. The exit code is 1 if there is a
+finding: an error that is not on purpose, a hang, too much memory. See docs/fuzzing.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clang import NoClang, cache_folder, find_clang
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-NOT_TARGETS = {"clang", "fuzz", "target"}
+NOT_TARGETS = {"clang", "fuzz", "runtime", "target"}
 # One input may take so much.
 MOST_SECONDS = 5
 MOST_MEGABYTES = 1024
@@ -123,7 +123,7 @@ def build(names: Iterable[str]) -> dict[str, Target]:
     folder = ROOT / "build" / "fuzz"
     tools = Path(sys.executable).parent
     print(f"building with {compiler}", flush=True)
-    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja"]
+    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=ERROR"]
     settings = {
         "CMAKE_MAKE_PROGRAM": tools / "ninja",
         "CMAKE_CXX_COMPILER": compiler,
@@ -138,14 +138,15 @@ def build(names: Iterable[str]) -> dict[str, Target]:
         ).stdout.strip(),
     }  # fmt: skip
     given = [f"-D{key}={value}" for key, value in settings.items()]
-    subprocess.run([*configure, *given], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([tools / "ninja", "-C", folder, "--quiet", *names], check=True)
+    for command in ([*configure, *given], [tools / "ninja", "-C", folder, "--quiet", *names]):
+        if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+            sys.exit("error: the fuzz targets cannot be built")
     return {name: Target(name, (str(folder / "fuzz_targets" / name),)) for name in names}
 
 
 def targets(wanted: list[str]) -> list[Target]:
     """The wanted targets, all if none is named, ready to run where that is possible."""
-    native = {path.stem for path in HERE.glob("*.cc")}
+    native = {path.stem for path in HERE.glob("*.cc")} - NOT_TARGETS
     python = {path.stem for path in HERE.glob("*.py")} - NOT_TARGETS
     known = sorted(native | python)
     for name in wanted:

@@ -96,7 +96,8 @@ inline void MutateValue(Json& value, const Json& other, Random& random) {
   }
 }
 
-// A custom mutator of libFuzzer for inputs that start with JSON and go on, as bytes, from `end_mark`.
+// A custom mutator of libFuzzer for inputs that start with JSON and go on, as bytes, from
+// `end_mark`.
 inline size_t MutateJson(uint8_t* data, size_t size, size_t most, unsigned seed,
                          std::string_view end_mark) {
   constexpr int kDeepest = 400;  // dump is recursive

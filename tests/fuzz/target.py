@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 
@@ -15,10 +16,8 @@ def fuzz(test: Callable[[bytes], None]) -> None:
     """Runs `test` on inputs without end. Any exception that is not an AieError is a finding."""
 
     def one(data: bytes) -> None:
-        try:
+        with contextlib.suppress(AieError):
             test(data)
-        except AieError:
-            pass
 
     atheris.Setup(sys.argv, one)
     atheris.Fuzz()
