@@ -117,6 +117,11 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
         for value in graph.initializers.values()
         if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
     )
+    free = shutil.disk_usage(path.parent).free
+    if total > free:
+        raise AieError(
+            f"the weights of {path.name} need {total} bytes, and its disk has {free} free"
+        )
     done = 0
 
     def report(tensor: ir.TensorProtocol, _: object) -> None:

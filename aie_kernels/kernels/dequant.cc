@@ -45,10 +45,7 @@ void q4nx_dequant(const uint8_t* __restrict block, bfloat16* __restrict tile) {
       for (unsigned i = 0; i < q4nx::group / q4nx::sub_columns; ++i) {
         const unsigned k = g * q4nx::group + i * q4nx::sub_columns;
         const q4nx::sub_block codes = q4nx::load_codes(block, half, k);
-        const aie::vector<bfloat16, tile_size> codes0 =
-            aie::filter_even(codes.first, codes.second, tile_rows);
-        const aie::vector<bfloat16, tile_size> codes1 =
-            aie::filter_odd(codes.first, codes.second, tile_rows);
+        const auto [codes0, codes1] = aie::interleave_unzip(codes.first, codes.second, tile_rows);
         bfloat16* out = tile + (k / q4nx::sub_columns * tiles_across + 2 * half) * tile_size;
         const aie::accum<accfloat, tile_size> w0 =
             aie::add(aie::mac(unbias0, codes0, scale0), min0);

@@ -49,7 +49,7 @@ struct sub_block {
 // an or are cheaper than the conversion of integers, which goes through the accumulators.
 inline half_block biased(const aie::vector<uint4, sub_codes / 2>& codes) {
   const aie::vector<uint16, sub_codes / 2> wide = codes.unpack().unpack();
-  return aie::bit_or(wide, static_cast<uint16>(0x4300)).cast_to<bfloat16>();
+  return aie::bit_or(static_cast<uint16>(0x4300), wide).cast_to<bfloat16>();
 }
 
 // 128 + code of out-features half * 16 .. + 15 and in-features k .. k + 7.

@@ -60,7 +60,8 @@ class ScoreMap {
 // op of the even and the odd chunks of two vectors.
 template <unsigned kChunk, typename T, typename Op>
 inline aie::vector<T, 32> fold(const aie::vector<T, 32>& v, const aie::vector<T, 32>& w, Op op) {
-  return op(aie::filter_even(v, w, kChunk), aie::filter_odd(v, w, kChunk));
+  const auto [even, odd] = aie::interleave_unzip(v, w, kChunk);
+  return op(even, odd);
 }
 
 // op over the 8 rows (chunks 32, 16, 8) or the 8 columns (chunks 1, 1, 1) of four 8x8 blocks: 8

@@ -161,6 +161,28 @@ RULES = [
         "auto f = any<float, 16>().cast_to<int32>(); auto v = aie::bit_and(f, f); (void)v;",
     ),
     Rule(
+        "bits of a vector and a scalar",
+        "auto v = aie::bit_or(any<uint16, 16>(), uint16(3)); (void)v;",
+        "no matching function", "auto v = aie::bit_or(uint16(3), any<uint16, 16>()); (void)v;",
+    ),
+    Rule(
+        "bits of a scalar of another type",
+        "auto v = aie::bit_and(3, any<uint16, 16>()); (void)v;",
+        "no matching function", "auto v = aie::bit_and(uint16(3), any<uint16, 16>()); (void)v;",
+    ),
+    Rule(
+        "even chunks of two vectors",
+        "auto v = aie::filter_even(any<bf16, 16>(), any<bf16, 16>(), 8); (void)v;",
+        "no matching function",
+        "auto v = aie::interleave_unzip(any<bf16, 16>(), any<bf16, 16>(), 8).first; (void)v;",
+    ),
+    Rule(
+        "odd chunks of two vectors",
+        "auto v = aie::filter_odd(any<bf16, 16>(), any<bf16, 16>(), 8); (void)v;",
+        "no matching function",
+        "auto v = aie::interleave_unzip(any<bf16, 16>(), any<bf16, 16>(), 8).second; (void)v;",
+    ),
+    Rule(
         "unpack of floats", "auto v = any<bf16, 16>().unpack(); (void)v;",
         "unpack takes integers", "auto v = any<int8, 16>().unpack(); (void)v;",
     ),

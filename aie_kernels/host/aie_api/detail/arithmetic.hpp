@@ -218,6 +218,11 @@ auto bitwise(const A& a, const B& b, F f) {
   return lanewise(a, b, [f](T x, T y) { return static_cast<T>(f(x, y)); });
 }
 
+// A scalar comes first and has the vector's element type.
+template <typename A, typename T, unsigned N>
+concept first_of_bits =
+    std::is_same_v<A, vector<T, N>> || std::is_same_v<element_of<A>, T> && !operand<A>::is_vector;
+
 template <typename T, unsigned N, typename F>
 vector<T, N> shift(const vector<T, N>& v, unsigned by, F f) {
   static_assert(!is_floating<T>, "AIE: shifts take integers; use cast_to");
@@ -227,17 +232,20 @@ vector<T, N> shift(const vector<T, N>& v, unsigned by, F f) {
 
 }  // namespace detail
 
-template <typename A, typename B>
-auto bit_and(const A& a, const B& b) {
-  return detail::bitwise(a, b, [](auto x, auto y) { return x & y; });
+template <typename A, typename T, unsigned N>
+  requires(detail::first_of_bits<A, T, N>)
+vector<T, N> bit_and(const A& a, const vector<T, N>& b) {
+  return detail::bitwise(a, b, [](T x, T y) { return x & y; });
 }
-template <typename A, typename B>
-auto bit_or(const A& a, const B& b) {
-  return detail::bitwise(a, b, [](auto x, auto y) { return x | y; });
+template <typename A, typename T, unsigned N>
+  requires(detail::first_of_bits<A, T, N>)
+vector<T, N> bit_or(const A& a, const vector<T, N>& b) {
+  return detail::bitwise(a, b, [](T x, T y) { return x | y; });
 }
-template <typename A, typename B>
-auto bit_xor(const A& a, const B& b) {
-  return detail::bitwise(a, b, [](auto x, auto y) { return x ^ y; });
+template <typename A, typename T, unsigned N>
+  requires(detail::first_of_bits<A, T, N>)
+vector<T, N> bit_xor(const A& a, const vector<T, N>& b) {
+  return detail::bitwise(a, b, [](T x, T y) { return x ^ y; });
 }
 template <typename T, unsigned N>
 vector<T, N> bit_not(const vector<T, N>& v) {

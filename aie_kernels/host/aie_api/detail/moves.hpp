@@ -111,19 +111,6 @@ std::pair<vector<T, N>, vector<T, N>> interleave_zip(const vector<T, N>& v, cons
 }
 
 template <typename T, unsigned N>
-vector<T, N> filter_even(const vector<T, N>& v, const vector<T, N>& w,
-                         detail::chunk_of<T, N> chunk) {
-  const unsigned c = detail::chunk_storages<T, N>(chunk);
-  return detail::take(v, w, [c](unsigned i) { return i / c * 2 * c + i % c; });
-}
-template <typename T, unsigned N>
-vector<T, N> filter_odd(const vector<T, N>& v, const vector<T, N>& w,
-                        detail::chunk_of<T, N> chunk) {
-  const unsigned c = detail::chunk_storages<T, N>(chunk);
-  return detail::take(v, w, [c](unsigned i) { return i / c * 2 * c + c + i % c; });
-}
-
-template <typename T, unsigned N>
 vector<T, N / 2> filter_even(const vector<T, N>& v, detail::chunk_of<T, N / 2> chunk) {
   const unsigned c = detail::element_traits<T>::storages(chunk.lanes);
   const auto whole = detail::take(v, v, [c](unsigned i) { return i / c * 2 * c + i % c; });
@@ -142,7 +129,9 @@ vector<T, N / 2> filter_odd(const vector<T, N>& v, detail::chunk_of<T, N / 2> ch
 template <typename T, unsigned N>
 std::pair<vector<T, N>, vector<T, N>> interleave_unzip(const vector<T, N>& v, const vector<T, N>& w,
                                                        detail::chunk_of<T, N> chunk) {
-  return {filter_even(v, w, chunk), filter_odd(v, w, chunk)};
+  const unsigned c = detail::chunk_storages<T, N>(chunk);
+  const auto even = [c](unsigned i) { return i / c * 2 * c + i % c; };
+  return {detail::take(v, w, even), detail::take(v, w, [=](unsigned i) { return even(i) + c; })};
 }
 
 // v is row-major rows x columns.
