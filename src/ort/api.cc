@@ -190,16 +190,18 @@ Tensor KernelContext::Input(size_t index) const {
   return input;
 }
 
-void* KernelContext::Output(size_t index, const Shape& shape) const {
+void* KernelContext::Output(size_t index, DataType type, const Shape& shape) const {
   if (map_ != nullptr) {
     if (index >= map_->outputs.size() || map_->outputs[index] == IoMap::kAbsent) return nullptr;
     index = static_cast<size_t>(map_->outputs[index]);
   }
   OrtValue* value = nullptr;
   Check(api_, api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
-  void* data = nullptr;
-  if (value != nullptr) Check(api_, api_->GetTensorMutableData(value, &data));
-  return data;
+  if (value == nullptr) return nullptr;
+  const Tensor output = DescribeValue(api_, value);
+  Require(output.type == type, "output ", index, " is ", NameOf(output.type),
+          " in the model, expected ", NameOf(type));
+  return const_cast<void*>(output.data);
 }
 
 void OrtThreadPool::Run(int64_t count, Call call, const void* task) const {

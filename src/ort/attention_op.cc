@@ -34,9 +34,12 @@ class AttentionKernel final : public Kernel {
     FlowAttention::Inputs inputs;
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = context.Input(i);
     const FlowAttention::Outputs shapes = op_.OutputShapes(inputs);
-    void* output = context.Output(0, shapes.output);
-    void* present_key = context.Output(1, shapes.present);
-    void* present_value = context.Output(2, shapes.present);
+    const DataType type = inputs[FlowAttention::kQuery].type;
+    const Tensor& past = inputs[FlowAttention::kPastKey];
+    const DataType cache_type = past ? past.type : type;
+    void* output = context.Output(0, type, shapes.output);
+    void* present_key = context.Output(1, cache_type, shapes.present);
+    void* present_value = context.Output(2, cache_type, shapes.present);
     options_.target->Execute(op_.MakePlan(inputs, shapes, output, present_key, present_value),
                              OrtThreadPool(context));
   }

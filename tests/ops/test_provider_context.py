@@ -81,6 +81,21 @@ def test_bias_and_zero_points_are_kept(
     np.testing.assert_array_equal(run(session(tmp_path / "ctx.onnx"), {"A": a})["Y"], expected)
 
 
+def test_an_output_that_is_declared_with_another_type_is_refused(tmp_path: Path) -> None:
+    # ONNX Runtime allocates what the model declares, and EPContext takes any type.
+    w = make_weights(40, 320, zero_points=False)
+    inputs = {"A": activations(3, 320), "B": w.b, "scales": w.scales}
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
+    model = one_op_model("MatMulNBits", inputs, {"Y": inputs["A"].dtype}, given,
+                         domain="com.microsoft", constants=("B", "scales"))  # fmt: skip
+    session(model, tmp_path / "ctx.onnx")
+    context = onnx.load(tmp_path / "ctx.onnx", load_external_data=False)
+    context.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    (tmp_path / "changed.onnx").write_bytes(context.SerializeToString())
+    with pytest.raises(Exception, match="output 0 is float16 in the model, expected float"):
+        run(session(tmp_path / "changed.onnx"), {"A": inputs["A"]})
+
+
 def test_weights_lie_beside_once_and_nothing_else_is_left(written: Path) -> None:
     assert sorted(path.name for path in written.parent.iterdir()) == ["ctx.onnx", "ctx.onnx.aie"]
     # Q4NX of the model is 10 tensors; the tied embedding shares one.
