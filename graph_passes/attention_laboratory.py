@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,12 +29,19 @@ POSITIONS = 40
 
 @dataclass(frozen=True)
 class Probe:
-    """Shapes and mask of one run: mask (batch, past + new), 0 hides."""
+    """Shapes, mask and data of one run: mask (batch, past + new), 0 hides.
+
+    Rows of queries, keys and values are of a `form` (see `_rows`), times the factor of each.
+    """
 
     name: str
     past: int
     new: int
     mask: npt.NDArray[np.int64]
+    form: str = "normal"
+    query: float = 1.0
+    key: float = 1.0
+    value: float = 1.0
 
     def __str__(self) -> str:
         return f"'{self.name}' (batch {len(self.mask)}, past {self.past}, new tokens {self.new})"
@@ -49,6 +57,20 @@ class Outcome:
     present_key: Array
     present_value: Array
     scores: Array
+
+
+def _sparse(rows: Array) -> Array:
+    return np.where(np.arange(rows.size).reshape(rows.shape) % 7 == 3, rows, 0)
+
+
+# Of normal random rows (n, head size), what a probe takes.
+FORMS: dict[str, Callable[[Array], Array]] = {
+    "normal": lambda rows: rows,
+    "constant": lambda rows: np.broadcast_to(rows[:, :1], rows.shape),
+    "one-hot": lambda rows: np.where(np.abs(rows) == np.abs(rows).max(1, keepdims=True), rows, 0),
+    "sparse": _sparse,
+    "ramp": lambda rows: rows[:, :1] * np.linspace(-1, 1, rows.shape[1]),
+}
 
 
 class Laboratory:
@@ -117,9 +139,14 @@ class Laboratory:
         for value in region.inputs:
             array: Array
             if value in (region.keys.past, region.values.past):
-                array = rng.standard_normal((batch, self.kv_heads, probe.past, self.size), "f4")
+                factor = probe.key if value is region.keys.past else probe.value
+                shape = (batch, self.kv_heads, probe.past, self.size)
+                array = self._rows(rng, probe, shape) * np.float32(factor)
             elif value in (region.query, region.key, region.value):
-                array = rng.standard_normal((batch, probe.new, projected_width(value) or 0), "f4")
+                width = projected_width(value) or 0
+                array = self._rows(rng, probe, (batch, probe.new, width)) * self._factors(
+                    value, probe
+                )
             elif value.name == ATTENTION_MASK:
                 array = probe.mask
             elif value.name == POSITION_IDS:
@@ -135,6 +162,20 @@ class Laboratory:
                 array.astype(np.int32) if value.dtype == ir.DataType.INT32 else array
             )
         return feeds
+
+    def _rows(self, rng: np.random.Generator, probe: Probe, shape: tuple[int, ...]) -> Array:
+        """(…, heads · size): a row of the probe's form for each head."""
+        rows = rng.standard_normal(shape, "f4").reshape(-1, self.size)
+        return FORMS[probe.form](rows).astype(np.float32).reshape(shape)
+
+    def _factors(self, projected: ir.Value, probe: Probe) -> Array:
+        """What a projection's results are multiplied with."""
+        if self.region.packed:
+            counts = np.array([self.heads, self.kv_heads, self.kv_heads]) * self.size
+            factors = np.array([probe.query, probe.key, probe.value], np.float32)
+            return np.repeat(factors, counts)
+        of = {self.region.query: probe.query, self.region.key: probe.key}
+        return np.array(of.get(projected, probe.value), np.float32)
 
     def _split(self, feeds: dict[str, Array]) -> tuple[Array, Array, Array, Array, Array]:
         region = self.region

@@ -63,7 +63,13 @@ class MaskReader:
 
 
 def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
-    inputs, nodes = _sources(mask)
+    for value in _sources(mask, lengths=False):
+        # No run has all the values that a mask may look for: a token, or a kind of tokens.
+        if value.is_graph_input() and value.name != ATTENTION_MASK:
+            raise NoMatch(f"depends on the values of '{value.name}'")
+    sources = _sources(mask, lengths=True)
+    inputs = [value for value in sources if value.is_graph_input()]
+    nodes = {n: None for v in sources if constant(v) is None and (n := v.producer()) is not None}
     part = Part(model, inputs, [mask])
     shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
     given, computed = numbers(model, nodes, _varying(inputs))
@@ -88,22 +94,21 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
     return found
 
 
-def _sources(mask: ir.Value) -> tuple[list[ir.Value], list[ir.Node]]:
-    """The graph inputs and the nodes that a value is computed from."""
-    inputs, seen, stack = [], set[ir.Value](), [mask]
-    nodes: dict[ir.Node, None] = {}
+def _sources(mask: ir.Value, *, lengths: bool) -> dict[ir.Value, None]:
+    """What a value is computed from, itself included, and what it takes the `lengths` of."""
+    found: dict[ir.Value, None] = {}
+    stack = [mask]
     while stack:
         value = stack.pop()
-        if value in seen:
+        if value in found:
             continue
-        seen.add(value)
+        found[value] = None
         node = value.producer()
-        if value.is_graph_input():
-            inputs.append(value)
-        elif node is not None and constant(value) is None:
-            nodes[node] = None
+        if node is None or constant(value) is not None:
+            continue
+        if lengths or node.op_type not in ("Shape", "Size"):
             stack += [v for v in node.inputs if v is not None]
-    return inputs, list(nodes)
+    return found
 
 
 def _varying(inputs: list[ir.Value]) -> set[ir.Value]:
@@ -151,13 +156,13 @@ def _visible(part: Part, inputs: list[ir.Value], past: int, shown: Array) -> Arr
 
 
 def _feed(value: ir.Value, past: int, shown: Array) -> Array:
-    """An input of a decoder; tokens and positions are random, for a mask must not read them."""
+    """An input of a decoder; of tokens and positions, a mask takes the lengths alone."""
     batch, total = shown.shape
     rank = len(value.shape) if value.shape is not None else 0
     if value.name == ATTENTION_MASK:
         return shown
     if value.dtype == ir.DataType.INT64 and rank == 2:
-        return np.random.default_rng(SEED).integers(0, 100, (batch, total - past))
+        return np.zeros((batch, total - past), np.int64)
     if value.shape is not None and rank in (3, 4):  # embeddings, a cache
         whole = {3: [batch, total - past], 4: [batch, value.shape[1], past]}[rank]
         dims = [*whole, value.shape[rank - 1]]

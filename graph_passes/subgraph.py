@@ -14,7 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.base import attribute
+
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+BITS = dict.fromkeys(HALVES, 16) | {ir.DataType.FLOAT: 32, ir.DataType.DOUBLE: 64}
 EPSILON = float(np.finfo(np.float32).eps)
 # A score below is masked: -inf, or the most negative number of a type, float16's -65504 among them;
 # exp(-1e4) is 0 in float32.
@@ -33,7 +36,7 @@ class NoMatch(Exception):
 
 
 class Part:
-    """The nodes between some inputs and outputs, in a session of their own.
+    """The nodes between some inputs and outputs, in a session of their own; `nodes` of the model.
 
     Half precision is widened to float32, so that what is measured is the formula and not the
     rounding of every step.
@@ -84,6 +87,7 @@ class Part:
         except Exception as error:  # onnxruntime has no common class
             raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
         self._outputs = [value.name for value in outputs]
+        self.nodes = nodes
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs, float where they are float.
@@ -96,6 +100,12 @@ class Part:
         except Exception as error:
             raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
         return outputs
+
+
+def narrows(cast: ir.Node, dtype: ir.DataType | None) -> bool:
+    """Whether a Cast's type has fewer numbers than values of `dtype` (None: float32)."""
+    bits = BITS.get(dtype or ir.DataType.FLOAT, 32)
+    return BITS.get(ir.DataType(attribute(cast, "to", 0)), 0) < bits
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -215,9 +225,9 @@ def _widen(graph: ir.Graph) -> None:
             value.const_value = _float32(value.const_value)
             value.type = ir.TensorType(ir.DataType.FLOAT)
     for node in graph:
-        for attribute in list(node.attributes.values()):
-            if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in HALVES:
-                node.attributes.add(ir.AttrTensor(attribute.name, _float32(attribute.value)))
+        for attr in list(node.attributes.values()):
+            if attr.type == ir.AttributeType.TENSOR and attr.value.dtype in HALVES:
+                node.attributes.add(ir.AttrTensor(attr.name, _float32(attr.value)))
         to = node.attributes.get("to")
         if node.op_type == "Cast" and to is not None and to.as_int() in HALVES:
             node.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT))
@@ -240,9 +250,9 @@ def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
         if value.const_value is not None:
             value.const_value = exchanged(value.const_value) or value.const_value
     for node in graph:
-        attribute = node.attributes.get("value")
-        if node.op_type == "Constant" and attribute is not None:
-            tensor = exchanged(attribute.as_tensor())
+        attr = node.attributes.get("value")
+        if node.op_type == "Constant" and attr is not None:
+            tensor = exchanged(attr.as_tensor())
             if tensor is not None:
                 node.attributes.add(ir.AttrTensor("value", tensor))
 

@@ -127,6 +127,7 @@ def write_folder(
     writer = _WeightWriter([m.model for m in models if m.model is not None], progress)
     weight_bytes = 0
     with _written_beside(target) as work:
+        writer.require_room(work, [f.path.name for f in models if f.model is not None])
         for file in models:
             if file.model is None:
                 continue
@@ -219,6 +220,15 @@ class _WeightWriter:
             for value in graph.initializers.values()
             if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
         )
+
+    def require_room(self, folder: Path, names: Iterable[str]) -> None:
+        """Raises AieError if the disk of `folder` has no room for the weights of all models."""
+        free = shutil.disk_usage(folder).free
+        if self._total > free:
+            raise AieError(
+                f"the weights of {', '.join(names)} need {self._total} bytes, and its disk has "
+                f"{free} free"
+            )
 
     def save(self, model: ir.Model, path: Path) -> int:
         """Writes the model and its data file; returns that file's bytes."""

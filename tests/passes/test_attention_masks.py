@@ -73,6 +73,21 @@ def masked(
     return model, inputs
 
 
+def insert(model: onnx.ModelProto, text: str, name: str, constants: dict[str, list[int]]) -> None:
+    """What computes the mask from another input (batch, tokens) as well."""
+    function = f'<domain: "test", opset_import: ["" : 23]> f ({name}) => (mask) {{{text}}}'
+    kept = list(model.graph.node)
+    place = next(i for i, node in enumerate(kept) if node.output[0] == "shown") + 1
+    del model.graph.node[:]
+    model.graph.node.extend([*kept[:place], *parser.parse_function(function).node, *kept[place:]])
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.array(array), key) for key, array in constants.items()
+    )
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, ["batch", "tokens"])
+    )
+
+
 def attention_of(model: onnx.ModelProto, inputs: Feeds) -> ir.Node:
     """The FlowAttention that the layer becomes, which gives what ONNX Runtime gives to tokens."""
     changed, outcomes = compiled(model)
@@ -144,6 +159,37 @@ def test_causal_order_alone_needs_no_mask() -> None:
     assert facts(node) == {"causal": 1, "window": -1, "shown": None, "bias": None}
 
 
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("past", [None, 4])
+def test_a_mask_that_looks_at_values_is_used_as_it_is(past: int | None, opset: int) -> None:
+    """Images' tokens see each other, as in Gemma 3; no probe would have to hold a pair of them."""
+    model, inputs = masked("", past=past, opset=opset)
+    text = """
+        image = Equal(token_type_ids, one)
+        rows = Unsqueeze(image, last)
+        front = Constant<value_ints = [1]>()
+        columns = Unsqueeze(image, front)
+        both = And(rows, columns)
+        behind = Sub(total0, new0)
+        edge0 = Unsqueeze(behind, null0)
+        edges = Concat<axis = 0>(zeros2, edge0, zeros3)
+        wide = Cast<to = 1>(both)
+        padded = Pad(wide, edges)
+        pairs3 = Cast<to = 9>(padded)
+        pairs = Unsqueeze(pairs3, front)
+        seen = Or(causal, pairs)
+        mask = And(seen, shown)
+    """
+    constants = {"null0": [0], "zeros2": [0, 0], "zeros3": [0, 0, 0]}
+    insert(model, text, "token_type_ids", constants)
+    types = np.array([[0, 1, 1, 1, 0, 0, 0]] * 3)
+    types[1] = [0, 0, 1, 1, 1, 1, 0]
+    inputs["token_type_ids"] = types
+    found = facts(attention_of(model, inputs))
+    assert (found["causal"], found["shown"]) == (0, None)
+    assert found["bias"] is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -182,22 +228,11 @@ def test_a_mask_that_reads_large_constants_is_used_as_it_is(
 def test_a_mask_of_positions_is_used_as_it_is() -> None:
     """It says the same only where positions are those of the tokens."""
     model, inputs = masked("")
-    text = (
-        "first = Unsqueeze(ids, middle) place = Transpose<perm = [0, 1, 3, 2]>(first) "
-        "order = LessOrEqual(key, place) mask = And(order, shown)"
-    )
-    nodes = parser.parse_function(
-        '<domain: "test", opset_import: ["" : 23]> f (ids, middle, key, shown) => (mask) {'
-        f"{text}}}"
-    ).node
-    nodes[0].input[1] = "axis 1"
-    kept = list(model.graph.node)
-    place = next(i for i, node in enumerate(kept) if node.output[0] == "shown") + 1
-    del model.graph.node[:]
-    model.graph.node.extend([*kept[:place], *nodes, *kept[place:]])
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2]), "axis 1"))
-    ids = onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch", "tokens"])
-    model.graph.input.append(ids)
+    text = """
+        first = Unsqueeze(ids, axis1) place = Transpose<perm = [0, 1, 3, 2]>(first)
+        order = LessOrEqual(key, place) mask = And(order, shown)
+    """
+    insert(model, text, "ids", {"axis1": [1, 2]})
     inputs["ids"] = np.tile(np.arange(4, 11), (3, 1))
     assert facts(attention_of(model, inputs))["causal"] == 0
 
