@@ -58,7 +58,7 @@ def read_parameters(lab: Laboratory) -> Parameters:
     best = min(fits, key=lambda fit: fit.excess)
     if best.excess > 1:
         raise NoMatch(best.reason)
-    return replace(best.parameters, window=_window(lab))
+    return replace(best.parameters, window=lab.window)
 
 
 def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
@@ -67,7 +67,7 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
     Raises:
         NoMatch: they differ for some probe.
     """
-    for probe in _probes(parameters.window):
+    for probe in _probes(parameters.window, lab.longest):
         if parameters.mask is None and not probe.mask.all():
             continue
         ran = lab.run(probe)
@@ -101,8 +101,7 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
                     f"its {what} not that of an attention with {parameters}: probe {probe} "
                     f"differs by {difference[over].max():.2g}"
                 )
-    windows = {small: large for large, small in lab.stand_ins.items()}
-    return replace(parameters, window=windows.get(parameters.window, parameters.window))
+    return replace(parameters, window=lab.true_window())
 
 
 def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -112,7 +111,9 @@ def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.floa
     return bound
 
 
-def _probes(window: int) -> Iterator[Probe]:
+def _probes(window: int, longest: int) -> Iterator[Probe]:
+    """Of at most `longest` keys."""
+
     def padded(past: int, new: int, left: tuple[int, ...], right: tuple[int, ...]) -> Array:
         position = np.arange(past + new)
         first, end = np.array(left)[:, None], past + new - np.array(right)[:, None]
@@ -136,12 +137,13 @@ def _probes(window: int) -> Iterator[Probe]:
         yield Probe(f"{form} rows", 3, 2, pairs, form)
         yield Probe(f"large {form} rows", 3, 2, pairs, form, 1e3, 1e3, 1e3)
     if window > 0:
-        yield Probe("past as long as the window", window, 3, padded(window, 3, (0, 2), (0, 0)))
+        past = min(window, longest - 3)
+        yield Probe("past as long as the window", past, 3, padded(past, 3, (0, 2), (0, 0)))
         yield Probe(
             "prompt beyond the window",
             0,
-            min(window, 64) + 3,
-            padded(0, min(window, 64) + 3, (1,), (0,)),
+            min(past, 64) + 3,
+            padded(0, min(past, 64) + 3, (1,), (0,)),
         )
 
 
@@ -204,12 +206,6 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
     if not fitting:
         raise NoMatch(f"tables of {columns} angles rotate more than a head of {lab.size}")
     return [*fitting]
-
-
-def _window(lab: Laboratory) -> int:
-    """The number of keys that a token of the region as it is run sees at most, or -1 for all."""
-    seen = lab.visible(lab.longest + 1)
-    return -1 if seen == lab.longest + 2 else seen
 
 
 def _norms(region: Region, size: int) -> tuple[ir.Value | None, ir.Value | None, float]:
