@@ -115,7 +115,10 @@ class Decoder:
         if self._past and self._shared:
             return  # rows beyond the length are never read
         for cache in self._caches:
-            buffer = np.zeros(cache.shape, _TYPES[cache.type][0])
+            try:
+                buffer = np.zeros(cache.shape, _TYPES[cache.type][0])
+            except (MemoryError, ValueError) as error:
+                raise AieError(f"the cache {cache.past} of {cache.shape}: {error}") from error
             self._past[cache.past] = _value(buffer, cache.type)
 
     def forward(self, tokens: Tokens) -> Logits:

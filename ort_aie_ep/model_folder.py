@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.checked_json import read_json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import is_regular
 
 GENAI_CONFIG = "genai_config.json"
 # optimum's names of the decoders of an encoder-decoder model, and of what it wrote before it put
@@ -19,6 +20,10 @@ OPTIMUM_DECODERS = (
     "decoder_with_past_model.onnx",
     "decoder_model.onnx",
 )
+# Names in a decoder's inputs and outputs, %d where the layer's number stands.
+CACHE_NAMES = ("past_key_names", "past_value_names", "present_key_names", "present_value_names")
+# Of a cache's dimensions; no model comes near.
+LARGEST_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
-        roles = {folder.path / str(section["filename"]): role for section, role in sections}
+        roles = {folder.path / section["filename"]: role for section, role in sections}
     return [
         OtherModel(path, roles.get(path, ""))
         for path in sorted(folder.path.rglob("*.onnx"))
@@ -97,14 +102,11 @@ def find_model(source: Path) -> ModelFolder:
     config: dict[str, Any] | None = None
     if config_file.is_file():
         config = _read_config(config_file)
-        try:
-            filename = config["model"]["decoder"]["filename"]
-        except (KeyError, TypeError):
-            raise AieError(f"{config_file} has no model.decoder.filename") from None
-        model = source / str(filename)
+        filename = config["model"]["decoder"]["filename"]
+        model = source / filename
         if not inside(source, model):
             raise AieError(f"{config_file}: model.decoder.filename {filename!r} leaves the folder")
-        if not model.is_file():
+        if not is_regular(model):
             raise AieError(f"{config_file} names {filename}, which is not in {source}")
         return ModelFolder(source, model, config)
     models = sorted(source.glob("*.onnx"))
@@ -138,11 +140,29 @@ def inside(folder: Path, file: Path) -> bool:
     return ".." not in relative.parts
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AieError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise AieError(f"{path} must hold a JSON object")
-    return config
+def _read_config(file: Path) -> dict[str, Any]:
+    """genai_config.json, of which everything that this package reads is what it must be."""
+    config = read_json(file)
+    model = config.field("model")
+    decoder = model.field("decoder")
+    decoder.field("filename")
+    for section, role in file_sections(model.object()):
+        path = f"model.{role}.filename".replace("..", ".")
+        replace(config, value=section["filename"], path=path).text()
+    for names in filter(None, (decoder.find("inputs"), decoder.find("outputs"))):
+        for key, name in names.members():
+            if key in CACHE_NAMES:
+                name.text()
+    window = decoder.find("sliding_window")
+    for size in (
+        decoder.find("num_key_value_heads"),
+        decoder.find("head_size"),
+        window and window.find("window_size"),
+    ):
+        if size is not None:
+            size.integer(1, LARGEST_SIZE)
+    ends = model.find("eos_token_id")
+    if ends is not None:
+        for end in ends.elements() if isinstance(ends.value, list) else [ends]:
+            end.integer()
+    return config.object()
