@@ -206,7 +206,7 @@ class _Neighbours:
 
 
 def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate, ...]:
-    reasons = _reported_reasons(folder.path / REPORT)
+    reasons = _reported_reasons(folder.path / REPORT, folder.model.name)
     return tuple(
         NodeFate(node_label(node), _op(node), "", *npu.fate(node))
         if node.domain == DOMAIN
@@ -217,14 +217,19 @@ def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate
     )
 
 
-def _reported_reasons(report: Path) -> Mapping[str, str]:
-    """Node → why it stayed, as the compilation noted it; empty without its report."""
+def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
+    """Node → why it stayed, as the compilation noted it of a file; empty without its report."""
     if is_missing(report):
         return {}
-    nodes = read_json(report).field("nodes").elements()
+    content = read_json(report)
+    parts = content.find("parts")
+    of_file = (
+        [part for part in parts.elements() if part.field("file").text() == file] if parts else []
+    )
+    nodes = (of_file[-1] if of_file else content).field("nodes")
     return {
         node.field("node").text(): node.field("reason").text()
-        for node in nodes
+        for node in nodes.elements()
         if node.find("becomes") is None
     }
 
