@@ -19,6 +19,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
+from ort_aie_ep.graph_passes.shared_initializers import SAME_AS
 from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
@@ -111,11 +112,14 @@ def write_folder(
 
 def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
     """Writes the model and one external data file, tensor by tensor; returns the file's bytes."""
+    copies = _copies(model)
     total = sum(
         value.const_value.nbytes
         for graph in model.graphs()
         for value in graph.initializers.values()
-        if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
+        if value.const_value is not None
+        and value.const_value.nbytes > INLINE_BYTES
+        and value not in copies
     )
     free = shutil.disk_usage(path.parent).free
     if total > free:
@@ -131,6 +135,8 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
         done += tensor.nbytes
 
     data = path.with_name(path.name + ".data")
+    for copy in copies:
+        copy.const_value = None  # left out for now
     ir.external_data.unload_from_model(
         model,
         path.parent,
@@ -140,6 +146,18 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
         alignment=PAGE,
         align_threshold=0,
     )
+    for copy, first in copies.items():
+        tensor = first.const_value
+        assert isinstance(tensor, ir.ExternalTensor)
+        copy.const_value = ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=copy.name or "",
+            base_dir=tensor.base_dir,
+        )
     if progress is not None:
         progress(total, total, "")
     if not data.exists():  # no initializer is that large
@@ -148,6 +166,21 @@ def _save(model: ir.Model, path: Path, progress: Progress | None) -> int:
     os.truncate(data, size)
     ir.save(model, path)
     return size
+
+
+def _copies(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """Initializers of bodies that name the bytes of another one, and that one."""
+    found: dict[ir.Value, ir.Value] = {}
+    writers: dict[ir.Value, ir.Value] = {}
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is None or value.const_value.nbytes <= INLINE_BYTES:
+                continue
+            # The first one may be gone.
+            writer = writers.setdefault(value.meta.get(SAME_AS, value), value)
+            if writer is not value:
+                found[value] = writer
+    return found
 
 
 def check_destination(target: Path) -> None:
