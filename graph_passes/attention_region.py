@@ -98,7 +98,8 @@ class _Trace:
 def projected_width(value: ir.Value | None) -> int | None:
     """The last dimension of a projection's result; None for other values.
 
-    A bias and a norm over all of that dimension, as in OLMo 2, count as part of the projection.
+    A bias, a norm over all of that dimension, as in OLMo 2, and a Clip, as in OLMo, count as part
+    of the projection: they stay in the graph.
     """
     node = value.producer() if value is not None else None
     if node is None:
@@ -108,6 +109,9 @@ def projected_width(value: ir.Value | None) -> int | None:
             return attribute(node, "N", 0)
         matrix = constant(input_at(node, 1))
         return matrix.shape.numpy()[1] if matrix is not None and len(matrix.shape) == 2 else None
+    if (node.domain, node.op_type) == ("", "Clip"):
+        limits = all(constant(limit) is not None for limit in node.inputs[1:] if limit is not None)
+        return projected_width(node.inputs[0]) if limits else None
     if node.op_type in ("Add", "SimplifiedLayerNormalization") and not node.domain:
         for operand, vector in (node.inputs[:2], node.inputs[1::-1]):
             width, weights = projected_width(operand), constant(vector)
