@@ -58,13 +58,23 @@ def convert_float_matmuls(
         _note_embeddings(graph, report)
 
 
+def matching_patterns(model: ir.Model, keep: Sequence[str]) -> list[str]:
+    """Those of `keep` that match a node of the model."""
+    labels = _labels(model)
+    return [name for name in keep if any(_matches(label, name) for label in labels)]
+
+
 def check_patterns(model: ir.Model, keep: Sequence[str]) -> None:
     """Raises AieError where a pattern of `keep` matches no MatMul or Gemm."""
-    labels = [node_label(node) for node in model.graph.all_nodes() if _is_product(node)]
+    labels = _labels(model)
     for name in keep:
         if not any(_matches(label, name) for label in labels):
             example = f"; one is named '{labels[-1]}'" if labels else ""
             raise AieError(f"--keep '{name}' matches no MatMul or Gemm of the model{example}")
+
+
+def _labels(model: ir.Model) -> list[str]:
+    return [node_label(node) for node in model.graph.all_nodes() if _is_product(node)]
 
 
 def _is_product(node: ir.Node) -> bool:

@@ -6,7 +6,8 @@ custom op. All are written once, and name the same bytes of the data file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
@@ -31,6 +32,40 @@ class SharedInitializers:
             graph.register_initializer(value)
             values[graph] = value
         return values[graph]
+
+
+def copies(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """Initializers of a tensor that another one has already, and that one."""
+    found: dict[ir.Value, ir.Value] = {}
+    firsts: dict[ir.Value, ir.Value] = {}  # what was the first may be gone
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            first = firsts.setdefault(value.meta.get(SAME_AS, value), value)
+            if first is not value:
+                found[value] = first
+    return found
+
+
+@contextmanager
+def copies_left_out(model: ir.Model) -> Iterator[None]:
+    """While tensors are written to a data file: copies have none, and afterwards name its bytes."""
+    left_out = {copy: (first, copy.const_value) for copy, first in copies(model).items()}
+    for copy in left_out:
+        copy.const_value = None
+    yield
+    for copy, (first, before) in left_out.items():
+        tensor = first.const_value
+        copy.const_value = before
+        if isinstance(tensor, ir.ExternalTensor):
+            copy.const_value = ir.ExternalTensor(
+                tensor.location,
+                tensor.offset,
+                tensor.length,
+                tensor.dtype,
+                shape=tensor.shape,
+                name=copy.name or "",
+                base_dir=tensor.base_dir,
+            )
 
 
 def _copy(first: ir.Value, number: int) -> ir.Value:

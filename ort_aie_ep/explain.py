@@ -210,7 +210,7 @@ class _Neighbours:
 
 
 def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate, ...]:
-    reasons = _reported_reasons(folder.path / REPORT)
+    reasons = _reported_reasons(folder.path / REPORT, folder.model.name)
     return tuple(
         NodeFate(node_label(node), _op(node), "", *npu.fate(node))
         if node.domain == DOMAIN
@@ -221,12 +221,14 @@ def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate
     )
 
 
-def _reported_reasons(report: Path) -> Mapping[str, str]:
-    """Node → why it stayed, as the compilation noted it; empty without its report."""
+def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
+    """Node → why it stayed, as the compilation noted it of a file; empty without its report."""
     if not report.is_file():
         return {}
     try:
-        nodes = json.loads(report.read_text(encoding="utf-8"))["nodes"]
+        content = json.loads(report.read_text(encoding="utf-8"))
+        parts = {part["file"]: part["nodes"] for part in content.get("parts", ())}
+        nodes = parts.get(file, content["nodes"])
         return {str(n["node"]): str(n["reason"]) for n in nodes if not n["becomes"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AieError(f"{report} cannot be read as a compilation's report: {error}") from error
