@@ -41,7 +41,7 @@ def convert_float_matmuls(
         AieError: a pattern of `keep` matches no node.
     """
     graph = model.graph
-    nodes = [node for node in graph if node.domain == "" and node.op_type in OPS]
+    nodes = _float_nodes(model)
     _check_patterns(nodes, keep)
     if form is not None:
         report.layers = FloatLayers(graph, form)
@@ -62,6 +62,16 @@ def convert_float_matmuls(
             _replace(node, weights, form, report)
     if form is not None:
         _note_embeddings(graph, report)
+
+
+def _float_nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph if node.domain == "" and node.op_type in OPS]
+
+
+def matching_patterns(model: ir.Model, keep: Sequence[str]) -> list[str]:
+    """Those of `keep` that match a node of the model."""
+    labels = [node_label(node) for node in _float_nodes(model)]
+    return [name for name in keep if any(_matches(label, name) for label in labels)]
 
 
 def _check_patterns(nodes: list[ir.Node], keep: Sequence[str]) -> None:
