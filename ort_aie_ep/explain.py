@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +10,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ort_aie_ep import library_path
+from ort_aie_ep.checked_json import read_json
 from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import is_missing
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.graph_passes.bodies import body_labels
 from ort_aie_ep.graph_passes.float_matmul import UNASKED
@@ -223,15 +224,19 @@ def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate
 
 def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
     """Node → why it stayed, as the compilation noted it of a file; empty without its report."""
-    if not report.is_file():
+    if is_missing(report):
         return {}
-    try:
-        content = json.loads(report.read_text(encoding="utf-8"))
-        parts = {part["file"]: part["nodes"] for part in content.get("parts", ())}
-        nodes = parts.get(file, content["nodes"])
-        return {str(n["node"]): str(n["reason"]) for n in nodes if not n["becomes"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AieError(f"{report} cannot be read as a compilation's report: {error}") from error
+    content = read_json(report)
+    parts = content.find("parts")
+    of_file = (
+        [part for part in parts.elements() if part.field("file").text() == file] if parts else []
+    )
+    nodes = (of_file[-1] if of_file else content).field("nodes")
+    return {
+        node.field("node").text(): node.field("reason").text()
+        for node in nodes.elements()
+        if node.find("becomes") is None
+    }
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:
