@@ -19,7 +19,11 @@ SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -n
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
-.PHONY: demo test lint check $(CHECK_ORTS) bench kernel-bench clean
+# Seconds for each fuzz target, and where corpora and findings are kept.
+FUZZ_SECONDS ?= 120
+FUZZ_FOLDER ?= .cache/fuzz
+
+.PHONY: demo test lint check $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -30,12 +34,13 @@ test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(NPU_TESTS:%=--ignore %) --ignore tests/build
 
 # What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
-# set, an old CPU, sanitizers.
+# set, an old CPU, sanitizers, each fuzz target for a short time.
 check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) bash tests/check_sanitizers.sh
 	VENV=$(VENV) bash tests/check_real_xrt.sh
+	$(MAKE) fuzz FUZZ_SECONDS=25
 
 # Both doors and whole models on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
@@ -55,6 +60,19 @@ kernel-bench: $(VENV)/bin/python
 	  -Dpybind11_DIR=$$($(VENV)/bin/python -m pybind11 --cmakedir) >/dev/null
 	$(VENV)/bin/ninja -C build/kernel-bench --quiet kernels_bench
 	build/kernel-bench/kernels_bench $(OPTIONS)
+
+# Each fuzz target (docs/fuzzing.md) on what earlier runs have found; OPTIONS go to fuzz.py.
+fuzz: fuzz-ready
+	PYTHONSAFEPATH= $(VENV)/bin/python tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) --folder $(FUZZ_FOLDER) $(OPTIONS)
+
+# One input once more: make fuzz-replay TARGET=npu_manifest INPUT=FILE
+fuzz-replay: fuzz-ready
+	PYTHONSAFEPATH= $(VENV)/bin/python tests/fuzz/fuzz.py --replay $(INPUT) $(TARGET)
+
+# Atheris has wheels for some Pythons and systems; fuzz.py says what is not run.
+fuzz-ready: $(VENV)/test-ready
+	$(VENV)/bin/python -m pip install --quiet cmake ninja pybind11 nlohmann_json
+	-$(VENV)/bin/python -m pip install --quiet atheris
 
 lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff check .

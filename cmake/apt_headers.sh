@@ -1,16 +1,19 @@
 #!/bin/bash
 # Lets apt download packages without root and unpacks them into a cache directory.
 #
-#   apt_headers.sh [--with-dependencies] CACHE_DIR MINIMUM_VERSION [PACKAGE...]
+#   apt_headers.sh [--own-release] [--with-dependencies] CACHE_DIR MINIMUM_VERSION [PACKAGE...]
 #
 # Takes the newest version of each package, MINIMUM_VERSION or newer (of libonnxruntime-dev when none
-# is named), and with --with-dependencies all that they depend on besides. Prints the directory of
+# is named), and with --with-dependencies all that they depend on besides. With --own-release the
+# packages are of the release that the machine runs, so that they work with its libc, and of the
+# dependencies only those come that are not installed. PACKAGE may be several names with | between:
+# the first that apt finds. Prints the directory of
 # every unpacked package, CACHE_DIR/PACKAGE-VERSION, on stdout. When that fails, the last line on
 # stderr is "apt_headers: REASON" and the exit status is 1.
 #
 # apt runs with lists, state, cache and sources of its own; the machine's are read, never written.
-# The mirror and its Signed-By are those of the machine's own configuration. Only suites are added:
-# sid and experimental on Debian, devel on Ubuntu.
+# The mirror and its Signed-By are those of the machine's own configuration. Only suites are added,
+# without --own-release: sid and experimental on Debian, devel on Ubuntu.
 #
 # ORT_AIE_OS_RELEASE names another os-release file (for tests).
 set -euo pipefail
@@ -109,7 +112,7 @@ distribution() (
 
 # The private sources, in deb822 format, from the records of read_configuration on stdin.
 private_sources() {
-  local base=$1 codename=$2 uri suite components signed suites component
+  local base=$1 codename=$2 own_release=$3 uri suite components signed suites component
   declare -A seen=()
   while IFS=$'\t' read -r uri suite components signed; do
     case $base:$suite in
@@ -117,8 +120,12 @@ private_sources() {
         debian:sid | debian:experimental)
         [[ $components == *' main '* ]] || continue
         suites='sid experimental' component=main
+        ! $own_release || suites=$codename
         ;;
-      "ubuntu:$codename") suites="$suite devel" component='main universe' ;;
+      "ubuntu:$codename")
+        suites="$suite devel" component='main universe'
+        ! $own_release || suites=$suite
+        ;;
       "ubuntu:$codename"-*) suites=$suite component='main universe' ;;
       *) continue ;;
     esac
@@ -199,8 +206,17 @@ unpack_newest() {
   fail "apt finds only $package $(echo $versions), and $minimum is the oldest that will do"
 }
 
-# "PACKAGE VERSION" of all that the arguments (PACKAGE=VERSION) need on an empty machine, themselves
-# left out.
+# The first of the names in A|B|C that apt finds; the last one if it finds none.
+choose() {
+  local name
+  for name in ${1//|/ }; do
+    [[ -z $(versions_of "$name") ]] || break
+  done
+  echo "$name"
+}
+
+# "PACKAGE VERSION" of all that the arguments (PACKAGE=VERSION) need besides what is installed,
+# themselves left out. The private status says what that is: without --own-release nothing.
 dependencies() {
   apt-get -c "$work/apt.conf" -q -s -o APT::Install-Recommends=false install "$@" \
     2>"$work/dependencies.log" | awk '$1 == "Inst" { sub(/^\(/, "", $3); print $2, $3 }' |
@@ -210,10 +226,11 @@ dependencies() {
 }
 
 main() {
-  local with_dependencies=false
+  local own_release=false with_dependencies=false
+  if [[ ${1:-} == --own-release ]]; then own_release=true && shift; fi
   if [[ ${1:-} == --with-dependencies ]]; then with_dependencies=true && shift; fi
-  [[ $# -ge 2 ]] ||
-    fail 'usage: apt_headers.sh [--with-dependencies] CACHE_DIR MINIMUM_VERSION [PACKAGE...]'
+  [[ $# -ge 2 ]] || fail 'usage: apt_headers.sh [--own-release] [--with-dependencies]' \
+    'CACHE_DIR MINIMUM_VERSION [PACKAGE...]'
   local cache=$1 minimum=$2 tool base codename package version directory
   local packages=("${@:3}") directories=() exact=()
   [[ ${#packages[@]} -gt 0 ]] || packages=(libonnxruntime-dev)
@@ -231,8 +248,13 @@ main() {
   chmod 755 "$work"
   mkdir -p "$work"/{state/lists/partial,cache/archives/partial,download}
   : >"$work/state/status"
+  if $own_release; then
+    local installed=/var/lib/dpkg/status
+    eval "$(apt-config shell installed Dir::State::status/f)"
+    cat "$installed" >"$work/state/status" || fail "cannot read $installed"
+  fi
   if [[ $(id -u) == 0 ]] && id -u _apt >/dev/null 2>&1; then chown _apt "$work/download"; fi
-  read_configuration | private_sources "$base" "$codename" >"$work/private.sources"
+  read_configuration | private_sources "$base" "$codename" "$own_release" >"$work/private.sources"
   [[ -s $work/private.sources ]] ||
     fail "apt's sources on this machine name no $base archive for '$codename'"
   private_configuration >"$work/apt.conf"
@@ -243,6 +265,7 @@ main() {
 
   cd "$work/download"
   for package in "${packages[@]}"; do
+    package=$(choose "$package")
     # No pipe and no $(): `unpacked` and `fail` are this shell's.
     unpack_newest "$cache" "$minimum" "$package" >"$work/directory"
     directory=$(<"$work/directory")

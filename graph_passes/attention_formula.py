@@ -91,18 +91,22 @@ class Result:
 
     Attributes:
         dots: query · key (batch, heads, new, keys), before scale and soft cap.
+        scores: what the Softmax gets, where it is visible.
         visible: (batch, new, keys).
         keys, values: (batch, kv heads, keys, size).
         output: (batch, heads, new, size), zero where nothing is visible.
-        dot_error, key_error, output_error: bounds of the same shapes, or of one number.
+        dot_error, score_error, key_error, output_error: bounds, of the same shapes or of one
+            number.
     """
 
     dots: Floats
+    scores: Floats
     visible: npt.NDArray[np.bool_]
     keys: Floats
     values: Floats
     output: Floats
     dot_error: Floats
+    score_error: Floats
     key_error: float
     output_error: Floats
 
@@ -128,6 +132,9 @@ def attention(parameters: Parameters, operands: Operands) -> Result:
     scores = parameters.scale * dots
     if parameters.softcap:
         scores = parameters.softcap * np.tanh(scores / parameters.softcap)
+    # Scores of a unit's size are rounded some times more; a soft cap's slope is at most 1.
+    score_error = abs(parameters.scale) * dot_error
+    score_error = score_error + 8 * EPSILON * (np.abs(scores) + parameters.softcap)
     shown = np.where(visible[:, None], scores, -np.inf)
     top = shown.max(-1, keepdims=True)
     weights = np.exp(shown - np.where(np.isfinite(top), top, 0))
@@ -139,7 +146,10 @@ def attention(parameters: Parameters, operands: Operands) -> Result:
     relative = relative + (keys.shape[2] + 8) * EPSILON
     output_error = relative * float(np.abs(values).max())
     key_error = rounding * float(np.abs(keys).max())
-    return Result(dots, visible, keys, values, output, dot_error, key_error, output_error)
+    return Result(
+        dots, scores, visible, keys, values, output,
+        dot_error, score_error, key_error, output_error,
+    )  # fmt: skip
 
 
 def _visible(parameters: Parameters, operands: Operands) -> npt.NDArray[np.bool_]:

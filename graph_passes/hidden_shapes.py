@@ -15,6 +15,7 @@ from ort_aie_ep.graph_passes.subgraph import constant
 
 ROWWISE = {
     ("", "Cast"),
+    ("", "Clip"),
     ("", "LayerNormalization"),
     ("", "Sigmoid"),
     ("", "SimplifiedLayerNormalization"),

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ort_aie_ep.npu.package import MANIFEST, Package, PackageError, read_package
+from ort_aie_ep.npu.errors import PackageError
+from ort_aie_ep.npu.package import MANIFEST, Package, read_package
 
 # What the executor asks for: the first decodes, the others are for prompts.
 DESIGNS: Mapping[str, tuple[str, ...]] = {

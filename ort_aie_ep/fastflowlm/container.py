@@ -6,8 +6,6 @@ shape and place; the tensors' bytes.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ort_aie_ep.checked_json import parse_json, shown
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import open_regular
 
 PACKED, FLOAT = "I8", "BF16"
 ITEM_BYTES = {PACKED: 1, FLOAT: 2}
@@ -74,7 +74,7 @@ def read_container(path: Path) -> dict[str, Stored]:
         raise AieError(f"{path} is a folder, no .q4nx file; give {path / 'model.q4nx'}")
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             begin = LENGTH_BYTES + length
             if size < LENGTH_BYTES or length > HEADER_LIMIT or begin > size:
@@ -85,12 +85,7 @@ def read_container(path: Path) -> dict[str, Stored]:
             text = file.read(length)
     except OSError as error:
         raise AieError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
-    except (ValueError, RecursionError) as error:
-        raise AieError(f"{path}: its header is no JSON ({error}): no .q4nx file") from error
-    if not isinstance(header, dict):
-        raise AieError(f"{path}: its header is no JSON object: no .q4nx file")
+    header = dict(parse_json(text, f"{path}: its header", unique=True).object())
     header.pop("__metadata__", None)
     tensors = [_tensor(path, begin, size, name, entry) for name, entry in header.items()]
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
@@ -100,21 +95,13 @@ def read_container(path: Path) -> dict[str, Stored]:
     return {tensor.name: tensor for tensor in tensors}
 
 
-def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries: dict[str, Any] = {}
-    for name, entry in pairs:
-        if name in entries:
-            raise AieError(f"{path}: its header holds '{name}' twice")
-        entries[name] = entry
-    return entries
-
-
 def _tensor(path: Path, begin: int, size: int, name: str, entry: Any) -> Stored:
     where = f"{path}: tensor '{name}'"
     try:
         dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
         sizes = (*shape, first, last)
-        sound = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in sizes)
+        sound = isinstance(dtype, str) and isinstance(shape, list)
+        sound = sound and all(type(n) is int and n >= 0 for n in sizes)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
@@ -123,13 +110,26 @@ def _tensor(path: Path, begin: int, size: int, name: str, entry: Any) -> Stored:
         )
     if dtype not in ITEM_BYTES:
         raise AieError(f"{where} is {dtype}; a .q4nx file holds {' and '.join(ITEM_BYTES)}")
-    nbytes = math.prod(shape) * ITEM_BYTES[dtype]
+    nbytes = _bytes(shape, ITEM_BYTES[dtype], size)
     if last - first != nbytes:
         raise AieError(
-            f"{where} has bytes {first} to {last}, but {dtype} {tuple(shape)} needs {nbytes}"
+            f"{where} has bytes {first} to {last}, but {dtype} {shown(tuple(shape))} needs "
+            f"{nbytes if nbytes <= size else 'more than the file has'}"
         )
     if begin + last > size:
         raise AieError(
             f"{where} ends at byte {begin + last}, but the file at {size}: it is truncated"
         )
     return Stored(name, dtype, tuple(shape), path, begin + first, nbytes)
+
+
+def _bytes(shape: list[int], item: int, size: int) -> int:
+    """Bytes of a tensor; where they are more than `size`, some number above it."""
+    if 0 in shape:
+        return 0
+    nbytes = item
+    for length in shape:
+        nbytes *= length
+        if nbytes > size:
+            break
+    return nbytes

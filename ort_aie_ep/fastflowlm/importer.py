@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import q4nx
-from ort_aie_ep.compiled_folder import CompileResult, Progress, check_destination, write_folder
+from ort_aie_ep.compiled_folder import (
+    CompileResult,
+    ModelFile,
+    Progress,
+    check_destination,
+    write_folder,
+)
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.fastflowlm.config import ModelConfig, Rotary, read_config
 from ort_aie_ep.fastflowlm.container import FLOAT, PACKED, Stored, read_container
@@ -39,6 +46,7 @@ from ort_aie_ep.synth.weights import Weight, rotary_rows
 EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
 BIAS, HEAD_NORM = ".Add.bias", "_norm.layernorm.weight"
 CODES, SCALES, COMPILED = ".MatMul.weight_Q4", ".MatMul.weight_scales", "_q4nx"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 # The converter pads the feed-forward width of some models to a multiple of this, with zeros.
 FFN_MULTIPLE = 512
 # What else of a model's folder its hosts read.
@@ -89,8 +97,8 @@ def import_q4nx(
     check_destination(target)
     file = _File(path, read_container(path))
     config_path = path.parent / "config.json" if config is None else Path(config)
-    settings = read_config(config_path)
-    shape = file.stored_shape(settings.shape)
+    settings = read_config(config_path, file.fitting)
+    shape = settings.shape
     model, weights = build(shape)
     packed = _set_weights(model, weights, file, shape, settings)
     file.check_all_used(shape)
@@ -98,11 +106,11 @@ def import_q4nx(
     report = run_passes(model, fuse=fuse)
     _set_blocks(model, packed)
     folder = config_path.parent
+    name = folder / "model.onnx"
     return write_folder(
         target,
-        model,
-        report,
-        source=ModelFolder(folder, folder / "model.onnx", _genai_config(shape, settings)),
+        [ModelFile(name, model, report)],
+        source=ModelFolder(folder, name, _genai_config(shape, settings)),
         files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
         kv=kv,
         last_logits=last_logits,
@@ -152,8 +160,30 @@ class _File:
             )
         return stored
 
-    def stored_shape(self, shape: Shape) -> Shape:
-        """`shape` with the feed-forward width that the file has, which may be padded."""
+    def fitting(self, shape: Shape) -> Shape:
+        """`shape` with the feed-forward width that the file has, which may be padded.
+
+        All other sizes must be those of the file's embedding, first layer and number of layers, so
+        that no work is begun with sizes that nothing but config.json vouches for.
+        """
+        shape = self._stored_width(shape)
+        layers = {found[1] for name in self._tensors if (found := _LAYER.match(name))}
+        if shape.layers > len(layers):
+            raise AieError(
+                f"{self.path} holds {len(layers)} layers; config.json has num_hidden_layers "
+                f"{shape.layers}"
+            )
+        unused = set(self._unused)  # looking is not using
+        self.values(EMBEDDING, (shape.vocab, shape.hidden))
+        for role in ("qkv_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
+            place = "attn" if role in ("qkv_proj", "o_proj") else "mlp"
+            rows_of, k = _matrices(f"model.layers.0.{place}.{role}", shape)
+            for name, rows in rows_of.items():
+                self.blocks(name, rows, k)
+        self._unused = unused
+        return shape
+
+    def _stored_width(self, shape: Shape) -> Shape:
         gate = self._tensors.get("model.layers.0.mlp.gate_proj.weight")
         padded = -(-shape.ffn // FFN_MULTIPLE) * FFN_MULTIPLE
         if gate is None or gate.nbytes != math.prod(q4nx.blocks_shape(padded, shape.hidden)):

@@ -34,20 +34,20 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
+from ort_aie_ep.checked_json import Field, parse_json
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import Device, device
-from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.npu.errors import DesignError, PackageError, SimulationError, StreamError
 from ort_aie_ep.npu.machine import Process
 from ort_aie_ep.npu.package import (
     MANIFEST,
     OVERLAY,
-    PackageError,
     read_simulated_overlay,
     simulated_overlay,
     write_simulated_package,
@@ -65,15 +65,12 @@ _PR_SET_PDEATHSIG = 1
 Bytes = npt.NDArray[np.uint8]
 
 
+class RequestError(AieError):
+    """A request that is not what it must be."""
+
+
 class WatchdogError(SimulationError):
     """A run that took longer than the driver lets it."""
-
-
-class Span(NamedTuple):
-    """A part of the device's memory, in bytes."""
-
-    offset: int
-    bytes: int
 
 
 @dataclass
@@ -170,7 +167,7 @@ class DeviceProcess:
         self._memory = memory
         self._contexts: dict[int, Context] = {}
         self._next = 1
-        self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._operations: dict[str, Callable[[Field], dict[str, Any]]] = {
             "hello": self._hello,
             "load": self._load,
             "run": self._run,
@@ -178,30 +175,27 @@ class DeviceProcess:
             "packages": self._packages,
         }
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: Any) -> dict[str, Any]:
         """The reply to a request; never raises for what a request can do wrong."""
-        operation = self._operations.get(request.get("op", ""))
-        if operation is None:
-            known = ", ".join(self._operations)
-            return _failure("error", f"unknown request {request.get('op')!r}; known: {known}")
         try:
-            return {"ok": True, **operation(request)}
+            fields = Field(request, "the request", "", RequestError)
+            operation = fields.field("op").one_of(self._operations)
+            return {"ok": True, **self._operations[operation](fields)}
         except WatchdogError as error:
             return _failure("timeout", str(error))
-        except (AieError, OSError, KeyError, TypeError, ValueError) as error:
+        except (AieError, OSError) as error:
             return _failure("error", f"{type(error).__name__}: {error}")
 
-    def _hello(self, _: dict[str, Any]) -> dict[str, Any]:
+    def _hello(self, _: Field) -> dict[str, Any]:
         return {"device": self._device.name, "name": NAMES[self._device.architecture]}
 
-    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
-        path = Path(request["overlay"])
+    def _load(self, request: Field) -> dict[str, Any]:
+        path, uuid = Path(request.field("overlay").text()), request.field("uuid").text()
         overlay = read_simulated_overlay(path)
-        if overlay.uuid != request["uuid"]:
-            raise PackageError(
-                f"{path} is the overlay {overlay.uuid}, and {request['uuid']} was registered"
-            )
-        design = None if request.get("wrong") else self._design(path)
+        if overlay.uuid != uuid:
+            raise PackageError(f"{path} is the overlay {overlay.uuid}, and {uuid} was registered")
+        wrong = request.find("wrong")
+        design = None if wrong is not None and wrong.boolean() else self._design(path)
         self._contexts[self._next] = Context(design)
         self._next += 1
         return {"context": self._next - 1}
@@ -226,15 +220,15 @@ class DeviceProcess:
             )
         return design
 
-    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
-        context = self._contexts[request["context"]]
-        offset, count = request["words"]
-        words = self._view(Span(offset, 4 * count)).view(np.uint32)
+    def _run(self, request: Field) -> dict[str, Any]:
+        context = self._contexts[self._context(request)]
+        words = self._view(request.field("words"), 4).view(np.uint32)
         arguments = [
-            (f"argument {i}", self._view(Span(*span)))
-            for i, span in enumerate(request["arguments"])
+            (f"argument {i}", self._view(span))
+            for i, span in enumerate(request.field("arguments").elements())
         ]
-        fault = request.get("fault")
+        asked = request.find("fault")
+        fault = asked.one_of(("timeout", "error")) if asked is not None else ""
         before = [data.copy() for _, data in arguments] if fault else []
         try:
             seconds = context.run(words, arguments)
@@ -249,17 +243,26 @@ class DeviceProcess:
             return _failure(fault, f"injected fault: {fault}") | {"operation": int(words[2]) - 1}
         return {"seconds": seconds}
 
-    def _view(self, span: Span) -> Bytes:
-        if not 0 <= span.offset <= span.offset + span.bytes <= self._memory.size:
-            raise ValueError(f"{span} is outside of the memory of {self._memory.size} bytes")
-        return self._memory[span.offset : span.offset + span.bytes]
+    def _context(self, request: Field) -> int:
+        context = request.field("context")
+        context.require(context.integer() in self._contexts, "a context that is loaded")
+        return context.integer()
 
-    def _release(self, request: dict[str, Any]) -> dict[str, Any]:
-        del self._contexts[request["context"]]
+    def _view(self, span: Field, item_bytes: int = 1) -> Bytes:
+        """A part of the memory, given as [offset in bytes, number of items]."""
+        ends = span.elements()
+        span.require(len(ends) == 2, "a pair [offset, count]")
+        offset = ends[0].integer(0, self._memory.size)
+        size = ends[1].integer(0, (self._memory.size - offset) // item_bytes) * item_bytes
+        return self._memory[offset : offset + size]
+
+    def _release(self, request: Field) -> dict[str, Any]:
+        del self._contexts[self._context(request)]
         return {}
 
-    def _packages(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"designs": write_packages(Path(request["folder"]), self._device)}
+    def _packages(self, request: Field) -> dict[str, Any]:
+        folder = Path(request.field("folder").text())
+        return {"designs": write_packages(folder, self._device)}
 
 
 def _failure(kind: str, text: str) -> dict[str, Any]:
@@ -269,10 +272,15 @@ def _failure(kind: str, text: str) -> dict[str, Any]:
 def serve(process: DeviceProcess, reader: TextIO, writer: TextIO) -> None:
     """Answer requests until a stop, or until the other end closes."""
     for line in reader:
-        request = json.loads(line)
-        if request.get("op") == "stop":
-            return
-        writer.write(json.dumps(process.answer(request)) + "\n")
+        try:
+            request = parse_json(line.encode(), "the request", RequestError).value
+        except RequestError as error:
+            reply = _failure("error", str(error))
+        else:
+            if request == {"op": "stop"}:
+                return
+            reply = process.answer(request)
+        writer.write(json.dumps(reply) + "\n")
         writer.flush()
 
 
@@ -295,7 +303,7 @@ def main() -> None:
         try:
             target = device(arguments.device)
         except DesignError as error:
-            json.loads(reader.readline())
+            reader.readline()
             writer.write(json.dumps(_failure("error", str(error))) + "\n")
             return
         serve(DeviceProcess(target, memory), reader, writer)

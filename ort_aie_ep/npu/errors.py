@@ -9,6 +9,10 @@ class DesignError(AieError):
     """A design, or a shape given to it, that the device or the vocabulary does not allow."""
 
 
+class PackageError(DesignError):
+    """A folder that is not a design package, or one that does not fit this library or device."""
+
+
 class StreamError(AieError):
     """A malformed instruction stream, or one that the design's configuration does not fit."""
 

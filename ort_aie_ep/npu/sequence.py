@@ -23,7 +23,7 @@ from ort_aie_ep.npu.errors import DesignError
 #: What `Expr.to_json` gives: a number, a symbol's name, or [operator, left, right].
 Json = Any
 
-_OPERATORS = ("+", "-", "*", "//", "%", "ceil", "min", "max", "<", "<=", "==")
+OPERATORS = ("+", "-", "*", "//", "%", "ceil", "min", "max", "<", "<=", "==")
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,16 @@ def equal(a: Value, b: Value) -> Expr:
 
 
 def _apply(op: str, a: int, b: int) -> int:
+    """As `src/npu/expression.cc` does it. Raises DesignError where there is no result."""
+    if op in ("//", "%", "ceil") and b <= 0:
+        raise DesignError(f"division by {b}: divisors are positive")
+    result = _result(op, a, b)
+    if not -(1 << 63) <= result < 1 << 63:
+        raise DesignError(f"{a} {op} {b} overflows 64 bits")
+    return result
+
+
+def _result(op: str, a: int, b: int) -> int:
     match op:
         case "+":
             return a + b
@@ -151,13 +161,13 @@ def _apply(op: str, a: int, b: int) -> int:
             return int(a <= b)
         case "==":
             return int(a == b)
-    raise DesignError(f"unknown operator {op!r}; known: {', '.join(_OPERATORS)}")
+    raise DesignError(f"unknown operator {op!r}; known: {', '.join(OPERATORS)}")
 
 
 def evaluate(value: Json | Value, bindings: Mapping[str, int]) -> int:
     """The number of an expression (or its JSON) under `bindings`.
 
-    Raises DesignError for a symbol that is not bound.
+    Raises DesignError for a symbol that is not bound, a division by 0, and more than 64 bits.
     """
     tree = value.to_json() if isinstance(value, Expr) else value
     if isinstance(tree, int):

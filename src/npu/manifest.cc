@@ -157,7 +157,7 @@ Manifest ParseManifest(std::string_view json) {
       Require(depth < kMaxJsonDepth, "manifest is nested more than ", kMaxJsonDepth, " deep");
       return true;
     });
-  } catch (const Json::parse_error& error) {
+  } catch (const Json::exception& error) {  // not text of JSON, or a number beyond any double
     Fail(ErrorCode::kInvalidArgument, "manifest is not JSON: ", error.what());
   }
   return ReadManifest(value);

@@ -66,7 +66,7 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
   if (node.has_output_qk || node.qk_output != 0) {
     return "output_qk asks for the score matrix, which chunked attention never holds";
   }
-  if (node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
+  if (node.num_heads <= 0 || node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
     return Concat("num_heads=", node.num_heads,
                   " is no multiple of kv_num_heads=", node.kv_num_heads);
   }

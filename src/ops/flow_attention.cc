@@ -82,7 +82,8 @@ int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
           ToString(query.shape));
   const bool packed = !inputs[kKey];
   Require(packed == !inputs[kValue], "inputs key and value go together, got only one of them");
-  const int64_t heads = attributes_.num_heads + (packed ? 2 * attributes_.kv_num_heads : 0);
+  const int64_t heads =
+      (Size(attributes_.num_heads) + Size(packed ? 2 : 0) * attributes_.kv_num_heads).As("a token");
   const int64_t channels = query.shape[2];
   Require(channels > 0 && channels % heads == 0, "input query has ", channels,
           " channels, which is no multiple of ", heads, packed ? " heads (packed QKV)" : " heads");
@@ -129,7 +130,7 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
     Require(!Windowed(),
             "attribute sliding_window_cache=1 needs inputs seqlens_k and "
             "total_sequence_length");
-    call.total = call.past_capacity + call.key_sequence;
+    call.total = (Size(call.past_capacity) + call.key_sequence).As("past and new keys");
     return call;
   }
   const Tensor& total = inputs[kTotalSequenceLength];
@@ -232,12 +233,16 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
   for (int64_t b = 0; b < call.batch; ++b) {
     for (int64_t t = 0; t < call.sequence; ++t) {
       // Of a first prompt, GroupQueryAttention reads the first id alone.
-      const int64_t position = !ids                ? step.past_length[static_cast<size_t>(b)] + t
-                               : call.first_prompt ? ids.as<int64_t>()[0] + t
-                                                   : ids.as<int64_t>()[b * row + t];
-      Require(position >= 0 && position < max_position, "position ", position, " of batch row ", b,
-              " is outside cos_cache's ", max_position, " positions");
-      step.positions.push_back(position);
+      const int64_t first = !ids                ? step.past_length[static_cast<size_t>(b)]
+                            : call.first_prompt ? ids.as<int64_t>()[0]
+                                                : ids.as<int64_t>()[b * row + t];
+      const Size position = Size(first) + (!ids || call.first_prompt ? t : 0);
+      if (!(position + 1 <= max_position)) {
+        Fail(ErrorCode::kInvalidArgument, "position ",
+             position.InRange() ? position.As("a position") : first, " of batch row ", b,
+             " is outside cos_cache's ", max_position, " positions");
+      }
+      step.positions.push_back(position.As("a position"));
     }
   }
 }

@@ -18,6 +18,8 @@ Gemm::Gemm(const GemmAttributes& attributes, const Tensor& w, const Options& opt
   Require(w.type == DataType::kBfloat16 && w.shape == expected, "input W must be bfloat16 ",
           ToString(expected), " for K=", k_, " N=", n_, ", got ", NameOf(w.type), " ",
           ToString(w.shape));
+  const Size bytes = ByteCount(w.type, expected);
+  Require(bytes == w.bytes, "input W has ", w.bytes, " bytes, expected ", bytes);
 }
 
 Shape Gemm::OutputShape(const Tensor& a) const {
@@ -30,7 +32,7 @@ Shape Gemm::OutputShape(const Tensor& a) const {
 }
 
 Plan Gemm::MakePlan(const Tensor& a, const Tensor& bias, void* y) const {
-  const int64_t rows = ElementCount(a.shape) / k_;
+  const int64_t rows = ElementCount(a.shape).As("input A") / k_;
   if (bias) RequireTensor("bias", bias, a.type, {n_});
   if (rows == 0) return {};
   return {GemmStep{weights_, rows, k_, n_, a.data, bias ? bias.data : nullptr, y, a.type,

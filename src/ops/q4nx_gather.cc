@@ -18,7 +18,7 @@ Shape Q4NXGather::OutputShape(const Tensor& indices) const {
 }
 
 Plan Q4NXGather::MakePlan(const Tensor& indices, void* y) const {
-  const int64_t count = ElementCount(indices.shape);
+  const int64_t count = ElementCount(indices.shape).As("input indices");
   if (count == 0) return {};
   return {GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data, indices.type, y,
                      type_, weights_.bits}};

@@ -23,7 +23,7 @@ Shape Q4NXMatMul::OutputShape(const Tensor& a) const {
 
 Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   const auto& [a, bias, norm_weight, skip] = inputs;
-  const int64_t rows = ElementCount(a.shape) / weights_.k;
+  const int64_t rows = ElementCount(a.shape).As("input A") / weights_.k;
   if (bias) RequireTensor("bias", bias, a.type, {weights_.n});
   if (norm_weight) RequireTensor("norm_weight", norm_weight, a.type, {weights_.k});
   if (skip) {

@@ -22,6 +22,9 @@ Q4NXWeights CheckQ4NXWeights(const char* name, const Q4NXWeightAttributes& attri
   Require(w.type == DataType::kUint8 && w.shape == expected, "input ", name, " must be uint8 ",
           ToString(expected), " for K=", k, " N=", n, bits == 2 ? " bits=2" : "", ", got ",
           NameOf(w.type), " ", ToString(w.shape));
+  const Size bytes = q4nx::BytesOfBlocks<Size>(n, k, bits);
+  Require(bytes == w.bytes, "input ", name, " has ", w.bytes, " bytes, expected ", bytes,
+          " for K=", k, " N=", n);
   return {w.as<uint8_t>(), k, n, bits};
 }
 

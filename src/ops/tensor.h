@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/size.h"
+
 namespace ort_aie {
 
 enum class DataType { kFloat32, kFloat16, kBfloat16, kUint8, kInt32, kInt64, kOther };
@@ -35,10 +37,15 @@ using Shape = std::vector<int64_t>;
 
 std::string ToString(const Shape& shape);
 
-inline int64_t ElementCount(const Shape& shape) {
-  int64_t count = 1;
-  for (int64_t dim : shape) count *= dim;
+inline Size ElementCount(const Shape& shape) {
+  Size count = 1;
+  for (int64_t dim : shape) count = count * dim;
   return count;
+}
+
+// What a tensor of this type and shape takes.
+inline Size ByteCount(DataType type, const Shape& shape) {
+  return ElementCount(shape) * SizeOf(type);
 }
 
 // An input. data is null where an optional input is absent (and may be null for an empty one).
@@ -47,6 +54,7 @@ struct Tensor {
   Shape shape;
   const void* data = nullptr;
   bool present = false;
+  int64_t bytes = 0;  // that lie at data: what may be read, whatever type and shape say
 
   explicit operator bool() const { return present; }
   template <typename T>
@@ -54,10 +62,6 @@ struct Tensor {
     return static_cast<const T*>(data);
   }
 };
-
-inline int64_t ByteCount(const Tensor& tensor) {
-  return ElementCount(tensor.shape) * static_cast<int64_t>(SizeOf(tensor.type));
-}
 
 // Throws Error naming the input, what was expected and what came.
 void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape);

@@ -90,8 +90,12 @@ Tensor DescribeValue(const OrtApi* api, const OrtValue* value) {
   Check(api, api->GetDimensionsCount(raw, &rank));
   tensor.shape.resize(rank);
   Check(api, api->GetDimensions(raw, tensor.shape.data(), rank));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return tensor;  // objects, not bytes
   Check(api,
         api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
+  size_t bytes = 0;
+  Check(api, api->GetTensorSizeInBytes(value, &bytes));
+  tensor.bytes = Size(bytes).As("a tensor");
   return tensor;
 }
 
@@ -186,16 +190,18 @@ Tensor KernelContext::Input(size_t index) const {
   return input;
 }
 
-void* KernelContext::Output(size_t index, const Shape& shape) const {
+void* KernelContext::Output(size_t index, DataType type, const Shape& shape) const {
   if (map_ != nullptr) {
     if (index >= map_->outputs.size() || map_->outputs[index] == IoMap::kAbsent) return nullptr;
     index = static_cast<size_t>(map_->outputs[index]);
   }
   OrtValue* value = nullptr;
   Check(api_, api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
-  void* data = nullptr;
-  if (value != nullptr) Check(api_, api_->GetTensorMutableData(value, &data));
-  return data;
+  if (value == nullptr) return nullptr;
+  const Tensor output = DescribeValue(api_, value);
+  Require(output.type == type, "output ", index, " is ", NameOf(output.type),
+          " in the model, expected ", NameOf(type));
+  return const_cast<void*>(output.data);
 }
 
 void OrtThreadPool::Run(int64_t count, Call call, const void* task) const {

@@ -106,8 +106,9 @@ class KernelContext {
   size_t InputCount() const;
   // Not present: beyond the last input, left empty, or left out by a stand-in.
   Tensor Input(size_t index) const;
-  // Allocates the output, or gives the buffer that the caller bound to it.
-  void* Output(size_t index, const Shape& shape) const;
+  // Allocates the output, or gives the buffer that the caller bound to it. Throws Error where the
+  // model declares another type: the buffer is as large as that one's elements want.
+  void* Output(size_t index, DataType type, const Shape& shape) const;
   const OrtApi* api() const { return api_; }
   OrtKernelContext* context() const { return context_; }
 

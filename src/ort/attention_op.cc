@@ -1,4 +1,6 @@
 // aie.FlowAttention for ONNX Runtime.
+#include <algorithm>
+
 #include "ops/flow_attention.h"
 #include "ort/custom_op.h"
 
@@ -32,9 +34,12 @@ class AttentionKernel final : public Kernel {
     FlowAttention::Inputs inputs;
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = context.Input(i);
     const FlowAttention::Outputs shapes = op_.OutputShapes(inputs);
-    void* output = context.Output(0, shapes.output);
-    void* present_key = context.Output(1, shapes.present);
-    void* present_value = context.Output(2, shapes.present);
+    const DataType type = inputs[FlowAttention::kQuery].type;
+    const Tensor& past = inputs[FlowAttention::kPastKey];
+    const DataType cache_type = past ? past.type : type;
+    void* output = context.Output(0, type, shapes.output);
+    void* present_key = context.Output(1, cache_type, shapes.present);
+    void* present_value = context.Output(2, cache_type, shapes.present);
     options_.target->Execute(op_.MakePlan(inputs, shapes, output, present_key, present_value),
                              OrtThreadPool(context));
   }
@@ -53,9 +58,11 @@ void InferAttention(const ShapeContext& context) {
   const auto key = context.Input(FlowAttention::kKey);
   const bool packed = !key;
   const bool known = query->dims.size() == 3;
-  const int64_t all_heads = heads + (packed ? 2 * kv_heads : 0);
+  const Size all_heads = Size(heads) + Size(packed ? 2 : 0) * kv_heads;
   int64_t dim = -1;
-  if (known && query->dims[2].value > 0 && all_heads > 0) dim = query->dims[2].value / all_heads;
+  if (known && query->dims[2].value > 0 && 1 <= all_heads) {
+    dim = query->dims[2].value / all_heads.As("a token");
+  }
   const Dim batch = known ? query->dims[0] : Dim{};
 
   context.SetOutput(
@@ -70,8 +77,9 @@ void InferAttention(const ShapeContext& context) {
     const auto& keys = packed ? query->dims : key->dims;
     if (keys.size() == 3) length = keys[1];
   }
-  const ShapeContext::Value present = {past ? past->type : query->type,
-                                       {batch, Dim{kv_heads, ""}, length, Dim{dim, ""}}};
+  const ShapeContext::Value present = {
+      past ? past->type : query->type,
+      {batch, Dim{std::max<int64_t>(-1, kv_heads), ""}, length, Dim{dim, ""}}};
   context.SetOutput(1, present);
   context.SetOutput(2, present);
 }

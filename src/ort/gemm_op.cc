@@ -18,7 +18,7 @@ class GemmKernel final : public Kernel {
 
   void Compute(const KernelContext& context) const override {
     const Tensor a = context.Input(kA);
-    void* y = context.Output(0, op_.OutputShape(a));
+    void* y = context.Output(0, a.type, op_.OutputShape(a));
     options_.target->Execute(op_.MakePlan(a, context.Input(kBias), y), OrtThreadPool(context));
   }
 

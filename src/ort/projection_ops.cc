@@ -20,7 +20,7 @@ Q4NXMatMulAttributes ReadAttributes(const NodeInfo& info) {
 
 // Output `sum` exists where input skip is given.
 void* SumOutput(const KernelContext& context, const Tensor& a, const Tensor& skip) {
-  return skip ? context.Output(1, a.shape) : nullptr;
+  return skip ? context.Output(1, a.type, a.shape) : nullptr;
 }
 
 class MatMulKernel final : public Kernel {
@@ -34,7 +34,7 @@ class MatMulKernel final : public Kernel {
   void Compute(const KernelContext& context) const override {
     const Q4NXMatMul::Inputs inputs = {context.Input(kA), context.Input(kBias),
                                        context.Input(kNormWeight), context.Input(kSkip)};
-    void* y = context.Output(0, op_.OutputShape(inputs.a));
+    void* y = context.Output(0, inputs.a.type, op_.OutputShape(inputs.a));
     void* sum = SumOutput(context, inputs.a, inputs.skip);
     options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
   }
@@ -56,7 +56,7 @@ class GatedMLPKernel final : public Kernel {
   void Compute(const KernelContext& context) const override {
     const Q4NXGatedMLP::Inputs inputs = {context.Input(kA), context.Input(kNormWeight),
                                          context.Input(kSkip)};
-    void* y = context.Output(0, op_.OutputShape(inputs.a));
+    void* y = context.Output(0, inputs.a.type, op_.OutputShape(inputs.a));
     void* sum = SumOutput(context, inputs.a, inputs.skip);
     options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
   }
@@ -77,7 +77,7 @@ class GatherKernel final : public Kernel {
 
   void Compute(const KernelContext& context) const override {
     const Tensor indices = context.Input(1);
-    void* y = context.Output(0, op_.OutputShape(indices));
+    void* y = context.Output(0, op_.type(), op_.OutputShape(indices));
     options_.target->Execute(op_.MakePlan(indices, y), OrtThreadPool(context));
   }
 

@@ -36,6 +36,8 @@ void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
 
 Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
   Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits);
+  Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
+  q4nx::BytesOfBlocks<Size>(n, k, bits).As("blocks");
   return Array<uint8_t>({q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)});
 }
 
@@ -88,26 +90,29 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
                                int64_t k, int64_t block_size, const std::string& scale_type,
                                int64_t bits, const std::string& zero_point_type) {
-  Array<uint8_t> blocks = EmptyBlocks(rows, k, bits);
-  const int64_t source_blocks = q4nx::CeilDiv(k, block_size);
-  const int64_t code_bytes = rows * q4nx::CodeBytes(bits, k, block_size);
+  Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits);
+  Require(block_size == 32 || block_size == 64 || block_size == 128 || block_size == 256,
+          "block_size must be 32, 64, 128 or 256, got ", block_size);
+  Require(rows > 0 && k > 0, "rows and K must be positive, got rows=", rows, " K=", k);
+  const Size code_bytes = rows * q4nx::CodeBytes<Size>(bits, k, block_size);
+  const Size source_blocks = rows * CeilDiv(Size(k), block_size);
   q4nx::MatMulNBitsRows source{};
   source.bits = bits;
   source.scale_type = ScaleTypeOf(scale_type);
   const auto bytes = [](q4nx::ScaleType type) { return type == q4nx::ScaleType::kFloat32 ? 4 : 2; };
-  const int64_t scale_bytes = bytes(source.scale_type);
-  Require(b.size() == code_bytes, "B has ", b.size(), " bytes, expected ", code_bytes, " for ",
+  Require(code_bytes == b.size(), "B has ", b.size(), " bytes, expected ", code_bytes, " for ",
           rows, " rows, K=", k, " block_size=", block_size);
-  Require(scales.size() == rows * source_blocks * scale_bytes, "scales have ", scales.size(),
-          " bytes, expected ", rows * source_blocks * scale_bytes);
+  const Size scale_bytes = source_blocks * bytes(source.scale_type);
+  Require(scale_bytes == scales.size(), "scales have ", scales.size(), " bytes, expected ",
+          scale_bytes);
   source.b = b.data();
   source.scales = scales.data();
   if (zero_points) {
     const bool packed = zero_point_type == "UINT8";
     if (!packed) source.zero_point_type = ScaleTypeOf(zero_point_type);
-    const int64_t size = packed ? rows * q4nx::PackedZeroPointBytes(bits, k, block_size)
-                                : rows * source_blocks * bytes(source.zero_point_type);
-    Require(zero_points->size() == size, "zero_points have ", zero_points->size(),
+    const Size size = packed ? rows * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size)
+                             : source_blocks * bytes(source.zero_point_type);
+    Require(size == zero_points->size(), "zero_points have ", zero_points->size(),
             " bytes, expected ", size, " of ", zero_point_type);
     source.zero_points = zero_points->data();
     source.zero_point_kind = packed ? q4nx::ZeroPoints::kPacked : q4nx::ZeroPoints::kFloat;
@@ -115,6 +120,7 @@ Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& sc
   source.rows = rows;
   source.k = k;
   source.block_size = block_size;
+  Array<uint8_t> blocks = EmptyBlocks(rows, k, bits);
   uint8_t* out = blocks.mutable_data();
   const py::gil_scoped_release release;
   q4nx::PackMatMulNBits(source, out);
@@ -160,6 +166,7 @@ Array<float> MultiplyBf16(const Array<float>& a, const Array<uint16_t>& blocks, 
                           const std::string& isa) {
   Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
   const int64_t rows = a.shape(0), k = a.shape(1);
+  Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
   RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), kBf16BlockElements});
   Array<float> y({rows, n});
   const GemmStep step = {blocks.data(),      rows, k,      n, a.data(), nullptr, y.mutable_data(),
@@ -212,8 +219,9 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
                          const std::string& cache, const std::string& isa) {
   using host::kChunk;
   Require(q.ndim() == 2 && k.ndim() == 2 && v.ndim() == 2 && q.shape(1) == k.shape(1) &&
-              k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(0) <= kChunk,
-          "q (rows, dim), k and v (keys, dim), at most ", kChunk, " keys");
+              k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(0) <= kChunk &&
+              q.size() > 0 && k.size() > 0 && q.shape(1) % 8 == 0,
+          "q (rows, dim), k and v (keys, dim), dim a multiple of 8, at most ", kChunk, " keys");
   const host::Kernels& kernels = KernelsNamed(isa);
   const host::Bf16Attention* bf16 = path == "bf16" ? kernels.bf16_attention : nullptr;
   Require(path == "few" || path == "many" || bf16 != nullptr, "no path ", path, " with isa ", isa);

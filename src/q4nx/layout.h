@@ -34,10 +34,29 @@ constexpr int64_t BlockBytes(int64_t bits) { return bits == 2 ? kBlockBytes2 : k
 // The minima of weights without zero points are -(this) * scale.
 constexpr int64_t DefaultZeroPoint(int64_t bits) { return int64_t{1} << (bits - 1); }
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t RowBlocks(int64_t n) { return CeilDiv(n, kBlockRows); }
-constexpr int64_t ColBlocks(int64_t k) { return CeilDiv(k, kBlockCols); }
-constexpr int64_t PaddedRows(int64_t n) { return RowBlocks(n) * kBlockRows; }
-constexpr int64_t PaddedCols(int64_t k) { return ColBlocks(k) * kBlockCols; }
+// Of numbers that are not negative. What follows takes Size (ops/size.h) as well, for numbers that
+// nobody has checked: those of weights that exist are far from int64_t's end.
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+template <typename T>
+constexpr T RowBlocks(T n) {
+  return CeilDiv(n, kBlockRows);
+}
+template <typename T>
+constexpr T ColBlocks(T k) {
+  return CeilDiv(k, kBlockCols);
+}
+template <typename T>
+constexpr T PaddedRows(T n) {
+  return RowBlocks(n) * kBlockRows;
+}
+template <typename T>
+constexpr T PaddedCols(T k) {
+  return ColBlocks(k) * kBlockCols;
+}
+// Bytes of the blocks of n x k weights.
+template <typename T>
+constexpr T BytesOfBlocks(T n, T k, int64_t bits) {
+  return RowBlocks(n) * ColBlocks(k) * BlockBytes(bits);
+}
 
 }  // namespace ort_aie::q4nx

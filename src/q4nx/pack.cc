@@ -65,9 +65,17 @@ int PackedValue(const uint8_t* packed, int64_t bits, int64_t i) {
   return packed[i * bits / 8] >> (i * bits % 8) & ((1 << bits) - 1);
 }
 
+// Initializers that were mapped from a file may lie anywhere, not only at whole elements.
+template <typename T>
+T LoadUnaligned(const void* values, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const uint8_t*>(values) + index * int64_t{sizeof(T)}, sizeof(T));
+  return value;
+}
+
 float LoadScale(const void* values, ScaleType type, int64_t index) {
-  if (type == ScaleType::kFloat32) return static_cast<const float*>(values)[index];
-  const uint16_t bits = static_cast<const uint16_t*>(values)[index];
+  if (type == ScaleType::kFloat32) return LoadUnaligned<float>(values, index);
+  const auto bits = LoadUnaligned<uint16_t>(values, index);
   return type == ScaleType::kFloat16 ? Float16ToFloat(bits) : Bfloat16ToFloat(bits);
 }
 
@@ -90,7 +98,7 @@ float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
           uint8_t* blocks, int64_t bits) {
-  std::memset(blocks, 0, static_cast<size_t>(RowBlocks(n) * ColBlocks(k) * BlockBytes(bits)));
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, bits)));
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
     const int64_t r = row % kBlockRows;
@@ -139,8 +147,7 @@ void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int
 void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
   const int64_t k = source.k, bits = source.bits;
   const int64_t source_blocks = CeilDiv(k, source.block_size);
-  std::memset(blocks, 0,
-              static_cast<size_t>(RowBlocks(source.rows) * ColBlocks(k) * BlockBytes(bits)));
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(source.rows, k, bits)));
   for (int64_t row = 0; row < source.rows; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t s = 0; s < source_blocks; ++s) {

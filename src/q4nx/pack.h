@@ -41,11 +41,13 @@ struct MatMulNBitsRows {
   int64_t bits = 4;
 };
 
-// Bytes of B and of packed zero points for one out-feature.
-constexpr int64_t CodeBytes(int64_t bits, int64_t k, int64_t block_size) {
-  return CeilDiv(k, block_size) * block_size * bits / 8;
+// Bytes of B and of packed zero points for one out-feature; block_size * bits are whole bytes.
+template <typename T>
+constexpr T CodeBytes(int64_t bits, T k, int64_t block_size) {
+  return CeilDiv(k, block_size) * (block_size * bits / 8);
 }
-constexpr int64_t PackedZeroPointBytes(int64_t bits, int64_t k, int64_t block_size) {
+template <typename T>
+constexpr T PackedZeroPointBytes(int64_t bits, T k, int64_t block_size) {
   return CeilDiv(CeilDiv(k, block_size) * bits, 8);
 }
 

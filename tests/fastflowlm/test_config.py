@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from json_mutations import mutations, refusal
 from q4nx_files import DATA, TINY, config_of
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.fastflowlm.config import ModelConfig, read_config
+from ort_aie_ep.model_shapes import Shape
 from ort_aie_ep.synth.weights import rotary_rows
 
 LLAMA3 = {
@@ -156,10 +159,10 @@ def test_a_token_that_the_generation_config_leaves_open_is_the_models(tmp_path: 
         ({"model_type": None}, "model_type None cannot be imported"),
         ({"model_type": ["llama"]}, "cannot be imported"),
         ({"hidden_size": None}, "config.json: hidden_size is missing"),
-        ({"hidden_size": "192"}, "hidden_size must be a number, got '192'"),
-        ({"hidden_size": True}, "hidden_size must be a number, got True"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers must be positive, got 0"),
-        ({"vocab_size": 1.5}, "vocab_size must be a whole number, got 1.5"),
+        ({"hidden_size": "192"}, "hidden_size must be a whole number of at least 1, got '192'"),
+        ({"hidden_size": True}, "hidden_size must be a whole number of at least 1, got True"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number of at least 1, got 0"),
+        ({"vocab_size": 1.5}, "vocab_size must be a whole number of at least 1, got 1.5"),
         ({"head_dim": 33}, "head_dim must be even, got 33"),
         ({"num_key_value_heads": 4}, "num_attention_heads 6 is no multiple of"),
         ({"hidden_act": "relu"}, "hidden_act must be 'silu', got ['relu']"),
@@ -216,10 +219,34 @@ def test_what_gemma_lacks_is_named(tmp_path: Path, changes: dict[str, Any], mess
 @pytest.mark.parametrize("content", ["[]", "{", "\xff"])
 def test_a_file_that_is_no_object_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
-    with pytest.raises(AieError, match=r"must hold a JSON object|cannot be read as JSON"):
+    with pytest.raises(AieError, match=r"the content must be an object|cannot be read as JSON"):
         read_config(tmp_path / "config.json")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(AieError, match=r"config\.json cannot be read: No such file .*--config"):
         read_config(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+def test_a_damaged_file_is_read_or_named(tmp_path: Path, model: str) -> None:
+    scaling = {"rope_scaling": LLAMA3, "layer_types": ["full_attention"] * 2, "text_config": {}}
+    text = json.dumps(config_of(TINY[model]) | scaling)
+    path = tmp_path / "config.json"
+
+    def few(shape: Shape) -> Shape:
+        return replace(shape, layers=2, head_dim=32)  # an importer's own check stands here
+
+    for data in mutations(text, seed=13, count=300):
+        path.write_bytes(data)
+        said = refusal(lambda: read_config(path, few))
+        assert not said or said.startswith(str(path))
+
+
+def test_a_damaged_generation_config_is_read_or_named(tmp_path: Path) -> None:
+    text = json.dumps({"eos_token_id": [7, 8], "do_sample": True, "top_p": 0.9, "top_k": None})
+    path = tmp_path / "generation_config.json"
+    for data in mutations(text, seed=13, count=200):
+        path.write_bytes(data)
+        said = refusal(lambda: json.dumps(read(tmp_path).search, allow_nan=False))
+        assert not said or said.startswith(str(path))

@@ -39,11 +39,13 @@ def entry(**changes: object) -> dict[str, object]:
         (entry(shape=[3, 5]), "tensor 'one' has bytes 0 to 24, but BF16 (3, 5) needs 30"),
         (entry(shape=[3, -4]), "tensor 'one' has no sound dtype, shape and data_offsets"),
         (entry(shape=[3, 4.0]), "tensor 'one' has no sound dtype, shape and data_offsets"),
+        (entry(shape=""), "tensor 'one' has no sound dtype, shape and data_offsets"),
         (entry(shape=None), "tensor 'one' has no sound dtype, shape and data_offsets"),
         (entry(data_offsets=[0]), "tensor 'one' has no sound dtype, shape and data_offsets"),
         (entry(data_offsets=[24, 0]), "tensor 'one' has bytes 24 to 0, but BF16 (3, 4) needs 24"),
         (entry(data_offsets=[24, 48]), "tensor 'one' ends at byte"),
         ({"one": 3}, "tensor 'one' has no sound dtype, shape and data_offsets in the header: 3"),
+        (entry(shape=[2**62] * 200_000), "needs more than the file has"),
         (entry() | {"two": {"dtype": "I8", "shape": [10], "data_offsets": [20, 30]}},
          "tensors 'one' and 'two' overlap"),
     ],
@@ -65,7 +67,7 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(AieError, match=r"truncated|no JSON"):
+        with pytest.raises(AieError, match=r"truncated|cannot be read as JSON"):
             read_container(path)
 
 
@@ -74,10 +76,13 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
     [
         ((1 << 40).to_bytes(8, "little") + b"{}", "claims a header of 1099511627776"),
         ((100_000_001).to_bytes(8, "little") + bytes(100), "claims a header of 100000001"),
-        ((2).to_bytes(8, "little") + b"[]", "no JSON object"),
-        ((4).to_bytes(8, "little") + b"\xff\xfe{}", "its header is no JSON"),
-        ((4000).to_bytes(8, "little") + b"[" * 4000, "its header is no JSON"),
-        (b"GGUF" + bytes(100), "its header is no JSON|claims a header"),
+        ((2).to_bytes(8, "little") + b"[]", "its header: the content must be an object"),
+        ((4).to_bytes(8, "little") + b"\xff\xfe{}", "its header cannot be read as JSON"),
+        (
+            (4000).to_bytes(8, "little") + b"[" * 4000,
+            "its header: lists and objects are nested more than 256 deep",
+        ),
+        (b"GGUF" + bytes(100), "its header cannot be read as JSON|claims a header"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -366,6 +366,33 @@ def test_rows_that_cannot_be_joined_are_named(llama: Imported, tmp_path: Path) -
         import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 2**62}, "holds 2 layers; config.json has num_hidden_layers 46"),
+        ({"head_dim": 2**40}, "q_proj.weight' is .* config.json makes it \\(6597069766656, 192\\)"),
+        ({"num_attention_heads": 3 * 2**40}, "q_proj.weight' is .* config.json makes it"),
+        ({"hidden_size": 2**40}, r"embed_tokens.weight' is .*config.json makes it \(500, 1099511"),
+        ({"vocab_size": 2**62}, "embed_tokens.weight' is .* config.json makes it"),
+        ({"intermediate_size": 2**62}, "gate_proj.weight' is .* config.json makes it"),
+        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9]* bytes, and its disk has"),
+        ({"num_hidden_layers": 2**64}, "num_hidden_layers must be a whole number of at least 1"),
+        ({"rms_norm_eps": 10**320}, "rms_norm_eps must be a positive number"),
+        ({"rope_theta": 10**320}, "rope_theta must be a positive number"),
+    ],
+)  # fmt: skip
+def test_sizes_that_the_file_does_not_vouch_for_cost_nothing(
+    llama: Imported, tmp_path: Path, changes: dict[str, int], message: str
+) -> None:
+    config = config_of(TINY["llama"]) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AieError, match=message):
+        import_q4nx(
+            llama.source / "model.q4nx", tmp_path / "imported", config=tmp_path / "config.json"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_a_file_that_is_missing_is_named(llama: Imported, tmp_path: Path) -> None:
     with pytest.raises(AieError, match=r"nowhere\.q4nx cannot be read: No such file"):
         import_q4nx(tmp_path / "nowhere.q4nx", tmp_path / "m")

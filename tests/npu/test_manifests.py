@@ -207,6 +207,7 @@ def test_text_that_is_no_manifest_is_refused() -> None:
         ("{", "manifest is not JSON"),
         ("[]", "manifest must be an object"),
         ("[" * 100_000, "nested more than 1024 deep"),
+        ('{"clock_hz": 1e999}', "manifest is not JSON"),
     ]:
         with pytest.raises(ValueError, match=message):
             _native.NpuStreamCache(text)

@@ -81,6 +81,21 @@ def test_bias_and_zero_points_are_kept(
     np.testing.assert_array_equal(run(session(tmp_path / "ctx.onnx"), {"A": a})["Y"], expected)
 
 
+def test_an_output_that_is_declared_with_another_type_is_refused(tmp_path: Path) -> None:
+    # ONNX Runtime allocates what the model declares, and EPContext takes any type.
+    w = make_weights(40, 320, zero_points=False)
+    inputs = {"A": activations(3, 320), "B": w.b, "scales": w.scales}
+    given = {"K": 320, "N": 40, "bits": 4, "block_size": 32}
+    model = one_op_model("MatMulNBits", inputs, {"Y": inputs["A"].dtype}, given,
+                         domain="com.microsoft", constants=("B", "scales"))  # fmt: skip
+    session(model, tmp_path / "ctx.onnx")
+    context = onnx.load(tmp_path / "ctx.onnx", load_external_data=False)
+    context.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    (tmp_path / "changed.onnx").write_bytes(context.SerializeToString())
+    with pytest.raises(Exception, match="output 0 is float16 in the model, expected float"):
+        run(session(tmp_path / "changed.onnx"), {"A": inputs["A"]})
+
+
 def test_weights_lie_beside_once_and_nothing_else_is_left(written: Path) -> None:
     assert sorted(path.name for path in written.parent.iterdir()) == ["ctx.onnx", "ctx.onnx.aie"]
     # Q4NX of the model is 10 tensors; the tied embedding shares one.
@@ -161,11 +176,37 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (b"outputs 0", b"outputs 7", "it has 1 values, expected one at 7"),
-        (b"outputs 0", b"outputs -5", "it has 1 values, expected one at -5"),
+        (b"outputs 0", b"outputs 7", "it has 1 outputs, expected one at 7"),
+        (b"outputs 0", b"outputs -5", "it has 1 outputs, expected one at -5"),
         (b"outputs 0", b"outputs -1", "output 0 of Q4NXMatMul is missing"),
-        (b"inputs 0 -1 -1", b"inputs 9 -1 -1", "it has 1 values, expected one at 9"),
-        (b"op Q4NXMatMul", b"op Conv", "no operator is named"),
+        (b"outputs 0", b"outputs 0 0", "Q4NXMatMul has 1 outputs, the recipe 2"),
+        (b"inputs 0 -1 -1", b"inputs 9 -1 -1", "it has 1 inputs, expected one at 9"),
+        (b"inputs 0 -1 -1", b"inputs 0 -1", "Q4NXMatMul has 3 inputs, the recipe 2"),
+        (b"inputs 0 -1 -1", b"inputs 0 -1 x", "line 'inputs 0 -1 x' is not understood"),
+        (b"op Q4NXMatMul", b"op Conv", "line 'op Conv' is not understood"),
+        (b"op Q4NXMatMul\n", b"", "no operator is named"),
+        (b"op Q4NXMatMul", b"op Q4NXMatMul\nop Q4NXMatMul", "line 'op Q4NXMatMul' is not"),
+        (b"int bits 4", b"int bits 1", "attribute bits of Q4NXMatMul is 1, expected 2 to 4"),
+        (b"int bits 4", b"int bits 4\nint bits 4", "line 'int bits 4' is not understood"),
+        (b"int bits 4", b"int bits 4 4", "line 'int bits 4 4' is not understood"),
+        (b"int bits 4", b"int speed 4", "Q4NXMatMul has no attribute speed"),
+        (b"int bits 4", b"float scale 0x1p-3", "Q4NXMatMul has no attribute scale"),
+        (b"int format 1\n", b"", "attribute format of Q4NXMatMul is missing"),
+        (b"int format 1", b"int format 2", "the model has format 2, this library reads format 1"),
+        (b"weights", b"# weights", "is not understood"),
+        (b"op Q", b"constant 2 0 4096 4 1\nop Q", r"the bias is \(1\), expected \("),
+        (b"op Q", b"constant 2 9 4096 4 1\nop Q", "line 'constant 2 9 4096 4 1' is not understood"),
+        (
+            b"op Q",
+            b"constant 2 5 4096 8 1\nop Q",
+            "input 2 of Q4NXMatMul cannot be a constant int64",
+        ),
+        (
+            b"op Q",
+            b"constant 0 0 4096 8 1\nop Q",
+            "input 0 of Q4NXMatMul cannot be a constant float",
+        ),
+        (b"op Q", b"constant 3 0 4096 4 1\nop Q", "Q4NXMatMul has no input 3"),
     ],
 )
 def test_a_damaged_recipe_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import pytest
@@ -73,6 +74,21 @@ def masked(
     return model, inputs
 
 
+def insert(model: onnx.ModelProto, text: str, name: str, constants: dict[str, list[int]]) -> None:
+    """What computes the mask from another input (batch, tokens) as well."""
+    function = f'<domain: "test", opset_import: ["" : 23]> f ({name}) => (mask) {{{text}}}'
+    kept = list(model.graph.node)
+    place = next(i for i, node in enumerate(kept) if node.output[0] == "shown") + 1
+    del model.graph.node[:]
+    model.graph.node.extend([*kept[:place], *parser.parse_function(function).node, *kept[place:]])
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.array(array), key) for key, array in constants.items()
+    )
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, ["batch", "tokens"])
+    )
+
+
 def attention_of(model: onnx.ModelProto, inputs: Feeds) -> ir.Node:
     """The FlowAttention that the layer becomes, which gives what ONNX Runtime gives to tokens."""
     changed, outcomes = compiled(model)
@@ -123,14 +139,80 @@ def test_a_window_is_read(past: int | None) -> None:
         "square = Concat<axis = 0>(total, total) ones = ConstantOfShape<value = int64[1] {1}>"
         "(square) below = Constant<value_int = -100>() lower = Trilu<upper = 0>(ones, below) "
         "rows = Gather(lower, row) far = Cast<to = 9>(rows) near = Not(far)",
+        "a = Constant<value_int = 40>() b = Constant<value_int = 30>() older = Sub(query, a) "
+        "old = Sub(older, b) oldest = Sub(old, b) near = Greater(key, oldest)",
     ],
-    ids=["negative", "int32", "float", "product", "triangle"],
+    ids=["negative", "int32", "float", "product", "triangle", "three"],
 )
 @pytest.mark.parametrize("past", [None, 150])
 def test_a_window_is_read_whatever_number_makes_it(past: int | None, text: str) -> None:
     inside = f"{text} local = And(causal, near) mask = And(local, shown)"
     node = attention_of(*masked(inside, past=past))
     assert facts(node) == {"causal": 1, "window": 100, "shown": "attention_mask", "bias": None}
+
+
+def table_model(table: npt.NDArray[Any], **options: Any) -> tuple[onnx.ModelProto, Feeds]:
+    """A layer whose mask is a part of a constant table (1, 1, T, T), as in GPT-2 and GPT-Neo."""
+    model, inputs = masked(
+        "zero1 = Constant<value_ints = [0]>() past1 = Unsqueeze(past0, zero1) "
+        "rows_axis = Constant<value_ints = [2]>() columns_axis = Constant<value_ints = [3]>() "
+        "rows = Slice(table, past1, total, rows_axis) "
+        "near = Slice(rows, zero1, total, columns_axis) mask = And(near, shown)",
+        **options,
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    return model, inputs
+
+
+def band(size: int, window: int) -> npt.NDArray[np.bool_]:
+    return (np.tril(np.ones((size, size))) - np.tril(np.ones((size, size)), -window))[
+        None, None
+    ].astype(bool)
+
+
+@pytest.mark.parametrize("past", [None, 150])
+@pytest.mark.parametrize("window", [100, 250, 256])
+def test_a_window_in_a_table_is_read(past: int | None, window: int) -> None:
+    node = attention_of(*table_model(band(256, window), past=past))
+    seen = window if window < 256 else -1  # all that the table has
+    assert facts(node) == {"causal": 1, "window": seen, "shown": "attention_mask", "bias": None}
+
+
+def test_a_table_that_is_no_window_is_used_as_it_is() -> None:
+    table = band(256, 100)
+    table[0, 0, 200, 3] = True
+    assert facts(attention_of(*table_model(table, past=200)))["causal"] == 0
+
+
+@pytest.mark.parametrize("past", [None, 4])
+def test_a_large_window_is_read(past: int | None) -> None:
+    text = """
+        size = Constant<value_int = 100000>()
+        oldest = Sub(query, size)
+        near = Greater(key, oldest)
+        local = And(causal, near)
+        mask = And(local, shown)
+    """
+    assert facts(attention_of(*masked(text, past=past)))["window"] == 100000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Windows of 700,000 and of 5 keys: two numbers that no run is long enough for.
+        "a = Constant<value_int = 500000>() b = Constant<value_int = 200000>() "
+        "older = Sub(query, a) oldest = Sub(older, b)",
+        "a = Constant<value_int = 500005>() b = Constant<value_int = 500000>() "
+        "older = Sub(query, a) oldest = Add(older, b)",
+        # 50 blocks of 200, in whole blocks.
+        "a = Constant<value_int = 200>() b = Constant<value_int = 50>() queries = Div(query, a) "
+        "block = Sub(queries, b) oldest = Mul(block, a)",
+    ],
+)
+def test_a_window_that_no_run_shows_is_used_as_it_is(text: str) -> None:
+    model, inputs = masked(f"{text} near = Greater(key, oldest) local = And(causal, near) "
+                           "mask = And(local, shown)")  # fmt: skip
+    assert facts(attention_of(model, inputs))["causal"] == 0
 
 
 def test_norms_of_heads_and_a_mask() -> None:
@@ -142,6 +224,37 @@ def test_norms_of_heads_and_a_mask() -> None:
 def test_causal_order_alone_needs_no_mask() -> None:
     node = attention_of(*masked("mask = Identity(causal)"))
     assert facts(node) == {"causal": 1, "window": -1, "shown": None, "bias": None}
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("past", [None, 4])
+def test_a_mask_that_looks_at_values_is_used_as_it_is(past: int | None, opset: int) -> None:
+    """Images' tokens see each other, as in Gemma 3; no probe would have to hold a pair of them."""
+    model, inputs = masked("", past=past, opset=opset)
+    text = """
+        image = Equal(token_type_ids, one)
+        rows = Unsqueeze(image, last)
+        front = Constant<value_ints = [1]>()
+        columns = Unsqueeze(image, front)
+        both = And(rows, columns)
+        behind = Sub(total0, new0)
+        edge0 = Unsqueeze(behind, null0)
+        edges = Concat<axis = 0>(zeros2, edge0, zeros3)
+        wide = Cast<to = 1>(both)
+        padded = Pad(wide, edges)
+        pairs3 = Cast<to = 9>(padded)
+        pairs = Unsqueeze(pairs3, front)
+        seen = Or(causal, pairs)
+        mask = And(seen, shown)
+    """
+    constants = {"null0": [0], "zeros2": [0, 0], "zeros3": [0, 0, 0]}
+    insert(model, text, "token_type_ids", constants)
+    types = np.array([[0, 1, 1, 1, 0, 0, 0]] * 3)
+    types[1] = [0, 0, 1, 1, 1, 1, 0]
+    inputs["token_type_ids"] = types
+    found = facts(attention_of(model, inputs))
+    assert (found["causal"], found["shown"]) == (0, None)
+    assert found["bias"] is not None
 
 
 @pytest.mark.parametrize(
@@ -182,22 +295,11 @@ def test_a_mask_that_reads_large_constants_is_used_as_it_is(
 def test_a_mask_of_positions_is_used_as_it_is() -> None:
     """It says the same only where positions are those of the tokens."""
     model, inputs = masked("")
-    text = (
-        "first = Unsqueeze(ids, middle) place = Transpose<perm = [0, 1, 3, 2]>(first) "
-        "order = LessOrEqual(key, place) mask = And(order, shown)"
-    )
-    nodes = parser.parse_function(
-        '<domain: "test", opset_import: ["" : 23]> f (ids, middle, key, shown) => (mask) {'
-        f"{text}}}"
-    ).node
-    nodes[0].input[1] = "axis 1"
-    kept = list(model.graph.node)
-    place = next(i for i, node in enumerate(kept) if node.output[0] == "shown") + 1
-    del model.graph.node[:]
-    model.graph.node.extend([*kept[:place], *nodes, *kept[place:]])
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2]), "axis 1"))
-    ids = onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch", "tokens"])
-    model.graph.input.append(ids)
+    text = """
+        first = Unsqueeze(ids, axis1) place = Transpose<perm = [0, 1, 3, 2]>(first)
+        order = LessOrEqual(key, place) mask = And(order, shown)
+    """
+    insert(model, text, "ids", {"axis1": [1, 2]})
     inputs["ids"] = np.tile(np.arange(4, 11), (3, 1))
     assert facts(attention_of(model, inputs))["causal"] == 0
 

@@ -188,6 +188,28 @@ def test_shapes_that_are_not_known_keep_the_norms(shape: ir.Shape | None) -> Non
     assert operators(model).count(NORM) == 2
 
 
+@pytest.mark.parametrize("place", ["/split", "/q_1", "/q_2", "/q_3"])
+def test_a_clip_on_the_way_stays(place: str) -> None:
+    model = Case().model()
+    value = model.graph.node(place).outputs[0]
+    users = list(value.uses())
+    limits = [ir.node("Constant", [], {"value": ir.tensor(np.float32(x))}) for x in (-0.5, 0.5)]
+    clip = ir.node("Clip", [value, *(limit.outputs[0] for limit in limits)], name="/clip")
+    clip.outputs[0].shape, clip.outputs[0].type = value.shape, value.type
+    for node, name in zip((*limits, clip), ("low", "high", "clipped"), strict=True):
+        node.outputs[0].name = name
+        model.graph.append(node)
+    for user, index in users:
+        user.replace_input_with(index, clip.outputs[0])
+    model.graph.sort()
+    expected = results(model, 4, 5)
+    run_passes(model)
+    for name, y in results(model, 4, 5).items():
+        # As in `rewritten`.
+        np.testing.assert_allclose(y, expected[name], rtol=0, atol=2e-5)
+    assert operators(model).count("Clip") == 1
+
+
 def test_passes_are_idempotent() -> None:
     model = rewritten(Case())
     before = ir.to_proto(model).SerializeToString(deterministic=True)

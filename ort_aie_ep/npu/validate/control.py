@@ -18,9 +18,9 @@ from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.device import device as find_device
 from ort_aie_ep.npu.errors import DesignError, StreamError
 from ort_aie_ep.npu.package import Package
-from ort_aie_ep.npu.sequence import evaluate
 from ort_aie_ep.npu.validate import streams
 from ort_aie_ep.npu.validate.npu import Buffer, Context, Fault, Npu, Program
+from ort_aie_ep.npu.validate.problems import argument_bytes
 from ort_aie_ep.npu.validate.streams import Operations
 
 REPETITIONS, QUICK_REPETITIONS = 51, 7
@@ -76,7 +76,7 @@ class _Bench:
     def arguments(self, sequence: str, parameters: Mapping[str, int]) -> None:
         """Buffers of zeros for a sequence, in the place of those before."""
         described = self.manifest["sequences"][sequence]["arguments"]
-        sizes = [evaluate(a["bytes"], parameters) for a in described]
+        sizes = [argument_bytes(a["name"], a["bytes"], parameters) for a in described]
         self.buffers = [
             self.context.buffer(i, np.zeros(max(size, PAGE), np.uint8))
             for i, size in enumerate(sizes)
@@ -149,7 +149,7 @@ _OBJECT = {"blocks": 4}
 
 def _object(bench: _Bench) -> Operations:
     bench.arguments("dequant", _OBJECT)
-    (words,) = streams.build(bench.manifest, "dequant", _OBJECT)
+    words = streams.build_one(bench.manifest, "dequant", _OBJECT)
     return streams.operations_of(words)
 
 
@@ -178,11 +178,15 @@ def _bandwidth(
         described = {
             a["name"]: a["bytes"] for a in bench.manifest["sequences"][sequence]["arguments"]
         }
-        sizes = [sum(evaluate(described[a], shape) for a in arguments) for shape in shapes]
+        if missing := set(arguments) - set(described):
+            raise DesignError(f"the sequence has no argument {', '.join(sorted(missing))}")
+        sizes = [sum(argument_bytes(a, described[a], shape) for a in arguments) for shape in shapes]
+        if sizes[1] <= sizes[0]:
+            raise DesignError("the larger shape moves no more bytes than the smaller one")
         bench.arguments(sequence, shapes[-1])
         programs = []
         for shape in shapes:
-            (words,) = streams.build(bench.manifest, sequence, shape)
+            words = streams.build_one(bench.manifest, sequence, shape)
             programs.append(bench.words(words))
         seconds = bench.more(programs[0], programs[1], sizes[1] - sizes[0])
         if seconds.median <= 0:
@@ -283,8 +287,8 @@ def _switch(npu: Npu, packages: Sequence[Package], repetitions: int) -> Measurem
         first, second = (b.program([streams.write(b.manifest)]) for b in (one, other))
         turns = one.seconds(lambda: first() + second())[0].scaled(1 / 2)
         alone = (one.seconds(first)[0] + other.seconds(second)[0]).scaled(1 / 2)
-    except Fault as fault:
-        return _with(empty, reason=str(fault))
+    except (Fault, DesignError) as error:
+        return _with(empty, reason=str(error))
     value = turns - alone
     where = " and ".join(str(p.folder) for p in packages[:2])
     return _with(empty, measured=value.median, spread=value.spread, package=where)

@@ -7,7 +7,6 @@ that. Whatever fails is a Fault with its kind; nothing here waits without a limi
 from __future__ import annotations
 
 import importlib
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ort_aie_ep.checked_json import parse_json
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.package import KERNEL, Package
 
@@ -251,10 +251,9 @@ def _info(pyxrt: ModuleType, device: Any, key: str) -> str:
 
 def _json(text: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError:
+        return parse_json(text.encode(), "XRT's answer").object()
+    except AieError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _text(path: Path) -> str:

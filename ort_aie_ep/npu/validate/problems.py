@@ -23,6 +23,7 @@ from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, b
 
 EPS = 1e-6
 CHUNK = 4096  # elements of K or V that the attention designs fetch at a time
+MAX_BYTES = 1 << 30  # several times the weights of the largest projection that is tried
 GARBAGE = 3.0e30  # in keys that nobody may look at
 
 Buffers = dict[str, NDArray[Any]]
@@ -87,7 +88,17 @@ class _Context:
         """Bytes that an argument needs. Raises DesignError if the sequence has no such argument."""
         if argument not in self.places:
             raise DesignError(f"the sequence has no argument {argument}")
-        return evaluate(self.places[argument], parameters)
+        return argument_bytes(argument, self.places[argument], parameters)
+
+
+def argument_bytes(name: str, bytes: Any, parameters: Mapping[str, int]) -> int:
+    """The size of an argument. Raises DesignError for one that no shape here can have."""
+    size = evaluate(bytes, parameters)
+    if not 0 <= size <= MAX_BYTES:
+        raise DesignError(
+            f"the sequence's argument {name} has {size} bytes; expected 0 to {MAX_BYTES}"
+        )
+    return size
 
 
 def _rng(parameters: Mapping[str, int]) -> np.random.Generator:
@@ -211,6 +222,8 @@ def _flow_qkv(context: _Context, p: dict[str, int]) -> Problem:
     prompt, head_dim, total = p["prompt"], p["head_dim"], p["past"] + p["prompt"]
     # The sequence's own rounding of prompts is in the size of its argument.
     tokens = context.size("q", p) // (p["heads"] * head_dim * 2)
+    if not prompt <= tokens <= prompt + CHUNK:
+        raise DesignError(f"the sequence's argument q has {tokens} tokens for {prompt} of a prompt")
     q = bf16(rng.standard_normal((tokens, p["heads"], head_dim)))
     k, v = bf16(rng.standard_normal((2, p["kv_heads"], total, head_dim)))
     seen = ref.attended(prompt, p["past"], p["window"], bool(p["causal"]))

@@ -19,8 +19,8 @@ from ort_aie_ep.npu import costs
 from ort_aie_ep.npu.design import Design
 from ort_aie_ep.npu.device import Device
 from ort_aie_ep.npu.device import device as find_device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.package import MANIFEST, Package, PackageError, read_package
+from ort_aie_ep.npu.errors import DesignError, PackageError
+from ort_aie_ep.npu.package import MANIFEST, Package, read_package
 from ort_aie_ep.npu.validate.control import Measurement, measure
 from ort_aie_ep.npu.validate.npu import Context, Fault, Identity, Npu, load_binding
 from ort_aie_ep.npu.validate.problems import Output, Problem, Shape, shapes

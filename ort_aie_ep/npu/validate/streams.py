@@ -55,9 +55,23 @@ def build(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, i
     return [run["words"] for run in runs]
 
 
+def build_one(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> Words:
+    """The run of a sequence that takes one. Raises DesignError as `build` does."""
+    runs = build(manifest, sequence, parameters)
+    if len(runs) != 1:
+        raise DesignError(f"the sequence {sequence} takes {len(runs)} runs; expected one")
+    return runs[0]
+
+
 # --- single operations ----------------------------------------------------------------------------
+def _first_column(manifest: Mapping[str, Any]) -> int:
+    if not manifest["bds"]:
+        raise DesignError("this design uses no shim")
+    return min(map(int, manifest["bds"]))
+
+
 def _descriptor_word(manifest: Mapping[str, Any], number: int, word: int, column: int = -1) -> int:
-    column = min(map(int, manifest["bds"])) if column < 0 else column
+    column = _first_column(manifest) if column < 0 else column
     return _native.npu_register(column, 0, _DESCRIPTORS + _DESCRIPTOR_BYTES * number + 4 * word)
 
 
@@ -77,7 +91,7 @@ def parameter_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def masked_write(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
     """A masked write that changes no bit."""
-    column = min(map(int, manifest["bds"]))
+    column = _first_column(manifest)
     return "mask_write", _native.npu_register(column, 0, _CONTROL), 0, 0
 
 
@@ -178,6 +192,8 @@ def split_tasks(
             made.append(each)
             continue
         number = QueuePush.from_word(each[2]).descriptor
+        if number not in blocks or number not in patches:
+            raise DesignError(f"the stream does not write descriptor {number}, which it pushes")
         words, address = list(blocks[number][2]), patches[number]
         length = words[0]
         if ShimDescriptor.from_words(words).dimensions != ((length, 4),) or length % 16:

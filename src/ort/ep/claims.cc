@@ -62,10 +62,9 @@ bool IsTied(const Node& gather, const Node& projection) {
   const Tensor& b = projection.input(1).initializer;
   return data && b && gather.input(2).name == projection.input(2).name &&
          gather.input(3).name == projection.input(3).name &&
-         gather.Int("block_size", 128) == projection.Int("block_size", 0) &&
-         ElementCount(data.shape) == ElementCount(b.shape) &&
-         (data.data == b.data ||
-          std::memcmp(data.data, b.data, static_cast<size_t>(ElementCount(b.shape))) == 0);
+         gather.Int("block_size", 128) == projection.Int("block_size", 0) && data.type == b.type &&
+         data.bytes == b.bytes &&
+         (data.data == b.data || std::memcmp(data.data, b.data, static_cast<size_t>(b.bytes)) == 0);
 }
 
 const Claim* TiedProjection(const Node& gather, const std::vector<Claim>& claims) {

@@ -83,12 +83,15 @@ void ContextWriter::Finish() {
 }
 
 ContextFile::ContextFile(const std::string& path, const std::string& id) : path_(path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK, opening a FIFO waits for somebody who writes to it.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   Require(file >= 0, path,
           ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno),
           "; it must lie beside the model");
   struct stat status{};
-  ::fstat(file, &status);
+  const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  if (!regular) ::close(file);
+  Require(regular, path, ", the weights of the EPContext model, is not a regular file");
   size_ = status.st_size;
   void* map = size_ >= kPage
                   ? ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, file, 0)
@@ -120,8 +123,9 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
 ContextFile::~ContextFile() { ::munmap(const_cast<uint8_t*>(data_), static_cast<size_t>(size_)); }
 
 const uint8_t* ContextFile::At(const Recipe::Span& span) const {
-  Require(span.offset >= kPage && span.size > 0 && span.offset <= size_ - span.size, path_,
-          " ends before a tensor of ", span.size, " bytes at ", span.offset,
+  const bool at_page = span.offset >= kPage && span.offset % kPage == 0;
+  Require(at_page && span.size > 0 && Size(span.offset) + span.size <= size_, path_,
+          " has no tensor of ", span.size, " bytes at ", span.offset,
           "; generate the context model again");
   return data_ + span.offset;
 }

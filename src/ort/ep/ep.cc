@@ -72,7 +72,7 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
     kept = constant;
     if (item.file != nullptr) continue;  // it lives as long as the mapped file
     const auto* bytes = constant.as<uint8_t>();
-    compiled->copies.emplace_back(bytes, bytes + ByteCount(constant));
+    compiled->copies.emplace_back(bytes, bytes + constant.bytes);
     kept.data = compiled->copies.back().data();
   }
   const OpDescription& op = DescriptionOf(item.recipe.kind);
@@ -108,14 +108,12 @@ class ContextReader {
 
   Item Read(const Node& node, const Node& fused) {
     Item item;
-    item.recipe = RecipeFrom(node.String("notes", ""));
+    item.recipe = RecipeFrom(node.String("notes", ""), node.inputs().size(), node.outputs().size());
     // Positions in the EPContext node become those in the node that ONNX Runtime made of it.
     const auto translate = [](std::vector<int>& positions, const std::vector<Value>& from,
                               const std::vector<Value>& to) {
       for (int& position : positions) {
         if (position == Recipe::kAbsent) continue;
-        Require(position >= 0 && position < static_cast<int>(from.size()), "EPContext: it has ",
-                from.size(), " values, expected one at ", position);
         int found = Recipe::kAbsent;
         for (size_t i = 0; i < to.size(); ++i) {
           if (to[i].name == from[static_cast<size_t>(position)].name) found = static_cast<int>(i);
@@ -125,35 +123,40 @@ class ContextReader {
     };
     translate(item.recipe.inputs, node.inputs(), fused.inputs());
     translate(item.recipe.outputs, node.outputs(), fused.outputs());
-    if (item.recipe.weights.size == 0 && item.recipe.constants.empty()) return item;
-    if (file_ == nullptr) {
-      const std::string name = node.String("ep_cache_context", "");
-      Require(!name.empty() && name.find('/') == std::string::npos,
-              "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
-              "got '",
-              name, "'");
-      file_ = std::make_shared<ContextFile>(folder_ + name, node.String("partition_name", ""));
-    }
-    item.file = file_;
+    const Recipe::Span& weights = item.recipe.weights;
+    if (weights.size == 0 && item.recipe.constants.empty()) return item;
+    item.file = FileOf(node);
     for (const auto& [position, constant] : item.recipe.constants) {
-      item.constants[position] = {constant.type, constant.shape, file_->At(constant.span), true};
+      item.constants[position] = {constant.type, constant.shape, item.file->At(constant.span), true,
+                                  constant.span.size};
     }
-    if (item.recipe.weights.size == 0) return item;
-    const int64_t n = item.recipe.ints["N"], k = item.recipe.ints["K"];
-    const int64_t bits = item.recipe.ints.contains("bits") ? item.recipe.ints["bits"] : 4;
-    Require(n > 0 && k > 0, "EPContext: K=", k, " N=", n, " are not positive");
+    if (weights.size == 0) return item;
+    const int64_t n = item.recipe.ints.at("N"), k = item.recipe.ints.at("K");
+    const int64_t bits = BitsOf(item.recipe);
     item.weights = {DataType::kUint8,
                     {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)},
-                    file_->At(item.recipe.weights),
-                    true};
-    Require(item.recipe.weights.size == ElementCount(item.weights.shape), "EPContext: weights of ",
-            item.recipe.weights.size, " bytes, expected ", ElementCount(item.weights.shape));
+                    item.file->At(weights),
+                    true,
+                    weights.size};
     return item;
   }
 
  private:
+  // The file that the node names; what several nodes name is mapped once.
+  std::shared_ptr<const ContextFile> FileOf(const Node& node) {
+    const std::string name = node.String("ep_cache_context", "");
+    const std::string id = node.String("partition_name", "");
+    Require(!name.empty() && name.find('/') == std::string::npos,
+            "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
+            "got '",
+            name, "'");
+    std::shared_ptr<const ContextFile>& file = files_[{name, id}];
+    if (file == nullptr) file = std::make_shared<ContextFile>(folder_ + name, id);
+    return file;
+  }
+
   const std::string folder_;
-  std::shared_ptr<const ContextFile> file_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const ContextFile>> files_;
 };
 
 // Inputs of a claimed node that are constants and that the fused node does not have.
@@ -161,7 +164,7 @@ std::map<int, Tensor> DroppedConstants(const Claim& claim, const Recipe& recipe)
   std::map<int, Tensor> constants;
   for (size_t i = 0; i < recipe.inputs.size(); ++i) {
     const Tensor& constant = InputAt(claim, static_cast<int>(i)).initializer;
-    if (recipe.inputs[i] != Recipe::kAbsent || !constant || ByteCount(constant) == 0) continue;
+    if (recipe.inputs[i] != Recipe::kAbsent || !constant || constant.bytes == 0) continue;
     constants[static_cast<int>(i)] = constant;
   }
   return constants;
@@ -323,7 +326,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     std::map<std::string, Recipe::Span> written;
     const auto write = [&](const std::string& key, const Tensor& tensor) {
       const auto [span, is_new] = written.try_emplace(key);
-      if (is_new) span->second = writer.Add(tensor.data, ByteCount(tensor));
+      if (is_new) span->second = writer.Add(tensor.data, tensor.bytes);
       return span->second;
     };
     for (const Claim& claim : claims) {

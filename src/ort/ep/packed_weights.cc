@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <new>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@ namespace {
 
 using q4nx::CeilDiv;
 
+constexpr size_t kPage = 4096;
 constexpr int64_t kRowsPerTask = 256;  // a multiple of a block's 32 out-features
 
 q4nx::ScaleType ScaleTypeOf(DataType type) {
@@ -27,23 +29,30 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
 std::string WhyMalformed(const Node& matmul) {
   const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
   const int64_t bits = matmul.Int("bits", 4);
-  const int64_t block_size = matmul.Int("block_size", 0), blocks = CeilDiv(k, block_size);
+  const int64_t block_size = matmul.Int("block_size", 0);
   const Tensor &b = matmul.input(1).initializer, &scales = matmul.input(2).initializer,
                &zero_points = matmul.input(3).initializer;
   if (!IsFloat(scales.type)) {
     return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
   }
-  const int64_t code_bytes = n * q4nx::CodeBytes(bits, k, block_size);
-  if (ByteCount(b) != code_bytes) {
-    return Concat("B has ", ByteCount(b), " bytes, expected ", code_bytes);
+  const Size code_bytes = n * q4nx::CodeBytes<Size>(bits, k, block_size);
+  if (code_bytes != b.bytes) {
+    return Concat("B has ", b.bytes, " bytes, expected ", code_bytes);
   }
-  if (ElementCount(scales.shape) != n * blocks) {
-    return Concat("scales have ", ElementCount(scales.shape), " values, expected ", n * blocks);
+  const Size blocks = n * CeilDiv(Size(k), block_size);
+  if (blocks != ElementCount(scales.shape) || blocks * SizeOf(scales.type) != scales.bytes) {
+    return Concat("scales have ", ElementCount(scales.shape), " values, expected ", blocks);
   }
+  if (!zero_points) return "";
   // Packed bytes, or a float for each scale.
-  const int64_t points =
-      IsFloat(zero_points.type) ? n * blocks : n * q4nx::PackedZeroPointBytes(bits, k, block_size);
-  if (zero_points && ElementCount(zero_points.shape) != points) {
+  const bool packed = zero_points.type == DataType::kUint8;
+  if (!packed && !IsFloat(zero_points.type)) {
+    return Concat("zero_points are ", NameOf(zero_points.type),
+                  "; expected uint8, float, float16 or bfloat16");
+  }
+  const Size points = packed ? n * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size) : blocks;
+  if (points != ElementCount(zero_points.shape) ||
+      points * SizeOf(zero_points.type) != zero_points.bytes) {
     return Concat("zero_points have ", ElementCount(zero_points.shape), " values, expected ",
                   points);
   }
@@ -60,8 +69,9 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   packed->blocks.type = DataType::kUint8;
   packed->blocks.shape = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)};
   packed->blocks.present = true;
-  const auto size = static_cast<size_t>(CeilDiv(ElementCount(packed->blocks.shape), 4096) * 4096);
-  packed->memory.reset(std::aligned_alloc(4096, size));
+  packed->blocks.bytes = q4nx::BytesOfBlocks<Size>(n, k, bits).As("packed weights");
+  const auto size = RoundUp(packed->blocks.bytes, kPage).As<size_t>("packed weights");
+  packed->memory.reset(std::aligned_alloc(kPage, size));
   if (packed->memory == nullptr) throw std::bad_alloc();
   packed->blocks.data = packed->memory.get();
 
@@ -100,7 +110,10 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   std::vector<std::jthread> threads;
   const int64_t tasks = CeilDiv(n, kRowsPerTask);
   const int64_t most = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  for (int64_t i = 1; i < std::min(tasks, most); ++i) threads.emplace_back(work);
+  try {
+    for (int64_t i = 1; i < std::min(tasks, most); ++i) threads.emplace_back(work);
+  } catch (const std::exception&) {  // no memory for a stack, or a limit: those there are will do
+  }
   work();
   threads.clear();  // joins
   return packed;

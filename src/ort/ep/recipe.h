@@ -42,8 +42,13 @@ const Value& InputAt(const Claim& claim, int position);
 Recipe MakeRecipe(const Claim& claim, const Node& fused);
 
 std::string ToText(const Recipe& recipe);
-// Throws Error for a text that ToText of this format did not write.
-Recipe RecipeFrom(const std::string& text);
+// Of a node with so many inputs and outputs. Throws Error for a text that ToText of this format did
+// not write: whoever has the recipe need not doubt its op, attributes, positions and sizes, only
+// whether its spans are in the file.
+Recipe RecipeFrom(const std::string& text, size_t inputs, size_t outputs);
+
+// Of the weights.
+int64_t BitsOf(const Recipe& recipe);
 
 // A recipe as an op of the custom-op door asks about its node.
 class RecipeInfo final : public NodeInfo {

@@ -25,17 +25,19 @@ inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(even, high, odd));
 }
 
+using Hint = decltype(_MM_HINT_T0);  // an enum of GCC's, an int of clang's
+
 // Blocks are read once and in order: one block ahead keeps the memory busy. Where it goes is the
 // CPU's matter: past L2, as what is read once should (NTA), is fastest on AMD's Zen 5 and halves
 // the speed of Intel's servers, which want it in L2 (T1).
-template <_mm_hint kHint>
+template <Hint kHint>
 inline void Prefetch(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
 }
 
 // One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
 // nibbles into floats: the permute reads the low four bits of its index alone.
-template <_mm_hint kHint, bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         float* y) {
   const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -82,7 +84,7 @@ void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
   StoreInterleaved32(y, even, odd);
 }
 
-template <_mm_hint kHint>
+template <Hint kHint>
 void FusedDqpBf16Hinted(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         bool symmetric, float* y) {
   (symmetric ? FusedDqpBf16Blocks<kHint, true> : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks,
@@ -91,7 +93,7 @@ void FusedDqpBf16Hinted(const uint8_t* blocks, int64_t k_blocks, const float* a,
 
 // 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
 // side, as dpbusd wants them: k..k+3 in the low half, k+4..k+7 in the high half.
-template <_mm_hint kHint, bool kSymmetric>
+template <Hint kHint, bool kSymmetric>
 void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                         const float* scales, const int32_t* q_sums, float* y) {
   alignas(64) static constexpr uint8_t kOrder[64] = {
@@ -149,7 +151,7 @@ void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
   StoreInterleaved32(y, even, odd);
 }
 
-template <_mm_hint kHint>
+template <Hint kHint>
 void FusedDqpInt8Hinted(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                         const float* scales, const int32_t* q_sums, bool symmetric, float* y) {
   (symmetric ? FusedDqpInt8Blocks<kHint, true>
@@ -190,7 +192,7 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
   }
 }
 
-template <_mm_hint kHint>
+template <Hint kHint>
 constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");
   kernels.fused_dqp_bf16 = FusedDqpBf16Hinted<kHint>;

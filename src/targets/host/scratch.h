@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
+
+#include "ops/size.h"
 
 namespace ort_aie::host {
 
@@ -39,7 +42,9 @@ void* ScratchBytes(Purpose purpose, size_t bytes);
 
 template <typename T>
 T* Scratch(Purpose purpose, int64_t count) {
-  return static_cast<T*>(ScratchBytes(purpose, static_cast<size_t>(count) * sizeof(T)));
+  const Size bytes = Size(count) * sizeof(T);
+  if (!bytes.InRange()) throw std::bad_alloc();
+  return static_cast<T*>(ScratchBytes(purpose, bytes.As<size_t>("a buffer")));
 }
 
 }  // namespace ort_aie::host

@@ -1,0 +1,138 @@
+"""Which operators may lie on the way of queries, keys, values and scores, and which inputs' values
+may reach a mask.
+
+A proof by probes says nothing of numbers that no probe holds, and an operator may act on those
+alone: a Clip at 8 leaves normal random numbers as they are, and a mask may look for one token of a
+vocabulary. So what touches the data is of a kind that cannot: it moves numbers, it is linear in
+each operand, or it is one of the few others that attention is made of, in its place.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
+from ort_aie_ep.graph_passes.base import attribute, node_label
+from ort_aie_ep.graph_passes.norm import NORMS
+from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, constant_array, narrows
+
+MOVING = {
+    "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+    "Tile", "Transpose", "Unsqueeze",
+}  # fmt: skip
+HINTS = {
+    "LayerNormalization": "is a layer norm; aie.FlowAttention has RMS norms of heads",
+    "ReduceMean": "belongs to a norm that is no RMS norm of heads with one weight (head size), as "
+    "aie.FlowAttention has",
+}
+LINEAR = {"Add", "Div", "Einsum", "MatMul", "Mul", "Neg", "Sub", "Sum"}
+
+
+def check_operators(region: Region) -> None:
+    """Raises NoMatch for an operator on the way of the data that may act where no probe is."""
+    made = region.origins()
+    for node in region.nodes:
+        data = [value for value in node.inputs if value is not None and made.get(value)]
+        if node.op_type == "Shape" or not data:
+            continue
+        of = frozenset[ir.Value]().union(*(made[value] for value in data))
+        reason = _why_not(region, node, data, of)
+        if reason:
+            raise NoMatch(
+                f"{node.op_type} '{node_label(node)}' on the way of its {_way(region, of)} {reason}"
+            )
+
+
+def check_values(region: Region, tables: tuple[ir.Value, ...]) -> None:
+    """Raises NoMatch where values of an integer input other than attention_mask reach the result.
+
+    Angles (`tables`) may be made of any, for what makes them stays in the graph.
+    """
+    stack = [region.output, region.keys.present, region.values.present]
+    edges = {region.query, region.key, region.value, region.keys.past, region.values.past}
+    seen = {*tables, *edges, *region.shape_only}
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if value.is_graph_input() and value.name != ATTENTION_MASK:
+            raise NoMatch(
+                f"its mask or its scores depend on the values of '{value.name}'; those of "
+                f"'{ATTENTION_MASK}' alone are known"
+            )
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            stack += [source for source in node.inputs if source is not None]
+
+
+def _way(region: Region, of: frozenset[ir.Value]) -> str:
+    """What data made of `of` are."""
+    if region.values.past in of:
+        return "result" if region.query in of else "values"
+    if region.keys.past in of:
+        return "scores" if region.query in of else "keys"
+    if region.packed:
+        return "query, key and value"
+    return "query" if region.query in of else "key" if region.key in of else "value"
+
+
+def _why_not(region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]) -> str:
+    """The reason against a node that reads `data`, made of `of`, or an empty string."""
+    kind, first = node.op_type, data[0] is node.inputs[0]
+    if not node.domain:
+        if kind == "Concat":
+            return _why_not_concat(region, node, data, of)
+        if kind in MOVING:
+            return "" if first and len(data) == 1 else "takes places or shapes from the data"
+        if kind in LINEAR:
+            if kind == "Mul" and len(data) > 1:
+                return "multiplies data with data"
+            return "divides by data" if kind == "Div" and not (first and len(data) == 1) else ""
+        if kind in NORMS or node is region.softmax:
+            return ""
+        if kind == "Cast":
+            # A cache may be of a narrower type.
+            to = ir.DataType(attribute(node, "to", 0))
+            fits = to == region.keys.past.dtype or not narrows(node, region.query.dtype)
+            return "" if fits else f"makes them {to.name}"
+        if kind in ("IsNaN", "Max", "Tanh", "Where"):
+            fits = _is_of_scores(region, node, data, of)
+            return "" if fits else "may change numbers that no probe holds"
+    return HINTS.get(kind, "may change numbers that no probe holds")
+
+
+def _why_not_concat(
+    region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]
+) -> str:
+    """Scores that are joined with others have a further element in their softmax."""
+    others = [value for value in node.inputs if value is not None and value not in data]
+    if others and of >= {region.query, region.keys.past}:
+        return (
+            f"joins them with '{others[0].name}', as attention sinks are; aie.FlowAttention takes "
+            "those from head_sink of GroupQueryAttention alone"
+        )
+    return ""
+
+
+def _is_of_scores(
+    region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]
+) -> bool:
+    """Whether one of the operators that scores alone go through is such a one."""
+    if not of >= {region.query, region.keys.past} or region.values.past in of:
+        return False
+    if node.op_type == "Tanh":
+        return True  # a soft cap, which the proof compares
+    if node.op_type == "IsNaN":
+        return data[0] is region.softmax.outputs[0]
+    if node.op_type == "Max":  # OPT keeps the scores that its mask hides finite
+        floors = [constant_array(value) for value in node.inputs if value not in data]
+        return len(data) == 1 and all(f is not None and bool((f <= MASKED).all()) for f in floors)
+    condition, *branches = node.inputs
+    by_data = condition is not None and condition in data
+    if by_data:
+        # Probabilities of a row without any key, which are NaN.
+        producer = condition.producer() if condition is not None else None
+        if producer is None or producer.op_type != "IsNaN":
+            return False
+    return sum(branch in data for branch in branches) == 1

@@ -1,0 +1,74 @@
+"""Opening files of others without trusting what they are, and writing own ones whole or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file to read. A FIFO, a device or a folder is refused; to open one may never return.
+
+    Raises:
+        OSError: there is no such file, it is not a regular one, or it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as error:  # a zero byte or half a character in the name
+        raise OSError(0, f"no file can have this name ({error})", str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a file. Raises OSError as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a regular file, or a link to one, is there. A name that no file can have is not."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_missing(path: Path) -> bool:
+    """Whether nothing is there that could be opened, or no file can have that name."""
+    try:
+        return not path.exists()
+    except (OSError, ValueError):
+        return True
+
+
+@contextmanager
+def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file that becomes `path` when the block ends, and disappears when it fails.
+
+    It has a name of its own, so that of several writers one leaves its whole file.
+    """
+    beside = path.with_name(f".{path.name[:100]}-{secrets.token_hex(8)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file beside and renames it. Raises OSError where that fails."""
+    with written_beside(path) as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")

@@ -1,0 +1,145 @@
+"""A clang++ with libFuzzer: the machine's own, else Debian's or Ubuntu's in a private folder.
+
+`python clang.py` prints where it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+APT_HEADERS = Path(__file__).resolve().parents[2] / "cmake" / "apt_headers.sh"
+# What a machine may name to be taken instead.
+VARIABLE = "ORT_AIE_FUZZ_CXX"
+# Older ones do not know all CPU features that the kernels ask for.
+VERSIONS = (21, 20, 19, 18, 17, 16)
+PROBE = """\
+#include <cstddef>
+#include <cstdint>
+#include <span>
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("f16c") != 0 && size > 99) return 0;
+#endif
+  return std::span(data, size).size() > 1 << 30 ? 0 : 0;
+}
+"""
+
+
+class NoClang(Exception):
+    """No clang++ with libFuzzer can be had here."""
+
+
+def find_clang(cache: Path) -> Path:
+    """A clang++ whose programs with libFuzzer and sanitizers work on this machine.
+
+    Downloads one into `cache` where the machine has none.
+
+    Raises:
+        NoClang: apt cannot get it, or what it gets does not work: the reason.
+    """
+    if given := os.environ.get(VARIABLE):
+        if problem := _problem(Path(given)):
+            raise NoClang(f"{VARIABLE}={given}: {problem}")
+        return Path(given)
+    names = ("clang++", *(f"clang++-{version}" for version in VERSIONS))
+    for name in names:
+        found = shutil.which(name)
+        if found is not None and not _problem(Path(found)):
+            return Path(found)
+    private = _private(cache)
+    if problem := _problem(private):
+        raise NoClang(f"{private}: {problem}")
+    return private
+
+
+def _problem(compiler: Path) -> str:
+    """Why this compiler does not do; empty if it does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source, program = Path(scratch) / "probe.cc", Path(scratch) / "probe"
+        source.write_text(PROBE)
+        flags = ["-std=c++20", "-fsanitize=fuzzer,address,undefined"]
+        for command in (
+            [compiler, *flags, source, "-o", program],
+            [program, "-runs=1"],
+        ):
+            try:
+                done = subprocess.run(
+                    command, cwd=scratch, capture_output=True, text=True, check=False
+                )
+            except OSError as error:
+                return str(error)
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if line.strip()]
+                return next((x for x in lines if "error" in x), (lines or ["it fails"])[-1])
+    return ""
+
+
+def _private(cache: Path) -> Path:
+    """The compiler in a folder of its own, which is made at first and kept."""
+    kept = sorted(cache.glob("clang-root-*/clang++"))
+    if kept:
+        return kept[-1]
+    packages = _packages(
+        cache,
+        "|".join(f"clang-{version}" for version in VERSIONS),
+        "|".join(f"libclang-rt-{version}-dev" for version in VERSIONS),
+    )
+    root = cache / f"clang-root-{packages[0].name}"
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".merging-") as beside:
+        new = Path(beside) / "root"
+        for package in packages:
+            shutil.copytree(package / "usr", new / "usr", symlinks=True, dirs_exist_ok=True)
+        binary = next(iter(new.glob("usr/lib/llvm-*/bin/clang++")), None)
+        libraries = [str(root / path.relative_to(new)) for path in new.glob("usr/lib/*-linux-gnu")]
+        if binary is None:
+            raise NoClang(f"apt's {packages[0].name} has no clang++")
+        launcher = new / "clang++"
+        launcher.write_text(
+            "#!/bin/sh\n"
+            f"export LD_LIBRARY_PATH={':'.join(libraries)}\n"
+            f'exec {root / binary.relative_to(new)} "$@"\n'
+        )
+        launcher.chmod(0o755)
+        try:
+            new.rename(root)
+        except OSError:
+            # Whoever comes second finds the first one's folder, and it has the same content.
+            if not root.is_dir():
+                raise
+    for package in packages:
+        shutil.rmtree(package)
+    return root / "clang++"
+
+
+def _packages(cache: Path, *names: str) -> list[Path]:
+    command = ["bash", str(APT_HEADERS), "--own-release", "--with-dependencies", str(cache), "0"]
+    done = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["apt_headers.sh failed"])[-1]
+        wanted = re.sub(r"\|.*", "", names[0])
+        raise NoClang(
+            f"this machine has none that works, and apt gives none ({wanted} and older were "
+            f"tried): {reason}; install one, or name it in {VARIABLE}"
+        )
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def cache_folder() -> Path:
+    """Where a build keeps its downloads too (cmake/Downloads.cmake)."""
+    if given := os.environ.get("ORT_AIE_CACHE_DIR"):
+        return Path(given).absolute()
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "ort_aie_ep"
+
+
+if __name__ == "__main__":
+    try:
+        print(find_clang(cache_folder()))
+    except NoClang as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,86 @@
+// Manifests of designs and their sequences: parsed, interpreted for a shape, and encoded.
+//
+// An input is a manifest's JSON; after a line "--" come whole numbers, the values of the sequences'
+// parameters and the places of their arguments, in order. What is not given is 64 or 0.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "json_mutator.h"
+#include "npu/manifest.h"
+#include "npu/stream_cache.h"
+#include "ops/error.h"
+
+namespace {
+
+using namespace ort_aie;
+using namespace ort_aie::npu;
+
+constexpr std::string_view kEndOfJson = "\n--\n";
+
+class Numbers {
+ public:
+  explicit Numbers(std::string_view text) : words_(std::string(text)) {}
+
+  int64_t Next(int64_t fallback) {
+    int64_t value = 0;
+    return words_ >> value ? value : fallback;
+  }
+
+ private:
+  std::istringstream words_;
+};
+
+Plan PlanFor(const Manifest& manifest, Numbers& numbers) {
+  Plan plan;
+  for (const Sequence& sequence : manifest.sequences) {
+    Invocation invocation{sequence.name, {}, {}};
+    for (const std::string& name : sequence.parameters) {
+      invocation.parameters[name] = numbers.Next(64);
+    }
+    int buffer = 0;
+    for (const Argument& argument : sequence.arguments) {
+      const int64_t offset = numbers.Next(0);
+      invocation.arguments[argument.name] = {buffer++, offset};
+    }
+    plan.push_back(std::move(invocation));
+  }
+  return plan;
+}
+
+// What holds for every stream that the encoder gives.
+void CheckStream(const Stream& stream) {
+  for (const Run& run : stream.runs) {
+    if (run.words.size() < 4 || run.words[3] != run.words.size() * 4) std::abort();
+    if (run.words[2] != run.sources.size()) std::abort();
+    if (run.buffers.size() > kRunBuffers) std::abort();
+    if (!(run.predicted_seconds <= kMaxRunSeconds)) std::abort();
+    for (const uint32_t word : run.variable) {
+      if (word >= run.words.size()) std::abort();
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const size_t end = text.find(kEndOfJson);
+  Numbers numbers(end == std::string_view::npos ? "" : text.substr(end + kEndOfJson.size()));
+  try {
+    StreamCache cache(ParseManifest(text.substr(0, end)), 2);
+    const Plan first = PlanFor(cache.manifest(), numbers);
+    CheckStream(cache.Get(first).stream);
+    const Plan second = PlanFor(cache.manifest(), numbers);
+    CheckStream(cache.Get(second).stream);
+  } catch (const Error&) {
+  }
+  return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+  return ort_aie::fuzz::MutateJson(data, size, most, seed, kEndOfJson);
+}

@@ -1,0 +1,67 @@
+// A small ONNX Runtime: as much of its C API as the execution provider uses, so that graphs of a
+// fuzz target reach the provider as a session's would. It keeps what ONNX Runtime itself promises
+// (a tensor has as many bytes as its shape says, an output's shape is not negative), and no more.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <cstdint>
+#include <istream>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ops/options.h"
+#include "ort/ep/ep.h"
+
+// What the API's opaque types are here.
+struct OrtTensorTypeAndShapeInfo {
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<int64_t> shape;
+};
+struct OrtTypeInfo {
+  OrtTensorTypeAndShapeInfo tensor;
+};
+struct OrtValue {
+  OrtTensorTypeAndShapeInfo info;
+  std::unique_ptr<uint8_t[]> bytes;  // exactly as many, so that the sanitizer sees each step beyond
+};
+struct OrtOpAttr {
+  std::variant<int64_t, float, std::string> value;
+};
+struct OrtValueInfo {
+  std::string name;
+  OrtTypeInfo type;
+  std::shared_ptr<const OrtValue> initializer;
+};
+struct OrtNode {
+  std::string name, domain, op_type;
+  std::map<std::string, OrtOpAttr> attributes;
+  std::vector<OrtValueInfo> inputs, outputs;  // without a name: left out
+};
+struct OrtGraph {
+  std::string path;
+  std::vector<const OrtNode*> nodes;
+};
+struct OrtKernelContext {
+  std::vector<const OrtValue*> inputs;
+  std::vector<OrtValue> outputs;
+};
+
+namespace ort_aie::fuzz {
+
+const OrtApi* Api();
+
+// "TYPE RANK DIM... VALUE...": a tensor whose elements are these values again and again, a pattern
+// where there are none. Null for a text that is none, and for a tensor of more than a megabyte.
+std::shared_ptr<OrtValue> ReadTensor(std::istream& text);
+
+// A session of one provider: claims, compiles and runs the nodes of a graph, each by itself.
+// `run_inputs` are those of each node that are no constants, in the order of its inputs.
+void RunSession(const std::string& model_path, const std::vector<OrtNode>& nodes,
+                const std::map<std::string, std::shared_ptr<OrtValue>>& feeds,
+                const ep::Settings& settings);
+
+}  // namespace ort_aie::fuzz

@@ -1,0 +1,144 @@
+"""Mutated design packages: each is read, or refused with one error that names file and field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from json_mutations import mutations, refusal
+
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.npu.device import device
+from ort_aie_ep.npu.device_process import Context
+from ort_aie_ep.npu.errors import DesignError, StreamError
+from ort_aie_ep.npu.package import (
+    MANIFEST,
+    PackageError,
+    manifest,
+    read_package,
+    read_simulated_overlay,
+    simulated_overlay,
+    write_simulated_package,
+)
+from ort_aie_ep.npu.txn import decode, format_stream
+from ort_aie_ep.npu.validate import streams
+from ort_aie_ep.npu.validate.problems import shapes
+from ort_aie_ep.overlays import find_overlays
+
+
+@pytest.fixture(params=["fused_dqp", "flow_qkv"])
+def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    design = make_design(request.param, device("npu2_2col"))
+    return write_simulated_package(tmp_path / request.param, request.param, design).folder
+
+
+def mutated(package: Path, count: int) -> Iterator[bytes]:
+    path = package / MANIFEST
+    for data in mutations(path.read_text(), seed=13, count=count):
+        path.write_bytes(data)
+        yield data
+
+
+def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
+    path = re.escape(str(package / MANIFEST))
+    message = re.compile(
+        rf"{path}: [\w.\[\]-]+ (must be|is missing|is not known|has no descriptors|is no shim|"
+        rf"needs an argument|and [\w.]+ share a channel)|{path}: lists and objects are nested|"
+        rf"{path}: format -?\d+, and this|{path}: the content must be|"
+        rf"{path} (cannot be read as JSON|belongs to the xclbin)"
+    )
+    read = 0
+    for data in mutated(package, 250):
+        said = refusal(lambda: read_package(package), PackageError)
+        if said:
+            assert message.match(said), said[:300]
+            assert len(said) < 8000
+        else:
+            read += 1
+            _native.NpuStreamCache(data.decode())  # what is read here, the runtime reads
+    assert 0 < read < 200
+
+
+def test_a_mutated_manifest_that_is_read_gives_streams_or_a_reason(package: Path) -> None:
+    on = device("npu2_2col")
+    for _ in mutated(package, 150):
+        try:
+            content = read_package(package).manifest
+        except PackageError:
+            continue
+        for sequence in content["sequences"]:
+            for shape in shapes(content, on, sequence)[:2]:
+                refusal(shape.make, DesignError)
+                refusal(partial(_streams, content, sequence, shape.parameters), DesignError)
+
+
+def _streams(content: dict[str, Any], sequence: str, parameters: dict[str, int]) -> None:
+    for words in streams.build(content, sequence, parameters):
+        streams.operations_of(words)
+
+
+def test_what_looks_for_overlays_names_a_damaged_one(package: Path) -> None:
+    for _ in mutated(package, 60):
+        found = find_overlays("npu2_2col", [package.parent], [package.name])
+        assert len(found.found) + len(found.refused) + len(found.missing) >= 1
+        assert all(str(package) in refused for refused in found.refused)
+
+
+def test_a_mutated_overlay_is_read_or_named(tmp_path: Path) -> None:
+    design = make_design("dequant", device("npu1_1col"))
+    overlay = write_simulated_package(tmp_path / "dequant", "dequant", design).overlay
+    whole = overlay.read_bytes()
+    content = simulated_overlay("dequant", design).content
+    assert whole.endswith(content)
+    head = bytearray(whole[: -len(content)])
+    variants = [whole[:length] for length in range(0, len(whole), 7)]
+    for data in mutations(content.decode(), seed=13, count=100):
+        head[304:312] = (len(head) + len(data)).to_bytes(8, "little")
+        variants.append(bytes(head) + data)
+    for data in variants:
+        overlay.write_bytes(data)
+        said = refusal(lambda: read_simulated_overlay(overlay), PackageError)
+        assert not said or str(overlay) in said
+
+
+def test_a_mutated_stream_is_decoded_and_runs_or_is_refused() -> None:
+    on = device("npu2_1col")
+    design = make_design("dequant", on)
+    content = json.loads(json.dumps(manifest(design)))
+    (shape, *_) = shapes(content, on, "dequant")
+    problem = shape.make()
+    whole = streams.build_one(content, "dequant", shape.parameters)
+    generator = np.random.default_rng(13)
+    refused = 0
+    for _ in range(150):
+        words = whole.copy()
+        at = int(generator.integers(len(words)))
+        match generator.integers(4):
+            case 0:
+                words = words[:at]
+            case 1:
+                words[at] ^= np.uint32(1 << int(generator.integers(32)))
+            case 2:
+                words[at] = generator.choice([0, 1, 0x18, 0x30, 0x80000000, 0xFFFFFFFF])
+            case _:
+                words = np.concatenate(
+                    [words[:at], words[int(generator.integers(at, len(words))) :]]
+                )
+        if len(words) > 3 and generator.random() < 0.7:
+            words[3] = 4 * len(words)  # the header agrees
+        refused += bool(refusal(lambda words=words: format_stream(decode(words)), StreamError))
+        buffers = [(name, _bytes(array)) for name, array in problem.buffers.items()]
+        refusal(lambda words=words, buffers=buffers: Context(design).run(words, buffers))
+    assert 50 < refused < 150
+
+
+def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy()

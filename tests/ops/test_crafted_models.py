@@ -1,0 +1,258 @@
+"""Models whose sizes lie: 64-bit products that wrap, negative numbers, files that are none. Each is
+refused in words, wherever it comes in; a process of its own shows that nothing crashes."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from crafted_models import opened, python
+from op_models import FLOAT32, one_op_model
+from provider_calls import DATA, needs_provider
+
+import ort_aie_ep
+from ort_aie_ep import _native
+
+Array = npt.NDArray[Any]
+
+MOST = 2**63 - 1
+
+
+def matmul_nbits(
+    n: int, k: int, b: Array, scales: Array, zero_points: Array | None = None
+) -> bytes:
+    inputs = {"A": np.zeros((1, 512), FLOAT32), "B": b, "scales": scales}
+    if zero_points is not None:
+        inputs["zero_points"] = zero_points
+    given = {"K": k, "N": n, "bits": 4, "block_size": 32}
+    return one_op_model("MatMulNBits", inputs, {"Y": FLOAT32}, given, domain="com.microsoft",
+                        constants=("B", "scales", "zero_points"))  # fmt: skip
+
+
+@needs_provider
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [
+        (2**60 + 1, 512),  # N * 256 bytes of codes and N * 16 scales wrap to those of one
+        (2**59 + 1, 512),
+        (MOST, 512),
+        (1, 2**62 + 512),  # K / 2 bytes do not wrap, K scales of 4 bytes do
+        (2**32 + 1, 2**32 + 512),
+        (-(2**60) + 1, 512),
+    ],
+)
+def test_a_projection_whose_bytes_wrap_is_refused(n: int, k: int, tmp_path: Path) -> None:
+    model = matmul_nbits(n, k, np.zeros((1, 16, 16), np.uint8), np.ones(16, FLOAT32))
+    said = opened(model, tmp_path, "provider", {"A": np.zeros((1, 512), FLOAT32)})
+    assert said.startswith("[ONNXRuntimeError]")
+
+
+@needs_provider
+def test_zero_points_that_are_as_long_as_the_scales_but_bytes_are_refused(tmp_path: Path) -> None:
+    """uint8 zero points stand two in a byte; these are as long as one in float would be."""
+    model = matmul_nbits(1, 512, np.zeros((1, 16, 16), np.uint8), np.ones(16, FLOAT32),
+                         np.zeros(64, np.uint8))  # fmt: skip
+    assert opened(model, tmp_path, "provider", {"A": np.zeros((1, 512), FLOAT32)}) != "ran"
+
+
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [(MOST, 256), (32, MOST), (2**59 + 32, 256), (-(2**63), 256), (32, -(2**63)), (2**62, 2**62)],
+)
+@pytest.mark.parametrize("op", ["Q4NXMatMul", "Q4NXGather", "GEMM"])
+def test_custom_ops_refuse_weights_of_other_sizes(op: str, n: int, k: int, tmp_path: Path) -> None:
+    a = np.zeros((1, 256), FLOAT32)
+    if op == "GEMM":
+        import ml_dtypes
+
+        w = np.zeros((1, 1, 8192), ml_dtypes.bfloat16)
+    else:
+        w = np.zeros((1, 1, 5120), np.uint8)
+    given = {"K": k, "N": n, "format": _native.FORMAT}
+    inputs = {"A": a, "W": w}
+    if op == "Q4NXGather":
+        indices = np.zeros(1, np.int64)
+        inputs, given = {"W": w, "indices": indices}, given | {"dtype": 1}
+    model = one_op_model(op, inputs, {"Y": FLOAT32}, given, constants=("W",))
+    feeds = {key: value for key, value in inputs.items() if key != "W"}
+    said = opened(model, tmp_path, "custom ops", feeds)
+    assert re.search("must be positive|input W must be|negative|dimension", said)
+
+
+def attention(num_heads: int, kv_num_heads: int, channels: int) -> tuple[bytes, dict[str, Array]]:
+    feeds = {
+        "query": np.zeros((1, 1, channels), FLOAT32),
+        "seqlens_k": np.zeros(1, np.int32),
+        "total_sequence_length": np.ones(1, np.int32),
+    }
+    inputs = {"query": feeds["query"], "key": None, "value": None, "past_key": None,
+              "past_value": None} | feeds  # fmt: skip
+    outputs = dict.fromkeys(("Y", "present_key", "present_value"), FLOAT32)
+    given = {"num_heads": num_heads, "kv_num_heads": kv_num_heads, "format": _native.FORMAT}
+    return one_op_model("FlowAttention", inputs, outputs, given), feeds
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "kv_num_heads"),
+    [
+        ((2**64 + 8) // 3, (2**64 + 8) // 3),  # three times that is 8
+        (2**62, 2**62),
+        (MOST, 1),
+        (-8, 4),
+        (-(2**63), -1),
+    ],
+)
+def test_attention_with_impossible_numbers_of_heads_is_refused(
+    num_heads: int, kv_num_heads: int, tmp_path: Path
+) -> None:
+    model, feeds = attention(num_heads, kv_num_heads, 64)
+    said = opened(model, tmp_path, "custom ops", feeds)
+    assert re.search("out of range|no multiple of|must be a positive multiple", said)
+
+
+def context_model(folder: Path) -> Path:
+    """A context model of the test Llama, written by a process that has ended."""
+    code = f"""
+import sys, onnxruntime
+onnxruntime.register_execution_provider_library("AieExecutionProvider", sys.argv[1])
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("ep.context_enable", "1")
+options.add_session_config_entry("ep.context_file_path", sys.argv[2])
+devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "AieExecutionProvider"]
+options.add_provider_for_devices(devices[:1], {{}})
+onnxruntime.InferenceSession({str(DATA / "llama" / "model.onnx")!r}, options)
+"""
+    python(code, ort_aie_ep.library_path(), folder / "ctx.onnx")
+    return folder / "ctx.onnx"
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return context_model(tmp_path_factory.mktemp("context"))
+
+
+def changed(context: Path, op: str, change: Any) -> bytes:
+    """The context model with another recipe in its first node of an op."""
+    model = onnx.load(context, load_external_data=False)
+    notes = [a for node in model.graph.node for a in node.attribute if a.name == "notes"]
+    recipe = next(a for a in notes if f"op {op}".encode() in a.s)
+    recipe.s = change(recipe.s.decode()).encode()
+    serialised: bytes = model.SerializeToString()
+    return serialised
+
+
+def feeds_of(context: Path) -> dict[str, Array]:
+    model = onnx.load(context, load_external_data=False)
+    feeds: dict[str, Array] = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        fixed = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim]
+        if "past" in value.name and len(fixed) == 4:
+            fixed = [1, 2, 0, 32]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        feeds[value.name] = np.ones(fixed, dtype)
+    return feeds
+
+
+def set_line(key: str, line: str) -> Any:
+    return lambda text: re.sub(rf"^{key}.*$", line, text, count=1, flags=re.MULTILINE)
+
+
+def rows_that_wrap(text: str) -> str:
+    """2^54 + 1 rows of blocks of 5,120 bytes wrap to 5,120 bytes."""
+    text = set_line("int N ", f"int N {2**59 + 32}")(text)
+    text = set_line("int K ", "int K 256")(text)
+    changed_line: str = set_line("weights ", "weights 4096 5120")(text)
+    return changed_line
+
+
+@needs_provider
+@pytest.mark.parametrize(
+    ("op", "change", "message"),
+    [
+        ("Q4NXGather", rows_that_wrap, r"weights of 5120 bytes, expected \(out of range\)"),
+        ("Q4NXMatMul", rows_that_wrap, r"weights of 5120 bytes, expected \(out of range\)"),
+        # (2^62 + 4) * 4 floats wrap to 16
+        ("FlowAttention", set_line("constant 7 ", f"constant 7 0 4096 64 4 {2**62 + 4}"),
+         r"constant 7 of FlowAttention has 64 bytes, expected \(out of range\)"),
+        ("FlowAttention", set_line("constant 7 ", f"constant 7 0 4096 64 {2**62 + 4} 4"),
+         r"constant 7 of FlowAttention has 64 bytes, expected \(out of range\)"),
+        ("FlowAttention", set_line("constant 7 ", "constant 7 0 4096 64 -4 -4"),
+         r"constant 7 of FlowAttention has 64 bytes, expected \(out of range\)"),
+        ("FlowAttention", set_line("constant 7 ", "constant 7 0 4100 64 4 4"),
+         "has no tensor of 64 bytes at 4100"),
+        ("FlowAttention", set_line("constant 7 ", f"constant 7 0 {2**62} 64 4 4"),
+         f"has no tensor of 64 bytes at {2**62}"),
+        ("FlowAttention", set_line("constant 7 ", f"constant 7 0 -{2**63} 64 4 4"),
+         "has no tensor of 64 bytes at -"),
+        ("FlowAttention", set_line("constant 7 ", f"constant 7 0 4096 {2**62} {2**60}"),
+         f"has no tensor of {2**62} bytes at 4096"),
+        ("FlowAttention", set_line("constant 7 ", "constant 7 0 4096 64 4 99999999999999999999"),
+         "is not understood"),
+        ("FlowAttention", set_line("int num_heads", f"int num_heads {(2**64 + 8) // 3}"),
+         "attribute num_heads of FlowAttention is 6148914691236517208, expected 1 to"),
+        ("Q4NXMatMul", set_line("weights ", f"weights {MOST - 100} 5120"), "bytes"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_names_other_sizes_is_refused(
+    context: Path, op: str, change: Any, message: str
+) -> None:
+    path = context.with_name("changed.onnx")
+    path.write_bytes(changed(context, op, change))
+    assert re.search(message, opened(path, context.parent, "provider", feeds_of(context)))
+
+
+@needs_provider
+def test_the_recipe_as_it_was_written_runs(context: Path) -> None:
+    """What the other tests change is good before."""
+    assert opened(context, context.parent, "provider", feeds_of(context)) == "ran"
+
+
+@needs_provider
+@pytest.mark.parametrize("kind", ["FIFO", "folder", "device"])
+def test_weights_that_are_not_a_regular_file_are_refused(kind: str, tmp_path: Path) -> None:
+    path = context_model(tmp_path)
+    weights = path.with_name("ctx.onnx.aie")
+    weights.unlink()
+    if kind == "FIFO":
+        os.mkfifo(weights)
+    elif kind == "folder":
+        weights.mkdir()
+    else:
+        weights.symlink_to("/dev/zero")
+    said = opened(path, tmp_path, "provider", {})
+    assert "ctx.onnx.aie, the weights of the EPContext model, is not a regular file" in said
+
+
+def test_python_refuses_sizes_that_wrap() -> None:
+    blocks = np.zeros((1, 1, 5120), np.uint8)
+    for n, k in [(2**59 + 32, 256), (MOST, MOST), (-1, 256), (32, 0)]:
+        for read in (_native.unpack, _native.dequantize):
+            with pytest.raises(ValueError, match=r"must be"):
+                read(blocks, n, k)
+    b, scales = np.zeros(256, np.uint8), np.zeros(64, np.uint8)
+    for rows, k, block_size in [
+        (2**60 + 1, 512, 32),
+        (1, 2**62, 32),
+        (MOST, MOST, 256),
+        (-1, 512, 32),
+        (1, -512, 32),
+        (1, 512, 0),
+        (1, 512, -32),
+        (1, 512, 33),
+    ]:
+        with pytest.raises(ValueError, match=r"must be|expected"):
+            _native.pack_matmulnbits(b, scales, None, rows, k, block_size, "FLOAT")
+
+
+def test_python_refuses_a_matrix_whose_blocks_wrap() -> None:
+    """A view of one value that says it has 2^60 of them."""
+    weights = np.broadcast_to(np.float32(1), (2**30, 2**30))
+    with pytest.raises((ValueError, MemoryError)):
+        _native.quantize(weights)
