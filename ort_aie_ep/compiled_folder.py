@@ -19,6 +19,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
+from ort_aie_ep.graph_passes.shared_initializers import copies, copies_left_out
 from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections, section
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
@@ -211,9 +212,12 @@ class _WeightWriter:
         self._total = sum(
             value.const_value.nbytes
             for model in models
+            for left_out in [copies(model)]
             for graph in model.graphs()
             for value in graph.initializers.values()
-            if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
+            if value.const_value is not None
+            and value.const_value.nbytes > INLINE_BYTES
+            and value not in left_out
         )
 
     def require_room(self, folder: Path, names: Iterable[str]) -> None:
@@ -228,15 +232,16 @@ class _WeightWriter:
     def save(self, model: ir.Model, path: Path) -> int:
         """Writes the model and its data file; returns that file's bytes."""
         data = data_file(path)
-        ir.external_data.unload_from_model(
-            model,
-            path.parent,
-            data.name,
-            size_threshold_bytes=INLINE_BYTES,
-            callback=self._report,
-            alignment=PAGE,
-            align_threshold=0,
-        )
+        with copies_left_out(model):
+            ir.external_data.unload_from_model(
+                model,
+                path.parent,
+                data.name,
+                size_threshold_bytes=INLINE_BYTES,
+                callback=self._report,
+                alignment=PAGE,
+                align_threshold=0,
+            )
         if self._progress is not None and self._done == self._total:
             self._progress(self._total, self._total, "")
         if not data.exists():  # no initializer is that large

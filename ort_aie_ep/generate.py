@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep import sessions
+from ort_aie_ep.checked_json import Field
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.interface import TYPES, Unfit, read_interface
-from ort_aie_ep.model_folder import ModelFolder, section
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.next_step import other_ways
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ def context_length(folder: ModelFolder, default: int = 4096) -> int:
 def stop_tokens(folder: ModelFolder) -> frozenset[int]:
     """Ids that end a text, by genai_config.json."""
     ids = section(folder, "model").get("eos_token_id", [])
-    return frozenset(ids if isinstance(ids, list) else [ids])
+    given = Field(ids if isinstance(ids, list) else [ids], GENAI_CONFIG, "model.eos_token_id")
+    return frozenset(token.integer() for token in given.elements())
 
 
 def _value(array: npt.NDArray[Any], type_name: str) -> Any:

@@ -215,7 +215,7 @@ def _cache_shape(value: Argument, folder: ModelFolder, rows: int) -> tuple[int, 
     if past == _SLIDING_DIM and rows:
         # Not clamped to the context as genai does: a cache smaller than its window is an error.
         window = section(folder, "model", "decoder", "sliding_window").get("window_size", rows)
-        rows = window + _WINDOW_SLACK
+        rows = (window if isinstance(window, int) else rows) + _WINDOW_SLACK
     return 1, heads, rows, size
 
 

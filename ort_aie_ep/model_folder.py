@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.checked_json import read_json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
 # optimum's names of the decoders of an encoder-decoder model, and of what it wrote before it put
@@ -103,16 +104,13 @@ def find_model(source: Path) -> ModelFolder:
         return ModelFolder(source.parent, source, None)
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
-    if config_file.is_file():
-        config = _read_config(config_file)
-        try:
-            filename = config["model"]["decoder"]["filename"]
-        except (KeyError, TypeError):
-            raise AieError(f"{config_file} has no model.decoder.filename") from None
-        model = source / str(filename)
+    if not is_missing(config_file):
+        read = read_json(config_file)
+        config, filename = read.object(), read.field("model", "decoder", "filename").text()
+        model = source / filename
         if not inside(source, model):
             raise AieError(f"{config_file}: model.decoder.filename {filename!r} leaves the folder")
-        if not model.is_file():
+        if not is_regular(model):
             raise AieError(f"{config_file} names {filename}, which is not in {source}")
         return ModelFolder(source, model, config)
     models = sorted(source.glob("*.onnx"))
@@ -144,13 +142,3 @@ def inside(folder: Path, file: Path) -> bool:
     except ValueError:
         return False
     return ".." not in relative.parts
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AieError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise AieError(f"{path} must hold a JSON object")
-    return config
