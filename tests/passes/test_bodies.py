@@ -16,6 +16,7 @@ import pytest
 from builder_nodes import matmul_nbits, projection_weights, save
 from onnx import TensorProto, helper
 from op_models import model_of, onnx_tensor
+from optimum_models import write_export
 
 import ort_aie_ep
 from ort_aie_ep import AieError
@@ -402,23 +403,38 @@ def merged_decoder(folder: Path) -> onnx.ModelProto:
     return source
 
 
+@pytest.mark.parametrize("quantize", [None, "q4nx"])
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
-def test_a_merged_decoder_computes_what_its_parts_do(name: str, tmp_path: Path) -> None:
-    plain = ort_aie_ep.compile(DATA / name / "model.onnx", tmp_path / "plain")
-    save(merged_decoder(DATA / name), tmp_path / "source")
-    result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")
+def test_a_merged_decoder_computes_what_its_parts_do(
+    name: str, quantize: str | None, tmp_path: Path
+) -> None:
+    """The builder's int4 model; with `quantize`, optimum's float one, whose attention is spelled
+    out."""
+    config = json.loads((DATA / name / "genai_config.json").read_text())["model"]["decoder"]
+    folder = DATA / name
+    if quantize is not None:
+        folder = write_export(name, tmp_path / "export")
+        config = json.loads((folder / "config.json").read_text())
+        config = {"num_key_value_heads": config["num_key_value_heads"],
+                  "head_size": config["head_dim"]}  # fmt: skip
+    plain = ort_aie_ep.compile(folder / "model.onnx", tmp_path / "plain", quantize=quantize)
+    save(merged_decoder(folder), tmp_path / "source", external=False)
+    result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "out", quantize=quantize)
+    assert {layer.nodes for layer in result.layers} == ({2} if quantize else set())
+    assert len(result.layers) == len(plain.layers)
     assert result.weight_bytes == plain.weight_bytes
     expected = Counter(o.becomes for o in plain.outcomes)
     for body in ("then_branch", "else_branch"):
         inside = (o for o in result.outcomes if o.body == f"{body} of 'optimum::if'")
         assert Counter(o.becomes for o in inside) == expected
-    config = json.loads((DATA / name / "genai_config.json").read_text())["model"]["decoder"]
     heads, size = config["num_key_value_heads"], config["head_size"]
     rng = np.random.default_rng(5)
     feeds = {
         "input_ids": rng.integers(3, 500, (1, 4)),
         "attention_mask": np.ones((1, 7), np.int64),
     }
+    if quantize is not None:
+        feeds["position_ids"] = np.arange(3, 7)[None]
     for entry in result_inputs(tmp_path / "plain"):
         if entry.startswith("past"):
             feeds[entry] = rng.standard_normal((1, heads, 3, size)).astype(np.float32)
