@@ -281,12 +281,15 @@ class Laboratory:
 
 
 def _beside_scores(region: Region) -> Iterator[ir.Value]:
-    """What the scores and the cached keys and values meet, and where slices of them begin."""
-    made, pasts = region.origins(), {region.keys.past, region.values.past}
+    """What the cached keys, the scores and the cached values meet, and where slices of them begin;
+    what the result meets hides no key."""
+    made = region.origins()
     for node in region.nodes:
         inputs = [value for value in node.inputs if value is not None]
         of = frozenset[ir.Value]().union(*(made.get(value, frozenset()) for value in inputs))
-        if node.op_type == "Shape" or not of & pasts or node.op_type in SHAPING:
+        cached = region.keys.past in of or region.values.past in of
+        result = region.values.past in of and region.query in of
+        if node.op_type == "Shape" or node.op_type in SHAPING or not cached or result:
             continue
         yield from (value for value in inputs if not made.get(value))
 

@@ -7,6 +7,7 @@ formula, whatever nodes an exporter wrote it with.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import attribute
 
+# Of nodes whose bodies are models of their own while passes run (bodies.py).
+HOLDER_DOMAIN = "ort_aie.holder"
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 BITS = dict.fromkeys(HALVES, 16) | {ir.DataType.FLOAT: 32, ir.DataType.DOUBLE: 64}
 EPSILON = float(np.finfo(np.float32).eps)
@@ -83,7 +86,7 @@ class Part:
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has no common class
-            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+            raise NoMatch(_failure(error)) from error
         self._outputs = [value.name for value in outputs]
         self.nodes = nodes
 
@@ -96,7 +99,7 @@ class Part:
         try:
             outputs: list[Array] = self._session.run(self._outputs, dict(feeds))
         except Exception as error:
-            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+            raise NoMatch(_failure(error)) from error
         return outputs
 
 
@@ -170,7 +173,7 @@ def _between(
             constants[value] = None
             known.add(value)
             continue
-        if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+        if node.domain == HOLDER_DOMAIN:
             raise NoMatch(f"'{node.name}' has a graph of its own")
         missing = [
             source
@@ -240,5 +243,12 @@ def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _failure(error: Exception) -> str:
+    """What ONNX Runtime says of nodes that are run apart from their model."""
+    line = str(error).strip().splitlines()[0]
+    node = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", line)
+    if node is None:
+        return f"it cannot be run apart from the model: {line}"
+    kind, name, text = node.groups()
+    text = re.sub(r"^\S+:\d+ .*?\) ", "", text)  # the place in ONNX Runtime's sources
+    return f"it cannot be run apart from the model: {kind} '{name}' fails ({text})"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ort_aie_ep.checked_json import read_json
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.files import is_regular
+from ort_aie_ep.files import is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
 # optimum's names of the decoders of an encoder-decoder model, and of what it wrote before it put
@@ -20,10 +20,6 @@ OPTIMUM_DECODERS = (
     "decoder_with_past_model.onnx",
     "decoder_model.onnx",
 )
-# Names in a decoder's inputs and outputs, %d where the layer's number stands.
-CACHE_NAMES = ("past_key_names", "past_value_names", "present_key_names", "present_value_names")
-# Of a cache's dimensions; no model comes near.
-LARGEST_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
-        roles = {folder.path / section["filename"]: role for section, role in sections}
+        roles = {folder.path / part["filename"]: role for part, role in sections}
     return [
         OtherModel(path, roles.get(path, ""))
         for path in sorted(folder.path.rglob("*.onnx"))
@@ -80,10 +76,18 @@ def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any]
         for item in part:
             yield from file_sections(item, role)
     elif isinstance(part, dict):
-        if "filename" in part:
+        if isinstance(part.get("filename"), str):
             yield part, role
         for key, value in part.items():
             yield from file_sections(value, f"{role}.{key}".lstrip("."))
+
+
+def section(folder: ModelFolder, *names: str) -> dict[str, Any]:
+    """A part of genai_config.json, empty where there is none."""
+    part: Any = folder.genai_config
+    for name in names:
+        part = part.get(name) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def find_model(source: Path) -> ModelFolder:
@@ -100,9 +104,9 @@ def find_model(source: Path) -> ModelFolder:
         return ModelFolder(source.parent, source, None)
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
-    if config_file.is_file():
-        config = _read_config(config_file)
-        filename = config["model"]["decoder"]["filename"]
+    if not is_missing(config_file):
+        read = read_json(config_file)
+        config, filename = read.object(), read.field("model", "decoder", "filename").text()
         model = source / filename
         if not inside(source, model):
             raise AieError(f"{config_file}: model.decoder.filename {filename!r} leaves the folder")
@@ -138,31 +142,3 @@ def inside(folder: Path, file: Path) -> bool:
     except ValueError:
         return False
     return ".." not in relative.parts
-
-
-def _read_config(file: Path) -> dict[str, Any]:
-    """genai_config.json, of which everything that this package reads is what it must be."""
-    config = read_json(file)
-    model = config.field("model")
-    decoder = model.field("decoder")
-    decoder.field("filename")
-    for section, role in file_sections(model.object()):
-        path = f"model.{role}.filename".replace("..", ".")
-        replace(config, value=section["filename"], path=path).text()
-    for names in filter(None, (decoder.find("inputs"), decoder.find("outputs"))):
-        for key, name in names.members():
-            if key in CACHE_NAMES:
-                name.text()
-    window = decoder.find("sliding_window")
-    for size in (
-        decoder.find("num_key_value_heads"),
-        decoder.find("head_size"),
-        window and window.find("window_size"),
-    ):
-        if size is not None:
-            size.integer(1, LARGEST_SIZE)
-    ends = model.find("eos_token_id")
-    if ends is not None:
-        for end in ends.elements() if isinstance(ends.value, list) else [ends]:
-            end.integer()
-    return config.object()

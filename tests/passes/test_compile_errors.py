@@ -112,7 +112,7 @@ def test_external_data_in_a_folder_of_its_own_name(tmp_path: Path) -> None:
         entry(model, "proj.B", "location").value = "."
 
     changed(tmp_path / "source", change)
-    compile_fails(tmp_path / "source", "tensor 'proj.B' has its data in '.', which is missing")
+    compile_fails(tmp_path / "source", "tensor 'proj.B' has its data in '.', which is not a")
 
 
 @pytest.mark.parametrize(
@@ -270,14 +270,8 @@ def test_a_truncated_onnx_file(tmp_path: Path) -> None:
         ('{"model": {"decoder": {"filename": 1}}}', "model.decoder.filename must be a string"),
         ('{"model": {"decoder": {"filename": "a\\u0000"}}}', "without a zero character"),
         ('{"model": {"decoder": {"filename": "%s.onnx"}}}' % ("x" * 300), "which is not in"),
-        ('{"model": {"decoder": {"filename": "model.onnx"}, "vision": {"filename": []}}}',
-         "model.vision.filename must be a string"),
-        ('{"model": {"decoder": {"filename": "model.onnx", "inputs": {"past_key_names": 1}}}}',
-         "model.decoder.inputs.past_key_names must be a string"),
-        ('{"model": {"decoder": {"filename": "model.onnx", "head_size": 1e30}}}',
-         "model.decoder.head_size must be a whole number from 1 to 2147483647"),
-        ('{"model": {"decoder": {"filename": "model.onnx"}, "eos_token_id": [[2]]}}',
-         r"model.eos_token_id\[0\] must be a whole number"),
+        ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}, "vision": '
+         '{"filename": {}}}}', "model.decoder.session_options must be an object"),
         ("[" * 5000, "nested more than 256 deep"),
     ],
 )  # fmt: skip
