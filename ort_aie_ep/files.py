@@ -42,6 +42,14 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def is_missing(path: Path) -> bool:
+    """Whether nothing is there that could be opened, or no file can have that name."""
+    try:
+        return not path.exists()
+    except (OSError, ValueError):
+        return True
+
+
 @contextmanager
 def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """A file that becomes `path` when the block ends, and disappears when it fails.

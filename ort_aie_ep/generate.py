@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep import sessions
+from ort_aie_ep.checked_json import Field
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.model_folder import ModelFolder
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -202,7 +203,8 @@ def context_length(folder: ModelFolder, default: int = 4096) -> int:
 def stop_tokens(folder: ModelFolder) -> frozenset[int]:
     """Ids that end a text, by genai_config.json."""
     ids = _section(folder, "model").get("eos_token_id", [])
-    return frozenset(ids if isinstance(ids, list) else [ids])
+    given = Field(ids if isinstance(ids, list) else [ids], GENAI_CONFIG, "model.eos_token_id")
+    return frozenset(token.integer() for token in given.elements())
 
 
 def _vocabulary(logits: onnxruntime.NodeArg, folder: ModelFolder) -> int:

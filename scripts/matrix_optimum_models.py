@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from check_optimum import EVEN, FLOAT16, OTHERS, SIZES
-from make_optimum_models import DYNAMO, FAMILIES, export
+from check_optimum import EVEN, OTHERS, SIZES
+from make_optimum_models import DYNAMO, FAMILIES, FLOAT16, export
 from optimum_models import quantise
 from transformers import (
     ArceeConfig,

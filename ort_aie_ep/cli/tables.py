@@ -24,16 +24,19 @@ from ort_aie_ep.machine import Finding
 from ort_aie_ep.peers.sheets import MET, Sheet
 from ort_aie_ep.synth import Shape
 
+_BODY = ["in"]  # a column of models with If, Loop or Scan
 # Colours of what a goal came to.
 _VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
 
 def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
-    """What a compilation made of the nodes that it looked at."""
-    table = _table("op", "count", "becomes", "why not", right={"count"})
-    alike = Counter((o.op_type, o.becomes, o.reason) for o in outcomes)
-    for (op, becomes, reason), count in alike.items():
-        table.add_row(op, str(count), Text(becomes or "stays on the CPU EP"), Text(reason))
+    """What a compilation made of the nodes that it looked at; of those in bodies, which."""
+    alike = Counter((o.op_type, o.body, o.becomes, o.reason) for o in outcomes)
+    bodies = any(body for _, body, _, _ in alike)
+    table = _table("op", "count", *_BODY[:bodies], "becomes", "why not", right={"count"})
+    for (op, body, becomes, reason), count in alike.items():
+        cells = [op, str(count), *[body][:bodies], becomes or "stays on the CPU EP", reason]
+        table.add_row(*map(Text, cells))
     return table
 
 
@@ -57,8 +60,10 @@ def layers_table(layers: Sequence[LayerError]) -> Table:
 
 def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     """Rows of alike nodes, or a row for each."""
+    bodies = any(node.body for node in explanation.nodes)
     table = _table(
         *(["node", "op"] if each_node else ["op", "count"]),
+        *_BODY[:bodies],
         "runs on" if explanation.compiled else "would run as",
         *(["execution provider"] if explanation.provider else []),
         "why not on the NPU",
@@ -67,7 +72,7 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     rows = [(1, n) for n in explanation.nodes] if each_node else explanation.rows()
     for count, fate in rows:
         op = fate.op.removeprefix("com.microsoft.")
-        first = [fate.node, op] if each_node else [op, str(count)]
+        first = [*([fate.node, op] if each_node else [op, str(count)]), *[fate.body][:bodies]]
         provider = [_provider_cell(fate)] if explanation.provider else []
         cells = map(Text, [*first, fate.becomes or fate.runs, *provider, fate.not_npu])
         table.add_row(*cells, style=None if fate.runs in OURS else "dim")
