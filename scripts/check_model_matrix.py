@@ -37,7 +37,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from matrix_runs import distance, in_float32, rows_of, with_accuracy_level
+from matrix_runs import distance, rows_of, with_accuracy_level
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from widened import in_float32
 
 import ort_aie_ep
 from ort_aie_ep.model_folder import find_model

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 # Of one sequence: a prompt, single tokens, a second turn on the filled cache, a single token.
 PIECES = (21, 1, 1, 1, 9, 1)
@@ -192,18 +192,6 @@ def distance(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:
     )
 
 
-def in_float32(source: Path, destination: Path) -> Path:
-    """Writes the model with float32 where it has 16 bits, and float32 sums in projections.
-
-    The same weights, so what its numbers differ by is what types and accuracy levels cost.
-    """
-    model = onnx.load(source)
-    _widen(model.graph)
-    model.graph.ClearField("value_info")
-    onnx.save(model, destination, save_as_external_data=True, location=f"{destination.name}.data")
-    return destination
-
-
 def with_accuracy_level(source: Path, destination: Path, level: int) -> Path:
     """Writes the model with this accuracy_level at each MatMulNBits; beside its data."""
     model = onnx.load(source, load_external_data=False)
@@ -214,34 +202,6 @@ def with_accuracy_level(source: Path, destination: Path, level: int) -> Path:
             node.attribute.extend([*kept, onnx.helper.make_attribute("accuracy_level", level)])
     onnx.save(model, destination)
     return destination
-
-
-_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-def _widen(graph: onnx.GraphProto) -> None:
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type in _HALVES:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
-                attribute.i = 0
-            types = ("to", "dtype", "stash_type", "output_dtype")
-            if attribute.name in types and attribute.i in _HALVES:
-                attribute.i = TensorProto.FLOAT
-            if attribute.HasField("t"):
-                _widen_tensor(attribute.t)
-            if attribute.HasField("g"):
-                _widen(attribute.g)
-
-
-def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _HALVES:
-        array = numpy_helper.to_array(tensor).astype(np.float32)
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
 def _ort_value(array: np.ndarray, type_name: str) -> Any:
