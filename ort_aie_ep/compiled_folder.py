@@ -20,7 +20,7 @@ from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
 from ort_aie_ep.graph_passes.shared_initializers import copies, copies_left_out
-from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections, section
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
 PAGE = 4096
@@ -188,7 +188,7 @@ def _change_interface(
         raise AieError(f"{' and '.join(asked)}: {main.path} {main.left}")
     if main.model is None:
         return []
-    drafters = [name for name in DRAFTERS if name in _model_section(source)]
+    drafters = [name for name in DRAFTERS if name in section(source, "model")]
     if last_logits and drafters:
         raise AieError(
             f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are judged by the "
@@ -201,11 +201,6 @@ def _change_interface(
         return []
     mended = "" if main.left else mend_pruned_logits(main.model)
     return [mended] if mended else []
-
-
-def _model_section(source: ModelFolder) -> dict[str, Any]:
-    section = (source.genai_config or {}).get("model")
-    return section if isinstance(section, dict) else {}
 
 
 class _WeightWriter:
@@ -314,17 +309,17 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
         decoder["session_options"] = {}
     # The decoder's options are also those of every section without options of its own.
     _name_library(decoder, "decoder", stub.name)
-    for section, role in file_sections(config["model"]):
+    for part, role in file_sections(config["model"]):
         # Bytes of the sources' data files, which genai would put in place of compiled weights.
-        section.pop("shared_initializers", None)
-        if section.get("filename") in compiled and section.get("session_options") is not None:
-            _name_library(section, role, stub.name)
+        part.pop("shared_initializers", None)
+        if part.get("filename") in compiled and part.get("session_options") is not None:
+            _name_library(part, role, stub.name)
     shutil.copyfile(stub, work / stub.name)
     _write_json(work / GENAI_CONFIG, config)
 
 
-def _name_library(section: dict[str, Any], role: str, library: str) -> None:
-    options = section["session_options"]
+def _name_library(part: dict[str, Any], role: str, library: str) -> None:
+    options = part["session_options"]
     if not isinstance(options, dict):
         raise AieError(f"{GENAI_CONFIG}: model.{role}.session_options must be an object")
     other = options.get("custom_ops_library")
