@@ -86,6 +86,8 @@ def put_back(model: ir.Model, holders: list[Holder]) -> None:
     """Puts the bodies back into the nodes that are still there."""
     for holder in holders:
         node = holder.node
+        if node.graph is None:
+            continue  # nobody read its results
         for body in holder.bodies:
             _release(model, body, node)
         node.resize_inputs(holder.inputs)
