@@ -239,9 +239,11 @@ def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
         )
     if not keys:
         return None, None, 0.0
-    turning = {table.producer() for table in lab.tables}
-    for node in (*queries, *keys):
-        if turning & _ancestors(node.outputs[0]):
+    turned = set(lab.tables)  # and what the region makes of them
+    for node in region.nodes:
+        if turned.intersection(node.inputs):
+            turned.update(node.outputs)
+        if node in (*queries, *keys) and node.outputs[0] in turned:
             raise NoMatch(
                 f"the norm '{node_label(node)}' comes after the rotation; aie.FlowAttention's come "
                 "before it"
