@@ -227,7 +227,7 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
 def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
     """The weights of query's and key's norm, and their epsilon."""
     region, size = lab.region, lab.size
-    key_nodes = _ancestors(region.keys.new)
+    key_nodes = _ancestors(region.keys.new, region)
     found = [node for node in region.nodes if node.op_type in NORMS and not node.domain]
     keys = [node for node in found if node in key_nodes]
     queries = [node for node in found if node not in key_nodes]
@@ -239,11 +239,9 @@ def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
         )
     if not keys:
         return None, None, 0.0
-    turned = set(lab.tables)  # and what the region makes of them
-    for node in region.nodes:
-        if turned.intersection(node.inputs):
-            turned.update(node.outputs)
-        if node in (*queries, *keys) and node.outputs[0] in turned:
+    turning = {table.producer() for table in lab.tables}
+    for node in (*queries, *keys):
+        if turning & _ancestors(node.outputs[0], region):
             raise NoMatch(
                 f"the norm '{node_label(node)}' comes after the rotation; aie.FlowAttention's come "
                 "before it"
@@ -273,12 +271,14 @@ def _softcap(region: Region) -> float:
     return 0.0
 
 
-def _ancestors(value: ir.Value) -> set[ir.Node]:
+def _ancestors(value: ir.Value, region: Region) -> set[ir.Node]:
+    """The region's nodes that `value` comes from: those of earlier layers rotate too."""
+    inside = set(region.nodes)
     nodes: set[ir.Node] = set()
     stack = [value]
     while stack:
         node = stack.pop().producer()
-        if node is not None and node not in nodes:
+        if node is not None and node in inside and node not in nodes:
             nodes.add(node)
             stack += [source for source in node.inputs if source is not None]
     return nodes

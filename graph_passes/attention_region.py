@@ -17,6 +17,7 @@ from ort_aie_ep.graph_passes.subgraph import NoMatch, constant
 
 # The integer inputs of a decoder that hosts feed by name.
 ATTENTION_MASK, POSITION_IDS, INPUT_IDS = "attention_mask", "position_ids", "input_ids"
+HOST_INPUTS = frozenset({ATTENTION_MASK, POSITION_IDS, INPUT_IDS})
 PROJECTIONS = {("", "MatMul"), ("com.microsoft", "MatMulNBits"), ("aie", "Q4NXMatMul")}
 
 
@@ -171,7 +172,7 @@ def find_region(softmax: ir.Node) -> Region:
     others = [v for v in (*inside.inputs, *shape_only) if v not in edges]
     others += [v for v in inside.projected if v not in edges]
     for other in inside.inputs - set(edges):
-        if other.name not in (ATTENTION_MASK, POSITION_IDS, INPUT_IDS):
+        if other.name not in HOST_INPUTS:
             raise NoMatch(f"it reads the graph input '{other.name}', which no attention takes")
         if other.dtype is None or not other.dtype.is_integer() or len(other.shape or ()) != 2:
             raise NoMatch(

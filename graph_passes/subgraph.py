@@ -17,6 +17,8 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import attribute
 
+# Of nodes whose bodies are models of their own while passes run (bodies.py).
+HOLDER_DOMAIN = "ort_aie.holder"
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 BITS = dict.fromkeys(HALVES, 16) | {ir.DataType.FLOAT: 32, ir.DataType.DOUBLE: 64}
 EPSILON = float(np.finfo(np.float32).eps)
@@ -171,7 +173,7 @@ def _between(
             constants[value] = None
             known.add(value)
             continue
-        if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+        if node.domain == HOLDER_DOMAIN:
             raise NoMatch(f"'{node.name}' has a graph of its own")
         missing = [
             source

@@ -19,7 +19,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
-from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections
+from ort_aie_ep.graph_passes.shared_initializers import copies, copies_left_out
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections, section
 from ort_aie_ep.opening import check_opens
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
@@ -191,7 +192,7 @@ def _change_interface(
         raise AieError(f"{' and '.join(asked)}: {main.path} {main.left}")
     if main.model is None:
         return []
-    drafters = [name for name in DRAFTERS if name in _model_section(source)]
+    drafters = [name for name in DRAFTERS if name in section(source, "model")]
     if last_logits and drafters:
         raise AieError(
             f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are judged by the "
@@ -206,11 +207,6 @@ def _change_interface(
     return [mended] if mended else []
 
 
-def _model_section(source: ModelFolder) -> dict[str, Any]:
-    section = (source.genai_config or {}).get("model")
-    return section if isinstance(section, dict) else {}
-
-
 class _WeightWriter:
     """Writes models and an external data file for each, tensor by tensor."""
 
@@ -220,9 +216,12 @@ class _WeightWriter:
         self._total = sum(
             value.const_value.nbytes
             for model in models
+            for left_out in [copies(model)]
             for graph in model.graphs()
             for value in graph.initializers.values()
-            if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
+            if value.const_value is not None
+            and value.const_value.nbytes > INLINE_BYTES
+            and value not in left_out
         )
 
     def require_room(self, folder: Path, names: Iterable[str]) -> None:
@@ -237,15 +236,16 @@ class _WeightWriter:
     def save(self, model: ir.Model, path: Path) -> int:
         """Writes the model and its data file; returns that file's bytes."""
         data = data_file(path)
-        ir.external_data.unload_from_model(
-            model,
-            path.parent,
-            data.name,
-            size_threshold_bytes=INLINE_BYTES,
-            callback=self._report,
-            alignment=PAGE,
-            align_threshold=0,
-        )
+        with copies_left_out(model):
+            ir.external_data.unload_from_model(
+                model,
+                path.parent,
+                data.name,
+                size_threshold_bytes=INLINE_BYTES,
+                callback=self._report,
+                alignment=PAGE,
+                align_threshold=0,
+            )
         if self._progress is not None and self._done == self._total:
             self._progress(self._total, self._total, "")
         if not data.exists():  # no initializer is that large
@@ -323,17 +323,17 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
         decoder["session_options"] = {}
     # The decoder's options are also those of every section without options of its own.
     _name_library(decoder, "decoder", stub.name)
-    for section, role in file_sections(config["model"]):
+    for part, role in file_sections(config["model"]):
         # Bytes of the sources' data files, which genai would put in place of compiled weights.
-        section.pop("shared_initializers", None)
-        if section.get("filename") in compiled and section.get("session_options") is not None:
-            _name_library(section, role, stub.name)
+        part.pop("shared_initializers", None)
+        if part.get("filename") in compiled and part.get("session_options") is not None:
+            _name_library(part, role, stub.name)
     shutil.copyfile(stub, work / stub.name)
     _write_json(work / GENAI_CONFIG, config)
 
 
-def _name_library(section: dict[str, Any], role: str, library: str) -> None:
-    options = section["session_options"]
+def _name_library(part: dict[str, Any], role: str, library: str) -> None:
+    options = part["session_options"]
     if not isinstance(options, dict):
         raise AieError(f"{GENAI_CONFIG}: model.{role}.session_options must be an object")
     other = options.get("custom_ops_library")

@@ -15,8 +15,9 @@ from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.files import is_missing
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
+from ort_aie_ep.graph_passes.bodies import body_labels
 from ort_aie_ep.graph_passes.float_matmul import UNASKED
-from ort_aie_ep.graph_passes.node_names import name_nodes
+from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
@@ -44,6 +45,7 @@ class NodeFate:
         provider: what the execution provider does with the node as it stands, CLAIMS or LEAVES;
             empty where it was not asked, or never saw the node because ONNX Runtime folded it.
         provider_reason: why the execution provider leaves it, in its words; often empty.
+        body: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
     """
 
     node: str
@@ -53,6 +55,7 @@ class NodeFate:
     not_npu: str
     provider: str = ""
     provider_reason: str = ""
+    body: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,9 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
     npu = _find_npu()
-    nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    bodies = body_labels(model)
+    fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    nodes = tuple(replace(fate, body=bodies.get(fate.node, "")) for fate in fates)
     if provider:
         if compiled:
             raise AieError(

@@ -61,7 +61,7 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
-        roles = {folder.path / str(section["filename"]): role for section, role in sections}
+        roles = {folder.path / str(part["filename"]): role for part, role in sections}
     return [
         OtherModel(path, roles.get(path, ""))
         for path in sorted(folder.path.rglob("*.onnx"))
@@ -80,6 +80,14 @@ def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any]
             yield part, role
         for key, value in part.items():
             yield from file_sections(value, f"{role}.{key}".lstrip("."))
+
+
+def section(folder: ModelFolder, *names: str) -> dict[str, Any]:
+    """A part of genai_config.json, empty where there is none."""
+    part: Any = folder.genai_config
+    for name in names:
+        part = part.get(name) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def find_model(source: Path) -> ModelFolder:
