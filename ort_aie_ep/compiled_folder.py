@@ -20,7 +20,13 @@ from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
 from ort_aie_ep.graph_passes.shared_initializers import copies, copies_left_out
-from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections, section
+from ort_aie_ep.model_folder import (
+    GENAI_CONFIG,
+    ModelFolder,
+    file_sections,
+    section,
+    why_not_carried,
+)
 from ort_aie_ep.opening import check_opens
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
@@ -111,7 +117,8 @@ def write_folder(
         models: with aie.* nodes or without, the main one first; weights are read as they are
             written.
         source: where the models come from: names and genai configuration.
-        files: files of the source to carry over.
+        files: files of the source to carry over, unless `why_not_carried` refuses a link; the
+            result's notes say which.
         kv: "f16" or "bf16" gives the main model's past and present that type; None leaves it.
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
             that gives position -1's by itself gets each row's last token's in any case.
@@ -142,7 +149,7 @@ def write_folder(
             weight_bytes += writer.save(file.model, path)
             if not file.left:
                 notes += check_opens(path, file.path)
-        _carry_over(source, files, work)
+        notes += _carry_over(source, files, work)
         if source.genai_config is not None:
             compiled = {_name(source, file) for file in models if not file.left}
             _make_genai_folder(source.genai_config, work, compiled)
@@ -306,12 +313,20 @@ def _written_beside(target: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> None:
+def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> list[str]:
+    """Copies files of the source, links as what they lead to; returns what was left, and why."""
+    left = []
     for path in files:
-        to = work / path.relative_to(folder.path)
+        name = path.relative_to(folder.path)
+        reason = why_not_carried(folder.path, path)
+        if reason:
+            left.append(f"{name} is not carried over: {reason}")
+            continue
+        to = work / name
         to.parent.mkdir(parents=True, exist_ok=True)
         if not to.exists():
-            shutil.copy2(path, to)
+            shutil.copy2(path.resolve(), to)
+    return left
 
 
 def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -> None:

@@ -133,6 +133,26 @@ def find_model(source: Path) -> ModelFolder:
     return ModelFolder(source, models[0], None)
 
 
+def why_not_carried(folder: Path, file: Path) -> str:
+    """The reason not to copy a file of a folder into another folder, or an empty string.
+
+    A link may lead to a file of the same folder, or from a snapshot of Hugging Face's cache to the
+    blobs of its repository, which is how that stores files: snapshots/<revision>/config.json leads
+    to ../../blobs/<hash>. Any other would copy what the folder's maker never had.
+    """
+    if file.is_dir():
+        return "it is a link to a folder" if file.is_symlink() else ""
+    if not is_regular(file):
+        return "it is a link to nowhere" if is_missing(file) else "it is not a regular file"
+    root, target = folder.resolve(), file.resolve()
+    if target.is_relative_to(root):
+        return ""
+    snapshots = next((at for at in root.parents if at.name == "snapshots"), None)
+    if snapshots is not None and target.parent == snapshots.parent / "blobs":
+        return ""
+    return f"it is a link to {target}, outside of the folder"
+
+
 def inside(folder: Path, file: Path) -> bool:
     """Whether a file, as it is named, lies in a folder."""
     # Links inside hub caches lead out of the folder on purpose: the location's text decides, then
