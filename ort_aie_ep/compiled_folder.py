@@ -27,6 +27,7 @@ from ort_aie_ep.model_folder import (
     section,
     why_not_carried,
 )
+from ort_aie_ep.opening import check_opens
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
 PAGE = 4096
@@ -125,7 +126,8 @@ def write_folder(
 
     Raises:
         AieError: the destination exists or cannot be written, the main model does not fit `kv` or
-            `last_logits`, or a weight cannot be read. Nothing is left behind then.
+            `last_logits`, a weight cannot be read, or ONNX Runtime does not open what was written.
+            Nothing is left behind then.
     """
     main = models[0]
     notes = _change_interface(main, source, kv, last_logits)
@@ -145,6 +147,8 @@ def write_folder(
             path = work / _name(source, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             weight_bytes += writer.save(file.model, path)
+            if not file.left:
+                notes += check_opens(path, file.path)
         notes += _carry_over(source, files, work)
         if source.genai_config is not None:
             compiled = {_name(source, file) for file in models if not file.left}
@@ -253,7 +257,10 @@ class _WeightWriter:
             self._progress(self._total, self._total, "")
         if not data.exists():  # no initializer is that large
             data.touch()
-        size = -(-data.stat().st_size // PAGE) * PAGE
+        written, end = data.stat().st_size, _end_of_weights(model)
+        if written < end:  # a short write is not always told
+            raise OSError(f"{data.name} has {written} of {end} bytes")
+        size = -(-written // PAGE) * PAGE
         os.truncate(data, size)
         ir.save(model, path)
         return size
@@ -262,6 +269,13 @@ class _WeightWriter:
         if self._progress is not None:
             self._progress(self._done, self._total, tensor.name or "")
         self._done += tensor.nbytes
+
+
+def _end_of_weights(model: ir.Model) -> int:
+    """How many bytes of its data file a model reads."""
+    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+    external = [t for t in tensors if isinstance(t, ir.ExternalTensor)]
+    return max(((t.offset or 0) + (t.length or t.nbytes) for t in external), default=0)
 
 
 def check_destination(target: Path) -> None:

@@ -79,7 +79,8 @@ def compile_model(
         progress: called as weights are written.
 
     Raises:
-        AieError: the source is no model, is damaged, or has nothing to compile; the destination
+        AieError: the source is no model, is damaged, or has nothing to compile; ONNX Runtime does
+            not open it, for more than operators or types that it lacks here; the destination
             exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
             keep from. Nothing is left behind then.
     """
