@@ -70,9 +70,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const std::vector<Task> tasks = PlanTasks(tap, numbers[0], kMostTasks);
     if (tasks.size() > kMostTasks) std::abort();
-    const bool empty = tap.run == 0 || std::ranges::any_of(tap.outer, [](Dimension d) {
-                         return d.count == 0;
-                       });
+    const bool empty =
+        tap.run == 0 || std::ranges::any_of(tap.outer, [](Dimension d) { return d.count == 0; });
     if (tasks.empty() != empty) std::abort();
     if (empty) return 0;
     int64_t words = 0;
