@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.attention_formula import Operands
+from ort_aie_ep.graph_passes.attention_operators import check_values
 from ort_aie_ep.graph_passes.attention_region import (
     ATTENTION_MASK,
     INPUT_IDS,
@@ -17,14 +18,15 @@ from ort_aie_ep.graph_passes.attention_region import (
     Region,
     projected_width,
 )
-from ort_aie_ep.graph_passes.subgraph import MASKED, Array, NoMatch, Part, numbers
+from ort_aie_ep.graph_passes.mask_reach import reach_of
+from ort_aie_ep.graph_passes.subgraph import MASKED, Array, NoMatch, Part
 
 SEED = 11
-# A window is found by running one token on a past that is longer than all numbers in the mask's
-# computation. Numbers beyond LONGEST_WINDOW, for which that takes gigabytes, are exchanged for
-# small ones, and the graph that is proved is the same with another number.
-SHORTEST_PAST, LONGEST_WINDOW, SMALL_WINDOW = 256, 8192, 21
+# A window is found by running one token behind so many keys at least.
+SHORTEST_KEYS = 258
 POSITIONS = 40
+# Their further inputs are shapes and axes.
+SHAPING = {"Expand", "Flatten", "Reshape", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 
 
 @dataclass(frozen=True)
@@ -95,21 +97,19 @@ class Laboratory:
                 f"a projection to {width} is no number of heads of {self.size} that "
                 f"{self.kv_heads} key-value heads divide"
             )
-        made = region.origins()
-        maskers = [n for n in region.nodes if not any(made.get(v) for v in n.inputs if v)]
-        constants, computed = numbers(model, maskers, region.varying())
-        if max(computed, default=0) > LONGEST_WINDOW:
-            raise NoMatch(f"its mask is made with the computed number {max(computed)}")
-        large = sorted(n for n in constants if n > LONGEST_WINDOW)
-        self.stand_ins = {n: SMALL_WINDOW + i for i, n in enumerate(large)}
-        self.longest = max({SHORTEST_PAST, *computed, *constants.difference(large)})
-        self.tables = self._tables(model)
-        self._check_biases(model)
+        self.tables, factors = self._tables(model)
+        check_values(region, self.tables)
+        self.reach = reach_of(model, [*factors, *_beside_scores(region)])
         scores = region.softmax.inputs[0]
         assert scores is not None
         outputs = [region.output, region.keys.present, region.values.present, scores]
-        self._part = Part(model, region.inputs, [*outputs, *self.tables], self.stand_ins)
-        self._scores = Part(model, region.inputs, [scores], self.stand_ins)
+        self._model, self._scores = model, scores
+        self._part = Part(model, region.inputs, [*outputs, *self.tables], self.reach.stand_ins)
+        part = Part(model, region.inputs, [scores], self.reach.stand_ins)
+        seen, self.longest = self.reach.show(SHORTEST_KEYS, lambda keys: self._seen(part, keys))
+        # The number of keys that a token of the region as it is run sees at most, or -1 for all.
+        self.window = -1 if seen == self.longest else seen
+        self._check_biases(model, factors)
 
     def run(self, probe: Probe) -> Outcome:
         """The region's results on seeded inputs."""
@@ -126,11 +126,24 @@ class Laboratory:
         heads = output.reshape(batch, new, self.heads, self.size).swapaxes(1, 2)
         return Outcome(operands, heads, present_key, present_value, scores.reshape(wide))
 
-    def visible(self, past: int) -> int:
-        """How many keys a token sees after `past` others."""
-        probe = Probe("window", past, 1, np.ones((1, past + 1), np.int64))
-        (scores,) = self._scores.run(self._feeds(probe))
-        return int((scores.reshape(-1, past + 1)[0] > MASKED).sum())
+    def true_window(self) -> int:
+        """The window of the region as it stands.
+
+        Raises:
+            NoMatch: it is computed of large numbers.
+        """
+
+        def again(stand_ins: dict[int, int]) -> int:
+            part = Part(self._model, self.region.inputs, [self._scores], stand_ins)
+            return self._seen(part, self.longest)
+
+        return self.window if self.window < 0 else self.reach.true_window(self.window, again)
+
+    def _seen(self, scores: Part, keys: int) -> int:
+        """How many of `keys` a token sees that is the last of them."""
+        probe = Probe("window", keys - 1, 1, np.ones((1, keys), np.int64))
+        (found,) = scores.run(self._feeds(probe))
+        return int((found.reshape(-1, keys)[0] > MASKED).sum())
 
     def _feeds(self, probe: Probe, positions: int = POSITIONS) -> dict[str, Array]:
         region, rng = self.region, np.random.default_rng(SEED)
@@ -208,16 +221,16 @@ class Laboratory:
             )
         return cos, sin
 
-    def _tables(self, model: ir.Model) -> tuple[ir.Value, ...]:
-        """The tables of cosines and of sines, or nothing where no element is rotated."""
+    def _tables(self, model: ir.Model) -> tuple[tuple[ir.Value, ...], list[ir.Value]]:
+        """The tables of cosines and of sines, or nothing where no element is rotated; and single
+        numbers, which are factors of the scores."""
         tables = _computed_floats(self.region, cached=False)
         if not tables:
-            return ()
+            return (), []
         part = Part(model, self.region.inputs, tables)
-        # Single numbers, whatever the batch and the length, are factors of the scores.
         several = Probe("several positions", 0, 3, np.ones((2, 3), np.int64))
         sizes = [array.size for array in part.run(self._feeds(several))]
-        self._check_numbers(model, [t for t, size in zip(tables, sizes, strict=True) if size == 1])
+        factors = [table for table, size in zip(tables, sizes, strict=True) if size == 1]
         # At position 0 the sine is zero and the cosine is not.
         first = Probe("first position", 0, 1, np.ones((1, 1), np.int64))
         at_zero = part.run(self._feeds(first, positions=1))
@@ -227,41 +240,58 @@ class Laboratory:
             if size > 1
         ]
         if not found:
-            return ()
+            return (), factors
         if len(found) != 2 or found[0][1] == found[1][1]:
             names = ", ".join(f"'{table.name}'" for table, _ in found)
             raise NoMatch(f"query and key are combined with {names}, expected cosines and sines")
-        return tuple(table for table, _ in sorted(found, key=lambda item: item[1]))
+        return tuple(table for table, _ in sorted(found, key=lambda item: item[1])), factors
 
-    def _check_biases(self, model: ir.Model) -> None:
+    def _check_biases(self, model: ir.Model, factors: list[ir.Value]) -> None:
         """Raises NoMatch where the scores meet anything computed but masks: a factor or a bias that
         a probe's lengths leave at 1 or 0 might do otherwise at others."""
         biases = _computed_floats(self.region, cached=True)
         mask = np.ones((2, 7), np.int64)
         mask[0, :2] = 0
-        probe = Probe("biases", 3, 4, mask)
-        arrays = Part(model, self.region.inputs, biases).run(self._feeds(probe)) if biases else []
-        for value, array in zip(biases, arrays, strict=True):
-            if array.size > 1 and not np.all((array == 0) | (array <= MASKED)):
-                raise NoMatch(f"its scores are combined with '{value.name}', which is no mask")
-        pairs = zip(biases, arrays, strict=True)
-        self._check_numbers(model, [value for value, array in pairs if array.size == 1])
+        long = Probe("far biases", self.longest - 1, 1, np.ones((1, self.longest), np.int64))
+        part = Part(model, self.region.inputs, biases, self.reach.stand_ins) if biases else None
+        for probe in (Probe("biases", 3, 4, mask), long):
+            arrays = part.run(self._feeds(probe)) if part is not None else []
+            for value, array in zip(biases, arrays, strict=True):
+                if array.size == 1:
+                    factors = [*factors, value]
+                elif not np.all((array == 0) | (array <= MASKED)):
+                    raise NoMatch(f"its scores are combined with '{value.name}', which is no mask")
+        self._check_numbers(model, list(dict.fromkeys(factors)))
 
     def _check_numbers(self, model: ir.Model, values: list[ir.Value]) -> None:
         """Raises NoMatch where a single number is another behind a long past, as the factor of
         scores that grows with the logarithm of the length is."""
         if not values:
             return
-        part = Part(model, self.region.inputs, values, self.stand_ins)
+        part = Part(model, self.region.inputs, values, self.reach.stand_ins)
         short, long = (
             part.run(self._feeds(Probe("numbers", past, 1, np.ones((1, past + 1), np.int64))))
-            for past in (0, self.longest + 1)
+            for past in (0, self.longest - 1)
         )
         for value, first, last in zip(values, short, long, strict=True):
             if not np.array_equal(first, last):
                 raise NoMatch(
                     f"its scores are combined with '{value.name}', a number of the length"
                 )
+
+
+def _beside_scores(region: Region) -> Iterator[ir.Value]:
+    """What the cached keys, the scores and the cached values meet, and where slices of them begin;
+    what the result meets hides no key."""
+    made = region.origins()
+    for node in region.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        of = frozenset[ir.Value]().union(*(made.get(value, frozenset()) for value in inputs))
+        cached = region.keys.past in of or region.values.past in of
+        result = region.values.past in of and region.query in of
+        if node.op_type == "Shape" or node.op_type in SHAPING or not cached or result:
+            continue
+        yield from (value for value in inputs if not made.get(value))
 
 
 def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:

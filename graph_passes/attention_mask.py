@@ -10,25 +10,23 @@ where it says anything else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK
+from ort_aie_ep.graph_passes.mask_reach import reach_of
 from ort_aie_ep.graph_passes.subgraph import (
     MASKED,
     Array,
     NoMatch,
     Part,
     constant,
-    numbers,
 )
 
 SEED = 1
-SHORTEST_PAST = 32
-# Larger numbers are ends of slices, not windows.
-LARGEST_WINDOW = 1 << 17
+SHORTEST = 64
 LONGEST_PROMPT = 2048
 
 
@@ -67,31 +65,39 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
         # No run has all the values that a mask may look for: a token, or a kind of tokens.
         if value.is_graph_input() and value.name != ATTENTION_MASK:
             raise NoMatch(f"depends on the values of '{value.name}'")
-    sources = _sources(mask, lengths=True)
-    inputs = [value for value in sources if value.is_graph_input()]
-    nodes = {n: None for v in sources if constant(v) is None and (n := v.producer()) is not None}
-    part = Part(model, inputs, [mask])
+    inputs = [value for value in _sources(mask, lengths=True) if value.is_graph_input()]
+    reach = reach_of(model, [mask])
+    part = Part(model, inputs, [mask], reach.stand_ins)
     shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
-    given, computed = numbers(model, nodes, _varying(inputs))
-    longest = 2 * max({SHORTEST_PAST, *(n for n in given | computed if n < LARGEST_WINDOW)})
-    if not with_past and longest > LONGEST_PROMPT:
-        raise NoMatch(f"may have a window of {longest // 2} keys")
-    past, new = (longest, 1) if with_past else (0, longest)
-    seen = int(_visible(part, inputs, past, np.ones((1, past + new), np.int64))[0, -1].sum())
+    seen, total = reach.show(SHORTEST, lambda keys: _seen(part, inputs, keys, with_past))
     every, none = (
         _visible(part, inputs, 0, x)
         for x in (np.ones((1, 5), np.int64), np.zeros((1, 5), np.int64))
     )
     if np.array_equal(every, none):
         shown = None  # its length alone counts
-    found = CausalMask(-1 if seen == past + new else seen, shown)
-    for past, keys in _probes(with_past, found):
+    found = CausalMask(-1 if seen == total else seen, shown)
+    for past, keys in _probes(with_past, found, total):
         actual, expected = _visible(part, inputs, past, keys), _expected(found, past, keys)
         # A query without a key is padding: what it sees instead is of no account.
         rows = expected.any(-1)
         if not np.array_equal(actual[rows], expected[rows]):
             raise NoMatch("says something else")
-    return found
+    if found.window < 0:
+        return found
+
+    def again(stand_ins: dict[int, int]) -> int:
+        return _seen(Part(model, inputs, [mask], stand_ins), inputs, total, with_past)
+
+    return replace(found, window=reach.true_window(found.window, again))
+
+
+def _seen(part: Part, inputs: list[ir.Value], keys: int, with_past: bool) -> int:
+    """How many of `keys` the last query sees, behind a past or in a prompt of its own."""
+    if not with_past and keys > LONGEST_PROMPT:
+        raise NoMatch(f"may have a window of {keys} keys")
+    visible = _visible(part, inputs, keys - 1 if with_past else 0, np.ones((1, keys), np.int64))
+    return int(visible[0, -1].sum())
 
 
 def _sources(mask: ir.Value, *, lengths: bool) -> dict[ir.Value, None]:
@@ -111,22 +117,11 @@ def _sources(mask: ir.Value, *, lengths: bool) -> dict[ir.Value, None]:
     return found
 
 
-def _varying(inputs: list[ir.Value]) -> set[ir.Value]:
-    """All that is computed from the inputs."""
-    found, stack = set[ir.Value](), list(inputs)
-    while stack:
-        value = stack.pop()
-        if value not in found:
-            found.add(value)
-            stack += [output for user in value.consumers() for output in user.outputs]
-    return found
-
-
-def _probes(with_past: bool, mask: CausalMask) -> Iterator[tuple[int, Array]]:
-    """Lengths of the past, and which keys are shown (batch, past + new)."""
+def _probes(with_past: bool, mask: CausalMask, longest: int) -> Iterator[tuple[int, Array]]:
+    """Lengths of the past, and which keys are shown (batch, past + new), `longest` at most."""
     lengths = [(0, 5), (0, 1)]
     if with_past:
-        lengths += [(9, 1), (5, 4), (max(mask.window, 0) + 2, 3)]
+        lengths += [(9, 1), (5, 4), (min(max(mask.window, 0) + 2, longest - 3), 3)]
     for past, new in lengths:
         total = past + new
         yield past, np.ones((2, total), np.int64)

@@ -17,9 +17,14 @@ from ort_aie_ep.graph_passes.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, constant_array, narrows
 
 MOVING = {
-    "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+    "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
+HINTS = {
+    "LayerNormalization": "is a layer norm; aie.FlowAttention has RMS norms of heads",
+    "ReduceMean": "belongs to a norm that is no RMS norm of heads with one weight (head size), as "
+    "aie.FlowAttention has",
+}
 LINEAR = {"Add", "Div", "Einsum", "MatMul", "Mul", "Neg", "Sub", "Sum"}
 
 
@@ -76,9 +81,10 @@ def _why_not(region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[
     """The reason against a node that reads `data`, made of `of`, or an empty string."""
     kind, first = node.op_type, data[0] is node.inputs[0]
     if not node.domain:
+        if kind == "Concat":
+            return _why_not_concat(region, node, data, of)
         if kind in MOVING:
-            places = kind != "Concat" and not (first and len(data) == 1)
-            return "takes places or shapes from the data" if places else ""
+            return "" if first and len(data) == 1 else "takes places or shapes from the data"
         if kind in LINEAR:
             if kind == "Mul" and len(data) > 1:
                 return "multiplies data with data"
@@ -93,7 +99,20 @@ def _why_not(region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[
         if kind in ("IsNaN", "Max", "Tanh", "Where"):
             fits = _is_of_scores(region, node, data, of)
             return "" if fits else "may change numbers that no probe holds"
-    return "may change numbers that no probe holds"
+    return HINTS.get(kind, "may change numbers that no probe holds")
+
+
+def _why_not_concat(
+    region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]
+) -> str:
+    """Scores that are joined with others have a further element in their softmax."""
+    others = [value for value in node.inputs if value is not None and value not in data]
+    if others and of >= {region.query, region.keys.past}:
+        return (
+            f"joins them with '{others[0].name}', as attention sinks are; aie.FlowAttention takes "
+            "those from head_sink of GroupQueryAttention alone"
+        )
+    return ""
 
 
 def _is_of_scores(

@@ -24,10 +24,14 @@ from ort_aie_ep.graph_passes.attention_formula import (
 )
 from ort_aie_ep.graph_passes.attention_laboratory import FORMS, SEED, Laboratory, Outcome, Probe
 from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
-from ort_aie_ep.graph_passes.base import attribute
+from ort_aie_ep.graph_passes.base import attribute, node_label
 from ort_aie_ep.graph_passes.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, Array, NoMatch, constant_array
 
+SIDE_BY_SIDE = (
+    "its projection has query, key and value of each key-value head side by side; expected all "
+    "queries, then all keys, then all values"
+)
 # A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
 SAME_SCALE = 16 * EPSILON
 
@@ -38,7 +42,7 @@ def read_parameters(lab: Laboratory) -> Parameters:
     Raises:
         NoMatch: it does something that aie.FlowAttention has no parameter for.
     """
-    query_norm, key_norm, epsilon = _norms(lab.region, lab.size)
+    query_norm, key_norm, epsilon = _norms(lab)
     plain = Parameters(
         heads=lab.heads,
         kv_heads=lab.kv_heads,
@@ -57,8 +61,9 @@ def read_parameters(lab: Laboratory) -> Parameters:
     fits = [_fit(choice, ran) for choice in choices]
     best = min(fits, key=lambda fit: fit.excess)
     if best.excess > 1:
-        raise NoMatch(best.reason)
-    return replace(best.parameters, window=_window(lab))
+        side = lab.region.packed and _side_by_side(lab, ran)
+        raise NoMatch(SIDE_BY_SIDE if side else best.reason)
+    return replace(best.parameters, window=lab.window)
 
 
 def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
@@ -67,7 +72,7 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
     Raises:
         NoMatch: they differ for some probe.
     """
-    for probe in _probes(parameters.window):
+    for probe in _probes(parameters.window, lab.longest):
         if parameters.mask is None and not probe.mask.all():
             continue
         ran = lab.run(probe)
@@ -101,8 +106,7 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
                     f"its {what} not that of an attention with {parameters}: probe {probe} "
                     f"differs by {difference[over].max():.2g}"
                 )
-    windows = {small: large for large, small in lab.stand_ins.items()}
-    return replace(parameters, window=windows.get(parameters.window, parameters.window))
+    return replace(parameters, window=lab.true_window())
 
 
 def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -112,7 +116,9 @@ def _bound(expected: Result, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.floa
     return bound
 
 
-def _probes(window: int) -> Iterator[Probe]:
+def _probes(window: int, longest: int) -> Iterator[Probe]:
+    """Of at most `longest` keys."""
+
     def padded(past: int, new: int, left: tuple[int, ...], right: tuple[int, ...]) -> Array:
         position = np.arange(past + new)
         first, end = np.array(left)[:, None], past + new - np.array(right)[:, None]
@@ -136,12 +142,13 @@ def _probes(window: int) -> Iterator[Probe]:
         yield Probe(f"{form} rows", 3, 2, pairs, form)
         yield Probe(f"large {form} rows", 3, 2, pairs, form, 1e3, 1e3, 1e3)
     if window > 0:
-        yield Probe("past as long as the window", window, 3, padded(window, 3, (0, 2), (0, 0)))
+        past = min(window, longest - 3)
+        yield Probe("past as long as the window", past, 3, padded(past, 3, (0, 2), (0, 0)))
         yield Probe(
             "prompt beyond the window",
             0,
-            min(window, 64) + 3,
-            padded(0, min(window, 64) + 3, (1,), (0,)),
+            min(past, 64) + 3,
+            padded(0, min(past, 64) + 3, (1,), (0,)),
         )
 
 
@@ -184,6 +191,17 @@ def _fit(parameters: Parameters, ran: Outcome) -> _Fit:
     return _Fit(replace(parameters, scale=scale), float(ratio.max()), reason)
 
 
+def _side_by_side(lab: Laboratory, ran: Outcome) -> bool:
+    """Whether values are the last of each group of a packed projection, as in GPT-NeoX and in
+    Falcon's new architecture."""
+    given = (ran.operands.query, ran.operands.key, ran.operands.value)
+    batch, _, new, size = given[0].shape
+    packed = np.concatenate([x.swapaxes(1, 2).reshape(batch, new, -1) for x in given], -1)
+    groups = packed.reshape(batch, new, lab.kv_heads, -1, size)
+    values = groups[..., -1, :].swapaxes(1, 2)
+    return np.array_equal(values, ran.present_value[:, :, -new:])
+
+
 def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
     """The ways in which the tables may turn a head."""
     cos, sin = operands.cos, operands.sin
@@ -206,22 +224,28 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
     return [*fitting]
 
 
-def _window(lab: Laboratory) -> int:
-    """The number of keys that a token of the region as it is run sees at most, or -1 for all."""
-    seen = lab.visible(lab.longest + 1)
-    return -1 if seen == lab.longest + 2 else seen
-
-
-def _norms(region: Region, size: int) -> tuple[ir.Value | None, ir.Value | None, float]:
+def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
     """The weights of query's and key's norm, and their epsilon."""
-    key_nodes = _ancestors(region.keys.new)
+    region, size = lab.region, lab.size
+    key_nodes = _ancestors(region.keys.new, region)
     found = [node for node in region.nodes if node.op_type in NORMS and not node.domain]
     keys = [node for node in found if node in key_nodes]
     queries = [node for node in found if node not in key_nodes]
     if len(keys) != len(queries) or len(keys) > 1:
-        raise NoMatch(f"{len(queries)} norms of the query and {len(keys)} of the key")
+        names = ", ".join(f"'{node_label(node)}'" for node in found)
+        raise NoMatch(
+            f"it has {len(queries)} norms of the query and {len(keys)} of the key ({names}); "
+            "aie.FlowAttention has one of either, or none"
+        )
     if not keys:
         return None, None, 0.0
+    turning = {table.producer() for table in lab.tables}
+    for node in (*queries, *keys):
+        if turning & _ancestors(node.outputs[0], region):
+            raise NoMatch(
+                f"the norm '{node_label(node)}' comes after the rotation; aie.FlowAttention's come "
+                "before it"
+            )
     weights = [node.inputs[1] for node in (*queries, *keys)]
     for weight in weights:
         array = constant_array(weight)
@@ -247,12 +271,14 @@ def _softcap(region: Region) -> float:
     return 0.0
 
 
-def _ancestors(value: ir.Value) -> set[ir.Node]:
+def _ancestors(value: ir.Value, region: Region) -> set[ir.Node]:
+    """The region's nodes that `value` comes from: those of earlier layers rotate too."""
+    inside = set(region.nodes)
     nodes: set[ir.Node] = set()
     stack = [value]
     while stack:
         node = stack.pop().producer()
-        if node is not None and node not in nodes:
+        if node is not None and node in inside and node not in nodes:
             nodes.add(node)
             stack += [source for source in node.inputs if source is not None]
     return nodes

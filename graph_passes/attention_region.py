@@ -17,6 +17,7 @@ from ort_aie_ep.graph_passes.subgraph import NoMatch, constant
 
 # The integer inputs of a decoder that hosts feed by name.
 ATTENTION_MASK, POSITION_IDS, INPUT_IDS = "attention_mask", "position_ids", "input_ids"
+HOST_INPUTS = frozenset({ATTENTION_MASK, POSITION_IDS, INPUT_IDS})
 PROJECTIONS = {("", "MatMul"), ("com.microsoft", "MatMulNBits"), ("aie", "Q4NXMatMul")}
 
 
@@ -143,6 +144,11 @@ def find_region(softmax: ir.Node) -> Region:
     assert scores is not None
     below_scores = _trace([scores])
     keys = _caches(below_scores)
+    if not keys:
+        raise NoMatch(
+            "its scores read no KV cache (a Concat of a graph input and new rows that is a graph "
+            "output): it is a router's, or of an attention without a past"
+        )
     if len(keys) != 1:
         raise NoMatch(
             f"its scores read {len(keys)} KV caches, expected the keys' alone: a Concat of a graph "
@@ -166,7 +172,7 @@ def find_region(softmax: ir.Node) -> Region:
     others = [v for v in (*inside.inputs, *shape_only) if v not in edges]
     others += [v for v in inside.projected if v not in edges]
     for other in inside.inputs - set(edges):
-        if other.name not in (ATTENTION_MASK, POSITION_IDS, INPUT_IDS):
+        if other.name not in HOST_INPUTS:
             raise NoMatch(f"it reads the graph input '{other.name}', which no attention takes")
         if other.dtype is None or not other.dtype.is_integer() or len(other.shape or ()) != 2:
             raise NoMatch(
@@ -248,6 +254,15 @@ def _projection_input(softmax: ir.Node) -> ir.Value:
             continue
         first = node.inputs[0]
         if first in reached and first is not None and projected_width(node.outputs[0]) is not None:
-            return first
+            return _before_norm(first)
         reached.update(node.outputs)
     raise NoMatch(f"no projection takes the result of '{node_label(softmax)}'")
+
+
+def _before_norm(value: ir.Value) -> ir.Value:
+    """What a norm before the projection takes, as in BitNet: it stays in the graph."""
+    node = value.producer()
+    if node is None or (node.domain, node.op_type) != ("", "SimplifiedLayerNormalization"):
+        return value
+    source = node.inputs[0]
+    return value if source is None else source

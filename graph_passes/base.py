@@ -25,12 +25,16 @@ Attribute = int | float | str
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """What became of one node: the op that replaces it, or why it stays on the CPU EP."""
+    """What became of one node: the op that replaces it, or why it stays on the CPU EP.
+
+    `body`: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
+    """
 
     node: str
     op_type: str
     becomes: str | None
     reason: str
+    body: str = ""
 
 
 @dataclass

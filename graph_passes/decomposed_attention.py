@@ -20,7 +20,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.attention_formula import Parameters, Rotary
 from ort_aie_ep.graph_passes.attention_laboratory import Laboratory
 from ort_aie_ep.graph_passes.attention_layout import INPUTS, OP_TYPE
-from ort_aie_ep.graph_passes.attention_operators import check_operators, check_values
+from ort_aie_ep.graph_passes.attention_operators import check_operators
 from ort_aie_ep.graph_passes.attention_proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention_region import Region, find_region
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value, type_name
@@ -39,7 +39,6 @@ def fuse_decomposed_attention(model: ir.Model, report: Report) -> bool:
             region = find_region(softmax)
             check_operators(region)
             lab = Laboratory(model, region)
-            check_values(region, lab.tables)
             parameters = prove(lab, read_parameters(lab))
             reason = _why_not(region, parameters)
         except NoMatch as error:

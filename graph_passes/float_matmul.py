@@ -35,17 +35,11 @@ BECOMES = {WeightForm.Q4NX: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
 def convert_float_matmuls(
     model: ir.Model, report: Report, form: WeightForm | None, keep: Sequence[str] = ()
 ) -> None:
-    """Replaces each MatMul and Gemm with float weights; their errors go into `report.layers`.
-
-    Raises:
-        AieError: a pattern of `keep` matches no node.
-    """
+    """Replaces each MatMul and Gemm with float weights; their errors go into `report.layers`."""
     graph = model.graph
-    nodes = [node for node in graph if node.domain == "" and node.op_type in OPS]
-    _check_patterns(nodes, keep)
-    if form is not None:
-        report.layers = FloatLayers(graph, form)
-    for node in nodes:
+    if form is not None and report.layers is None:
+        report.layers = FloatLayers(form)
+    for node in [node for node in graph if _is_product(node)]:
         weights = _weights(node)
         reason = _why_not(node, weights)
         if form is None:
@@ -64,12 +58,27 @@ def convert_float_matmuls(
         _note_embeddings(graph, report)
 
 
-def _check_patterns(nodes: list[ir.Node], keep: Sequence[str]) -> None:
-    labels = [node_label(node) for node in nodes]
+def matching_patterns(model: ir.Model, keep: Sequence[str]) -> list[str]:
+    """Those of `keep` that match a node of the model."""
+    labels = _labels(model)
+    return [name for name in keep if any(_matches(label, name) for label in labels)]
+
+
+def check_patterns(model: ir.Model, keep: Sequence[str]) -> None:
+    """Raises AieError where a pattern of `keep` matches no MatMul or Gemm."""
+    labels = _labels(model)
     for name in keep:
         if not any(_matches(label, name) for label in labels):
             example = f"; one is named '{labels[-1]}'" if labels else ""
             raise AieError(f"--keep '{name}' matches no MatMul or Gemm of the model{example}")
+
+
+def _labels(model: ir.Model) -> list[str]:
+    return [node_label(node) for node in model.graph.all_nodes() if _is_product(node)]
+
+
+def _is_product(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in OPS
 
 
 def _matches(label: str, pattern: str) -> bool:
@@ -153,7 +162,7 @@ def _replace(node: ir.Node, weights: FloatWeights, form: WeightForm, report: Rep
         becomes,
         [
             node.inputs[0],
-            report.layers.value(node_label(node), weights),
+            report.layers.value(node, weights),
             *([] if bias is None else [bias]),
         ],
         attributes,

@@ -16,6 +16,8 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native, bf16_blocks, q4nx
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.base import node_label
+from ort_aie_ep.graph_passes.shared_initializers import SharedInitializers
 from ort_aie_ep.graph_passes.weights import tensor_rows
 
 # Source bytes per step of packing, of which several temporary copies are made.
@@ -89,24 +91,27 @@ class FloatWeights:
 
 
 class FloatLayers:
-    """The packed initializers of a graph, one for each matrix, and their errors once packed."""
+    """The packed initializers of a model, one for each matrix, and their errors once packed."""
 
-    def __init__(self, graph: ir.Graph, form: WeightForm) -> None:
+    def __init__(self, form: WeightForm) -> None:
         self.form = form
         self.errors: dict[str, LayerError] = {}
-        self._graph = graph
-        self._values: dict[tuple[str | None, bool], ir.Value] = {}
+        self._shared = SharedInitializers()
         self._layers: dict[str, LayerError] = {}
 
-    def value(self, node: str, weights: FloatWeights) -> ir.Value:
-        """The initializer of `weights` for `node`, made and registered on first use."""
+    def value(self, node: ir.Node, weights: FloatWeights) -> ir.Value:
+        """The initializer of `weights` in the graph of `node`, made and registered on first use."""
         key = (weights.value.name, weights.rows_are_outputs)
-        if key in self._values:
-            name = self._values[key].name or ""
-            self._layers[name] = replace(self._layers[name], nodes=self._layers[name].nodes + 1)
-            return self._values[key]
-        k, n = weights.shape
         name = f"{weights.value.name}_{'nk_' if weights.rows_are_outputs else ''}{self.form}"
+        layer = self._layers.get(name)
+        if layer is None:
+            k, n = weights.shape
+            layer = LayerError(node_label(node), 0, k, n, math.nan, math.nan)
+        self._layers[name] = replace(layer, nodes=layer.nodes + 1)
+        return self._shared.value(node, key, lambda: self._make(name, weights))
+
+    def _make(self, name: str, weights: FloatWeights) -> ir.Value:
+        k, n = weights.shape
         if self.form is WeightForm.Q4NX:
             dtype, shape = ir.DataType.UINT8, ir.Shape(q4nx.blocks_shape(n, k))
         else:
@@ -118,9 +123,6 @@ class FloatLayers:
             shape=shape,
             name=name,
         )
-        self._graph.register_initializer(value)
-        self._values[key] = value
-        self._layers[name] = LayerError(node, 1, k, n, math.nan, math.nan)
         return value
 
     def _pack(

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, node_label
+from ort_aie_ep.graph_passes.bodies import body_labels
 
 PASTS, PRESENTS = (3, 4), (1, 2)
 TYPES = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
@@ -22,14 +23,25 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
     """Gives each FlowAttention's past and present the type `kv` ("f16" or "bf16").
 
     Raises:
-        AieError: `kv` is unknown, there is no FlowAttention, or a cache is used by other nodes too.
+        AieError: `kv` is unknown, there is no FlowAttention, or one is in the body of an If, Loop
+            or Scan, or a cache is used by other nodes too.
     """
     if kv not in TYPES:
         raise AieError(f"kv type {kv!r} is unknown; expected one of {', '.join(TYPES)}")
-    nodes = [n for n in model.graph if n.domain == DOMAIN and n.op_type == "FlowAttention"]
+    nodes = [
+        node
+        for node in model.graph.all_nodes()
+        if (node.domain, node.op_type) == (DOMAIN, "FlowAttention")
+    ]
     if not nodes:
         raise AieError(f"kv type {kv}: no attention became aie.FlowAttention, which alone takes it")
+    bodies = body_labels(model)
     for node in nodes:
+        if node.graph is not model.graph:
+            raise AieError(
+                f"kv type {kv}: node '{node_label(node)}' is in the {bodies[node.name or '']}; the "
+                "type of past and present can be changed in the main graph alone"
+            )
         for index in PASTS:
             past = node.inputs[index] if index < len(node.inputs) else None
             if past is None or not past.is_graph_input() or len(_readers(past)) != 1:

@@ -137,18 +137,19 @@ def _path_from_projection(model: ir.Model) -> tuple[ir.Value, list[ir.Node]]:
         path.insert(0, node)
         if value is not logits and (len(value.uses()) != 1 or value.is_graph_output()):
             raise _Unfit(f"all rows of '{value.name}' are used elsewhere")
-        if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
-            raise _Unfit(f"all rows of '{node.outputs[1].name}' are used elsewhere")
-        if (node.domain, node.op_type) in PROJECTIONS:
-            if node.op_type == "MatMul" and not _is_matrix(input_at(node, 1)):
-                raise _Unfit(f"'{node_label(node)}' (MatMul) multiplies by no constant matrix")
-            return logits, path
-        if node.domain or node.op_type not in ELEMENTWISE:
+        projection = (node.domain, node.op_type) in PROJECTIONS
+        if not projection and (node.domain or node.op_type not in ELEMENTWISE):
             name = f"{node.domain}.{node.op_type}".lstrip(".")
             raise _Unfit(
                 f"'{value.name}' is computed by '{node_label(node)}' ({name}), which is neither a "
                 "projection nor an elementwise operator"
             )
+        if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+            raise _Unfit(f"all rows of '{node.outputs[1].name}' are used elsewhere")
+        if projection:
+            if node.op_type == "MatMul" and not _is_matrix(input_at(node, 1)):
+                raise _Unfit(f"'{node_label(node)}' (MatMul) multiplies by no constant matrix")
+            return logits, path
         value = _elementwise_source(node)
 
 

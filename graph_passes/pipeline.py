@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 from onnx_ir.passes import PassError, Sequential
@@ -13,21 +14,23 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.attention import fuse_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
+from ort_aie_ep.graph_passes.bodies import body_labels, put_back, take_out
 from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
 from ort_aie_ep.graph_passes.dequantize import convert_dequantized
-from ort_aie_ep.graph_passes.float_matmul import convert_float_matmuls
+from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
+from ort_aie_ep.graph_passes.float_matmul import check_patterns, convert_float_matmuls
 from ort_aie_ep.graph_passes.float_weights import WeightForm
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
-from ort_aie_ep.graph_passes.node_names import name_nodes
 from ort_aie_ep.graph_passes.norm import flatten_weights, fuse_norms
 from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.rotary import explain_rotations
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
+from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
 from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
 from ort_aie_ep.graph_passes.weights import PackedWeights
 
@@ -43,15 +46,46 @@ def run_passes(
 
     Without `fuse` each node is replaced by one of its own, as the execution provider does it.
     `quantize` is what float weights become, but for nodes whose names match a pattern of `keep`.
+    Bodies of If, Loop and Scan are graphs as the main one is.
 
     Raises:
         AieError: a node that should be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
     name_nodes(model)
-    labels = {node_label(node) for node in model.graph}
+    name_values(model)
+    labels, bodies = {node_label(node) for node in model.graph.all_nodes()}, body_labels(model)
+    check_patterns(model, keep)
     if fuse:
         infer_types(model)
+    holders = take_out(model)
+    _run_on_graph(model, report, packed, fuse, quantize, keep)
+    for holder in holders:
+        for part in holder.parts():
+            _run_on_graph(part, report, packed, fuse, quantize, keep)
+    put_back(model, holders)
+    name_values(model)
+    # Nodes that a pass made on the way are no nodes of the model.
+    report.outcomes = {
+        label: replace(outcome, body=bodies.get(label, ""))
+        for label, outcome in report.outcomes.items()
+        if label in labels
+    }
+    if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
+        model.graph.opset_imports.setdefault(DOMAIN, 1)
+    return report
+
+
+def _run_on_graph(
+    model: ir.Model,
+    report: Report,
+    packed: PackedWeights,
+    fuse: bool,
+    quantize: WeightForm | None,
+    keep: Sequence[str],
+) -> None:
+    """The passes, on the main graph or on a body that was taken out."""
+    if fuse:
         remove_idle_nodes(model)
         fuse_attention(model, report)
         fuse_multi_head_attention(model, report)
@@ -83,10 +117,6 @@ def run_passes(
         flatten_weights(model)
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
+        keep_float16_digits(model)
     common_passes.RemoveUnusedNodesPass()(model)
     explain_rotations(model, report)
-    # Nodes that a pass made on the way are no nodes of the model.
-    report.outcomes = {k: v for k, v in report.outcomes.items() if k in labels}
-    if any(node.domain == DOMAIN for node in model.graph):
-        model.graph.opset_imports.setdefault(DOMAIN, 1)
-    return report

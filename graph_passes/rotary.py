@@ -75,7 +75,9 @@ def explain_rotations(model: ir.Model, report: Report) -> None:
         if users & {"FlowAttention", "GroupQueryAttention"}:
             # Of a first prompt it takes position_ids' first element alone where seqlens_k is given.
             reason = (
-                "GroupQueryAttention counts from the first position, it takes each from its input"
+                "it rotates by its position_ids; a GroupQueryAttention that rotates by itself "
+                "(do_rotary=1) counts positions from seqlens_k, which may be others: the rotation "
+                "stays a node before it"
             )
         else:
             reason = f"it feeds {', '.join(sorted(users))}, not an Attention"

@@ -7,7 +7,8 @@ formula, whatever nodes an exporter wrote it with.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import attribute
 
+# Of nodes whose bodies are models of their own while passes run (bodies.py).
+HOLDER_DOMAIN = "ort_aie.holder"
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 BITS = dict.fromkeys(HALVES, 16) | {ir.DataType.FLOAT: 32, ir.DataType.DOUBLE: 64}
 EPSILON = float(np.finfo(np.float32).eps)
@@ -25,8 +28,6 @@ MASKED = -1e4
 ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
 # Constants of a part, in all: none that is looked into has weights of a projection.
 MOST_BYTES = 16 << 20
-# Constants of more elements are tables.
-MOST_NUMBERS = 16
 
 Array = npt.NDArray[Any]
 
@@ -85,7 +86,7 @@ class Part:
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime has no common class
-            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+            raise NoMatch(_failure(error)) from error
         self._outputs = [value.name for value in outputs]
         self.nodes = nodes
 
@@ -98,7 +99,7 @@ class Part:
         try:
             outputs: list[Array] = self._session.run(self._outputs, dict(feeds))
         except Exception as error:
-            raise NoMatch(f"cannot be run by itself: {_first_line(error)}") from error
+            raise NoMatch(_failure(error)) from error
         return outputs
 
 
@@ -121,35 +122,16 @@ def constant_array(value: ir.Value | None) -> Array | None:
     return None if tensor is None else tensor.numpy()
 
 
-def numbers(
-    model: ir.Model, nodes: Iterable[ir.Node], varying: Container[ir.Value]
-) -> tuple[set[int], set[int]]:
-    """Magnitudes, rounded up, of the numbers among which a window is where nodes make a mask: their
-    constants, and what they compute of constants alone, which `varying` leaves out.
-
-    Raises:
-        NoMatch: what they compute of constants cannot be run.
-    """
-    constants, computed = [], []
-    for node in nodes:
-        constants += [constant_array(value) for value in node.inputs]
-        if node.op_type != "Constant":
-            computed += [v for v in node.outputs if v not in varying and v.uses()]
-    results = Part(model, [], computed).run({}) if computed else []
-    return _magnitudes([a for a in constants if a is not None]), _magnitudes(results)
-
-
-def _magnitudes(arrays: Iterable[Array]) -> set[int]:
-    found = set[int]()
-    for array in arrays:
-        if array.size <= MOST_NUMBERS and array.dtype.kind not in "OSU":
-            is_float = array.dtype.kind not in "biu"
-            found.update(
-                math.ceil(abs(n))
-                for n in array.reshape(-1).astype(np.float64).tolist()
-                if abs(n) < ENDLESS and not (is_float and n <= MASKED)
-            )
-    return found
+def magnitude(array: Array) -> int:
+    """The largest magnitude, rounded up, of a few numbers, but for those that stand for no end and
+    for what hides a score."""
+    if array.size == 0 or array.dtype.kind not in "biuf":
+        return 0
+    numbers = array.astype(np.float64)
+    counted = np.abs(numbers) < ENDLESS
+    if array.dtype.kind == "f":
+        counted &= numbers > MASKED
+    return math.ceil(float(np.abs(numbers[counted]).max(initial=0)))
 
 
 def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
@@ -191,7 +173,7 @@ def _between(
             constants[value] = None
             known.add(value)
             continue
-        if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
+        if node.domain == HOLDER_DOMAIN:
             raise NoMatch(f"'{node.name}' has a graph of its own")
         missing = [
             source
@@ -240,26 +222,33 @@ def _exchange(graph: ir.Graph, stand_ins: Mapping[int, int]) -> None:
         if tensor.size != 1:
             return None
         array = tensor.numpy()
-        numbers = [stand_ins[n] for n in _magnitudes([array]) if n in stand_ins]
-        if not numbers:
+        stand_in = stand_ins.get(magnitude(array))
+        if stand_in is None:
             return None
-        number = int(np.copysign(numbers[0], array.astype(np.float64).item()))
+        number = int(np.copysign(stand_in, array.astype(np.float64).item()))
         return ir.tensor(np.full_like(array, number), name=tensor.name)
 
     for value in graph.initializers.values():
         if value.const_value is not None:
             value.const_value = exchanged(value.const_value) or value.const_value
     for node in graph:
-        attr = node.attributes.get("value")
-        if node.op_type == "Constant" and attr is not None:
-            tensor = exchanged(attr.as_tensor())
-            if tensor is not None:
-                node.attributes.add(ir.AttrTensor("value", tensor))
+        given = constant(node.outputs[0]) if node.op_type == "Constant" else None
+        tensor = exchanged(given) if given is not None else None
+        if tensor is not None:
+            node.attributes.clear()
+            node.attributes.add(ir.AttrTensor("value", tensor))
 
 
 def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _failure(error: Exception) -> str:
+    """What ONNX Runtime says of nodes that are run apart from their model."""
+    line = str(error).strip().splitlines()[0]
+    node = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", line)
+    if node is None:
+        return f"it cannot be run apart from the model: {line}"
+    kind, name, text = node.groups()
+    text = re.sub(r"^\S+:\d+ .*?\) ", "", text)  # the place in ONNX Runtime's sources
+    return f"it cannot be run apart from the model: {kind} '{name}' fails ({text})"

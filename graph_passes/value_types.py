@@ -29,15 +29,34 @@ TENSOR_TYPES = {
 }
 
 
+# Outputs of a body that the node does not give: whether a loop goes on.
+BODY_OUTPUTS_BEFORE = {"If": 0, "Loop": 1, "Scan": 0}
+
+
 def infer_types(model: ir.Model) -> None:
-    """Gives a type to each value of the main graph whose type follows from its inputs."""
-    for value in model.graph.initializers.values():
+    """Gives a type to each value, of bodies too, whose type follows from its inputs."""
+    _infer_types(model.graph, model.graph.opset_imports)
+
+
+def _infer_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
+    for value in graph.initializers.values():
         if value.dtype is None and value.const_value is not None:
             value.type = ir.TensorType(value.const_value.dtype)
-    for node in model.graph:
+    for node in graph:
+        bodies = [
+            attr.as_graph()
+            for attr in node.attributes.values()
+            if attr.type == ir.AttributeType.GRAPH
+        ]
+        for body in bodies:
+            _infer_types(body, opsets)
         for index, value in enumerate(node.outputs):
             if value.dtype is None:
-                dtype = _output_type(node, index, model.graph.opset_imports)
+                dtype = (
+                    _body_type(node, index, bodies[0])
+                    if bodies
+                    else _output_type(node, index, opsets)
+                )
                 value.type = None if dtype is None else ir.TensorType(dtype)
 
 
@@ -58,6 +77,15 @@ def remove_idle_nodes(model: ir.Model) -> None:
             source.name, source.shape = name, result.shape
         ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
         model.graph.remove(node, safe=True)
+
+
+def _body_type(node: ir.Node, index: int, body: ir.Graph) -> ir.DataType | None:
+    """Of an output of If, Loop or Scan: its elements are those of the body's output."""
+    before = None if node.domain else BODY_OUTPUTS_BEFORE.get(node.op_type)
+    if before is None or before + index >= len(body.outputs):
+        return None
+    result = body.outputs[before + index]
+    return result.dtype if result is not None and isinstance(result.type, ir.TensorType) else None
 
 
 def _output_type(node: ir.Node, index: int, opsets: dict[str, int]) -> ir.DataType | None:

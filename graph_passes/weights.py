@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native, q4nx
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.shared_initializers import SharedInitializers
 
 # Source bytes per step of packing: what is resident besides the result.
 CHUNK_BYTES = 64 << 20
@@ -108,10 +109,10 @@ class MatMulNBitsWeights:
 
 
 class PackedWeights:
-    """The Q4NX and Q2NX initializers of a graph, one for each set of source tensors."""
+    """The Q4NX and Q2NX initializers of a model, one for each set of source tensors."""
 
     def __init__(self) -> None:
-        self._values: dict[tuple[str | None, ...], ir.Value] = {}
+        self._shared = SharedInitializers()
 
     def value(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
         """The initializer of `weights`, made and registered in the node's graph on first use."""
@@ -124,11 +125,11 @@ class PackedWeights:
             str(rows),
             weights.orientation,
         )
-        if key in self._values:
-            return self._values[key]
-        graph = node.graph
-        assert isinstance(graph, ir.Graph)
+        return self._shared.value(node, key, lambda: self._make(node, weights))
+
+    def _make(self, node: ir.Node, weights: MatMulNBitsWeights) -> ir.Value:
         weights.check(node.name or "")
+        rows = weights.out_features
         part = "" if weights.rows is None else f"_{rows.start}"
         name = f"{weights.b.name}{weights.orientation}_q{weights.bits}nx{part}"
         shape = ir.Shape(q4nx.blocks_shape(len(rows), weights.k, weights.bits))
@@ -139,8 +140,6 @@ class PackedWeights:
             shape=shape,
             name=name,
         )
-        graph.register_initializer(value)
-        self._values[key] = value
         return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,11 +10,14 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ort_aie_ep import library_path
+from ort_aie_ep.checked_json import read_json
 from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import is_missing
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
+from ort_aie_ep.graph_passes.bodies import body_labels
 from ort_aie_ep.graph_passes.float_matmul import UNASKED
-from ort_aie_ep.graph_passes.node_names import name_nodes
+from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
@@ -43,6 +45,7 @@ class NodeFate:
         provider: what the execution provider does with the node as it stands, CLAIMS or LEAVES;
             empty where it was not asked, or never saw the node because ONNX Runtime folded it.
         provider_reason: why the execution provider leaves it, in its words; often empty.
+        body: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
     """
 
     node: str
@@ -52,6 +55,7 @@ class NodeFate:
     not_npu: str
     provider: str = ""
     provider_reason: str = ""
+    body: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,9 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
     npu = _find_npu()
-    nodes = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    bodies = body_labels(model)
+    fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    nodes = tuple(replace(fate, body=bodies.get(fate.node, "")) for fate in fates)
     if provider:
         if compiled:
             raise AieError(
@@ -205,7 +211,7 @@ class _Neighbours:
 
 
 def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate, ...]:
-    reasons = _reported_reasons(folder.path / REPORT)
+    reasons = _reported_reasons(folder.path / REPORT, folder.model.name)
     return tuple(
         NodeFate(node_label(node), _op(node), "", *npu.fate(node))
         if node.domain == DOMAIN
@@ -216,15 +222,21 @@ def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate
     )
 
 
-def _reported_reasons(report: Path) -> Mapping[str, str]:
-    """Node → why it stayed, as the compilation noted it; empty without its report."""
-    if not report.is_file():
+def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
+    """Node → why it stayed, as the compilation noted it of a file; empty without its report."""
+    if is_missing(report):
         return {}
-    try:
-        nodes = json.loads(report.read_text(encoding="utf-8"))["nodes"]
-        return {str(n["node"]): str(n["reason"]) for n in nodes if not n["becomes"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AieError(f"{report} cannot be read as a compilation's report: {error}") from error
+    content = read_json(report)
+    parts = content.find("parts")
+    of_file = (
+        [part for part in parts.elements() if part.field("file").text() == file] if parts else []
+    )
+    nodes = (of_file[-1] if of_file else content).field("nodes")
+    return {
+        node.field("node").text(): node.field("reason").text()
+        for node in nodes.elements()
+        if node.find("becomes") is None
+    }
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import is_missing, is_regular, read_regular
+from ort_aie_ep.model_check import check_model
 from ort_aie_ep.model_folder import inside
-
-# Where a TensorProto without raw_data has its values, by type.
-TYPED_DATA = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
 def is_compiled(model: ir.Model) -> bool:
@@ -19,38 +20,55 @@ def is_compiled(model: ir.Model) -> bool:
 
 
 def load_model(path: Path) -> ir.Model:
-    """Loads an ONNX file, weights left on disk, and checks that they are there.
+    """Loads an ONNX file, weights left on disk, checks it, and sorts its nodes if they are not.
 
     Raises:
-        AieError: no ONNX model; a tensor without data; external data outside the folder, missing,
-            truncated, or of a length that does not fit the tensor.
+        AieError: no ONNX model; a graph or tensor that cannot be, as `check_model` says; a tensor
+            without data; external data outside the folder, missing, truncated, or of a length that
+            does not fit the tensor.
     """
+    proto = onnx.ModelProto()
     try:
-        model = ir.load(path)
-    except Exception as error:  # protobuf and onnx_ir raise many kinds
+        proto.ParseFromString(read_regular(path))
+    except OSError as error:
+        raise AieError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # protobuf's have a base class without types
+        raise AieError(f"{path} cannot be read as an ONNX model: {error}") from error
+    unsorted = check_model(proto, path)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx_ir raises many kinds
         cause: BaseException = error  # the first one; onnx_ir's own say where, not what
         while inner := cause.__cause__ or cause.__context__:
             cause = inner
         raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
-    if not len(model.graph):
-        raise AieError(f"{path} holds no graph: it is empty or no ONNX model")
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                _check_external(path, value.const_value)
-            elif isinstance(value.const_value, ir.TensorProtoTensor):
-                _check_inline(path, value.const_value)
+    for tensor in _external_tensors(model):
+        tensor.base_dir = path.parent
+        _check_external(path, tensor)
+    if unsorted:
+        model.graph.sort()
     return model
 
 
 def external_files(model: ir.Model) -> set[Path]:
     """The external data files that a loaded model reads."""
-    return {
-        Path(value.const_value.path)
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if isinstance(value.const_value, ir.ExternalTensor)
-    }
+    return {Path(tensor.path) for tensor in _external_tensors(model)}
+
+
+def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value.const_value
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR:
+                    tensors = [attribute.value]
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    tensors = list(attribute.value)
+                else:
+                    continue
+                yield from (t for t in tensors if isinstance(t, ir.ExternalTensor))
 
 
 def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
@@ -58,10 +76,12 @@ def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
     file = Path(tensor.path)
     if not inside(model.parent, file):
         raise AieError(f"{where}, outside the model's folder")
-    if not file.is_file():
-        raise AieError(f"{where}, which is missing")
+    if not is_regular(file):
+        raise AieError(
+            f"{where}, which is {'missing' if is_missing(file) else 'not a regular file'}"
+        )
     # The size by type and shape, not the length that the model claims.
-    size = int(tensor.size * tensor.dtype.itemsize + 0.5)
+    size = -(-tensor.size * tensor.dtype.bitwidth // 8)
     if tensor.length is not None and tensor.length != size:
         raise AieError(
             f"{where}: {tensor.length} bytes are given, but {tensor.dtype.name} "
@@ -71,19 +91,3 @@ def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
     actual = file.stat().st_size
     if end > actual:
         raise AieError(f"{where} up to byte {end}, but the file ends at {actual}: it is truncated")
-
-
-def _check_inline(model: Path, tensor: ir.TensorProtoTensor) -> None:
-    proto = tensor.raw
-    if not proto.HasField("raw_data"):
-        if tensor.size and not any(len(getattr(proto, field)) for field in TYPED_DATA):
-            raise AieError(
-                f"{model.name}: tensor '{tensor.name}', {tensor.dtype.name} "
-                f"{tuple(tensor.shape.numpy())}, has no data: the graph was saved without its "
-                "weights; export or download the model again, with them"
-            )
-    elif len(proto.raw_data) != tensor.nbytes:
-        raise AieError(
-            f"{model.name}: tensor '{tensor.name}' holds {len(proto.raw_data)} bytes, but "
-            f"{tensor.dtype.name} {tuple(tensor.shape.numpy())} needs {tensor.nbytes}"
-        )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.checked_json import read_json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import is_missing, is_regular
 
 GENAI_CONFIG = "genai_config.json"
-# What optimum wrote before it put prompt and next token into one model.onnx.
-OLD_OPTIMUM = {"decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"}
+# optimum's names of the decoders of an encoder-decoder model, and of what it wrote before it put
+# prompt and next token of other models into one model.onnx. The main one first.
+OPTIMUM_ENCODER = "encoder_model.onnx"
+OPTIMUM_DECODERS = (
+    "decoder_model_merged.onnx",
+    "decoder_with_past_model.onnx",
+    "decoder_model.onnx",
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,59 @@ class ModelFolder:
     model: Path
     genai_config: dict[str, Any] | None
 
+    @property
+    def is_optimum_encoder_decoder(self) -> bool:
+        """Whether optimum exported it as an encoder and decoders."""
+        return self.model.name in OPTIMUM_DECODERS
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """An .onnx file beside a folder's main one.
+
+    Attributes:
+        path: the file.
+        role: what it is to the model: where genai_config.json names it ("encoder", "vision",
+            "decoder.pipeline"), or its name in optimum's exports; empty if nothing names it.
+    """
+
+    path: Path
+    role: str
+
+
+def other_models(folder: ModelFolder) -> list[OtherModel]:
+    """The .onnx files of a folder but the main one, by path."""
+    roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
+    if folder.genai_config is not None:
+        sections = file_sections(folder.genai_config.get("model"))
+        roles = {folder.path / part["filename"]: role for part, role in sections}
+    return [
+        OtherModel(path, roles.get(path, ""))
+        for path in sorted(folder.path.rglob("*.onnx"))
+        if path != folder.model and path.is_file()
+    ]
+
+
+def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects that name a file in a part of genai_config.json, and the keys that lead to each,
+    such as "decoder" or "vision.pipeline.patch_embed"."""
+    if isinstance(part, list):
+        for item in part:
+            yield from file_sections(item, role)
+    elif isinstance(part, dict):
+        if isinstance(part.get("filename"), str):
+            yield part, role
+        for key, value in part.items():
+            yield from file_sections(value, f"{role}.{key}".lstrip("."))
+
+
+def section(folder: ModelFolder, *names: str) -> dict[str, Any]:
+    """A part of genai_config.json, empty where there is none."""
+    part: Any = folder.genai_config
+    for name in names:
+        part = part.get(name) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
+
 
 def find_model(source: Path) -> ModelFolder:
     """Finds the model in a folder, or takes an .onnx file.
@@ -43,16 +104,13 @@ def find_model(source: Path) -> ModelFolder:
         return ModelFolder(source.parent, source, None)
     config_file = source / GENAI_CONFIG
     config: dict[str, Any] | None = None
-    if config_file.is_file():
-        config = _read_config(config_file)
-        try:
-            filename = config["model"]["decoder"]["filename"]
-        except (KeyError, TypeError):
-            raise AieError(f"{config_file} has no model.decoder.filename") from None
-        model = source / str(filename)
+    if not is_missing(config_file):
+        read = read_json(config_file)
+        config, filename = read.object(), read.field("model", "decoder", "filename").text()
+        model = source / filename
         if not inside(source, model):
             raise AieError(f"{config_file}: model.decoder.filename {filename!r} leaves the folder")
-        if not model.is_file():
+        if not is_regular(model):
             raise AieError(f"{config_file} names {filename}, which is not in {source}")
         return ModelFolder(source, model, config)
     models = sorted(source.glob("*.onnx"))
@@ -60,7 +118,10 @@ def find_model(source: Path) -> ModelFolder:
         raise AieError(
             f"{source} is no model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
         )
-    if OLD_OPTIMUM.intersection(model.name for model in models):
+    decoders = [source / name for name in OPTIMUM_DECODERS if source / name in models]
+    if decoders and source / OPTIMUM_ENCODER in models:
+        return ModelFolder(source, decoders[0], None)
+    if decoders:
         raise AieError(
             f"{source} holds {models[0].name}, an export for prompts and next tokens apart; "
             "export again with optimum-onnx (--task text-generation-with-past), which writes one "
@@ -72,6 +133,26 @@ def find_model(source: Path) -> ModelFolder:
     return ModelFolder(source, models[0], None)
 
 
+def why_not_carried(folder: Path, file: Path) -> str:
+    """The reason not to copy a file of a folder into another folder, or an empty string.
+
+    A link may lead to a file of the same folder, or from a snapshot of Hugging Face's cache to the
+    blobs of its repository, which is how that stores files: snapshots/<revision>/config.json leads
+    to ../../blobs/<hash>. Any other would copy what the folder's maker never had.
+    """
+    if file.is_dir():
+        return "it is a link to a folder" if file.is_symlink() else ""
+    if not is_regular(file):
+        return "it is a link to nowhere" if is_missing(file) else "it is not a regular file"
+    root, target = folder.resolve(), file.resolve()
+    if target.is_relative_to(root):
+        return ""
+    snapshots = next((at for at in root.parents if at.name == "snapshots"), None)
+    if snapshots is not None and target.parent == snapshots.parent / "blobs":
+        return ""
+    return f"it is a link to {target}, outside of the folder"
+
+
 def inside(folder: Path, file: Path) -> bool:
     """Whether a file, as it is named, lies in a folder."""
     # Links inside hub caches lead out of the folder on purpose: the location's text decides, then
@@ -81,13 +162,3 @@ def inside(folder: Path, file: Path) -> bool:
     except ValueError:
         return False
     return ".." not in relative.parts
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AieError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise AieError(f"{path} must hold a JSON object")
-    return config

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import torch
-from make_optimum_models import COMMON, DYNAMO, FAMILIES, export
+from make_optimum_models import COMMON, DYNAMO, FAMILIES, FLOAT16, export
 from optimum.onnxruntime import ORTModelForCausalLM
 from transformers import (
     CohereConfig,
@@ -31,6 +31,7 @@ from transformers import (
     GemmaConfig,
     GlmConfig,
     GPTJConfig,
+    GPTNeoConfig,
     GraniteConfig,
     HeliumConfig,
     LlamaConfig,
@@ -52,7 +53,6 @@ import ort_aie_ep
 
 LENGTHS = (19, 11, 3)
 NEW_TOKENS = 24
-FLOAT16 = "_float16"
 
 
 def _scaled(kind: str, **more: float) -> LlamaConfig:
@@ -65,7 +65,6 @@ SIZES = {**COMMON, "intermediate_size": 320, "num_attention_heads": 4, "num_key_
 EVEN = {**SIZES, "num_key_value_heads": 4}
 # Families of which the repository records no graph.
 OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
-    f"llama{FLOAT16}": FAMILIES["llama"],
     **{f"{name}{DYNAMO}": FAMILIES[name] for name in ("qwen3", "phi", "mistral")},
     "llama_3_rope": lambda: _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
     "llama_yarn": lambda: _scaled("yarn"),
@@ -77,10 +76,21 @@ OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
     "gptj": lambda: GPTJConfig(
         vocab_size=500, n_embd=128, n_layer=2, n_head=4, n_positions=256, rotary_dim=16
     ),
+    "gpt_neo": lambda: GPTNeoConfig(
+        vocab_size=500,
+        hidden_size=128,
+        num_layers=2,
+        num_heads=4,
+        attention_types=[[["global", "local"], 1]],
+        window_size=16,
+        max_position_embeddings=256,
+        intermediate_size=320,
+    ),
     "granite": lambda: GraniteConfig(**SIZES, attention_multiplier=0.3),
     "helium": lambda: HeliumConfig(**SIZES, head_dim=32),
     "nemotron": lambda: NemotronConfig(**SIZES, head_dim=32),
     "olmo": lambda: OlmoConfig(**EVEN),
+    "olmo_clip": lambda: OlmoConfig(**EVEN, clip_qkv=0.5),
     "olmo2": lambda: Olmo2Config(**EVEN),
     "opt": lambda: OPTConfig(**COMMON, ffn_dim=320, num_attention_heads=4, word_embed_proj_dim=128),
     "phi3": lambda: Phi3Config(**EVEN, sliding_window=20),

@@ -160,7 +160,8 @@ def test_interrupting_ends_with_code_130_and_leaves_nothing(tmp_path: Path) -> N
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
+    # importing onnxruntime writes .ses into TMPDIR
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".ses"] == []
 
 
 # --- compile ---
@@ -585,3 +586,29 @@ def test_synth_writes_a_model_to_measure(tmp_path: Path) -> None:
     # Without a tokenizer the tokens are random ones.
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
     assert report("bench", folder, *plan)["agreement"]["positions"] == 11
+
+
+@pytest.mark.parametrize(
+    ("reads", "optimum_class"),
+    [("input_ids", "ORTModelForSeq2SeqLM"), ("input_features", "ORTModelForSpeechSeq2Seq")],
+)
+def test_compile_says_how_optimum_opens_an_encoder_and_decoders(
+    reads: str, optimum_class: str, tmp_path: Path
+) -> None:
+    """And names each file that it looked at."""
+    source = tmp_path / "source"
+    shutil.copytree(LLAMA, source)
+    (source / "genai_config.json").unlink()
+    model = ir.load(source / "model.onnx")
+    (source / "model.onnx").unlink()
+    for name in ("decoder_model", "decoder_with_past_model", "encoder_model"):
+        if name == "encoder_model":
+            model.graph.inputs[0].name = reads
+        ir.save(model, source / f"{name}.onnx")
+    result = succeeded("compile", source, tmp_path / "compiled")
+    assert "decoder_model.onnx:\n" in result.stdout
+    assert "encoder_model.onnx:\n" in result.stdout
+    folder = str(tmp_path / "compiled")
+    assert f"model = {optimum_class}.from_pretrained({folder!r}, session_options" in result.stderr
+    explained = succeeded("explain", tmp_path / "compiled").stderr
+    assert "also in this folder: decoder_model.onnx, encoder_model.onnx; give a file" in explained

@@ -8,7 +8,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, TextIO
@@ -48,6 +48,11 @@ def note(message: str) -> None:
 def next_command(*words: object) -> None:
     """What to type next."""
     note(f"next: {shlex.join(map(str, words))}")
+
+
+def next_lines(lines: Iterable[str]) -> None:
+    """What to write in Python next."""
+    note("\n    ".join(["next, in Python:", *lines]))
 
 
 def write_text(text: str) -> None:
@@ -137,7 +142,7 @@ def print_json(report: Any, **settings: object) -> None:
         "settings": settings,
         "environment": environment(),
     }
-    write_text(json.dumps(content, indent=2) + "\n")
+    write_text(json.dumps(content, indent=2, default=str) + "\n")
 
 
 def environment() -> dict[str, str]:

@@ -114,6 +114,15 @@ def compile_command(
     from ort_aie_ep.cli.tables import layers_table, outcomes_table
 
     console.out.print(outcomes_table(result.outcomes))
+    for part in result.parts:
+        console.out.print(
+            f"{part.file}:" if part.compiled else f"{part.file} {part.reason}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        if part.nodes:
+            console.out.print(outcomes_table(part.nodes))
     if result.layers:
         console.out.print(layers_table(result.layers))
     _tell(result, "--baseline", source)
@@ -160,6 +169,7 @@ def _tell(result: CompileResult, *baseline: object) -> None:
     """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
     from ort_aie_ep.compiled_folder import REPORT
     from ort_aie_ep.model_folder import find_model
+    from ort_aie_ep.next_step import lines, why_not_text
     from ort_aie_ep.text import has_tokenizer
 
     console.out.print(
@@ -170,7 +180,10 @@ def _tell(result: CompileResult, *baseline: object) -> None:
     )
     for note in result.notes:
         console.note(note)
-    if has_tokenizer(find_model(result.path)):
+    folder = find_model(result.path)
+    if why_not_text(folder):
+        console.next_lines(lines(folder))
+    elif has_tokenizer(folder):
         console.next_command("ort-aie", "run", result.path, "def main(argv):")
     else:
         console.next_command("ort-aie", "bench", result.path, *baseline)
@@ -247,6 +260,7 @@ def explain_command(
     ```
     """
     from ort_aie_ep.explain import CLAIMS, explain
+    from ort_aie_ep.model_folder import find_model, other_models
 
     explanation = explain(model, provider=ep)
     if json:
@@ -255,6 +269,9 @@ def explain_command(
     from ort_aie_ep.cli.tables import explanation_table, placement_line
 
     console.out.print(explanation_table(explanation, nodes))
+    others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
+    if others:
+        console.note(f"also in this folder: {', '.join(others)}; give a file to explain it")
     console.note(
         f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
         "loads them"

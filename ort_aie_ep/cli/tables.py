@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,6 +16,7 @@ from rich.text import Text
 from ort_aie_ep.accuracy import AccuracyReport, Interval
 from ort_aie_ep.agreement import Agreement
 from ort_aie_ep.bench import Comparison
+from ort_aie_ep.cache_entries import Entry
 from ort_aie_ep.cli.console import environment
 from ort_aie_ep.demo import Demonstration
 from ort_aie_ep.doctor import Diagnosis
@@ -24,16 +26,19 @@ from ort_aie_ep.machine import Finding
 from ort_aie_ep.peers.sheets import MET, Sheet
 from ort_aie_ep.synth import Shape
 
+_BODY = ["in"]  # a column of models with If, Loop or Scan
 # Colours of what a goal came to.
 _VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
 
 def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
-    """What a compilation made of the nodes that it looked at."""
-    table = _table("op", "count", "becomes", "why not", right={"count"})
-    alike = Counter((o.op_type, o.becomes, o.reason) for o in outcomes)
-    for (op, becomes, reason), count in alike.items():
-        table.add_row(op, str(count), Text(becomes or "stays on the CPU EP"), Text(reason))
+    """What a compilation made of the nodes that it looked at; of those in bodies, which."""
+    alike = Counter((o.op_type, o.body, o.becomes, o.reason) for o in outcomes)
+    bodies = any(body for _, body, _, _ in alike)
+    table = _table("op", "count", *_BODY[:bodies], "becomes", "why not", right={"count"})
+    for (op, body, becomes, reason), count in alike.items():
+        cells = [op, str(count), *[body][:bodies], becomes or "stays on the CPU EP", reason]
+        table.add_row(*map(Text, cells))
     return table
 
 
@@ -55,10 +60,36 @@ def layers_table(layers: Sequence[LayerError]) -> Table:
     return table
 
 
+def cache_table(entries: Sequence[Entry], code: str) -> Table:
+    """The entries of a cache; `code` tells those of this version from others."""
+    table = _table("model", "options", "size", "last used", "state", right={"size"})
+    for entry in entries:
+        options = " ".join(f"{name}={value}" for name, value in entry.choices.items())
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        if entry.in_use:
+            state = "in use"
+        elif not entry.source:
+            state = "broken"
+        else:
+            state = "" if entry.code == code else "of another version"
+        table.add_row(*map(Text, (entry.source, options, size_text(entry.bytes), used, state)))
+    return table
+
+
+def size_text(count: int) -> str:
+    """Bytes, for people."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
 def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     """Rows of alike nodes, or a row for each."""
+    bodies = any(node.body for node in explanation.nodes)
     table = _table(
         *(["node", "op"] if each_node else ["op", "count"]),
+        *_BODY[:bodies],
         "runs on" if explanation.compiled else "would run as",
         *(["execution provider"] if explanation.provider else []),
         "why not on the NPU",
@@ -67,7 +98,7 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     rows = [(1, n) for n in explanation.nodes] if each_node else explanation.rows()
     for count, fate in rows:
         op = fate.op.removeprefix("com.microsoft.")
-        first = [fate.node, op] if each_node else [op, str(count)]
+        first = [*([fate.node, op] if each_node else [op, str(count)]), *[fate.body][:bodies]]
         provider = [_provider_cell(fate)] if explanation.provider else []
         cells = map(Text, [*first, fate.becomes or fate.runs, *provider, fate.not_npu])
         table.add_row(*cells, style=None if fate.runs in OURS else "dim")

@@ -18,7 +18,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import q4nx
-from ort_aie_ep.compiled_folder import CompileResult, Progress, check_destination, write_folder
+from ort_aie_ep.compiled_folder import (
+    CompileResult,
+    ModelFile,
+    Progress,
+    check_destination,
+    write_folder,
+)
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.fastflowlm.config import ModelConfig, Rotary, read_config
 from ort_aie_ep.fastflowlm.container import FLOAT, PACKED, Stored, read_container
@@ -100,11 +106,11 @@ def import_q4nx(
     report = run_passes(model, fuse=fuse)
     _set_blocks(model, packed)
     folder = config_path.parent
+    name = folder / "model.onnx"
     return write_folder(
         target,
-        model,
-        report,
-        source=ModelFolder(folder, folder / "model.onnx", _genai_config(shape, settings)),
+        [ModelFile(name, model, report)],
+        source=ModelFolder(folder, name, _genai_config(shape, settings)),
         files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
         kv=kv,
         last_logits=last_logits,

@@ -189,6 +189,22 @@ def prune(source: Path, folder: Path) -> None:
     ir.save(model, folder / "model.onnx")
 
 
+def test_every_compiled_file_of_a_folder_opens(tmp_path: Path) -> None:
+    """Whisper's encoder and decoder are sessions with options of their own."""
+    source = tmp_path / "source"
+    shutil.copytree(DATA / "llama", source)
+    shutil.copy(source / "model.onnx", source / "encoder.onnx")
+    (source / "model.onnx").rename(source / "decoder.onnx")
+    config = json.loads((source / "genai_config.json").read_text())
+    decoder = config["model"]["decoder"]
+    decoder["filename"] = "decoder.onnx"
+    own = {"filename": "encoder.onnx", "session_options": {"log_id": "encoder"}}
+    config["model"] |= {"type": "whisper", "encoder": own}
+    (source / "genai_config.json").write_text(json.dumps(config))
+    ort_aie_ep.compile(source, tmp_path / "compiled")
+    og.Model(str(tmp_path / "compiled"))
+
+
 def run_elsewhere(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import pytest
@@ -138,14 +139,80 @@ def test_a_window_is_read(past: int | None) -> None:
         "square = Concat<axis = 0>(total, total) ones = ConstantOfShape<value = int64[1] {1}>"
         "(square) below = Constant<value_int = -100>() lower = Trilu<upper = 0>(ones, below) "
         "rows = Gather(lower, row) far = Cast<to = 9>(rows) near = Not(far)",
+        "a = Constant<value_int = 40>() b = Constant<value_int = 30>() older = Sub(query, a) "
+        "old = Sub(older, b) oldest = Sub(old, b) near = Greater(key, oldest)",
     ],
-    ids=["negative", "int32", "float", "product", "triangle"],
+    ids=["negative", "int32", "float", "product", "triangle", "three"],
 )
 @pytest.mark.parametrize("past", [None, 150])
 def test_a_window_is_read_whatever_number_makes_it(past: int | None, text: str) -> None:
     inside = f"{text} local = And(causal, near) mask = And(local, shown)"
     node = attention_of(*masked(inside, past=past))
     assert facts(node) == {"causal": 1, "window": 100, "shown": "attention_mask", "bias": None}
+
+
+def table_model(table: npt.NDArray[Any], **options: Any) -> tuple[onnx.ModelProto, Feeds]:
+    """A layer whose mask is a part of a constant table (1, 1, T, T), as in GPT-2 and GPT-Neo."""
+    model, inputs = masked(
+        "zero1 = Constant<value_ints = [0]>() past1 = Unsqueeze(past0, zero1) "
+        "rows_axis = Constant<value_ints = [2]>() columns_axis = Constant<value_ints = [3]>() "
+        "rows = Slice(table, past1, total, rows_axis) "
+        "near = Slice(rows, zero1, total, columns_axis) mask = And(near, shown)",
+        **options,
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    return model, inputs
+
+
+def band(size: int, window: int) -> npt.NDArray[np.bool_]:
+    return (np.tril(np.ones((size, size))) - np.tril(np.ones((size, size)), -window))[
+        None, None
+    ].astype(bool)
+
+
+@pytest.mark.parametrize("past", [None, 150])
+@pytest.mark.parametrize("window", [100, 250, 256])
+def test_a_window_in_a_table_is_read(past: int | None, window: int) -> None:
+    node = attention_of(*table_model(band(256, window), past=past))
+    seen = window if window < 256 else -1  # all that the table has
+    assert facts(node) == {"causal": 1, "window": seen, "shown": "attention_mask", "bias": None}
+
+
+def test_a_table_that_is_no_window_is_used_as_it_is() -> None:
+    table = band(256, 100)
+    table[0, 0, 200, 3] = True
+    assert facts(attention_of(*table_model(table, past=200)))["causal"] == 0
+
+
+@pytest.mark.parametrize("past", [None, 4])
+def test_a_large_window_is_read(past: int | None) -> None:
+    text = """
+        size = Constant<value_int = 100000>()
+        oldest = Sub(query, size)
+        near = Greater(key, oldest)
+        local = And(causal, near)
+        mask = And(local, shown)
+    """
+    assert facts(attention_of(*masked(text, past=past)))["window"] == 100000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Windows of 700,000 and of 5 keys: two numbers that no run is long enough for.
+        "a = Constant<value_int = 500000>() b = Constant<value_int = 200000>() "
+        "older = Sub(query, a) oldest = Sub(older, b)",
+        "a = Constant<value_int = 500005>() b = Constant<value_int = 500000>() "
+        "older = Sub(query, a) oldest = Add(older, b)",
+        # 50 blocks of 200, in whole blocks.
+        "a = Constant<value_int = 200>() b = Constant<value_int = 50>() queries = Div(query, a) "
+        "block = Sub(queries, b) oldest = Mul(block, a)",
+    ],
+)
+def test_a_window_that_no_run_shows_is_used_as_it_is(text: str) -> None:
+    model, inputs = masked(f"{text} near = Greater(key, oldest) local = And(causal, near) "
+                           "mask = And(local, shown)")  # fmt: skip
+    assert facts(attention_of(model, inputs))["causal"] == 0
 
 
 def test_norms_of_heads_and_a_mask() -> None:

@@ -112,7 +112,7 @@ def test_external_data_in_a_folder_of_its_own_name(tmp_path: Path) -> None:
         entry(model, "proj.B", "location").value = "."
 
     changed(tmp_path / "source", change)
-    compile_fails(tmp_path / "source", "tensor 'proj.B' has its data in '.', which is missing")
+    compile_fails(tmp_path / "source", "tensor 'proj.B' has its data in '.', which is not a")
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ def test_a_truncated_onnx_file(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ("{", "genai_config.json cannot be read as JSON"),
-        ("[]", "genai_config.json must hold a JSON object"),
-        ("{}", "genai_config.json has no model.decoder.filename"),
-        ('{"model": {"decoder": "model.onnx"}}', "has no model.decoder.filename"),
+        ("[]", "genai_config.json: the content must be an object"),
+        ("{}", "genai_config.json: model is missing"),
+        ('{"model": {"decoder": "model.onnx"}}', "model.decoder must be an object"),
         ('{"model": {"decoder": {"filename": "none.onnx"}}}', "names none.onnx, which is not in"),
         ('{"model": {"decoder": {"filename": "../a.onnx"}}}', "'../a.onnx' leaves the folder"),
         ('{"model": {"decoder": {"filename": "/a.onnx"}}}', "'/a.onnx' leaves the folder"),
@@ -267,6 +267,12 @@ def test_a_truncated_onnx_file(tmp_path: Path) -> None:
          '{"custom_ops_library": "libother.so"}}}}', "names the custom-op library 'libother.so'"),
         ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}}}',
          "model.decoder.session_options must be an object"),
+        ('{"model": {"decoder": {"filename": 1}}}', "model.decoder.filename must be a string"),
+        ('{"model": {"decoder": {"filename": "a\\u0000"}}}', "without a zero character"),
+        ('{"model": {"decoder": {"filename": "%s.onnx"}}}' % ("x" * 300), "which is not in"),
+        ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}, "vision": '
+         '{"filename": {}}}}', "model.decoder.session_options must be an object"),
+        ("[" * 5000, "nested more than 256 deep"),
     ],
 )  # fmt: skip
 def test_a_bad_genai_config(tmp_path: Path, config: str, message: str) -> None:

@@ -286,6 +286,55 @@ def test_window_that_is_added_as_a_negative_number_is_read(
     assert windows == [window, window]
 
 
+def test_window_of_three_numbers_is_read(load: Callable[..., ir.Model]) -> None:
+    model = load("mistral")
+    node_of(model, f"{ROOT}/Sub").replace_input_with(1, constant(model, np.int64(100)))
+    for number in (120, 130):
+        insert(model, node_of(model, f"{ROOT}/Sub").outputs[0], "Sub",
+               constant(model, np.int64(number)))  # fmt: skip
+    run_passes(model)
+    windows = [node.attributes["local_window_size"].as_int() for node in attentions(model)]
+    assert windows == [350, 350]
+
+
+def shown_by_table(model: ir.Model, table: npt.NDArray[np.bool_]) -> None:
+    """Hides scores where a part of the table (1, 1, T, T) says so, as GPT-Neo does."""
+    scores = scores_of(model)
+    total = ir.node("Shape", [scores], {"start": 3, "end": 4})
+    new = ir.node("Shape", [scores], {"start": 2, "end": 3})
+    past = ir.node("Sub", [total.outputs[0], new.outputs[0]])
+    zero, axes = constant(model, np.array([0, 0])), constant(model, np.array([2, 3]))
+    starts = ir.node("Concat", [past.outputs[0], constant(model, np.array([0]))], {"axis": 0})
+    ends = ir.node("Add", [zero, total.outputs[0]])
+    part = ir.node(
+        "Slice", [constant(model, table), starts.outputs[0], ends.outputs[0], axes], name="/part"
+    )
+    hidden = constant(model, np.float32(np.finfo(np.float32).min))
+    where = ir.node("Where", [part.outputs[0], scores, hidden])
+    nodes = [total, new, past, starts, ends, part, where]
+    for i, node in enumerate(nodes):
+        node.outputs[0].name = f"table.{i}"
+    for user, index in list(scores.uses()):
+        if user.op_type != "Shape" and user is not where:
+            user.replace_input_with(index, where.outputs[0])
+    model.graph.extend(nodes)
+    model.graph.sort()
+
+
+@pytest.mark.parametrize("window", [6, 300, 400])
+def test_window_in_a_table_is_read(
+    window: int, load: Callable[..., ir.Model], tmp_path: Path
+) -> None:
+    model = load("llama")
+    distance = np.arange(400)[:, None] - np.arange(400)
+    shown_by_table(model, ((distance >= 0) & (distance < window))[None, None])
+    expected = logits(model, tmp_path / "source")
+    run_passes(model)
+    first, second = (node.attributes["local_window_size"].as_int() for node in attentions(model))
+    assert (first, second) == (window if window < 400 else -1, -1)
+    assert_same(model, expected, tmp_path / "compiled")
+
+
 # ---- near misses ---------------------------------------------------------------------------------
 
 
@@ -366,7 +415,34 @@ def factor_that_grows_with_the_position(model: ir.Model) -> str:
 
 def factor_of_the_scores(model: ir.Model) -> str:
     insert(model, scores_of(model), "Mul", position_factors(model))
-    return r"scores are combined with 'factors.2', which is no mask"
+    return r"depend on the values of 'position_ids'"
+
+
+def hole_in_a_table(model: ir.Model) -> str:
+    """A query far out that does not see one key."""
+    table = np.tril(np.ones((1, 1, 400, 400), bool))
+    table[0, 0, 390, 7] = False
+    shown_by_table(model, table)
+    return r"reads the table 'test.\d+' \(1, 1, 400, 400\), which is neither causal order nor"
+
+
+def bias_beyond_a_distance(model: ir.Model) -> str:
+    """0 for the next 500 keys, and further away their distance."""
+    scores = scores_of(model)
+    length = ir.node("Shape", [scores], {"start": 3, "end": 4})
+    squeezed = ir.node("Squeeze", [length.outputs[0]])
+    zero, one = constant(model, np.int64(0)), constant(model, np.int64(1))
+    index = ir.node("Range", [zero, squeezed.outputs[0], one])
+    distance = ir.node("Sub", [index.outputs[0], squeezed.outputs[0]])
+    far = ir.node("Add", [distance.outputs[0], constant(model, np.int64(500))])
+    cut = ir.node("Min", [far.outputs[0], zero])
+    bias = ir.node("Cast", [cut.outputs[0]], {"to": ir.DataType.FLOAT})
+    nodes = [length, squeezed, index, distance, far, cut, bias]
+    for i, node in enumerate(nodes):
+        node.outputs[0].name = f"far.{i}"
+    model.graph.extend(nodes)
+    insert(model, scores, "Add", bias.outputs[0])
+    return r"scores are combined with 'far.6', which is no mask"
 
 
 def length_factor(model: ir.Model, length: int, dtype: type[np.generic]) -> ir.Value:
@@ -434,6 +510,8 @@ def softmax_over_queries(model: ir.Model) -> str:
         mask_without_attention_mask,
         factor_that_grows_with_the_position,
         factor_of_the_scores,
+        hole_in_a_table,
+        bias_beyond_a_distance,
         length_factor_of_the_scores,
         length_factor_of_the_scores_in_floats,
         length_factor_of_the_query,

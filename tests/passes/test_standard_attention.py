@@ -590,7 +590,11 @@ def test_rotations_before_other_nodes_stay() -> None:
     assert (
         outcomes["/Q.rotary"]
         == outcomes["/K.rotary"]
-        == ("GroupQueryAttention counts from the first position, it takes each from its input")
+        == (
+            "it rotates by its position_ids; a GroupQueryAttention that rotates by itself "
+            "(do_rotary=1) counts positions from seqlens_k, which may be others: the rotation "
+            "stays a node before it"
+        )
     )
     assert outcomes["/V.rotary"] == "it feeds Neg, not an Attention"
 

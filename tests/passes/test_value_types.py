@@ -45,12 +45,14 @@ def types(text: str) -> dict[str | None, ir.DataType | None]:
     return {value.name: value.dtype for node in model.graph for value in node.outputs}
 
 
-@pytest.mark.parametrize("text", [LOOP, IF])
-def test_values_that_come_out_of_a_graph_have_no_type_of_the_schema(text: str) -> None:
+@pytest.mark.parametrize(("text", "names"), [(LOOP, ("last", "count")), (IF, ("number", "place"))])
+def test_values_that_come_out_of_a_body_have_the_types_of_its_outputs(
+    text: str, names: tuple[str, str]
+) -> None:
     onnx.checker.check_model(parser.parse_model(text))
     found = types(text)
     assert found.pop("y") == ir.DataType.FLOAT
-    assert set(found.values()) == {None}
+    assert found == dict(zip(names, (ir.DataType.FLOAT, ir.DataType.INT64), strict=True))
 
 
 def test_outputs_of_one_type_have_the_inputs() -> None:

@@ -65,6 +65,12 @@ std::string SourceText(const npu::Manifest& manifest, const npu::Plan& plan,
   return Concat(npu::Describe(invocation), " ", sequence->paths[static_cast<size_t>(source.path)]);
 }
 
+// Also false if what it referred to is gone and another is at its address.
+bool Refers(const std::weak_ptr<::xrt::bo_impl>& reference, const ::xrt::bo& bo) {
+  const std::shared_ptr<::xrt::bo_impl>& handle = bo.get_handle();
+  return !reference.owner_before(handle) && !handle.owner_before(reference);
+}
+
 const char* StateName(int state) {
   switch (state) {
     case ERT_CMD_STATE_ERROR:
@@ -108,15 +114,7 @@ void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
     }
   }
   Kept& kept = Keep(lookup);
-  for (size_t i = 0; i < kept.dispatches.size(); ++i) {
-    Ask(Fault::kRunError, "setting the arguments of a run", [&] {
-      int index = kFirstBuffer;
-      for (const int buffer : lookup.stream.runs[i].buffers) {
-        const auto* argument = static_cast<XrtBuffer*>(buffers[static_cast<size_t>(buffer)]);
-        kept.dispatches[i].run.set_arg(index++, argument->bo());
-      }
-    });
-  }
+  Bind(kept, lookup.stream, buffers);
   if (kept.chains.empty()) {
     for (size_t i = 0; i < kept.dispatches.size(); ++i) {
       Execute(kept.dispatches[i], lookup.stream.runs[i], plan);
@@ -154,7 +152,7 @@ Context::Kept Context::Load(const npu::StreamCache::Lookup& lookup) {
       command.set_arg(kInstructionArgument, bo);
       command.set_arg(kCountArgument, static_cast<uint32_t>(run.words.size()));
       kept.dispatches.push_back(
-          {CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command)});
+          {CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command), {}});
     });
     kept.dispatches.back().instructions.ToDevice(0, bytes);
   }
@@ -162,12 +160,37 @@ Context::Kept Context::Load(const npu::StreamCache::Lookup& lookup) {
   if (count < 2 || !HasChains(streams_.manifest())) return kept;
   Ask(Fault::kRunError, "a list of runs", [&] {
     for (size_t begin = 0; begin < count; begin += kMaxChain) {
-      Chain chain{begin, std::min(count, begin + kMaxChain), ::xrt::runlist(context_)};
-      for (size_t i = begin; i < chain.end; ++i) chain.list.add(kept.dispatches[i].run);
-      kept.chains.push_back(std::move(chain));
+      kept.chains.push_back({begin, std::min(count, begin + kMaxChain), ::xrt::runlist(context_)});
     }
   });
   return kept;
+}
+
+void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers) {
+  std::vector<bool> changed(kept.dispatches.size());
+  for (size_t i = 0; i < kept.dispatches.size(); ++i) {
+    Dispatch& dispatch = kept.dispatches[i];
+    const std::vector<int>& arguments = stream.runs[i].buffers;
+    dispatch.bound.resize(arguments.size());
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      const ::xrt::bo& bo =
+          static_cast<XrtBuffer*>(buffers[static_cast<size_t>(arguments[a])])->bo();
+      if (Refers(dispatch.bound[a], bo)) continue;
+      Ask(Fault::kRunError, "setting the arguments of a run",
+          [&] { dispatch.run.set_arg(kFirstBuffer + static_cast<int>(a), bo); });
+      dispatch.bound[a] = bo.get_handle();
+      changed[i] = true;
+    }
+  }
+  for (Chain& chain : kept.chains) {
+    bool stale = false;
+    for (size_t i = chain.begin; i < chain.end; ++i) stale = stale || changed[i];
+    if (!stale) continue;
+    Ask(Fault::kRunError, "a list of runs", [&] {
+      chain.list.reset();
+      for (size_t i = chain.begin; i < chain.end; ++i) chain.list.add(kept.dispatches[i].run);
+    });
+  }
 }
 
 void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -36,8 +37,11 @@ class Context {
     CountedBo instructions;
     uint32_t* words;
     ::xrt::run run;
+    std::vector<std::weak_ptr<::xrt::bo_impl>> bound;  // what its buffer arguments were set to
   };
-  struct Chain {  // of dispatches [begin, end), executed as one
+  // Of dispatches [begin, end), executed as one. XRT hands to the driver, which pins them and waits
+  // for them, the buffers that a run has when it is added.
+  struct Chain {
     size_t begin, end;
     ::xrt::runlist list;
   };
@@ -50,6 +54,8 @@ class Context {
   Kept& Keep(const npu::StreamCache::Lookup& lookup);
   Kept Load(const npu::StreamCache::Lookup& lookup);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
+  // Sets what is not set yet, or to another buffer, and fills anew the lists of such runs.
+  void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
   void Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan);
   void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
   [[noreturn]] void ThrowAborted(const char* error, int state, uint32_t operation,

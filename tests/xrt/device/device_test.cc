@@ -171,39 +171,42 @@ void StepsOfAPlanAreOneRun() {
   for (size_t i = 0; i < 4; ++i) problem.Verify(i);
 }
 
+// The matvecs of several problems on the first one's x, in one plan.
+void RunTogether(Device& device, std::vector<Problem>& problems, const std::vector<size_t>& order) {
+  npu::Plan plan;
+  std::vector<Buffer*> buffers = {problems[0].x.get()};
+  for (const size_t i : order) {
+    const auto first = static_cast<int>(buffers.size());
+    plan.push_back(Matvec());
+    plan.back().arguments["w"].argument = first;
+    plan.back().arguments["bias"].argument = first + 1;
+    plan.back().arguments["y"].argument = first + 2;
+    for (const auto& buffer : {problems[i].w, problems[i].bias, problems[i].y}) {
+      buffers.push_back(buffer.get());
+    }
+  }
+  device.Run(Decoder(), plan, buffers);
+  for (Problem& problem : problems) {
+    problem.Verify();
+    std::memset(problem.y->host(), 0xff, problem.y->size());
+    problem.y->ToDevice(0, problem.y->size());
+  }
+}
+
 // x, three matrices, biases and results: a run has no room for two of these.
 void PlansOfManyBuffersAreOneList() {
   const auto device = Open();
   std::vector<Problem> problems;
   for (int i = 0; i < 3; ++i) problems.emplace_back(*device);
-  const auto run = [&](std::vector<size_t> order) {
-    npu::Plan plan;
-    std::vector<Buffer*> buffers = {problems[0].x.get()};
-    for (const size_t i : order) {
-      const auto first = static_cast<int>(buffers.size());
-      plan.push_back(Matvec());
-      plan.back().arguments["w"].argument = first;
-      plan.back().arguments["bias"].argument = first + 1;
-      plan.back().arguments["y"].argument = first + 2;
-      for (const auto& buffer : {problems[i].w, problems[i].bias, problems[i].y}) {
-        buffers.push_back(buffer.get());
-      }
-    }
-    device->Run(Decoder(), plan, buffers);
-    for (Problem& problem : problems) {
-      problem.Verify();
-      std::memset(problem.y->host(), 0xff, problem.y->size());
-      problem.y->ToDevice(0, problem.y->size());
-    }
-  };
-  run({0, 1, 2});
-  run({2, 0, 1});
+  RunTogether(*device, problems, {0, 1, 2});
+  RunTogether(*device, problems, {2, 0, 1});
+  RunTogether(*device, problems, {2, 0, 1});  // with what the runs have already
   const Counters counters = device->counters();
-  CHECK(counters.runs == 6 && counters.submissions == (Npu() == "npu1" ? 6 : 2));
-  CHECK(counters.streams_built == 1 && counters.streams_kept == 1);
+  CHECK(counters.runs == 9 && counters.submissions == (Npu() == "npu1" ? 9 : 3));
+  CHECK(counters.streams_built == 1 && counters.streams_kept == 2);
   ort_aie_sim_inject("run_error@2");
-  Faulty(Fault::kRunError, {"matvec", "ERROR"}, [&] { run({0, 1, 2}); });
-  run({0, 1, 2});
+  Faulty(Fault::kRunError, {"matvec", "ERROR"}, [&] { RunTogether(*device, problems, {0, 1, 2}); });
+  RunTogether(*device, problems, {0, 1, 2});
 }
 
 // The manifest of packages `slow` says that memory is slow, so that a plan is more than one run.
@@ -328,6 +331,21 @@ void WeightsArePinnedInPlace() {
   CHECK(mapping->inode == FindMapping(weights.data, weights.bytes)->inode);
   CHECK(device->Pin(weights.data, weights.bytes) == pinned);
   RunWith(*device, pinned);
+}
+
+// A list knows the buffers of its runs, and not what lies at their addresses.
+void ListsFollowWeightsThatComeAndGo() {
+  const auto device = Open();
+  std::vector<Problem> problems;
+  for (int i = 0; i < 2; ++i) problems.emplace_back(*device);
+  for (int i = 0; i < 4; ++i) {
+    const Weights weights;
+    problems[1].w = device->Pin(weights.data, weights.bytes);
+    RunTogether(*device, problems, {0, 1});
+    RunTogether(*device, problems, {0, 1});
+    problems[1].w.reset();
+  }
+  CHECK(device->counters().streams_built == 1);
 }
 
 void MemoryWithoutAFileIsPinnedInPlace() {
@@ -512,6 +530,7 @@ const std::map<std::string, void (*)()> kCases = {
     {"SessionsShareContexts", SessionsShareContexts},
     {"BuffersAreUsedAgain", BuffersAreUsedAgain},
     {"WeightsArePinnedInPlace", WeightsArePinnedInPlace},
+    {"ListsFollowWeightsThatComeAndGo", ListsFollowWeightsThatComeAndGo},
     {"MemoryWithoutAFileIsPinnedInPlace", MemoryWithoutAFileIsPinnedInPlace},
     {"WeightsBetweenPagesAreCopied", WeightsBetweenPagesAreCopied},
     {"RefusedWeightsAreCopiedAndLetGo", RefusedWeightsAreCopiedAndLetGo},

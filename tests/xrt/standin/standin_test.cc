@@ -268,9 +268,16 @@ void PartsOfBuffers() {
 void Runlist() {
   Matvec matvec;
   xrt::runlist list(matvec.context);
-  CHECK(list.state() == ERT_CMD_STATE_NEW);
+  CHECK(list.state() == ERT_CMD_STATE_COMPLETED);  // to XRT an empty list is
+  list.execute();
+  CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
   for (int i = 0; i < 6; ++i) list.add(matvec.Prepare(matvec.words));  // more than are under way
   list.execute();
+  // Whether the runs are over or not: XRT does not know before a wait.
+  const xrt::run late = matvec.Prepare(matvec.words);
+  Refused(0, "is executing", [&] { list.add(late); });
+  Refused(0, "is executing", [&] { list.execute(); });
+  Refused(0, "is executing", [&] { list.reset(); });
   CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
   CHECK(list.state() == ERT_CMD_STATE_COMPLETED);
   CHECK(Counts().runs == 6);
@@ -284,6 +291,8 @@ void Runlist() {
   xrt::run bad = matvec.Prepare(matvec.words);
   bad.set_arg(2, uint32_t{3});
   list.add(bad);
+  xrt::run after = matvec.Prepare(matvec.words);
+  list.add(after);
   list.execute();
   bool failed = false;
   try {
@@ -294,6 +303,76 @@ void Runlist() {
     CHECK(error.get_run().get_handle() == bad.get_handle());
   }
   CHECK(failed);
+  CHECK(good.state() == ERT_CMD_STATE_COMPLETED);
+  CHECK(after.state() == ERT_CMD_STATE_ABORT);
+  list.reset();  // an error that was thrown ends the execution
+}
+
+void RunlistsBindTheBuffersThatARunHas() {
+  Matvec matvec;
+  xrt::runlist list(matvec.context);
+  const auto run_list = [&] {
+    list.execute();
+    CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
+  };
+  xrt::run run(matvec.kernel);
+  Refused(0, "no argument opcode, instr, ninstr, bo0;", [&] { list.add(run); });
+  run.set_arg(0, kTransaction);
+  run.set_arg(1, matvec.words);
+  run.set_arg(2, static_cast<uint32_t>(matvec.words.size() / sizeof(uint32_t)));
+  Refused(0, "no argument bo0;", [&] { list.add(run); });
+  for (int i : {0, 3}) run.set_arg(3 + i, matvec.buffers[static_cast<size_t>(i)]);
+  Refused(0, "no argument bo1, bo2;", [&] { list.add(run); });
+  for (int i : {1, 2}) run.set_arg(3 + i, matvec.buffers[static_cast<size_t>(i)]);
+  list.add(run);
+  run_list();
+  CHECK(matvec.Right());
+
+  // The same buffer again, or another part of it, is what the driver has pinned.
+  run.set_arg(4, matvec.buffers[1]);
+  run_list();
+  const xrt::bo other = matvec.Data(Read("w"));
+  run.set_arg(4, other);
+  Refused(0, "Run 0 of the runlist has other buffers", [&] { list.execute(); });
+  CHECK(Counts().runs == 2);
+  list.reset();
+  list.add(run);
+  run_list();
+  CHECK(matvec.Right());
+
+  const xrt::bo words = matvec.Instructions("words");
+  run.set_arg(1, words);
+  Refused(0, "Run 0 of the runlist has other buffers", [&] { list.execute(); });
+}
+
+// The time is that of the list, not of each of its runs.
+void RunlistsWaitForAllTheirRuns() {
+  Matvec matvec;
+  CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
+  const double one = Counts().device_seconds;
+  CHECK(one < 1e-3);
+  const int runs = static_cast<int>(1e-3 / one) + 1;  // 1 ms together, and not alone
+  xrt::runlist list(matvec.context);
+  for (int i = 0; i < runs; ++i) list.add(matvec.Prepare(matvec.words));
+  list.execute();
+  CHECK(list.wait(std::chrono::milliseconds(1)) == std::cv_status::timeout);
+  Refused(0, "is executing", [&] { list.reset(); });
+  CHECK(list.wait(std::chrono::milliseconds(1000)) == std::cv_status::no_timeout);
+  CHECK(matvec.Right());
+}
+
+void RunsDoNotKeepTheirBuffers() {
+  Matvec matvec;
+  xrt::run run = matvec.Prepare(matvec.words);
+  const int64_t buffers = Counts().buffers;
+  matvec.buffers[1] = xrt::bo();
+  CHECK(Counts().buffers == buffers - 1);
+  Refused(ENOENT, "EXEC_CMD", [&] { run.start(); });
+  matvec.buffers[1] = matvec.Data(Read("w"));
+  run.set_arg(4, matvec.buffers[1]);
+  run.start();
+  CHECK(run.wait(kWait) == ERT_CMD_STATE_COMPLETED);
+  CHECK(matvec.Right());
 }
 
 void FirstGenerationHasNoRunlists() {
@@ -584,6 +663,9 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(UserMemory),
     CASE(PartsOfBuffers),
     CASE(Runlist),
+    CASE(RunlistsBindTheBuffersThatARunHas),
+    CASE(RunlistsWaitForAllTheirRuns),
+    CASE(RunsDoNotKeepTheirBuffers),
     CASE(FirstGenerationHasNoRunlists),
     CASE(ThreadsShareADevice),
     CASE(ChildOutlivesTheThreadThatOpenedTheDevice),

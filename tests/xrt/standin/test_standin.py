@@ -28,7 +28,9 @@ HERE = Path(__file__).parent
 
 CASES = [
     "RunsMatvec", "BytesMoveBySyncAlone", "InstructionsWithoutSyncAreAnError",
-    "DataWithoutSyncIsPoison", "UserMemory", "PartsOfBuffers", "Runlist", "ThreadsShareADevice",
+    "DataWithoutSyncIsPoison", "UserMemory", "PartsOfBuffers", "Runlist",
+    "RunlistsBindTheBuffersThatARunHas", "RunlistsWaitForAllTheirRuns",
+    "RunsDoNotKeepTheirBuffers", "ThreadsShareADevice",
     "ChildOutlivesTheThreadThatOpenedTheDevice",
     "KindsOfBuffers", "Arguments", "Overlays", "OverlayOfAnotherNpuWritesNothing",
     "WatchdogResetsTheContext", "AbortTakesBackWhatHasNotBegun", "InjectedFailuresOfRuns",

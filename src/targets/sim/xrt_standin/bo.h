@@ -29,6 +29,10 @@ class bo_impl {
 
   bool instructions() const { return flags == bo::flags::cacheable; }
   size_t device_offset() const;
+  // What the driver knows by its handle, parts and the whole alike.
+  const std::shared_ptr<ort_aie::sim::Allocation>& memory() const {
+    return parent_ ? parent_->memory() : allocation_;
+  }
   void Sync(xclBOSyncDirection direction, size_t bytes, size_t offset);
 
   const std::shared_ptr<xrt_core::device> device;
@@ -41,7 +45,7 @@ class bo_impl {
 
   std::shared_ptr<bo_impl> parent_;
   size_t offset_ = 0;  // in the parent
-  std::unique_ptr<ort_aie::sim::Allocation> allocation_;
+  std::shared_ptr<ort_aie::sim::Allocation> allocation_;
   bool owned_ = false;
   bool writable_ = true;
 

@@ -61,12 +61,18 @@ bool Command::Wait(std::chrono::milliseconds timeout) {
   changed_.wait(lock, [&] { return done_; });  // the child's patience bounds it
   if (state_ == ERT_CMD_STATE_NORESPONSE) ThrowIoctl(ENODEV, "WAIT_CMD");
   const double limit = std::chrono::duration<double>(timeout).count();
-  if (limit > 0 && seconds_ > limit) {
-    seconds_ -= limit;
+  if (limit > 0 && seconds_ - passed_ > limit) {
+    passed_ += limit;
     return false;
   }
-  seconds_ = 0;
+  passed_ = seconds_;
   return true;
+}
+
+double Command::seconds() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_; });
+  return seconds_;
 }
 
 namespace {
@@ -156,11 +162,11 @@ void run_impl::SetValue(int index, const void* value, size_t bytes) {
   switch (index) {
     case kOpcode:
       opcode_ = 0;
-      std::memcpy(&opcode_, value, std::min(bytes, sizeof(opcode_)));
+      std::memcpy(&*opcode_, value, std::min(bytes, sizeof(*opcode_)));
       break;
     case kInstructionCount:
       count_ = 0;
-      std::memcpy(&count_, value, std::min(bytes, sizeof(count_)));
+      std::memcpy(&*count_, value, std::min(bytes, sizeof(*count_)));
       break;
     default:
       Throw(EINVAL, "kernel argument " + std::to_string(index) +
@@ -184,20 +190,44 @@ void run_impl::SetBuffer(int index, const bo& buffer) {
     Throw(EINVAL, argument + ": the buffer is of another device");
   }
   const std::lock_guard lock(mutex_);
-  (data ? buffers_[static_cast<size_t>(index - kFirstBuffer)] : instructions_) = memory;
+  (data ? buffers_[static_cast<size_t>(index - kFirstBuffer)] : instructions_) = {
+      memory->memory(), memory->device_offset(), memory->size};
+}
+
+std::string run_impl::Unset() const {
+  const std::lock_guard lock(mutex_);
+  std::string names;
+  const auto add = [&names](const std::string& name) {
+    names += (names.empty() ? "" : ", ") + name;
+  };
+  if (!opcode_) add("opcode");
+  if (instructions_.size == 0) add("instr");
+  if (!count_) add("ninstr");
+  size_t end = buffers_.size();
+  while (end > 1 && buffers_[end - 1].size == 0) --end;
+  for (size_t i = 0; i < end; ++i) {
+    if (buffers_[i].size == 0) add("bo" + std::to_string(i));
+  }
+  return names;
+}
+
+run_impl::Memories run_impl::Bound() const {
+  const std::lock_guard lock(mutex_);
+  Memories memories{instructions_.memory};
+  for (size_t i = 0; i < buffers_.size(); ++i) memories[1 + i] = buffers_[i].memory;
+  return memories;
 }
 
 Json run_impl::Request() const {
   // As the firmware would: what is nonsense to it ends in an error, not here.
   Json words = Json::array({0, uint64_t{1} << 62});
-  if (opcode_ == ort_aie::sim::kTransaction && instructions_ &&
-      count_ <= instructions_->size / sizeof(uint32_t)) {
-    words = Json::array({instructions_->device_offset(), count_});
+  if (opcode_ == ort_aie::sim::kTransaction && instructions_.size > 0 &&
+      count_.value_or(0) <= instructions_.size / sizeof(uint32_t)) {
+    words = Json::array({instructions_.offset, count_.value_or(0)});
   }
   Json arguments = Json::array();
-  for (const std::shared_ptr<bo_impl>& buffer : buffers_) {
-    arguments.push_back(buffer ? Json::array({buffer->device_offset(), buffer->size})
-                               : Json::array({0, 0}));
+  for (const Span& buffer : buffers_) {
+    arguments.push_back(Json::array({buffer.offset, buffer.size}));
   }
   return {{"op", "run"},
           {"context", kernel->context.get_handle()->id},
@@ -205,7 +235,7 @@ Json run_impl::Request() const {
           {"arguments", std::move(arguments)}};
 }
 
-void run_impl::Start() {
+void run_impl::Start(std::shared_ptr<std::atomic<bool>> failed) {
   std::shared_ptr<hw_context_impl> context = kernel->context.get_handle();
   std::shared_ptr<xrt_core::device> device = context->device.get_handle();
   device->RequirePresent("EXEC_CMD");
@@ -216,19 +246,27 @@ void run_impl::Start() {
     if (command_ && command_->active()) {
       throw std::runtime_error("bad command state, can't launch");
     }
-    std::vector<std::shared_ptr<bo_impl>> held(buffers_.begin(), buffers_.end());
-    held.push_back(instructions_);
+    std::vector<std::shared_ptr<ort_aie::sim::Allocation>> held;
+    const auto hold = [&held](const Span& span) {
+      if (span.size == 0) return;
+      held.push_back(span.memory.lock());
+      if (!held.back()) ThrowIoctl(ENOENT, "EXEC_CMD");  // the handle of a buffer that was freed
+    };
+    hold(instructions_);
+    for (const Span& buffer : buffers_) hold(buffer);
     command = command_ = std::make_shared<Command>(std::move(held));
     request = Request();
   }
   const int resets = context->BeginCommand();
   // Its references go before the end is known: who has waited for that may count what is alive.
-  device->child().Post([device, context, resets, command, request = std::move(request)](
-                           ort_aie::sim::Conversation& conversation) mutable {
+  device->child().Post([device, context, resets, command, failed = std::move(failed),
+                        request =
+                            std::move(request)](ort_aie::sim::Conversation& conversation) mutable {
     Outcome outcome{ERT_CMD_STATE_ABORT, 0, "aborted"};
-    if (command->Begin()) {
+    if (!(failed && *failed) && command->Begin()) {
       outcome = ort_aie::sim::Execute(conversation, *device, *context, resets, std::move(request));
     }
+    if (failed && outcome.state != ERT_CMD_STATE_COMPLETED) *failed = true;
     context->EndCommand();
     context.reset();
     device.reset();

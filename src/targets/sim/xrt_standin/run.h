@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -36,7 +37,7 @@ struct Outcome {
 // simulation takes.
 class Command {
  public:
-  explicit Command(std::vector<std::shared_ptr<xrt::bo_impl>> held) : held_(std::move(held)) {}
+  explicit Command(std::vector<std::shared_ptr<Allocation>> held) : held_(std::move(held)) {}
 
   void Finish(Outcome outcome);
   // Called when its turn comes; false if it was cancelled before.
@@ -47,6 +48,7 @@ class Command {
   bool active() const;  // on its way, or at the device
   std::string error() const;
   uint32_t operation() const;
+  double seconds();  // waits for the end
   // Waits for the end, 0 for as long as it takes. True at the end; false when the time is over.
   // Throws ENODEV if the device has gone.
   bool Wait(std::chrono::milliseconds timeout);
@@ -57,10 +59,11 @@ class Command {
   ert_cmd_state state_ = ERT_CMD_STATE_QUEUED;
   bool done_ = false;
   bool cancelled_ = false;
-  double seconds_ = 0;  // of the run that no wait has seen pass
+  double seconds_ = 0;  // of the device
+  double passed_ = 0;   // of these, seen by waits
   std::string error_;
   uint32_t operation_ = kNoOperation;
-  std::vector<std::shared_ptr<xrt::bo_impl>> held_;  // nobody frees them under the device
+  std::vector<std::shared_ptr<Allocation>> held_;  // nobody frees them under the device
 };
 
 }  // namespace ort_aie::sim
@@ -79,9 +82,15 @@ class run_impl {
  public:
   explicit run_impl(std::shared_ptr<kernel_impl> kernel) : kernel(std::move(kernel)) {}
 
+  // The memory of its buffer arguments, instructions first.
+  using Memories = std::array<std::weak_ptr<ort_aie::sim::Allocation>, 1 + ort_aie::sim::kBuffers>;
+
   void SetValue(int index, const void* value, size_t bytes);
   void SetBuffer(int index, const bo& buffer);
-  void Start();
+  // Of a list: `failed` says whether a run before it failed, and is told if this one does.
+  void Start(std::shared_ptr<std::atomic<bool>> failed = nullptr);
+  std::string Unset() const;  // the names of arguments; those behind the last buffer are optional
+  Memories Bound() const;
   ert_cmd_state State() const;                          // NEW before the first start
   std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before it
   // Of the last command, brought up to date: the driver leaves in it where a command stopped.
@@ -91,13 +100,19 @@ class run_impl {
   bool listed = false;  // in a runlist, which starts it
 
  private:
+  // As the driver, it knows the memory and does not keep it.
+  struct Span {
+    std::weak_ptr<ort_aie::sim::Allocation> memory;
+    size_t offset = 0, size = 0;  // in the device's memory; no size: not set
+  };
+
   ort_aie::sim::Json Request() const;
 
   mutable std::mutex mutex_;
-  uint64_t opcode_ = 0;
-  uint32_t count_ = 0;
-  std::shared_ptr<bo_impl> instructions_;
-  std::array<std::shared_ptr<bo_impl>, ort_aie::sim::kBuffers> buffers_;
+  std::optional<uint64_t> opcode_;
+  std::optional<uint32_t> count_;
+  Span instructions_;
+  std::array<Span, ort_aie::sim::kBuffers> buffers_;
   std::shared_ptr<ort_aie::sim::Command> command_;
   alignas(ert_packet) std::array<uint32_t, 8> packet_{};
 };

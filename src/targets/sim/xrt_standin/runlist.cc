@@ -1,4 +1,10 @@
 // xrt::runlist: runs of one context, in order; the first that fails ends the list.
+//
+// Adding a run binds the buffers that it has by then to the list: these, and no others, are pinned
+// by the driver. XRT does not notice arguments that come later, and the device may write to memory
+// that is not there any more; here they are errors.
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "targets/sim/xrt_standin/run.h"
@@ -15,16 +21,25 @@ class runlist_impl {
   void Clear() {
     for (const run& member : runs) member.get_handle()->listed = false;
     runs.clear();
-    started = 0;
+    bound.clear();
   }
-
-  // Whether runs that were started are not known to have ended.
-  bool Active() const { return started > 0 && runs[started - 1].get_handle()->Last()->active(); }
 
   const hw_context context;
   std::vector<run> runs;
-  size_t started = 0;
+  std::vector<run_impl::Memories> bound;  // of each when it was added
+  bool running = false;                   // until a wait or a look at the state has seen the end
+  size_t started = 0;                     // fewer than the runs if a submission failed
+  double passed = 0;                      // seconds of the device that waits have seen
 };
+
+namespace {
+
+bool Same(const run_impl::Memories& a, const run_impl::Memories& b) {
+  return std::ranges::equal(
+      a, b, [](const auto& x, const auto& y) { return !x.owner_before(y) && !y.owner_before(x); });
+}
+
+}  // namespace
 
 class runlist::command_error_impl {
  public:
@@ -58,50 +73,77 @@ runlist::runlist(const xrt::hw_context& hwctx)
 runlist::~runlist() = default;
 
 void runlist::add(const xrt::run& run) {
-  if (handle->Active()) throw std::runtime_error("Cannot add a run to a runlist that is executing");
+  if (handle->running)
+    throw std::runtime_error("The runlist is executing: wait before adding runs");
   if (run.get_handle()->listed) throw std::runtime_error("The run is in a runlist already");
   if (run.get_handle()->kernel->context.get_handle() != handle->context.get_handle()) {
     throw std::runtime_error("The run is of another context than the runlist");
   }
+  if (const std::string unset = run.get_handle()->Unset(); !unset.empty()) {
+    throw std::runtime_error("The run has no argument " + unset +
+                             "; adding a run to a runlist binds its arguments: set them first");
+  }
   run.get_handle()->listed = true;
   handle->runs.push_back(run);
+  handle->bound.push_back(run.get_handle()->Bound());
 }
 
 void runlist::add(xrt::run&& run) { add(std::as_const(run)); }
 
 void runlist::execute() {
-  if (handle->Active()) throw std::runtime_error("The runlist is executing");
+  if (handle->running) throw std::runtime_error("The runlist is executing: wait before it");
+  for (size_t i = 0; i < handle->runs.size(); ++i) {
+    if (Same(handle->runs[i].get_handle()->Bound(), handle->bound[i])) continue;
+    throw std::runtime_error("Run " + std::to_string(i) +
+                             " of the runlist has other buffers than when it was added: reset the "
+                             "list and add its runs again");
+  }
+  const auto failed = std::make_shared<std::atomic<bool>>(false);
   handle->started = 0;
+  handle->passed = 0;
+  handle->running = !handle->runs.empty();  // to XRT also when the submission throws
   for (const run& member : handle->runs) {
-    member.get_handle()->Start();
+    member.get_handle()->Start(failed);
     ++handle->started;
   }
 }
 
 std::cv_status runlist::wait(const std::chrono::milliseconds& timeout) const {
-  for (size_t i = 0; i < handle->started; ++i) {
-    const run& member = handle->runs[i];
-    const ert_cmd_state state = member.wait(timeout);
+  if (!handle->running) return std::cv_status::no_timeout;
+  const double limit = std::chrono::duration<double>(timeout).count();
+  const std::span started(handle->runs.data(), handle->started);
+  double seconds = 0;
+  for (const run& member : started) seconds += member.get_handle()->Last()->seconds();
+  if (limit > 0 && seconds - handle->passed > limit) {
+    handle->passed += limit;
+    return std::cv_status::timeout;
+  }
+  handle->running = false;
+  for (const run& member : started) {
+    const ert_cmd_state state = member.wait(std::chrono::milliseconds(0));
     if (state == ERT_CMD_STATE_COMPLETED) continue;
-    if (state == ERT_CMD_STATE_TIMEOUT && member.state() != ERT_CMD_STATE_TIMEOUT) {
-      return std::cv_status::timeout;
-    }
     throw aie_error(member, state, member.get_handle()->Last()->error());
   }
   return std::cv_status::no_timeout;
 }
 
 ert_cmd_state runlist::state() const {
-  if (handle->started == 0) return ERT_CMD_STATE_NEW;
-  for (size_t i = 0; i < handle->started; ++i) {
-    const ert_cmd_state state = handle->runs[i].state();
-    if (state != ERT_CMD_STATE_COMPLETED) return state;
+  if (!handle->running) return ERT_CMD_STATE_COMPLETED;
+  if (handle->started > 0) {
+    const ert_cmd_state last = handle->runs[handle->started - 1].state();
+    if (last < ERT_CMD_STATE_COMPLETED) return last;
   }
-  return ERT_CMD_STATE_COMPLETED;
+  try {
+    wait(std::chrono::milliseconds(0));
+    return ERT_CMD_STATE_COMPLETED;
+  } catch (const command_error& error) {
+    return error.get_command_state();
+  }
 }
 
 void runlist::reset() {
-  if (handle->Active()) throw std::runtime_error("The runlist is executing");
+  if (handle->running)
+    throw std::runtime_error("The runlist is executing: wait before resetting it");
   handle->Clear();
 }
 

@@ -1,0 +1,183 @@
+"""Bodies of If, Loop and Scan as models of their own, so that each pass sees one graph at a time.
+
+Before: a node with graphs among its attributes, whose nodes read values of the graphs around them
+After:  while passes run, the node stands in a domain of its own, has no graphs, and takes as inputs
+        what its bodies read; a body is a model that has these as graph inputs, and constants as
+        constants
+
+So what a body reads has a reader where it is computed, and nothing matches across a body's edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_region import HOST_INPUTS
+from ort_aie_ep.graph_passes.subgraph import HOLDER_DOMAIN
+
+_NUMBER = "ort_aie.number"  # attribute of a holder: no two are alike
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body that was taken out of its node.
+
+    Attributes:
+        model: the body, with what it reads as inputs behind its own.
+        captured: those inputs.
+        first: the place of the first of them among the inputs of the holder.
+        constants: the body's initializers that stand for constants of graphs around it.
+    """
+
+    model: ir.Model
+    captured: tuple[ir.Value, ...]
+    first: int
+    constants: dict[ir.Value, ir.Value]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A node without its bodies, and what it had."""
+
+    node: ir.Node
+    domain: str
+    attributes: tuple[ir.Attr, ...]
+    inputs: int
+    bodies: tuple[Body, ...]
+
+    def parts(self) -> Iterator[ir.Model]:
+        """The bodies, with what is known by now of the values that they read."""
+        for body in self.bodies:
+            outer = self.node.inputs[body.first :]
+            for inner, value in zip(body.captured, outer, strict=False):
+                if value is not None:
+                    inner.type, inner.shape = value.type, value.shape
+            yield body.model
+
+
+def body_labels(model: ir.Model) -> dict[str, str]:
+    """Of the nodes of bodies, by name: the bodies that a node is in, "then_branch of 'if'"."""
+    labels: dict[str, str] = {}
+
+    def look(graph: ir.Graph, where: str) -> None:
+        for node in graph:
+            if where:
+                labels[node.name or ""] = where
+            for attribute in _graphs(node):
+                inside = f" in {where}" if where else ""
+                look(attribute.as_graph(), f"{attribute.name} of '{node.name}'{inside}")
+
+    look(model.graph, "")
+    return labels
+
+
+def take_out(model: ir.Model) -> list[Holder]:
+    """Takes all bodies out, to be put back by `put_back`; outer holders come before inner ones."""
+    holders = list(_take_out(model, model.graph))
+    for graph in (model.graph, *(b.model.graph for h in holders for b in h.bodies)):
+        graph.opset_imports.update({HOLDER_DOMAIN: 1} if holders else {})
+    return holders
+
+
+def put_back(model: ir.Model, holders: list[Holder]) -> None:
+    """Puts the bodies back into the nodes that are still there."""
+    for holder in holders:
+        node = holder.node
+        if node.graph is None:
+            continue  # nobody read its results
+        for body in holder.bodies:
+            _release(model, body, node)
+        node.resize_inputs(holder.inputs)
+        node.domain = holder.domain
+        node.attributes.pop(_NUMBER)
+        for attribute in holder.attributes:
+            node.attributes.add(attribute)
+    model.graph.opset_imports.pop(HOLDER_DOMAIN, None)
+
+
+def _graphs(node: ir.Node) -> list[ir.Attr]:
+    return [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def _take_out(model: ir.Model, graph: ir.Graph) -> Iterator[Holder]:
+    for node in list(graph):
+        attributes = _graphs(node)
+        if not attributes:
+            continue
+        # Inner ones first: what they read of graphs further out is then an input of their holder.
+        inner = [h for attribute in attributes for h in _take_out(model, attribute.as_graph())]
+        own_inputs = len(node.inputs)
+        for attribute in attributes:
+            node.attributes.pop(attribute.name)
+        bodies = tuple(_capture(model, attribute.as_graph(), node) for attribute in attributes)
+        node.attributes.add(ir.AttrString(_NUMBER, str(id(node))))
+        holder = Holder(node, node.domain, tuple(attributes), own_inputs, bodies)
+        node.domain = HOLDER_DOMAIN
+        yield holder
+        yield from inner
+
+
+def _capture(model: ir.Model, graph: ir.Graph, holder: ir.Node) -> Body:
+    """Gives `graph` values of its own for those that it reads of others."""
+    captured: dict[ir.Value, ir.Value] = {}
+    constants: dict[ir.Value, ir.Value] = {}
+    for node in graph:
+        for index, value in enumerate(node.inputs):
+            if value is None or value.graph is None or value.graph is graph:
+                continue
+            tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+            known = captured if tensor is None else constants
+            if value not in known:
+                known[value] = ir.Value(
+                    name=_inner_name(model, value),
+                    type=value.type,
+                    shape=value.shape,
+                    const_value=tensor,
+                )
+                if tensor is not None:
+                    graph.register_initializer(known[value])
+            node.replace_input_with(index, known[value])
+    first = len(holder.inputs)
+    holder.resize_inputs(first + len(captured))
+    for index, (value, inner) in enumerate(captured.items(), first):
+        holder.replace_input_with(index, value)
+        graph.inputs.append(inner)
+    graph.opset_imports.update(model.graph.opset_imports)
+    return Body(
+        ir.Model(graph, ir_version=model.ir_version),
+        tuple(captured.values()),
+        first,
+        {inner: value for value, inner in constants.items()},
+    )
+
+
+def _inner_name(model: ir.Model, value: ir.Value) -> str | None:
+    """The value's own name; but passes know inputs that hosts feed by theirs."""
+    if value.name in HOST_INPUTS and value not in model.graph.inputs:
+        return f"{value.name} (computed)"
+    return value.name
+
+
+def _release(model: ir.Model, body: Body, holder: ir.Node) -> None:
+    """Lets the body read again what it read, or what passes have put in its place."""
+    graph = body.model.graph
+    for inner, value in zip(body.captured, holder.inputs[body.first :], strict=False):
+        assert value is not None
+        ir.convenience.replace_all_uses_with(inner, value)
+        graph.inputs.remove(inner)
+    for inner, value in body.constants.items():
+        if inner.uses():
+            source = value.producer()
+            if source is not None and source.graph is None:
+                continue  # a Constant that is gone: the body keeps it
+            if source is None and not value.is_initializer():
+                model.graph.register_initializer(value)
+            ir.convenience.replace_all_uses_with(inner, value)
+        if inner.is_initializer():
+            del graph.initializers[inner.name or ""]
+    for domain, version in graph.opset_imports.items():
+        model.graph.opset_imports.setdefault(domain, version)
+    graph.opset_imports.clear()

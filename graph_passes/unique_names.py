@@ -1,0 +1,57 @@
+"""Names that tell nodes and values apart, in all graphs of a model.
+
+Before: nodes without a name or of one name; values of two bodies of one name. ONNX allows both
+After:  each node is named, "Attention -> y" where it had no name, "name -> y" where others had the
+        same: reports, explanations and --keep tell nodes apart by name. Values of bodies are named
+        apart from all others: passes derive names from names
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.attention_region import HOST_INPUTS
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Names the nodes of the main graph and of all bodies."""
+    nodes = list(model.graph.all_nodes())
+    used = Counter(node.name for node in nodes if node.name)
+    taken: set[str | None] = set(used)
+    for node in nodes:
+        if node.name and used[node.name] == 1:
+            continue
+        result = node.outputs[0].name if node.outputs else ""
+        node.name = _free(f"{node.name or node.op_type} -> {result}", taken)
+        taken.add(node.name)
+
+
+def name_values(model: ir.Model) -> None:
+    """Renames values of bodies that have the name of another value, or of a host's input."""
+    main, *bodies = model.graphs()
+    taken = {value.name for value in _values(main)} | HOST_INPUTS
+    values = [value for body in bodies for value in _values(body)]
+    free = taken | {value.name for value in values}
+    for value in values:
+        if value.name in taken:
+            value.name = _free(value.name or "", free)
+            free.add(value.name)
+        taken.add(value.name)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Those that a graph has by itself; outputs that are left out have no name."""
+    yield from dict.fromkeys((*graph.inputs, *graph.initializers.values()))
+    for node in graph:
+        yield from (value for value in node.outputs if value.name)
+
+
+def _free(stem: str, taken: set[str | None]) -> str:
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem} ({number})"
+    return name

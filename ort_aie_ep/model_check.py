@@ -1,0 +1,332 @@
+"""What an ONNX file must be before anything is computed from it: a graph as the standard has it.
+
+Tensors have a type, possible sizes and the data for them; names are given once; nodes have the
+inputs, outputs and attributes that their operators' schemas ask for; nothing reads what nothing
+gives, or its own result. Passes need not ask again. What only ONNX Runtime knows (types and shapes
+that do not fit each other) it says itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+
+INT64 = 2**63 - 1
+# A schema's number of inputs or outputs where any number may follow.
+_ANY = 2**31 - 1
+# Values that an int32_data entry holds; other fields hold one in each.
+_PER_INT32 = {4: 2, 2: 4}
+_TYPED_DATA = {
+    "float_data": ("FLOAT", "COMPLEX64"),
+    "double_data": ("DOUBLE", "COMPLEX128"),
+    "int64_data": ("INT64",),
+    "uint64_data": ("UINT32", "UINT64"),
+    "string_data": ("STRING",),
+}
+# The field of an attribute whose value is a message, which may be missing; numbers are then zero.
+_MESSAGES = {
+    onnx.AttributeProto.TENSOR: "t",
+    onnx.AttributeProto.GRAPH: "g",
+    onnx.AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    onnx.AttributeProto.TYPE_PROTO: "tp",
+}
+_SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """How many inputs and outputs an operator takes, and which inputs may not be left empty."""
+
+    inputs: range
+    outputs: range
+    required: Collection[int]
+    attributes: dict[str, onnx.defs.OpSchema.Attribute] = field(default_factory=dict)
+
+
+def _contributed(inputs: int, outputs: int, *required: int) -> _Operator:
+    return _Operator(range(inputs, _ANY), range(outputs, _ANY), required or range(inputs))
+
+
+# Operators without a schema in ONNX that passes and explanations look into. ONNX Runtime adds
+# optional inputs to its own from version to version: there is no most.
+_OTHERS = {
+    ("", "SimplifiedLayerNormalization"): _contributed(2, 1),
+    ("com.microsoft", "BiasGelu"): _contributed(2, 1),
+    ("com.microsoft", "FastGelu"): _contributed(1, 1),
+    ("com.microsoft", "GatherBlockQuantized"): _contributed(3, 1),
+    ("com.microsoft", "Gelu"): _contributed(1, 1),
+    ("com.microsoft", "GroupQueryAttention"): _contributed(7, 1, 0, 5, 6),
+    ("com.microsoft", "MatMulNBits"): _contributed(3, 1),
+    ("com.microsoft", "MultiHeadAttention"): _contributed(1, 1),
+    ("com.microsoft", "QuickGelu"): _contributed(1, 1),
+    ("com.microsoft", "RotaryEmbedding"): _contributed(4, 1),
+    ("com.microsoft", "SkipLayerNormalization"): _contributed(3, 1),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): _contributed(3, 1),
+}
+_ANYTHING = _contributed(0, 1)
+
+
+def check_model(model: onnx.ModelProto, path: Path) -> bool:
+    """Checks all graphs of a model; whether the nodes of one are in another order than ONNX's.
+
+    Raises:
+        AieError: what is wrong, with the name of the node or tensor.
+    """
+    if not model.graph.node:
+        raise AieError(f"{path} holds no graph: it is empty or no ONNX model")
+    opsets: dict[str, int] = {}
+    for opset in model.opset_import:
+        domain = _domain(opset.domain)
+        if domain in opsets or not 1 <= opset.version < _ANY:
+            raise AieError(f"{path}: the opset '{opset.domain}' {opset.version} cannot be")
+        opsets[domain] = opset.version
+    if not opsets:
+        raise AieError(f"{path} names no opset: it is damaged, or made before there were opsets")
+    for function in model.functions:
+        own = {_domain(opset.domain): opset.version for opset in function.opset_import}
+        _Graph(path.name, own, f"function '{function.name}': ").check_function(function)
+    graph = _Graph(path.name, opsets)
+    graph.check(model.graph, set())
+    return graph.unsorted
+
+
+class _Graph:
+    """The check of a graph and the graphs within."""
+
+    def __init__(self, model: str, opsets: dict[str, int], where: str = "") -> None:
+        self._where = f"{model}: {where}"
+        self._opsets = opsets
+        self.unsorted = False
+
+    def check(self, graph: onnx.GraphProto, outer: Collection[str]) -> set[str]:
+        """The names that it reads of the graphs around it, whose names are `outer`."""
+        if graph.sparse_initializer:
+            name = graph.sparse_initializer[0].values.name
+            raise self._error(f"initializer '{name}' is sparse, which is not supported")
+        inputs = [value.name for value in graph.input]
+        self._once(inputs, "graph input")
+        initializers = [tensor.name for tensor in graph.initializer]
+        self._once(initializers, "initializer")
+        for tensor in graph.initializer:
+            self._tensor(tensor)
+        known = {*inputs, *initializers}
+        free = self._nodes(graph.node, known, outer)
+        for value in graph.output:
+            if value.name not in known and value.name not in outer:
+                raise self._error(f"nothing gives the graph output '{value.name}'")
+        return free
+
+    def check_function(self, function: onnx.FunctionProto) -> None:
+        self._once(list(function.input), "input")
+        known = set(function.input)
+        self._nodes(function.node, known, ())
+        for name in function.output:
+            if name not in known:
+                raise self._error(f"nothing gives the output '{name}'")
+
+    def _nodes(
+        self, nodes: Iterable[onnx.NodeProto], known: set[str], outer: Collection[str]
+    ) -> set[str]:
+        """Adds what the nodes give to `known`; gives what they read of the graphs around."""
+        nodes = list(nodes)
+        givers: dict[str, onnx.NodeProto] = {}
+        for node in nodes:
+            self._node(node)
+            for name in filter(None, node.output):
+                if name in known or name in givers:
+                    by = f"by {_label(givers[name])}" if name in givers else "by the graph"
+                    raise self._error(f"{_label(node)} gives '{name}', which is given {by} too")
+                givers[name] = node
+        known.update(givers)
+        reads: list[set[str]] = []
+        free: set[str] = set()
+        for node in nodes:
+            names = set(filter(None, node.input))
+            for graph in _graphs(node):
+                names |= self.check(graph, {*known, *outer})
+            for name in names - known:
+                if name not in outer:
+                    raise self._error(f"{_label(node)} reads '{name}', which nothing gives")
+                free.add(name)
+            reads.append(names & givers.keys())
+        self._order(nodes, reads)
+        return free
+
+    def _order(self, nodes: list[onnx.NodeProto], reads: list[set[str]]) -> None:
+        """Raises AieError where nodes read each other's results in a circle."""
+        missing = [len(names) for names in reads]
+        readers: dict[str, list[int]] = {}
+        for index, names in enumerate(reads):
+            for name in names:
+                readers.setdefault(name, []).append(index)
+        done: list[int] = []
+        ready = [index for index, count in enumerate(missing) if not count]
+        while ready:
+            done.append(ready.pop())
+            for name in nodes[done[-1]].output:
+                for index in readers.pop(name, ()) if name else ():
+                    missing[index] -= 1
+                    if not missing[index]:
+                        ready.append(index)
+        if len(done) < len(nodes):
+            stuck = next(node for node, count in zip(nodes, missing, strict=True) if count)
+            raise self._error(f"{_label(stuck)} waits for its own result: the graph has a cycle")
+        given: set[str] = set()
+        for node, names in zip(nodes, reads, strict=True):
+            self.unsorted |= not names <= given
+            given.update(node.output)
+
+    def _node(self, node: onnx.NodeProto) -> None:
+        if not node.op_type:
+            raise self._error(f"{_label(node)} has no operator")
+        attributes: dict[str, onnx.AttributeProto] = {}
+        for attribute in node.attribute:
+            if not attribute.name or attribute.name in attributes:
+                raise self._error(f"{_label(node)} has attribute '{attribute.name}' twice")
+            attributes[attribute.name] = attribute
+            self._attribute(node, attribute)
+        if node.op_type == "Constant" and not _domain(node.domain) and len(attributes) != 1:
+            raise self._error(
+                f"{_label(node)} has {len(attributes)} attributes; a Constant has one, its value"
+            )
+        operator = self._operator(node)
+        for what, names, counts in (
+            ("inputs", node.input, operator.inputs),
+            ("outputs", node.output, operator.outputs),
+        ):
+            used = max((i + 1 for i, name in enumerate(names) if name), default=0)
+            if used not in counts:
+                most = f" to {counts[-1]}" if len(counts) > 1 else ""
+                most = most if counts.stop < _ANY else " or more"
+                raise self._error(
+                    f"{_label(node)} has {used} {what}; {node.op_type} has {counts.start}{most}"
+                )
+        for index in operator.required:
+            if index >= len(node.input) or not node.input[index]:
+                raise self._error(f"{_label(node)} lacks input {index} of {node.op_type}")
+        for name, schema in operator.attributes.items():
+            given = attributes.get(name)
+            if given is None:
+                if schema.required:
+                    raise self._error(f"{_label(node)} lacks attribute {name}")
+            elif not given.ref_attr_name:
+                wanted = str(schema.type).removeprefix("AttrType.")
+                got = onnx.AttributeProto.AttributeType.Name(given.type)
+                if got != wanted:
+                    raise self._error(
+                        f"{_label(node)}: attribute {name} must be {wanted}, got {got}"
+                    )
+
+    def _operator(self, node: onnx.NodeProto) -> _Operator:
+        domain = _domain(node.domain)
+        if (domain, node.op_type) in _OTHERS:
+            return _OTHERS[domain, node.op_type]
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return _ANYTHING
+        # A variadic last parameter has at least as many as min_input says, each given.
+        required = [
+            i for i, formal in enumerate(schema.inputs[: schema.min_input])
+            if formal.option == _SINGLE
+        ]  # fmt: skip
+        return _Operator(
+            range(schema.min_input, schema.max_input + 1),
+            range(max(schema.min_output, 1), schema.max_output + 1),
+            required,
+            schema.attributes,
+        )
+
+    def _attribute(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+        if attribute.ref_attr_name:
+            return
+        kinds = onnx.AttributeProto
+        message = _MESSAGES.get(attribute.type)
+        if attribute.type == kinds.UNDEFINED or (message and not attribute.HasField(message)):
+            raise self._error(
+                f"{_label(node)}: attribute {attribute.name} has no value of its type "
+                f"{kinds.AttributeType.Name(attribute.type)}"
+            )
+        tensors = [attribute.t] if attribute.type == kinds.TENSOR else attribute.tensors
+        for tensor in tensors:
+            self._tensor(tensor, f"{_label(node)}: attribute {attribute.name}, ")
+
+    def _tensor(self, tensor: onnx.TensorProto, place: str = "") -> None:
+        what = f"{place}tensor '{tensor.name}'"
+        try:
+            dtype = ir.DataType(tensor.data_type)
+        except ValueError:
+            dtype = ir.DataType.UNDEFINED
+        if dtype == ir.DataType.UNDEFINED:
+            raise self._error(f"{what} has the type {tensor.data_type}, which is none of ONNX's")
+        dims = tuple(tensor.dims)
+        size = math.prod(dims)
+        if any(dim < 0 for dim in dims) or not 0 <= size <= INT64 // 16:
+            raise self._error(f"{what} has the shape {dims}, which nothing can have")
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            if dtype == ir.DataType.STRING:
+                raise self._error(
+                    f"{what} has text in a file of its own, which ONNX does not allow"
+                )
+            return
+        name = f"{what}, {dtype.name} {dims},"
+        if tensor.HasField("raw_data"):
+            nbytes = -(-dtype.bitwidth * size // 8) if dtype != ir.DataType.STRING else -1
+            if len(tensor.raw_data) != nbytes:
+                needs = f"needs {nbytes}" if nbytes >= 0 else "has none"
+                raise self._error(
+                    f"{what} holds {len(tensor.raw_data)} bytes, but {dtype.name} {dims} {needs}"
+                )
+            return
+        source = next((f for f, names in _TYPED_DATA.items() if dtype.name in names), "int32_data")
+        found = len(getattr(tensor, source))
+        if size and not found:
+            raise self._error(
+                f"{name} has no data: the graph was saved without its weights; export or download "
+                "the model again, with them"
+            )
+        entries = size
+        if dtype.name.startswith("COMPLEX"):
+            entries = 2 * size
+        elif source == "int32_data":
+            entries = -(-size // _PER_INT32.get(dtype.bitwidth, 1))
+        if found != entries:
+            raise self._error(f"{name} has {found} values in {source}; expected {entries}")
+
+    def _once(self, names: Iterable[str], what: str) -> None:
+        seen: set[str] = set()
+        for name in names:
+            if not name:
+                raise self._error(f"one {what} has no name")
+            if name in seen:
+                raise self._error(f"{what} '{name}' is there twice")
+            seen.add(name)
+
+    def _error(self, text: str) -> AieError:
+        return AieError(f"{self._where}{text}")
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _label(node: onnx.NodeProto) -> str:
+    if node.name:
+        return f"node '{node.name}' ({node.op_type})"
+    result = node.output[0] if node.output else ""
+    return f"node '{node.op_type} -> {result}'"
