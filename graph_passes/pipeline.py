@@ -17,6 +17,7 @@ from ort_aie_ep.graph_passes.bias import bias_rules
 from ort_aie_ep.graph_passes.bodies import body_labels, put_back, take_out
 from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
 from ort_aie_ep.graph_passes.dequantize import convert_dequantized
+from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
 from ort_aie_ep.graph_passes.float_matmul import check_patterns, convert_float_matmuls
 from ort_aie_ep.graph_passes.float_weights import WeightForm
 from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
@@ -129,5 +130,6 @@ def _run_on_graph(
         flatten_weights(model)
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
+        keep_float16_digits(model)
     common_passes.RemoveUnusedNodesPass()(model)
     explain_rotations(model, report)

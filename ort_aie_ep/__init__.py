@@ -100,6 +100,7 @@ def session(
     quantize: str | None = None,
     keep: Sequence[str] = (),
     cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: str | None = None,
     progress: Progress | None = None,
 ) -> onnxruntime.InferenceSession:
     """An ordinary session on a model, which is compiled into a cache first unless it is there.
@@ -107,9 +108,10 @@ def session(
     A model that is compiled already is opened as it is. The cache knows a model by a hash of its
     .onnx file and its external data files (about 1 s for 1 GB), which is taken again only when a
     file's path, size, times or inode change, so that reopening takes as long as a session does.
-    This package's version, its format and each choice of the compilation have entries of their own.
-    An entry takes 5 bits a weight on disk, 3 for weights of 2 bits, and is never removed: delete
-    the folder to clear it. Processes may share a cache.
+    Each choice of the compilation has an entry of its own, and so has each state of the code that
+    compiles. An entry takes 5 bits a weight on disk, 3 for weights of 2 bits; beyond a limit, those
+    that no session has open go, the one used least recently first. Processes may share a cache;
+    `ort-aie cache` shows it.
 
     Args:
         model: an onnxruntime-genai folder, a folder with one .onnx file, or an .onnx file.
@@ -123,6 +125,8 @@ def session(
         keep: as for `compile`, names of nodes that `quantize` leaves alone.
         cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
             $XDG_CACHE_HOME or ~/.cache.
+        cache_limit: bytes that the cache may have, such as "20GB", or "none"; by default
+            $ORT_AIE_CACHE_LIMIT, else 32 GB.
         progress: called with (bytes done, bytes in all, tensor that comes next) while weights are
             written into the cache.
 
@@ -132,8 +136,16 @@ def session(
             written; ONNX Runtime refuses the session.
     """
     from ort_aie_ep.cache import Choices, cache_folder, compiled_file
+    from ort_aie_ep.cache_entries import cache_limit as cache_size_limit
     from ort_aie_ep.sessions import open_compiled
 
     choices = Choices(kv, last_logits, fuse, quantize, tuple(keep))
-    file = compiled_file(Path(model), cache_folder(cache_dir), choices, progress)
-    return open_compiled(file, session_options)
+    cache, limit = cache_folder(cache_dir), cache_size_limit(cache_limit)
+    opened = compiled_file(Path(model), cache, choices, progress, limit)
+    try:
+        session = open_compiled(opened.file, session_options)
+    except BaseException:
+        opened.close()
+        raise
+    opened.close_with(session)
+    return session

@@ -67,6 +67,8 @@ def compare(
     tokens = text
     for _ in range(count):
         expected, actual = reference.forward(tokens), ours.forward(tokens)
+        rows = min(len(expected), len(actual))  # one, of a graph that gives the last token's alone
+        expected, actual = expected[-rows:], actual[-rows:]
         differences.append(np.abs(expected - actual).max(axis=1))
         same.append(expected.argmax(axis=1) == actual.argmax(axis=1))
         largest_logit = max(largest_logit, float(np.abs(expected).max()))

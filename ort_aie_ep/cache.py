@@ -3,8 +3,9 @@
     <cache>/sources/<hash of a path>.json   what lies at that path: file stats and content hashes
     <cache>/<key>/                          model, weights, compilation's report, manifest.json
 
-Nothing here is locked. Each file and each entry is written beside and renamed, so that processes
-see all of it or nothing; of several that compile the same, the first one's entry stays.
+Each file and each entry is written beside and renamed, so that processes see all of it or nothing;
+of several that compile the same, the first one's entry stays. `cache_entries` has what is in use,
+and what goes.
 """
 
 from __future__ import annotations
@@ -13,34 +14,41 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 import time
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache as memoised
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
 import ort_aie_ep
 from ort_aie_ep import _native
+from ort_aie_ep.cache_entries import (
+    MANIFEST,
+    SOURCES,
+    keep_below,
+    remove_leftovers,
+    use,
+    work_folder,
+)
+from ort_aie_ep.checked_json import Field, read_json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import write_json
 from ort_aie_ep.model_folder import find_model
 
 if TYPE_CHECKING:
     from ort_aie_ep.compiler import Progress
 
 VARIABLE = "ORT_AIE_CACHE"
-MANIFEST = "manifest.json"
 # A file that was written in the same tick of the file system's clock as it was hashed looks like
 # the hashed one; ticks are 10 ms at most on Linux, 2 s on FAT and some network file systems.
 SETTLED_NS = 3_000_000_000
-# What a killed process leaves of its work goes away when another one works in the cache.
-LEFTOVER_SECONDS = 24 * 3600
 # A folder of its own: the build keeps ONNX Runtime's headers beside it.
 _OWN = "ort_aie_ep/models"
-_WORK = ".work-"
 _ROUNDS = 10
 _blake2b = partial(hashlib.blake2b, digest_size=20)
 
@@ -57,6 +65,29 @@ class Choices:
     fuse: bool = True
     quantize: str | None = None
     keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model to open.
+
+    Attributes:
+        file: its .onnx file.
+        lock: while it is open, the file's entry is not removed; None for a file of the user's.
+    """
+
+    file: Path
+    lock: BinaryIO | None = None
+
+    def close(self) -> None:
+        """Lets the entry be removed."""
+        if self.lock is not None:
+            self.lock.close()
+
+    def close_with(self, session: object) -> None:
+        """Lets the entry be removed once `session` is gone."""
+        if self.lock is not None:
+            weakref.finalize(session, self.lock.close)
 
 
 @dataclass(frozen=True)
@@ -94,14 +125,19 @@ def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def compiled_file(
-    source: Path, cache: Path, choices: Choices, progress: Progress | None = None
-) -> Path:
+    source: Path,
+    cache: Path,
+    choices: Choices,
+    progress: Progress | None = None,
+    limit: int | None = None,
+) -> Opened:
     """The .onnx file of `source`'s compilation, made now if the cache has none that is whole.
 
-    The key is a hash of the model's files, this package's version, its format and the choices.
-    Hashing reads all weights, about 1 s for 1 GB. It is done once: afterwards a file with the same
-    path, size, modification and change time, and inode counts as unchanged. Of a cached entry, the
-    .onnx file's hash and the sizes of all others are checked; weights are not read.
+    The key is a hash of the model's files, of the code that compiles, this package's version and
+    the choices. Hashing reads all weights, about 1 s for 1 GB. It is done once: afterwards a file
+    with the same path, size, modification and change time, and inode counts as unchanged. Of a
+    cached entry, the .onnx file's hash and the sizes of all others are checked; weights are not
+    read. After a compilation, entries beyond `limit` bytes go, those not used for longest first.
 
     Returns:
         The file in the cache, or `source`'s own if that is compiled already.
@@ -111,7 +147,7 @@ def compiled_file(
             but choices are made; it changes meanwhile; the cache cannot be written.
     """
     model = find_model(source).model
-    index = cache / "sources" / f"{_hash(os.fsencode(model.absolute()))}.json"
+    index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
     found = _indexed(index, model) or _read_source(index, model)
     if found.compiled:
         if choices != Choices():
@@ -119,18 +155,40 @@ def compiled_file(
                 f"{model} is compiled already: kv, last_logits, fuse, quantize and keep belong to "
                 "its compilation; leave them out, or give the model it was made from"
             )
-        return model
+        return Opened(model)
     key = {
         "digests": found.digests,
         "model": model.name,
         "version": ort_aie_ep.__version__,
-        "format": _native.FORMAT,
+        "code": code_digest(),
         "choices": asdict(choices),
     }
     entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
-    if not _whole(entry, model.name):
+    for attempt in range(_ROUNDS):
+        lock = use(entry)
+        if lock is not None:
+            if _whole(entry, model.name):
+                if attempt:
+                    keep_below(cache, limit)
+                return Opened(entry / model.name, lock)
+            lock.close()
         _build(model, found.stats, entry, choices, progress)
-    return entry / model.name
+    raise AieError(f"{entry} goes away again and again: does another process clear {cache}?")
+
+
+@memoised
+def code_digest() -> str:
+    """A hash of what decides how a compilation comes out: this package's modules, its passes, and
+    the native module, which packs weights."""
+    passes = find_spec("ort_aie_ep.graph_passes")
+    assert passes is not None
+    folders = [Path(__file__).parent, *map(Path, passes.submodule_search_locations or ())]
+    digest = _blake2b()
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.parent.name}/{path.name} {len(content)}\n".encode() + content)
+    digest.update(Path(_native.__file__).read_bytes())
+    return digest.hexdigest()
 
 
 # --- sources ---
@@ -139,9 +197,15 @@ def compiled_file(
 def _indexed(index: Path, model: Path) -> _Source | None:
     """What the index says of a path, unless its files changed since."""
     try:
-        noted = _Source(**json.loads(index.read_text(encoding="utf-8")))
-        return noted if _stats(model, noted.stats) == noted.stats else None
-    except (OSError, ValueError, TypeError, AttributeError):
+        content = read_json(index)
+        stats = {
+            name: [number.integer() for number in numbers.elements()]
+            for name, numbers in content.field("stats").members()
+        }
+        digests = {name: digest.text() for name, digest in content.field("digests").members()}
+        compiled = content.field("compiled").boolean()
+        return _Source(compiled, stats, digests) if _stats(model, stats) == stats else None
+    except (AieError, OSError):
         return None
 
 
@@ -168,7 +232,7 @@ def _read_source(index: Path, model: Path) -> _Source:
     if time.time_ns() - newest > SETTLED_NS:
         with suppress(OSError):  # a cache that is filled but read-only serves too
             index.parent.mkdir(parents=True, exist_ok=True)
-            _write_json(index, asdict(source))
+            write_json(index, asdict(source))
     return source
 
 
@@ -195,14 +259,14 @@ def _require_unchanged(model: Path, before: _Stats) -> None:
 def _whole(entry: Path, name: str) -> bool:
     """Whether an entry is there and as it was written, but for the contents of the weights."""
     try:
-        manifest = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
-        sizes: dict[str, int] = manifest["bytes"]
+        manifest: Field = read_json(entry / MANIFEST)
+        sizes = {file: size.integer() for file, size in manifest.field("bytes").members()}
         return (
             name in sizes
             and all((entry / file).stat().st_size == size for file, size in sizes.items())
-            and _file_hash(entry / name) == manifest["digest"]
+            and _file_hash(entry / name) == manifest.field("digest").text()
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (AieError, OSError, ValueError):
         return False
 
 
@@ -213,22 +277,25 @@ def _build(
     from ort_aie_ep.compiler import compile_model
 
     cache = entry.parent
-    with _writing(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(cache)
-        scratch = tempfile.TemporaryDirectory(prefix=_WORK, dir=cache, ignore_cleanup_errors=True)
-    with scratch:
-        new = Path(scratch.name, "entry")
+    with ExitStack() as stack:
+        with _writing(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(cache)
+            new = stack.enter_context(work_folder(cache)) / "entry"
         # The file, not its folder: tokenizers and configurations stay where they are.
         compile_model(model, new, **asdict(choices), progress=progress)
         _require_unchanged(model, stats)
         with _writing(cache):
+            plain = asdict(Choices())
+            given = {name: value for name, value in asdict(choices).items() if value != plain[name]}
             manifest = {
                 "source": str(model.absolute()),
+                "choices": given,
+                "code": code_digest(),
                 "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
                 "digest": _file_hash(new / model.name),
             }
-            _write_json(new / MANIFEST, manifest)
+            write_json(new / MANIFEST, manifest)
             _install(new, entry, model.name)
 
 
@@ -248,13 +315,6 @@ def _install(new: Path, entry: Path, name: str) -> None:
     raise AieError(f"{entry} is replaced again and again by other processes: remove it")
 
 
-def _remove_leftovers(cache: Path) -> None:
-    for path in cache.glob(f"{_WORK}*"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
-
-
 @contextmanager
 def _writing(cache: Path) -> Iterator[None]:
     try:
@@ -269,21 +329,6 @@ def _remedy() -> str:
 
 
 # --- files ---
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    """Writes a file beside and renames it."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=_WORK, delete=False
-    ) as file:
-        try:
-            json.dump(content, file, indent=1)
-            file.close()
-            Path(file.name).chmod(0o644)
-            Path(file.name).rename(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def _file_hash(path: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -56,7 +55,7 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
     It has a name of its own, so that of several writers one leaves its whole file.
     """
-    beside = path.with_name(f".{path.name[:100]}-{secrets.token_hex(8)}")
+    beside = path.with_name(f".{path.name[:100]}-{os.urandom(8).hex()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -70,5 +69,4 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file beside and renames it. Raises OSError where that fails."""
     with written_beside(path) as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
+        file.write(json.dumps(content, indent=2) + "\n")

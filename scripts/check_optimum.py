@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import torch
-from make_optimum_models import COMMON, DYNAMO, FAMILIES, export
+from make_optimum_models import COMMON, DYNAMO, FAMILIES, FLOAT16, export
 from optimum.onnxruntime import ORTModelForCausalLM
 from transformers import (
     CohereConfig,
@@ -53,7 +53,6 @@ import ort_aie_ep
 
 LENGTHS = (19, 11, 3)
 NEW_TOKENS = 24
-FLOAT16 = "_float16"
 
 
 def _scaled(kind: str, **more: float) -> LlamaConfig:
@@ -66,7 +65,6 @@ SIZES = {**COMMON, "intermediate_size": 320, "num_attention_heads": 4, "num_key_
 EVEN = {**SIZES, "num_key_value_heads": 4}
 # Families of which the repository records no graph.
 OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
-    f"llama{FLOAT16}": FAMILIES["llama"],
     **{f"{name}{DYNAMO}": FAMILIES[name] for name in ("qwen3", "phi", "mistral")},
     "llama_3_rope": lambda: _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
     "llama_yarn": lambda: _scaled("yarn"),

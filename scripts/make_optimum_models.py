@@ -106,10 +106,12 @@ def _mistral() -> PretrainedConfig:
 
 # torch's other exporter, which optimum-onnx 0.1.0 turns off by dynamo=False.
 DYNAMO = "_dynamo"
+FLOAT16 = "_float16"
 
 FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
     "llama": _llama,
     f"llama{DYNAMO}": _llama,
+    f"llama{FLOAT16}": _llama,
     "qwen3": _qwen3,
     "gemma3": _gemma3,
     "phi": _phi,
@@ -199,7 +201,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names or FAMILIES:
             exported = (arguments.keep or Path(scratch)) / name
-            export(FAMILIES[name](), exported, by_dynamo=name.endswith(DYNAMO))
+            dtype = "fp16" if name.endswith(FLOAT16) else None
+            export(FAMILIES[name](), exported, dtype=dtype, by_dynamo=name.endswith(DYNAMO))
             record(exported, arguments.folder / name)
             size = sum(file.stat().st_size for file in (arguments.folder / name).iterdir())
             print(f"{name}: {size / 1e3:.0f} kB", flush=True)

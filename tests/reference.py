@@ -35,6 +35,7 @@ class AttentionAttributes:
     causal: int = 1
     sliding_window_cache: int = 0
     qk_norm_epsilon: float = 1e-6
+    float32_products: int = 0
 
 
 @dataclass(frozen=True)

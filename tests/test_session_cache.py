@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import onnxruntime
 import pytest
+from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep import cache, compiler
+from ort_aie_ep import cache, cache_entries, compiler
+from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import written_beside
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.model_folder import find_model
 from ort_aie_ep.sessions import open_session
@@ -148,6 +155,59 @@ def test_another_version_compiles_anew(
     assert len(compilations) == 2
 
 
+def test_a_change_of_the_code_that_compiles_compiles_anew(
+    folder: Path, compilations: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for digest in ("yesterday", "today", "today"):
+        monkeypatch.setattr(cache, "code_digest", lambda digest=digest: digest)
+        ort_aie_ep.session(LLAMA)
+    assert len(compilations) == 2
+
+
+def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Path) -> None:
+    installed = Path(ort_aie_ep.__file__).parent
+    names = ["graph_passes", *(path.name for path in installed.glob("*.py"))]
+    package = tmp_path / "ort_aie_ep"
+    package.mkdir()
+    for name in [*names, *(path.name for path in installed.glob("_native*.so"))]:
+        source = installed / name
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, package / name)
+
+    def digest() -> str:
+        code = "import ort_aie_ep.cache as cache; print(cache.code_digest(), cache.__file__)"
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={k: v for k, v in environment.items() if k != "PYTHONSAFEPATH"}, cwd=tmp_path,
+        )  # fmt: skip
+        value, _, file = done.stdout.strip().partition(" ")
+        assert Path(file).is_relative_to(tmp_path)
+        return value
+
+    seen = [digest()]
+    for name in ("graph_passes/norm.py", "compiled_folder.py"):
+        path = package / name
+        path.write_text(path.read_text() + "# mended\n")
+        seen.append(digest())
+    (native,) = package.glob("_native*.so")
+    native.write_bytes(native.read_bytes() + b"\0")  # past its sections
+    seen.append(digest())
+    assert len(set(seen)) == 4
+    assert seen[0] == cache.code_digest()
+
+
+def test_the_hash_of_the_code_has_all_modules_that_a_compilation_takes(tmp_path: Path) -> None:
+    code = f"""
+import sys, ort_aie_ep
+ort_aie_ep.compile({str(LLAMA)!r}, {str(tmp_path / "compiled")!r})
+print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("ort_aie_ep")), sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    package = Path(ort_aie_ep.__file__).parent
+    folders = {Path(line).parent for line in done.stdout.split("\n") if line}
+    assert folders == {package, package / "graph_passes"}
+
+
 def truncate(entry: Path) -> None:
     os.truncate(entry / "model.onnx.data", 4096)
 
@@ -245,7 +305,7 @@ def test_work_of_a_killed_process_goes_away(folder: Path) -> None:
     old, new = folder / ".work-old", folder / ".work-new"
     for path in (old, new):
         (path / "entry").mkdir(parents=True)
-    yesterday = time.time() - cache.LEFTOVER_SECONDS - 60
+    yesterday = time.time() - cache_entries.LEFTOVER_SECONDS - 60
     os.utime(old, (yesterday, yesterday))
     ort_aie_ep.session(LLAMA)
     assert (old.exists(), new.exists()) == (False, True)
@@ -265,7 +325,7 @@ def test_a_filled_cache_may_be_read_only(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(cache, "_write_json", refuse)
+    monkeypatch.setattr(cache, "write_json", refuse)
     ort_aie_ep.session(model)
     with pytest.raises(AieError, match=r"cannot be written \(Permission denied\)"):
         ort_aie_ep.session(model, fuse=False)
@@ -367,3 +427,178 @@ print(callable(ort_aie_ep.session), callable(ort_aie_ep.compile))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "True", "True"]
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+OLDER = {"fuse": False}
+NEWER = {"kv": "f16"}
+
+
+def kept(folder: Path) -> list[dict[str, object]]:
+    return [entry.choices for entry in cache_entries.entries(folder)]
+
+
+def used_at(folder: Path, choices: dict[str, object], seconds: float) -> None:
+    (entry,) = (e for e in cache_entries.entries(folder) if e.choices == choices)
+    os.utime(entry.folder / cache.MANIFEST, (seconds, seconds))
+
+
+def test_beyond_the_limit_what_was_used_least_recently_goes(folder: Path) -> None:
+    for choices in (OLDER, NEWER):
+        ort_aie_ep.session(LLAMA, **choices)  # type: ignore[arg-type]
+    sizes = {str(e.choices): e.bytes for e in cache_entries.entries(folder)}
+    used_at(folder, OLDER, 1000)
+    used_at(folder, NEWER, 2000)
+    ort_aie_ep.session(LLAMA, **OLDER)  # type: ignore[arg-type]
+    gc.collect()
+    limit = sizes[str(OLDER)] + sizes[str(NEWER)] + 5000
+    session = ort_aie_ep.session(LLAMA, cache_limit=f"{limit}")
+    assert kept(folder) == [{}, OLDER]
+    assert not list(folder.glob(".work-*"))
+    del session
+
+
+def test_the_limit_is_the_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache_entries.LIMIT_VARIABLE, "1kB")
+    for choices in (OLDER, NEWER):
+        ort_aie_ep.session(LLAMA, **choices)  # type: ignore[arg-type]
+        gc.collect()
+    assert kept(folder) == [NEWER]
+    monkeypatch.setenv(cache_entries.LIMIT_VARIABLE, "none")
+    ort_aie_ep.session(LLAMA)
+    assert len(kept(folder)) == 2
+    monkeypatch.setenv(cache_entries.LIMIT_VARIABLE, "much")
+    with pytest.raises(AieError, match="ORT_AIE_CACHE_LIMIT is 'much'; expected a size such as"):
+        ort_aie_ep.session(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("5000", 5000), ("20GB", 20 * 10**9), ("1.5 kB", 1500), ("2T", 2 * 10**12), ("none", None)],
+)
+def test_sizes_are_written_as_people_do(text: str, expected: int | None) -> None:
+    assert cache_entries.cache_limit(text) == expected
+
+
+def test_an_entry_in_use_stays(folder: Path) -> None:
+    session = ort_aie_ep.session(LLAMA, **OLDER)  # type: ignore[arg-type]
+    used_at(folder, OLDER, 1000)
+    ort_aie_ep.session(LLAMA, cache_limit="0")
+    gc.collect()
+    assert kept(folder) == [{}, OLDER]  # the newest was in use itself when the size was looked at
+    assert [entry.in_use for entry in cache_entries.entries(folder)] == [False, True]
+    assert cache_entries.clear(folder).in_use == 1
+    assert kept(folder) == [OLDER]
+    del session
+    gc.collect()
+    assert cache_entries.clear(folder) == cache_entries.Cleared(1, ANY, 0)
+    assert list(folder.iterdir()) == []
+
+
+def test_an_entry_that_another_process_has_open_stays(folder: Path) -> None:
+    code = f"""
+import ort_aie_ep
+session = ort_aie_ep.session({str(LLAMA)!r})
+print("open", flush=True)
+input()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    assert cache_entries.clear(folder) == cache_entries.Cleared(0, 0, 1)
+    process.communicate("\n")
+    assert cache_entries.clear(folder).removed == 1
+
+
+def test_work_that_goes_on_stays(folder: Path) -> None:
+    folder.mkdir()
+    with cache_entries.work_folder(folder) as work:
+        os.utime(work, (1000, 1000))
+        (folder / ".work-dead").mkdir()
+        os.utime(folder / ".work-dead", (1000, 1000))
+        cache_entries.clear(folder)
+        assert [path.name for path in folder.iterdir()] == [work.name]
+
+
+def test_an_entry_that_goes_away_meanwhile_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, compilations: list[Path]
+) -> None:
+    expected = logits(ort_aie_ep.session(LLAMA))
+    gc.collect()
+    real = cache.use
+
+    def use(entry: Path) -> Any:
+        monkeypatch.setattr(cache, "use", real)
+        cache_entries.clear(folder)  # as another process would, at the worst moment
+        return real(entry)
+
+    monkeypatch.setattr(cache, "use", use)
+    np.testing.assert_array_equal(logits(ort_aie_ep.session(LLAMA)), expected)
+    assert len(compilations) == 2
+
+
+def test_two_writers_of_one_file_leave_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    with written_beside(path) as first, written_beside(path) as second:
+        first.write("first" * 1000)
+        second.write("second")
+    assert path.read_text() == "first" * 1000
+    with suppress(KeyError), written_beside(path) as third:
+        third.write("third")
+        raise KeyError
+    assert path.read_text() == "first" * 1000
+    assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
+
+
+# --- ort-aie cache --------------------------------------------------------------------------------
+
+
+def run_cache(*words: object) -> str:
+    result = CliRunner().invoke(app, ["cache", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_shows_and_clears(folder: Path, tmp_path: Path) -> None:
+    assert "0 entries" in run_cache()
+    session = ort_aie_ep.session(LLAMA, **NEWER)  # type: ignore[arg-type]
+    ort_aie_ep.session(LLAMA)
+    gc.collect()
+    (folder / "mine.txt").write_text("no entry")
+    (folder / "sources" / "mine.c").write_text("no index")
+    shown = run_cache()
+    for text in (
+        str(LLAMA / "model.onnx"),
+        "kv=f16",
+        "in use",
+        "kB",
+        "2 entries",
+        "at most 32.0 GB",
+    ):
+        assert text in " ".join(shown.split()), text
+    report = json.loads(run_cache("--json"))
+    assert [entry["choices"] for entry in report["entries"]] == [{}, NEWER]
+    assert all(entry["code"] == report["code"] for entry in report["entries"])
+    assert "removed 1 entries" in run_cache("--clear")
+    del session
+    gc.collect()
+    assert "removed 1 entries" in run_cache("--clear", "--cache-dir", folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["mine.txt", "sources"]
+    assert [path.name for path in (folder / "sources").iterdir()] == ["mine.c"]
+
+
+def test_the_command_tells_what_is_broken_or_of_another_version(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "code_digest", lambda: "yesterday")
+    ort_aie_ep.session(LLAMA)
+    monkeypatch.undo()
+    gc.collect()
+    assert "of another version" in run_cache("--cache-dir", folder)
+    (entry,) = entries(folder)
+    (entry / cache.MANIFEST).write_text("[" * 5000)
+    assert "broken" in run_cache("--cache-dir", folder)
+    assert "removed 1 entries" in run_cache("--cache-dir", folder, "--clear")

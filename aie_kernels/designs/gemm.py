@@ -180,8 +180,11 @@ def _place_b(design: Design, shape: _Blocking, group: int) -> None:
         f"b{group}", "bf16", shape.rows * each, design.shim(group, 1), design.mem(group)
     )
     run = shape.b_steps * B_OBJECT * 2  # contiguous bytes of one part in the slab
-    # k-step by k-step, in it part by part; 1,024 words in two, as a wrap ends at 1,023.
-    order = Layout(((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (2, B_OBJECT), (512, 4)))
+    # k-step by k-step, in it part by part; an object of 2,048 elements in four, as mlir-aie counts
+    # up to 512.
+    order = Layout(
+        ((shape.b_steps, 2 * B_OBJECT), (shape.parts, run), (4, B_OBJECT // 2), (256, 4))
+    )
     rows = [
         design.fifo(
             f"b_row{row}", "bf16", each, design.mem(group, layout=order),

@@ -6,6 +6,7 @@ Whatever takes long to import (ONNX Runtime, onnx_ir, tokenizers) is imported by
 from __future__ import annotations
 
 # Importing them registers their commands.
+from ort_aie_ep.cli import cache as _cache  # noqa: F401
 from ort_aie_ep.cli import kernels as _kernels  # noqa: F401
 from ort_aie_ep.cli import measure as _measure  # noqa: F401
 from ort_aie_ep.cli import models as _models  # noqa: F401

@@ -20,6 +20,7 @@ _ORDER = (
     "explain",
     "bench",
     "accuracy",
+    "cache",
     "doctor",
     "synth",
     "simulate",

@@ -142,7 +142,7 @@ def print_json(report: Any, **settings: object) -> None:
         "settings": settings,
         "environment": environment(),
     }
-    write_text(json.dumps(content, indent=2) + "\n")
+    write_text(json.dumps(content, indent=2, default=str) + "\n")
 
 
 def environment() -> dict[str, str]:

@@ -171,7 +171,7 @@ def _tell(result: CompileResult, *baseline: object) -> None:
     """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
     from ort_aie_ep.compiled_folder import REPORT
     from ort_aie_ep.model_folder import find_model
-    from ort_aie_ep.next_step import encoder_decoder_lines
+    from ort_aie_ep.next_step import lines, why_not_text
     from ort_aie_ep.text import has_tokenizer
 
     console.out.print(
@@ -183,8 +183,8 @@ def _tell(result: CompileResult, *baseline: object) -> None:
     for note in result.notes:
         console.note(note)
     folder = find_model(result.path)
-    if folder.is_optimum_encoder_decoder:
-        console.next_lines(encoder_decoder_lines(folder))
+    if why_not_text(folder):
+        console.next_lines(lines(folder))
     elif has_tokenizer(folder):
         console.next_command("ort-aie", "run", result.path, "def main(argv):")
     else:

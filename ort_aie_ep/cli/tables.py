@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,6 +16,7 @@ from rich.text import Text
 from ort_aie_ep.accuracy import AccuracyReport, Interval
 from ort_aie_ep.agreement import Agreement
 from ort_aie_ep.bench import Comparison
+from ort_aie_ep.cache_entries import Entry
 from ort_aie_ep.cli.console import environment
 from ort_aie_ep.demo import Demonstration
 from ort_aie_ep.doctor import Diagnosis
@@ -92,6 +94,30 @@ def layers_table(layers: Sequence[LayerError]) -> Table:
             style="bold yellow" if layer.relative >= worst > 0 and len(layers) > 1 else None,
         )
     return table
+
+
+def cache_table(entries: Sequence[Entry], code: str) -> Table:
+    """The entries of a cache; `code` tells those of this version from others."""
+    table = _table("model", "options", "size", "last used", "state", right={"size"})
+    for entry in entries:
+        options = " ".join(f"{name}={value}" for name, value in entry.choices.items())
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        if entry.in_use:
+            state = "in use"
+        elif not entry.source:
+            state = "broken"
+        else:
+            state = "" if entry.code == code else "of another version"
+        table.add_row(*map(Text, (entry.source, options, size_text(entry.bytes), used, state)))
+    return table
+
+
+def size_text(count: int) -> str:
+    """Bytes, for people."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
 
 
 def explanation_table(explanation: Explanation, each_node: bool) -> Table:

@@ -26,7 +26,7 @@ from ort_aie_ep.npu.device import (
 )  # fmt: skip
 from ort_aie_ep.npu.dry_run import Trace, dry_run
 from ort_aie_ep.npu.errors import DesignError, SimulationError
-from ort_aie_ep.npu.kernel import Kernel
+from ort_aie_ep.npu.kernel import DTYPES, Kernel
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.progress import loops, small_shapes, statements
 from ort_aie_ep.npu.report import Estimate, Report, Use, Violation, tile_list
@@ -234,7 +234,8 @@ class _Examination:
         words = {descriptor.words for descriptor in channel.ring}
         layout = channel.ring[0].layout
         if layout is not None:
-            for text in _layout_mistakes(layout, channel.tile, min(words)):
+            element = DTYPES[self._design.fifos[channel.fifo].object.element].itemsize
+            for text in _layout_mistakes(layout, channel.tile, min(words), element):
                 self._refuse(channel.tile, "layout", f"fifo {channel.fifo} {text}")
 
     def _locks(self, configuration: Configuration) -> None:
@@ -402,8 +403,9 @@ def _names(workers: list[Worker]) -> str:
     )
 
 
-def _layout_mistakes(layout: Layout, tile: Tile, words: int) -> Iterator[str]:
-    """What of a layout does not go into the fields of a descriptor, or is no reordering."""
+def _layout_mistakes(layout: Layout, tile: Tile, words: int, element: int) -> Iterator[str]:
+    """What of a layout does not go into the fields of a descriptor, or through mlir-aie's verifier,
+    or is no reordering. `element` is the size of the buffer's, in bytes."""
     facts = TILES[tile.kind]
     dimensions = layout.dimensions
     if not dimensions:
@@ -427,9 +429,18 @@ def _layout_mistakes(layout: Layout, tile: Tile, words: int) -> Iterator[str]:
                 f"has a step of {stride // WORD:,} words in dimension {place}, the limit is "
                 f"{facts.max_step:,}"
             )
-        # The outermost has no field: the length says where it ends.
-        if place > 0 and count > facts.max_wrap:
-            yield f"counts {count} in dimension {place}, the limit is {facts.max_wrap}"
+        elif stride > words * WORD:
+            yield (
+                f"has a stride of {stride:,} bytes in dimension {place}, which mlir-aie refuses "
+                f"beyond the object's {words * WORD:,}, whatever the count"
+            )
+        # The innermost dimension is of words, which hold several of the smaller elements.
+        elements = count * max(1, WORD // element) if place == len(dimensions) - 1 else count
+        if elements > facts.max_count:
+            yield (
+                f"counts {elements} elements in dimension {place}, the limit of mlir-aie is "
+                f"{facts.max_count}"
+            )
     if layout.words != words:
         yield f"moves {layout.words * WORD} bytes by {dimensions}, of an object of {words * WORD}"
         return

@@ -321,6 +321,7 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   }
   step.head_sink = inputs[kHeadSink] ? inputs[kHeadSink].data : nullptr;
   step.smooth_softmax = a.smooth_softmax == 1;
+  step.float32_products = a.float32_products == 1;
   step.output = output;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;

@@ -17,7 +17,7 @@ struct FlowAttentionAttributes {
   float scale = 0;  // 0: 1 / sqrt(dim)
   float softcap = 0, qk_norm_epsilon = 1e-6f;
   int64_t do_rotary = 0, rotary_interleaved = 0, local_window_size = -1, smooth_softmax = -1,
-          causal = 1, sliding_window_cache = 0, qk_output = 0;
+          causal = 1, sliding_window_cache = 0, qk_output = 0, float32_products = 0;
 };
 
 class FlowAttention {

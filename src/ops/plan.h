@@ -129,6 +129,7 @@ struct AttentionStep {
   int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // elements
   const void* head_sink;                                         // (heads) of type, or null
   bool smooth_softmax;
+  bool float32_products;  // of prompts as well; on the host
 
   void* output;  // (batch, sequence, heads * dim)
 

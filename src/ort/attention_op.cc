@@ -22,6 +22,7 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   a.causal = info.Int("causal", a.causal);
   a.sliding_window_cache = info.Int("sliding_window_cache", 0);
   a.qk_output = info.Int("qk_output", 0);
+  a.float32_products = info.Int("float32_products", 0);
   return a;
 }
 

@@ -48,6 +48,25 @@ def run(
 
 
 @pytest.mark.parametrize(
+    ("name", "output", "steps", "parts"),
+    [("npu2", "bf16", 4, 4), ("npu1", "f32", 4, 2), ("npu2_1col", "bf16", 2, 4)],
+)
+def test_b_leaves_its_memory_tile_step_by_step_and_part_by_part(
+    name: str, output: Output, steps: int, parts: int
+) -> None:
+    design = gemm.build(device(name), output)
+    objects = 64 * 32 * 2  # bytes of a step of a part, contiguous
+    wanted = [
+        (part * steps + step) * objects + np.arange(0, objects, 4)
+        for step in range(steps)
+        for part in range(parts)
+    ]
+    layout = design.fifos["b_row0"].producer.layout
+    assert layout is not None
+    assert np.array_equal(layout.offsets(), np.concatenate(wanted))
+
+
+@pytest.mark.parametrize(
     ("name", "output", "m", "k", "n"),
     [
         ("npu2", "bf16", 512, 256, 512),  # one megatile

@@ -231,9 +231,11 @@ class Program(Bound):
         return recording
 
 
-_LIMITS = {  # dimensions, wrap, step in words (AM020, aie-rt's headers)
-    AIETileType.CoreTile: (3, 255, 1 << 13),
-    AIETileType.MemTile: (4, 1023, 1 << 17),
+# Dimensions, wrap and step in words (AM020, aie-rt's headers), count in elements (mlir-aie's
+# verifier).
+_LIMITS = {
+    AIETileType.CoreTile: (3, 255, 1 << 13, 255),
+    AIETileType.MemTile: (4, 1023, 1 << 17, 512),
 }
 
 

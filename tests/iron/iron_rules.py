@@ -110,8 +110,11 @@ class TensorAccessPattern(Bound):
         return total
 
 
-def check_walk(tap: Any, itemsize: int, dimensions: int, wrap: int, step: int) -> None:
-    """4-byte granularity, and what a descriptor has room for (field widths: AM020, aie-rt)."""
+def check_walk(
+    tap: Any, itemsize: int, dimensions: int, wrap: int, step: int, count: int | None = None
+) -> None:
+    """4-byte granularity, what a descriptor has room for (field widths: AM020, aie-rt), and, of a
+    static one, how many elements mlir-aie counts."""
     words = 4 // itemsize if itemsize < 4 else 1
     sizes, strides = list(tap.sizes), list(tap.strides)
     rule(tap.offset % words == 0, f"offset of {tap.offset * itemsize} bytes")
@@ -126,6 +129,9 @@ def check_walk(tap: Any, itemsize: int, dimensions: int, wrap: int, step: int) -
     inner = [n // words if i == len(sizes) - 1 else n for i, n in enumerate(sizes)]
     rule(all(n <= wrap for n in inner[1:]), f"sizes {inner} in words, {wrap} at most")
     rule(all(s // words <= step for s in strides), f"strides {strides}, {step} words at most")
+    if count is not None:
+        rule(all(n <= count for n in sizes), f"sizes {sizes} in elements, {count} at most")
+        rule(all(s <= tap.numel for s in strides), f"strides {strides} beyond {tap.numel}")
 
 
 # --- what has been made ---------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,8 +31,8 @@ from ort_aie_ep.npu.design import (
     Layout,
     Release,
 )  # fmt: skip
-from ort_aie_ep.npu.device import DEVICES, Device, Tile, device
-from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.device import DEVICES, WORD, Device, Tile, device
+from ort_aie_ep.npu.kernel import DTYPES, Array, ElementType
 
 CORE, MEM, SHIM = Tile(0, 2), Tile(0, 1), Tile(0, 0)
 
@@ -152,20 +153,59 @@ def memory_dimensions(n: int) -> Design:
     return through_memory(layout=layout, size=4 << n, part=4 << n)
 
 
-def core_wrap(n: int) -> Design:
-    return relay(size=8 * n, layout=Layout(((2, 4 * n), (n, 4))))
+def at_core(element: ElementType, words: int, *dimensions: tuple[int, int]) -> Design:
+    """An object that the worker receives in an order."""
+    design = empty()
+    array = Array(element, words * WORD // DTYPES[element].itemsize)
+    end = design.core(0, 0, 1, layout=Layout(dimensions))
+    fifo = design.fifo("in", element, array.count, design.shim(0), end)
+    add_worker(design, 0, 0, [fifo], [])
+    return design
 
 
-def memory_wrap(n: int) -> Design:
-    return through_memory(size=8 * n, layout=Layout(((2, 4 * n), (n, 4))))
+def at_memory(element: ElementType, words: int, *dimensions: tuple[int, int]) -> Design:
+    """An object that goes through a memory tile, in an order, in parts."""
+    design = empty()
+    count = words * WORD // DTYPES[element].itemsize
+    end = design.mem(0, 1, layout=Layout(dimensions))
+    whole = design.fifo("whole", element, count, design.shim(0), end)
+    here = Array(element, count // math.gcd(count, 64))
+    part = design.fifo("part", element, count, design.mem(0, 1), design.core(0, 0, 1, object=here))
+    design.forward(whole, part)
+    add_worker(design, 0, 0, [part], [])
+    return design
+
+
+def core_count(n: int) -> Design:
+    return at_core("f32", 2 * n, (2, 4 * n), (n, 4))
+
+
+def core_elements(n: int) -> Design:
+    return at_core("bf16", n, (2, 2 * n), (n // 2, 4))
+
+
+def core_outermost(n: int) -> Design:
+    return at_core("f32", 2 * n, (n, 8), (2, 4))
+
+
+def memory_count(n: int) -> Design:
+    return at_memory("f32", 2 * n, (2, 4 * n), (n, 4))
+
+
+def memory_elements(n: int) -> Design:
+    return at_memory("bf16", n, (2, 2 * n), (n // 2, 4))
 
 
 def core_step(n: int) -> Design:
-    return relay(layout=Layout(((1, 4 * n), (16, 4))))
+    return at_core("f32", 8192, (1, 4 * n), (64, 512), (128, 4))
 
 
-def memory_step(n: int) -> Design:
-    return through_memory(layout=Layout(((1, 4 * n), (16, 4))))
+def core_stride(n: int) -> Design:
+    return at_core("f32", 16, (1, 4 * n), (16, 4))
+
+
+def memory_stride(n: int) -> Design:
+    return at_memory("f32", 16, (1, 4 * n), (16, 4))
 
 
 def memory_length(n: int) -> Design:
@@ -234,10 +274,14 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
     "lock value": (lock_value, 63, 64, ("core tile (0, 2)", "s free starts at 64", "is 63")),
     "core dimensions": (core_dimensions, 3, 4, ("core tile (0, 2)", "4 dimensions", "is 3")),
     "mem dimensions": (memory_dimensions, 4, 5, ("mem tile (0, 1)", "5 dimensions", "is 4")),
-    "core wrap": (core_wrap, 255, 256, ("core tile (0, 2)", "counts 256", "limit is 255")),
-    "mem wrap": (memory_wrap, 1023, 1024, ("mem tile (0, 1)", "counts 1024", "limit is 1023")),
+    "core count": (core_count, 255, 256, ("core tile (0, 2)", "counts 256", "mlir-aie is 255")),
+    "core elements": (core_elements, 254, 256, ("core tile (0, 2)", "counts 256 el", "is 255")),
+    "core outermost": (core_outermost, 255, 256, ("core tile (0, 2)", "dimension 0", "is 255")),
+    "mem count": (memory_count, 512, 513, ("mem tile (0, 1)", "counts 513", "mlir-aie is 512")),
+    "mem elements": (memory_elements, 512, 576, ("mem tile (0, 1)", "counts 576 el", "is 512")),
     "core step": (core_step, 8192, 8193, ("core tile (0, 2)", "8,193 words", "is 8,192")),
-    "mem step": (memory_step, 131072, 131073, ("mem tile (0, 1)", "131,073", "is 131,072")),
+    "core stride": (core_stride, 16, 17, ("core tile (0, 2)", "68 bytes", "object's 64")),
+    "mem stride": (memory_stride, 16, 17, ("mem tile (0, 1)", "68 bytes", "object's 64")),
     "mem length": (memory_length, 131070, 131072, ("mem tile (0, 1)", "131,072", "is 131,071")),
     "ports": (south_ports, 4, 5, ("core tile (0, 2)", "stream ports south: 5", "limit is 4")),
     "packet id": (packet_id, 31, 32, ("shim tile (0, 0)", "packet id", "32", "0..31")),
@@ -250,7 +294,7 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_within_the_limit_passes_and_beyond_is_refused(name: str) -> None:
     build, last, beyond, said = LIMITS[name]
-    if build in (core_dimensions, memory_dimensions, core_wrap, memory_wrap, memory_length):
+    if build in (core_dimensions, memory_dimensions, memory_length):
         # Objects of other sizes than the kernel's: what is looked at is the DMA.
         inputs = without_kernels
     else:

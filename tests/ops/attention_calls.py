@@ -172,6 +172,7 @@ def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
     return (
         _native.selected_isa() == "avx512_bf16"
         and cache != FLOAT32
+        and not a.float32_products
         and query.shape[1] > 1
         and rows >= 16
     )

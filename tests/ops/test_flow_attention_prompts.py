@@ -76,7 +76,14 @@ def test_prompts_on_a_sliding_window_cache(cache: np.dtype[Any], sizes: list[int
 @CACHES
 @LENGTHS
 @pytest.mark.parametrize(
-    "options", [{"softcap": 20.0}, {"smooth_softmax": 1}, {"causal": 0}, {"scale": 0.3}]
+    "options",
+    [
+        {"softcap": 20.0},
+        {"smooth_softmax": 1},
+        {"causal": 0},
+        {"scale": 0.3},
+        {"float32_products": 1},
+    ],
 )
 def test_prompts_with_options(
     cache: np.dtype[Any], sequence: int, past: int, options: dict[str, Any]

@@ -60,7 +60,8 @@ const OpRule& RuleOf(Kind kind) {
               {"smooth_softmax"},
               {"causal"},
               {"sliding_window_cache"},
-              {"qk_output"}},
+              {"qk_output"},
+              {"float32_products"}},
              {"scale", "softcap", "qk_norm_epsilon"},
              // as FlowAttention::Input has them
              {kFloat, kFloat, kFloat, kFloat, kFloat, kInt32, kInt32, kFloat, kFloat, kInt64,

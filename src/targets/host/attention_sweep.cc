@@ -2,7 +2,8 @@
 //
 // - few rows (decoding): dot products straight from the cache, float32;
 // - many rows of a prompt on a 16-bit cache, with dot products of bfloat16: both products in
-//   bfloat16, as on the NPU. A float32 cache asks for float32, and one token is bound by memory;
+//   bfloat16, as on the NPU. A float32 cache asks for float32, as does an attribute, and one token
+//   is bound by memory;
 // - many rows else: float32, from a widened copy of the chunk whose keys are transposed.
 //
 // A chunk is converted once for all rows of a tile, which then pass in blocks whose scores stay in
@@ -48,8 +49,9 @@ class KeySweep {
         group_(step.heads / step.kv_heads),
         rows_(tile.positions * group_),
         many_(step.sequence * group_ >= kManyRows),
-        bf16_(many_ && step.sequence > 1 && cache_ != kCacheFloat32 ? kernels.bf16_attention
-                                                                    : nullptr) {
+        bf16_(many_ && step.sequence > 1 && cache_ != kCacheFloat32 && !step.float32_products
+                  ? kernels.bf16_attention
+                  : nullptr) {
     std::fill(state.max, state.max + rows_, kMinusInfinity);
     std::fill(state.sum, state.sum + rows_, 0.0f);
     std::fill(state.output, state.output + rows_ * dim_, 0.0f);

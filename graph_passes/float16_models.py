@@ -1,0 +1,73 @@
+"""A float16 model whose projections stay on the CPU EP keeps as many digits as it has there.
+
+Before: SimplifiedLayerNormalization of float16; aie.FlowAttention of float16
+After:  Cast, SimplifiedLayerNormalization of float32, Cast; aie.FlowAttention with float32_products
+
+ONNX Runtime's CPU EP computes most of such a model in float32: it has no kernels of float16 for
+additions and products, and drops the casts between those that it puts in. A norm of float16, for
+which it has one, would round the residuals on the way. Attention's products in bfloat16 are as
+exact as projections of 4 bits with bfloat16 activations, but have three bits less than float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.base import DOMAIN, input_at
+
+_ATTENTION = "FlowAttention"
+_PAST_KEY = 3
+
+
+def keep_float16_digits(model: ir.Model) -> None:
+    """Does nothing where a projection became an aie operator: its activations are rounded too."""
+    aie = [node for node in model.graph if node.domain == DOMAIN]
+    if any(node.op_type != _ATTENTION for node in aie):
+        return
+    for node in aie:
+        # Not of a cache that `--kv` makes float16: who asks for that asks for speed.
+        if _is_float16(node.inputs[0]) or _is_float16(input_at(node, _PAST_KEY)):
+            node.attributes.add(ir.AttrInt64("float32_products", 1))
+    for node in list(model.graph):
+        if node.op_type == "SimplifiedLayerNormalization" and _is_float16(node.inputs[0]):
+            _compute_in_float32(model.graph, node)
+
+
+def _is_float16(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype == ir.DataType.FLOAT16
+
+
+def _compute_in_float32(graph: ir.Graph, node: ir.Node) -> None:
+    widened = [
+        _cast(value, ir.DataType.FLOAT, f"{node.name}/widened_{index}")
+        for index, value in enumerate(node.inputs)
+    ]
+    norm = ir.Node(
+        node.domain,
+        node.op_type,
+        [cast.outputs[0] for cast in widened],
+        node.attributes.values(),
+        name=node.name,
+    )
+    norm.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    norm.outputs[0].shape = node.outputs[0].shape
+    result = _cast(norm.outputs[0], ir.DataType.FLOAT16, f"{node.name}/narrowed")
+    _put_in_place(graph, node, [*widened, norm, result])
+
+
+def _cast(value: ir.Value | None, dtype: ir.DataType, name: str) -> ir.Node:
+    node = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], name=name)
+    node.outputs[0].type = ir.TensorType(dtype)
+    node.outputs[0].shape = value.shape if value is not None else None
+    return node
+
+
+def _put_in_place(graph: ir.Graph, old: ir.Node, new: Sequence[ir.Node]) -> None:
+    graph.insert_before(old, new)
+    before, after = old.outputs[0], new[-1].outputs[0]
+    name, before.name = before.name, None
+    after.name = name
+    ir.convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
+    graph.remove(old, safe=True)

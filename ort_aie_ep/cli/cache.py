@@ -1,0 +1,68 @@
+"""The command that shows and clears what `ort_aie_ep.session` keeps: cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+from ort_aie_ep.cli.options import Json
+
+if TYPE_CHECKING:
+    from ort_aie_ep.cache_entries import Entry
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What `--json` prints; `limit` is None where there is none."""
+
+    folder: str
+    limit: int | None
+    code: str
+    entries: tuple[Entry, ...]
+
+
+@app.command("cache")
+def cache_command(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all entries but those that are in use.")
+    ] = False,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Default: ORT_AIE_CACHE, or one in the user's cache."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the models that `ort_aie_ep.session` has compiled and keeps, or clear them.
+
+    When all take more than ORT_AIE_CACHE_LIMIT (a size such as 20GB, or none; 32GB by default),
+    those that were used least recently go:
+
+    ```
+    ort-aie cache
+    ort-aie cache --clear
+    ```
+    """
+    from ort_aie_ep import cache_entries
+    from ort_aie_ep.cache import cache_folder, code_digest
+    from ort_aie_ep.cli.tables import cache_table, size_text
+
+    folder = cache_folder(cache_dir)
+    if clear:
+        gone = cache_entries.clear(folder)
+        kept = f"; {gone.in_use} in use stay" if gone.in_use else ""
+        console.note(f"{folder}: removed {gone.removed} entries, {size_text(gone.bytes)}{kept}")
+        return
+    limit, entries = cache_entries.cache_limit(), tuple(cache_entries.entries(folder))
+    if json:
+        console.print_json(_Report(str(folder), limit, code_digest(), entries))
+        return
+    if entries:
+        console.out.print(cache_table(entries, code_digest()))
+    total = sum(entry.bytes for entry in entries)
+    most = "no limit" if limit is None else f"at most {size_text(limit)}"
+    console.note(f"{folder}: {len(entries)} entries, {size_text(total)}; {most}")
