@@ -20,7 +20,14 @@ from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
 from ort_aie_ep.graph_passes.kv_cache import set_cache_type
 from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
 from ort_aie_ep.graph_passes.shared_initializers import copies, copies_left_out
-from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, file_sections, section
+from ort_aie_ep.model_folder import (
+    GENAI_CONFIG,
+    ModelFolder,
+    file_sections,
+    section,
+    why_not_carried,
+)
+from ort_aie_ep.opening import check_opens
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
 PAGE = 4096
@@ -110,7 +117,8 @@ def write_folder(
         models: with aie.* nodes or without, the main one first; weights are read as they are
             written.
         source: where the models come from: names and genai configuration.
-        files: files of the source to carry over.
+        files: files of the source to carry over, unless `why_not_carried` refuses a link; the
+            result's notes say which.
         kv: "f16" or "bf16" gives the main model's past and present that type; None leaves it.
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
             that gives position -1's by itself gets each row's last token's in any case.
@@ -118,7 +126,8 @@ def write_folder(
 
     Raises:
         AieError: the destination exists or cannot be written, the main model does not fit `kv` or
-            `last_logits`, or a weight cannot be read. Nothing is left behind then.
+            `last_logits`, a weight cannot be read, or ONNX Runtime does not open what was written.
+            Nothing is left behind then.
     """
     main = models[0]
     notes = _change_interface(main, source, kv, last_logits)
@@ -138,7 +147,9 @@ def write_folder(
             path = work / _name(source, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             weight_bytes += writer.save(file.model, path)
-        _carry_over(source, files, work)
+            if not file.left:
+                notes += check_opens(path, file.path)
+        notes += _carry_over(source, files, work)
         if source.genai_config is not None:
             compiled = {_name(source, file) for file in models if not file.left}
             _make_genai_folder(source.genai_config, work, compiled)
@@ -246,7 +257,10 @@ class _WeightWriter:
             self._progress(self._total, self._total, "")
         if not data.exists():  # no initializer is that large
             data.touch()
-        size = -(-data.stat().st_size // PAGE) * PAGE
+        written, end = data.stat().st_size, _end_of_weights(model)
+        if written < end:  # a short write is not always told
+            raise OSError(f"{data.name} has {written} of {end} bytes")
+        size = -(-written // PAGE) * PAGE
         os.truncate(data, size)
         ir.save(model, path)
         return size
@@ -255,6 +269,13 @@ class _WeightWriter:
         if self._progress is not None:
             self._progress(self._done, self._total, tensor.name or "")
         self._done += tensor.nbytes
+
+
+def _end_of_weights(model: ir.Model) -> int:
+    """How many bytes of its data file a model reads."""
+    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+    external = [t for t in tensors if isinstance(t, ir.ExternalTensor)]
+    return max(((t.offset or 0) + (t.length or t.nbytes) for t in external), default=0)
 
 
 def check_destination(target: Path) -> None:
@@ -292,12 +313,20 @@ def _written_beside(target: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> None:
+def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> list[str]:
+    """Copies files of the source, links as what they lead to; returns what was left, and why."""
+    left = []
     for path in files:
-        to = work / path.relative_to(folder.path)
+        name = path.relative_to(folder.path)
+        reason = why_not_carried(folder.path, path)
+        if reason:
+            left.append(f"{name} is not carried over: {reason}")
+            continue
+        to = work / name
         to.parent.mkdir(parents=True, exist_ok=True)
         if not to.exists():
-            shutil.copy2(path, to)
+            shutil.copy2(path.resolve(), to)
+    return left
 
 
 def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -> None:

@@ -61,7 +61,8 @@ def compile_model(
     tied; with `quantize`, MatMul and Gemm with constant float weights become aie.Q4NXMatMul or
     aie.GEMM. Names, types and shapes of the graph's inputs and outputs stay unless asked otherwise.
     Other .onnx files of the folder are compiled too where genai_config.json or optimum's names make
-    them parts of the model; what remains is carried over.
+    them parts of the model; what remains is carried over. A link that leads out of the folder is
+    not followed there, but named in the result's notes (`model_folder.why_not_carried`).
 
     Args:
         source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
@@ -78,7 +79,8 @@ def compile_model(
         progress: called as weights are written.
 
     Raises:
-        AieError: the source is no model, is damaged, or has nothing to compile; the destination
+        AieError: the source is no model, is damaged, or has nothing to compile; ONNX Runtime does
+            not open it, for more than operators or types that it lacks here; the destination
             exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
             keep from. Nothing is left behind then.
     """
@@ -207,13 +209,13 @@ def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None
 
 
 def _other_files(folder: ModelFolder, models: Sequence[ModelFile]) -> list[Path]:
-    """The files that are carried over: all but those that are written anew, and data that only
-    those read."""
+    """The files to carry over, links among them: all but those that are written anew, and data
+    that only those read."""
     written = [file for file in models if file.model is not None]
     skipped = {file.path.absolute() for file in written}.union(*(file.data for file in written))
     skipped -= frozenset[Path]().union(*(file.data for file in models if file.model is None))
     return [
         path
         for path in sorted(folder.path.rglob("*"))
-        if path.absolute() not in skipped and path.is_file()
+        if path.absolute() not in skipped and (path.is_symlink() or not path.is_dir())
     ]

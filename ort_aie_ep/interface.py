@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -207,7 +207,7 @@ def _cache_shape(value: Argument, folder: ModelFolder, rows: int) -> tuple[int, 
     _, heads, past, size = value.shape
     heads = heads if isinstance(heads, int) else decoder.get("num_key_value_heads")
     size = size if isinstance(size, int) else decoder.get("head_size")
-    if not isinstance(heads, int) or not isinstance(size, int):
+    if not _is_size(heads) or not _is_size(size):
         raise Unfit(
             f"{value.name} is of the shape {list(value.shape)}, and no genai_config.json says how "
             "many heads of what size that means: give a folder that holds one"
@@ -215,8 +215,12 @@ def _cache_shape(value: Argument, folder: ModelFolder, rows: int) -> tuple[int, 
     if past == _SLIDING_DIM and rows:
         # Not clamped to the context as genai does: a cache smaller than its window is an error.
         window = section(folder, "model", "decoder", "sliding_window").get("window_size", rows)
-        rows = (window if isinstance(window, int) else rows) + _WINDOW_SLACK
+        rows = (window if _is_size(window) else rows) + _WINDOW_SLACK
     return 1, heads, rows, size
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 < value < 2**31
 
 
 def _state_shape(value: Argument) -> tuple[int, ...]:
@@ -235,6 +239,6 @@ def _vocabulary(logits: Argument, folder: ModelFolder) -> int:
     width: Any = logits.shape[2]
     if not isinstance(width, int):
         width = section(folder, "model").get("vocab_size")
-    if not isinstance(width, int):
+    if not _is_size(width):
         raise Unfit("nothing says how many logits there are")
     return width

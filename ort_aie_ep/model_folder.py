@@ -61,7 +61,7 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
-        roles = {folder.path / str(part["filename"]): role for part, role in sections}
+        roles = {folder.path / part["filename"]: role for part, role in sections}
     return [
         OtherModel(path, roles.get(path, ""))
         for path in sorted(folder.path.rglob("*.onnx"))
@@ -76,7 +76,7 @@ def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any]
         for item in part:
             yield from file_sections(item, role)
     elif isinstance(part, dict):
-        if "filename" in part:
+        if isinstance(part.get("filename"), str):
             yield part, role
         for key, value in part.items():
             yield from file_sections(value, f"{role}.{key}".lstrip("."))
@@ -131,6 +131,26 @@ def find_model(source: Path) -> ModelFolder:
         names = ", ".join(model.name for model in models)
         raise AieError(f"{source} has several models ({names}); give one of the files")
     return ModelFolder(source, models[0], None)
+
+
+def why_not_carried(folder: Path, file: Path) -> str:
+    """The reason not to copy a file of a folder into another folder, or an empty string.
+
+    A link may lead to a file of the same folder, or from a snapshot of Hugging Face's cache to the
+    blobs of its repository, which is how that stores files: snapshots/<revision>/config.json leads
+    to ../../blobs/<hash>. Any other would copy what the folder's maker never had.
+    """
+    if file.is_dir():
+        return "it is a link to a folder" if file.is_symlink() else ""
+    if not is_regular(file):
+        return "it is a link to nowhere" if is_missing(file) else "it is not a regular file"
+    root, target = folder.resolve(), file.resolve()
+    if target.is_relative_to(root):
+        return ""
+    snapshots = next((at for at in root.parents if at.name == "snapshots"), None)
+    if snapshots is not None and target.parent == snapshots.parent / "blobs":
+        return ""
+    return f"it is a link to {target}, outside of the folder"
 
 
 def inside(folder: Path, file: Path) -> bool:

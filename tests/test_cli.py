@@ -160,7 +160,8 @@ def test_interrupting_ends_with_code_130_and_leaves_nothing(tmp_path: Path) -> N
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
+    # importing onnxruntime writes .ses into TMPDIR
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".ses"] == []
 
 
 # --- compile ---

@@ -401,6 +401,17 @@ def test_a_file_that_is_missing_is_named(llama: Imported, tmp_path: Path) -> Non
         import_q4nx(source, tmp_path / "m", config=config)
 
 
+def test_a_tokenizer_that_is_a_link_to_elsewhere_is_named(llama: Imported, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_of(TINY["llama"])))
+    (tmp_path / "tokenizer.json").symlink_to("/etc/passwd")
+    result = import_q4nx(
+        llama.source / "model.q4nx", tmp_path / "imported", config=tmp_path / "config.json"
+    )
+    (note,) = result.notes
+    assert note.startswith("tokenizer.json is not carried over: it is a link to /etc/passwd")
+    assert not (tmp_path / "imported" / "tokenizer.json").exists()
+
+
 def test_a_destination_that_exists_is_refused(llama: Imported, tmp_path: Path) -> None:
     with pytest.raises(AieError, match="exists already"):
         import_q4nx(llama.source / "model.q4nx", tmp_path)
