@@ -314,17 +314,6 @@ FAMILIES: dict[str, Family] = {
         "AutoModelForSpeechSeq2Seq",
     ),
 }
-# In the builder's list, but transformers has no class of them: their code comes with the weights.
-WITHOUT_CLASS = (
-    "ChatGLM",
-    "InternLM2",
-    "Phi3Small",
-    "Phi3V",
-    "Phi4MM",
-    "Lfm2Audio",
-    "VideoChatFlashQwen",
-    "Gemma4Unified",
-)
 
 
 def cases() -> Iterator[Case]:
