@@ -175,6 +175,8 @@ def check(recipes: Any, case: Any, work: Path) -> Result:
     try:
         done = ort_aie_ep.compile(source, compiled, **case.compile)
     except ort_aie_ep.AieError as error:
+        if reference is None:
+            return result
         status = NOTHING if "nothing to compile" in str(error) else NOT_COMPILED
         result.reasons = dict(Counter(re.findall(r"\n  [^\n]*?: ([^\n]*)", str(error))))
         return _failed(result, status, error, work)

@@ -122,6 +122,16 @@ _GEMMA3 = {
     "sliding_window": 16,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+_GEMMA4 = {
+    "num_hidden_layers": 3,
+    "sliding_window": 16,
+    "head_dim": 32,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}
+# transformers 5.23 has them for each layer.
+_GEMMA4_ADAPT = {"head_dim": 32, "global_head_dim": 32, "num_global_key_value_heads": 2}
 _LONG = {
     "type": "longrope",
     "rope_type": "longrope",
@@ -231,16 +241,23 @@ FAMILIES: dict[str, Family] = {
         {
             "text_config": {
                 **COMMON,
-                **_GEMMA3,
-                "head_dim": 32,
-                "global_head_dim": 64,
-                "hidden_size_per_layer_input": 0,
-                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+                **_GEMMA4,
+                "enable_moe_block": True,
+                "num_experts": 4,
+                "top_k_experts": 2,
+                "moe_intermediate_size": 96,
             },
             "vision_config": None,
             "audio_config": None,
         },
         "AutoModelForImageTextToText",
+        adapt=_GEMMA4_ADAPT,
+    ),
+    "gemma4_unified": Family(
+        "Gemma4UnifiedConfig",
+        {"text_config": {**COMMON, **_GEMMA4}, "vision_config": None, "audio_config": None},
+        "AutoModelForImageTextToText",
+        adapt=_GEMMA4_ADAPT,
     ),
     "qwen2_5_vl": Family(
         "Qwen2_5_VLConfig",
