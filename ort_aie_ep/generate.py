@@ -82,8 +82,10 @@ class Decoder:
         for cache in (*(() if kept else self._caches), *self._interface.states):
             try:
                 buffer = np.zeros(cache.shape, TYPES[cache.type][0])
-            except (MemoryError, ValueError) as error:  # numpy's for more than 64 bits can count
-                raise AieError(f"{cache.past} of the shape {cache.shape}: {error}") from error
+            except (MemoryError, OverflowError, ValueError) as error:
+                raise AieError(
+                    f"{cache.past} of the shape {cache.shape} cannot be allocated: {error}"
+                ) from error
             self._past[cache.past] = _value(buffer, cache.type)
 
     def forward(self, tokens: Tokens) -> Logits:
