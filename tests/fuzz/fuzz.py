@@ -317,7 +317,8 @@ def main() -> None:
     parser.add_argument("--totals", action="store_true", help="of the folder's runs so far")
     options = parser.parse_args()
     if options.totals:
-        return print_totals(options.folder / LOG)
+        print_totals(options.folder / LOG)
+        return
     if options.replay and len(options.targets) != 1:
         parser.error("--replay wants one TARGET")
     chosen = targets(options.targets)
