@@ -1,7 +1,8 @@
 """Runs the fuzz targets of this folder, several at a time; `make fuzz` calls it.
 
     python fuzz.py [--seconds 120] [--jobs N] [--folder .cache/fuzz] [TARGET...]
-    python fuzz.py --replay FILE [--folder .cache/fuzz] TARGET
+    python fuzz.py --replay FILE TARGET
+    python fuzz.py --totals [--folder .cache/fuzz]
 
 A target is NAME.cc (libFuzzer, by CMakeLists.txt) or NAME.py (Atheris, by target.py). Each starts
 from seeds/NAME and from the corpus that earlier runs kept. The exit code is 1 if there is a
@@ -23,10 +24,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clang import NoClang, cache_folder, find_clang
+from clang import ROOT, NoClang, cache_folder, find_clang
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 NOT_TARGETS = {"clang", "fuzz", "runtime", "target"}
 # One input may take so much.
 MOST_SECONDS = 5
@@ -123,7 +123,7 @@ def build(names: Iterable[str]) -> dict[str, Target]:
     folder = ROOT / "build" / "fuzz"
     tools = Path(sys.executable).parent
     print(f"building with {compiler}", flush=True)
-    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=ERROR"]
+    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja"]
     settings = {
         "CMAKE_MAKE_PROGRAM": tools / "ninja",
         "CMAKE_CXX_COMPILER": compiler,
@@ -138,8 +138,8 @@ def build(names: Iterable[str]) -> dict[str, Target]:
         ).stdout.strip(),
     }  # fmt: skip
     given = [f"-D{key}={value}" for key, value in settings.items()]
-    for command in ([*configure, *given], [tools / "ninja", "-C", folder, "--quiet", *names]):
-        if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+    for command in ([*configure, *given], [tools / "ninja", "-C", folder, *names]):
+        if subprocess.run(command, check=False).returncode:
             sys.exit("error: the fuzz targets cannot be built")
     return {name: Target(name, (str(folder / "fuzz_targets" / name),)) for name in names}
 
@@ -216,6 +216,13 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
         for run in running:
             run.process.terminate()
     return done
+
+
+def print_totals(log: Path) -> None:
+    """The table of all runs that a folder's log has."""
+    print("| target | s | inputs | findings |\n|---|--:|--:|--:|")
+    for name, total in sorted(_totals(log)):
+        print(f"| `{name}` | {total.seconds:,.0f} | {total.executions:,} | {total.findings} |")
 
 
 @dataclass(frozen=True)
@@ -307,7 +314,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "fuzz", help="of corpora")
     parser.add_argument("--replay", type=Path, help="runs one target on one input")
+    parser.add_argument("--totals", action="store_true", help="of the folder's runs so far")
     options = parser.parse_args()
+    if options.totals:
+        print_totals(options.folder / LOG)
+        return
     if options.replay and len(options.targets) != 1:
         parser.error("--replay wants one TARGET")
     chosen = targets(options.targets)
