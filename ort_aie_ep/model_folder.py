@@ -61,7 +61,7 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
-        roles = {folder.path / str(part["filename"]): role for part, role in sections}
+        roles = {folder.path / part["filename"]: role for part, role in sections}
     return [
         OtherModel(path, roles.get(path, ""))
         for path in sorted(folder.path.rglob("*.onnx"))
@@ -76,7 +76,7 @@ def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any]
         for item in part:
             yield from file_sections(item, role)
     elif isinstance(part, dict):
-        if "filename" in part:
+        if isinstance(part.get("filename"), str):
             yield part, role
         for key, value in part.items():
             yield from file_sections(value, f"{role}.{key}".lstrip("."))

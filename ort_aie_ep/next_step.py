@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ort_aie_ep.files import is_regular
 from ort_aie_ep.interface import TYPES, Unfit, read_interface
 from ort_aie_ep.model_folder import OPTIMUM_ENCODER, ModelFolder, file_sections, section
 
@@ -82,10 +83,8 @@ def _seq2seq_class(folder: ModelFolder) -> str:
 
 def _has_parts(folder: ModelFolder) -> bool:
     """Whether genai_config.json names other files that are there."""
-    named = (
-        folder.path / str(part["filename"]) for part, _ in file_sections(section(folder, "model"))
-    )
-    return any(path != folder.model and path.is_file() for path in named)
+    named = (folder.path / part["filename"] for part, _ in file_sections(section(folder, "model")))
+    return any(path != folder.model and is_regular(path) for path in named)
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,11 @@ def compile_command(
             keep=keep or (),
             progress=progress,
         )
-    from ort_aie_ep.cli.tables import layers_table, outcomes_table
+    from ort_aie_ep.cli.tables import layers_table, outcomes_table, share_line
 
     console.out.print(outcomes_table(result.outcomes))
+    if share := share_line(result.outcomes):
+        console.note(share)
     for part in result.parts:
         console.out.print(
             f"{part.file}:" if part.compiled else f"{part.file} {part.reason}",
@@ -266,7 +268,7 @@ def explain_command(
     if json:
         console.print_json(explanation)
         return
-    from ort_aie_ep.cli.tables import explanation_table, placement_line
+    from ort_aie_ep.cli.tables import explanation_table, placement_line, share_line
 
     console.out.print(explanation_table(explanation, nodes))
     others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
@@ -276,6 +278,8 @@ def explain_command(
         f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
         "loads them"
     )
+    if share := share_line(explanation.nodes):
+        console.note(share)
     if ep:
         claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
         console.note(f"without compiling, the execution provider claims {claimed} nodes")

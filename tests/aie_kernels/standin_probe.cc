@@ -146,6 +146,13 @@ void mmul_4x8x4(const bfloat16* a, const bfloat16* b, float* c) {
 void mmul_8x8x8(const bfloat16* a, const bfloat16* b, float* c) {
   multiply<aie::mmul<8, 8, 8, bfloat16, bfloat16>>(a, b, c);
 }
+// The sum of an empty mmul, then that after a mac of it.
+void mmul_empty(const bfloat16* a, const bfloat16* b, float* c) {
+  aie::mmul<4, 8, 4, bfloat16, bfloat16> m;
+  aie::store_v(c, m.to_vector<float>());
+  m.mac(aie::load_v<32>(a), aie::load_v<32>(b));
+  aie::store_v(c + 16, m.to_vector<float>());
+}
 #if __AIE_ARCH__ == 20
 void mmul_4x16x8(const bfloat16* a, const bfloat16* b, float* c) {
   multiply<aie::mmul<4, 16, 8, bfloat16, bfloat16>>(a, b, c);

@@ -183,6 +183,67 @@ RULES = [
         "auto v = aie::interleave_unzip(any<bf16, 16>(), any<bf16, 16>(), 8).second; (void)v;",
     ),
     Rule(
+        "sum of a vector and a scalar of another type",
+        "auto v = aie::add(any<bf16, 16>(), 2.0f); (void)v;",
+        "different element types", "auto v = aie::add(any<bf16, 16>(), bf16(2.0f)); (void)v;",
+    ),
+    Rule(
+        "maximum with an int",
+        "auto v = aie::max(any<int16, 16>(), 0); (void)v;",
+        "different element types", "auto v = aie::max(any<int16, 16>(), int16(0)); (void)v;",
+    ),
+    Rule(
+        "comparison of different types",
+        "auto m = aie::lt(any<float, 16>(), any<bf16, 16>()); (void)m;",
+        "different element types", "auto m = aie::lt(any<bf16, 16>(), any<bf16, 16>()); (void)m;",
+    ),
+    Rule(
+        "comparison with a scalar of another type",
+        "auto m = aie::ge(any<bf16, 16>(), 0.0f); (void)m;",
+        "different element types", "auto m = aie::ge(any<bf16, 16>(), bf16(0.0f)); (void)m;",
+    ),
+    Rule(
+        "choice of different types",
+        "auto v = aie::select(0.0f, any<bf16, 16>(), aie::mask<16>()); (void)v;",
+        "different element types",
+        "auto v = aie::select(bf16(0.0f), any<bf16, 16>(), aie::mask<16>()); (void)v;",
+    ),
+    Rule(
+        "clamp between a scalar and a vector",
+        "auto v = aie::clamp(any<float, 16>(), 0.0f, any<float, 16>()); (void)v;",
+        "two vectors or two scalars",
+        "auto v = aie::clamp(any<float, 16>(), 0.0f, 1.0f); (void)v;",
+    ),
+    Rule(
+        "broadcast of what does not convert",
+        "enum class E { one }; auto v = aie::broadcast<int16, 16>(E::one); (void)v;",
+        "broadcast", "auto v = aie::broadcast<int16, 16>(1); (void)v;",
+    ),
+    Rule(
+        "exclusive or of masks", "auto m = aie::mask<16>() ^ aie::mask<16>(); (void)m;",
+        "mask<16", "auto m = aie::mask<16>() | aie::mask<16>(); (void)m;",
+    ),
+    Rule(
+        "64 bits of a shorter mask", "auto b = aie::mask<16>().to_uint64(); (void)b;",
+        "no matching function", "auto b = aie::mask<64>().to_uint64(); (void)b;",
+    ),
+    Rule(
+        "growth of an accumulator from another part",
+        "auto a = accum<accfloat, 16>().grow<32>(1); (void)a;",
+        "no matching function", "auto a = accum<accfloat, 16>().grow<32>(); (void)a;",
+    ),
+    Rule(
+        "products of bytes and words",
+        "auto a = aie::mul(any<int8, 16>(), any<int32, 16>()); (void)a;",
+        "no product of integers of 8 and 32 bits",
+        "auto a = aie::mul(any<int16, 16>(), any<int32, 16>()); (void)a;",
+    ),
+    Rule(
+        "load with a type beside the lanes",
+        "const float* p = nullptr; auto v = aie::load_v<16, float>(p); (void)v;",
+        "no matching function", "const float* p = nullptr; auto v = aie::load_v<16>(p); (void)v;",
+    ),
+    Rule(
         "unpack of floats", "auto v = any<bf16, 16>().unpack(); (void)v;",
         "unpack takes integers", "auto v = any<int8, 16>().unpack(); (void)v;",
     ),

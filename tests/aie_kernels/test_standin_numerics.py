@@ -314,6 +314,13 @@ def test_aie2p_matrix_products_are_macs_in_order(even: ctypes.CDLL) -> None:
         np.testing.assert_array_equal(bits32(got), bits32(want))
 
 
+def test_an_empty_mmul_has_no_sum_before_its_first_product(even: ctypes.CDLL) -> None:
+    a, b = np.eye(4, 8), np.arange(32).reshape(8, 4)  # exact
+    c = run(even.mmul_empty, to_bf16(a), to_bf16(b), lanes=32).reshape(2, 4, 4)
+    assert np.isnan(c[0]).all()
+    np.testing.assert_array_equal(c[1], b[:4])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_bfp16_emulation_rounds_blocks_of_eight_along_k(emulating: ctypes.CDLL, mode: str) -> None:
     rng = np.random.default_rng(12)

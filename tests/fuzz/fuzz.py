@@ -123,7 +123,7 @@ def build(names: Iterable[str]) -> dict[str, Target]:
     folder = ROOT / "build" / "fuzz"
     tools = Path(sys.executable).parent
     print(f"building with {compiler}", flush=True)
-    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=ERROR"]
+    configure = [tools / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja"]
     settings = {
         "CMAKE_MAKE_PROGRAM": tools / "ninja",
         "CMAKE_CXX_COMPILER": compiler,
@@ -138,8 +138,8 @@ def build(names: Iterable[str]) -> dict[str, Target]:
         ).stdout.strip(),
     }  # fmt: skip
     given = [f"-D{key}={value}" for key, value in settings.items()]
-    for command in ([*configure, *given], [tools / "ninja", "-C", folder, "--quiet", *names]):
-        if subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+    for command in ([*configure, *given], [tools / "ninja", "-C", folder, *names]):
+        if subprocess.run(command, check=False).returncode:
             sys.exit("error: the fuzz targets cannot be built")
     return {name: Target(name, (str(folder / "fuzz_targets" / name),)) for name in names}
 

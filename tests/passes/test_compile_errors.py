@@ -267,6 +267,12 @@ def test_a_truncated_onnx_file(tmp_path: Path) -> None:
          '{"custom_ops_library": "libother.so"}}}}', "names the custom-op library 'libother.so'"),
         ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}}}',
          "model.decoder.session_options must be an object"),
+        ('{"model": {"decoder": {"filename": 1}}}', "model.decoder.filename must be a string"),
+        ('{"model": {"decoder": {"filename": "a\\u0000"}}}', "without a zero character"),
+        ('{"model": {"decoder": {"filename": "%s.onnx"}}}' % ("x" * 300), "which is not in"),
+        ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}, "vision": '
+         '{"filename": {}}}}', "model.decoder.session_options must be an object"),
+        ("[" * 5000, "nested more than 256 deep"),
     ],
 )  # fmt: skip
 def test_a_bad_genai_config(tmp_path: Path, config: str, message: str) -> None:

@@ -151,10 +151,10 @@ class accum {
   }
 
   template <unsigned M>
-  accum<Tag, M> grow(unsigned part = 0) const {
+  accum<Tag, M> grow() const {
     static_assert(M >= N, "AIE: grow cannot narrow; use extract");
     accum<Tag, M> result;
-    result.insert(part, *this);
+    result.insert(0, *this);
     return result;
   }
 

@@ -11,13 +11,11 @@ namespace detail {
 template <typename A, typename B>
 using vector_element = std::conditional_t<operand<A>::is_vector, element_of<A>, element_of<B>>;
 
-// f of both lanes; a scalar operand takes the vector's element type.
+// f of both lanes.
 template <typename A, typename B, typename F>
 auto lanewise(const A& a, const B& b, F f) {
   check_operands<A, B>();
-  static_assert(!operand<A>::is_vector || !operand<B>::is_vector ||
-                    std::is_same_v<element_of<A>, element_of<B>>,
-                "AIE: operands have different element types");
+  check_same_elements<A, B>();
   using T = vector_element<A, B>;
   static_assert(!is_four_bit<T>, "AIE: unpack four-bit lanes first");
   const auto x = reader<T>(a);
@@ -29,6 +27,7 @@ auto lanewise(const A& a, const B& b, F f) {
 template <typename A, typename B, typename F>
 auto compare(const A& a, const B& b, F f) {
   check_operands<A, B>();
+  check_same_elements<A, B>();
   using T = vector_element<A, B>;
   const auto x = reader<T>(a);
   const auto y = reader<T>(b);
@@ -156,8 +155,10 @@ template <typename A, typename B>
 auto min(const A& a, const B& b) {
   return detail::lanewise(a, b, [](auto x, auto y) { return detail::less(y, x) ? y : x; });
 }
-template <typename V, typename Low, typename High>
-auto clamp(const V& v, const Low& low, const High& high) {
+template <typename T, unsigned N, typename Low, typename High>
+auto clamp(const vector<T, N>& v, const Low& low, const High& high) {
+  static_assert(detail::operand<Low>::is_vector == detail::operand<High>::is_vector,
+                "AIE: clamp takes two vectors or two scalars as bounds");
   return min(max(v, low), high);
 }
 template <typename T, unsigned N>

@@ -30,9 +30,12 @@ vector<T, N> load(const T* pointer) {
   return result;
 }
 
+// The API's second template argument is a bank of memory, not the type.
+enum class resource { none };
+
 }  // namespace detail
 
-template <unsigned N, typename T>
+template <unsigned N, detail::resource = detail::resource::none, typename T>
 vector<std::remove_const_t<T>, N> load_v(T* pointer) {
   using element = std::remove_const_t<T>;
   detail::check_aligned(pointer, vector_ldst_align_v<element, N>, "load_v of a misaligned pointer");
@@ -52,7 +55,7 @@ T* store_v(T* pointer, const vector<T, N>& v) {
 }
 
 // `aligned_elems`: the pointer is known to be aligned to so many elements.
-template <unsigned N, typename T>
+template <unsigned N, detail::resource = detail::resource::none, typename T>
 vector<std::remove_const_t<T>, N> load_unaligned_v(T* pointer, unsigned aligned_elems = 1) {
   detail::check(detail::is_power_of_two(aligned_elems), "aligned_elems must be a power of two");
   detail::check_aligned(pointer, aligned_elems * sizeof(T),

@@ -105,18 +105,22 @@ class mmul {
   using vector_B_type = vector<TB, size_B>;
   using accum_type = accum<accfloat, size_C>;
 
-  // The first mac on an empty one starts from zero.
-  mmul() : sum_(zeros<accfloat, size_C>()) {}
+  // The first mac on an empty one starts from zero; before it the sum is undefined.
+  mmul() : empty_(true) {}
   mmul(const accum_type& start) : sum_(start) {}
   template <typename T>
-  mmul(const vector<T, size_C>& start) : sum_(start) {}
+  mmul(const vector<T, size_C>& start, int shift = 0) : sum_(start, shift) {}
 
   void mul(const vector_A_type& a, const vector_B_type& b) {
-    sum_ = zeros<accfloat, size_C>();
+    empty_ = true;
     mac(a, b);
   }
 
   void mac(const vector_A_type& a, const vector_B_type& b) {
+    if (empty_) {
+      sum_ = zeros<accfloat, size_C>();
+      empty_ = false;
+    }
     const auto& x = detail::host::lanes(a);
     const auto& y = detail::host::lanes(b);
     auto& c = detail::host::lanes(sum_);
@@ -203,6 +207,7 @@ class mmul {
   }
 
   accum_type sum_;
+  bool empty_ = false;
 };
 
 }  // namespace AIE_HOST_MMUL

@@ -5,10 +5,9 @@
 
 namespace aie {
 
-template <typename T, unsigned N, typename Value>
-vector<T, N> broadcast(const Value& value) {
-  const T lane = static_cast<T>(value);
-  return detail::generate<vector<T, N>>([lane](unsigned) { return lane; });
+template <typename T, unsigned N>
+vector<T, N> broadcast(std::type_identity_t<T> value) {
+  return detail::generate<vector<T, N>>([value](unsigned) { return value; });
 }
 
 template <typename T, unsigned N>
@@ -50,6 +49,7 @@ template <typename A, typename B, unsigned N>
 auto select(const A& zero, const B& one, const mask<N>& chosen) {
   using T = std::conditional_t<detail::operand<A>::is_vector, detail::element_of<A>,
                                detail::element_of<B>>;
+  detail::check_same_elements<A, B>();
   static_assert(!detail::operand<A>::is_vector || detail::operand<A>::lanes == N,
                 "AIE: select needs as many lanes as the mask has");
   static_assert(!detail::operand<B>::is_vector || detail::operand<B>::lanes == N,

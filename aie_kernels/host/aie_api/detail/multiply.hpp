@@ -26,6 +26,8 @@ struct product {
     static_assert(!floating || std::is_same_v<a, b>,
                   "AIE: no mixed multiplication: both operands must be float or both bfloat16");
     static_assert(!is_four_bit<a> && !is_four_bit<b>, "AIE: unpack four-bit lanes first");
+    static_assert(bits_of<a> <= 2 * bits_of<b> && bits_of<b> <= 2 * bits_of<a>,
+                  "AIE: no product of integers of 8 and 32 bits");
     check_operands<A, B>();
   }
 };

@@ -243,16 +243,12 @@ class mask {
   uint32_t to_uint32() const
     requires(N <= 32)
   {
-    return static_cast<uint32_t>(to_uint64());
+    return static_cast<uint32_t>(bits());
   }
   uint64_t to_uint64() const
-    requires(N <= 64)
+    requires(N == 64)
   {
-    uint64_t bits = 0;
-    for (unsigned lane = 0; lane < N; ++lane) {
-      bits |= static_cast<uint64_t>(lanes_[lane]) << lane;
-    }
-    return bits;
+    return bits();
   }
 
   static constexpr unsigned size() { return N; }
@@ -278,11 +274,15 @@ class mask {
   mask operator|(const mask& other) const {
     return combine(other, [](uint8_t a, uint8_t b) { return a | b; });
   }
-  mask operator^(const mask& other) const {
-    return combine(other, [](uint8_t a, uint8_t b) { return a ^ b; });
-  }
 
  private:
+  uint64_t bits() const {
+    uint64_t bits = 0;
+    for (unsigned lane = 0; lane < N; ++lane) {
+      bits |= static_cast<uint64_t>(lanes_[lane]) << lane;
+    }
+    return bits;
+  }
   template <typename F>
   mask combine(const mask& other, F f) const {
     mask result;
@@ -363,7 +363,14 @@ constexpr void check_operands() {
       "AIE: operands have different lane counts");
 }
 
-// Lane i of a vector, or the scalar, as a callable; a scalar takes the other operand's type.
+// Scalars too: the API converts none of them.
+template <typename A, typename B>
+constexpr void check_same_elements() {
+  static_assert(std::is_same_v<element_of<A>, element_of<B>>,
+                "AIE: operands have different element types");
+}
+
+// Lane i of a vector, or the scalar, as a callable.
 template <typename T, typename X>
 auto reader(const X& x) {
   if constexpr (operand<X>::is_vector) {
