@@ -44,6 +44,8 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
     return api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: out of memory");
   } catch (const std::exception& error) {
     return api->CreateStatus(ORT_RUNTIME_EXCEPTION, error.what());
+  } catch (...) {
+    return api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: an exception of unknown type");
   }
 }
 
@@ -124,7 +126,7 @@ class OrtThreadPool final : public ThreadPool {
   explicit OrtThreadPool(const KernelContext& context) : context_(context) {}
 
  protected:
-  void Run(int64_t count, Call call, const void* task) const override;
+  void Run(int64_t count, Call call, void* job) const override;
 
  private:
   const KernelContext& context_;
