@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain import explain
+from ort_aie_ep.explain import CPU_EP, GONE, explain
 from ort_aie_ep.model_file import load_model
 
 Change = Callable[[onnx.ModelProto], Any]
@@ -234,3 +234,16 @@ def test_a_damaged_report_is_read_or_named(tmp_path: Path) -> None:
         path.write_bytes(data)
         said = refusal(lambda: explain(tmp_path / "compiled"))
         assert not said or str(path) in said
+
+
+def test_a_node_that_nobody_reads_is_not_said_to_become_anything(tmp_path: Path) -> None:
+    model = projection_model()
+    model.graph.node.append(helper.make_node("Relu", ["x"], ["z"], name="relu"))
+    model.graph.output[0].name = "z"
+    source = written(tmp_path / "source", model)
+    assert {node.op: node.runs for node in explain(source).nodes} == {
+        "com.microsoft.MatMulNBits": GONE,
+        "Relu": CPU_EP,
+    }
+    with pytest.raises(AieError, match="has nothing to compile"):
+        ort_aie_ep.compile(source, tmp_path / "compiled")
