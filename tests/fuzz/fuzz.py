@@ -1,7 +1,8 @@
 """Runs the fuzz targets of this folder, several at a time; `make fuzz` calls it.
 
     python fuzz.py [--seconds 120] [--jobs N] [--folder .cache/fuzz] [TARGET...]
-    python fuzz.py --replay FILE [--folder .cache/fuzz] TARGET
+    python fuzz.py --replay FILE TARGET
+    python fuzz.py --totals [--folder .cache/fuzz]
 
 A target is NAME.cc (libFuzzer, by CMakeLists.txt) or NAME.py (Atheris, by target.py). Each starts
 from seeds/NAME and from the corpus that earlier runs kept. The exit code is 1 if there is a
@@ -23,10 +24,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clang import NoClang, cache_folder, find_clang
+from clang import ROOT, NoClang, cache_folder, find_clang
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 NOT_TARGETS = {"clang", "fuzz", "runtime", "target"}
 # One input may take so much.
 MOST_SECONDS = 5
@@ -218,6 +218,13 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
     return done
 
 
+def print_totals(log: Path) -> None:
+    """The table of all runs that a folder's log has."""
+    print("| target | s | inputs | findings |\n|---|--:|--:|--:|")
+    for name, total in sorted(_totals(log)):
+        print(f"| `{name}` | {total.seconds:,.0f} | {total.executions:,} | {total.findings} |")
+
+
 @dataclass(frozen=True)
 class Total:
     """Of a target: seconds, inputs and findings."""
@@ -307,7 +314,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "fuzz", help="of corpora")
     parser.add_argument("--replay", type=Path, help="runs one target on one input")
+    parser.add_argument("--totals", action="store_true", help="of the folder's runs so far")
     options = parser.parse_args()
+    if options.totals:
+        print_totals(options.folder / LOG)
+        return
     if options.replay and len(options.targets) != 1:
         parser.error("--replay wants one TARGET")
     chosen = targets(options.targets)
