@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ KINDS = {"builder": "onnxruntime-genai's model builder", "optimum": "optimum"}
 # Distances below are those of float32 sums in another order.
 FLOAT_LIMIT = 1e-4
 GOOD, NOTHING = "good", "nothing to compile"
+# How Python and ONNX Runtime begin the message of an error.
+_RUNTIME = re.compile(r"^\w+: (Error in execution: |\[ONNXRuntimeError\] : \d+ : \w+ : )?")
 Result = dict[str, Any]
 
 
@@ -99,6 +102,7 @@ def said(result: Result) -> str:
     """The first reason that a node gives, or the error."""
     reasons = [r for r in result["reasons"] if "compile --quantize" not in r]
     text = (reasons if reasons and result["status"] == NOTHING else [result["detail"]])[0]
+    text = _RUNTIME.sub("", text)
     cut = text if len(text) <= 160 else text[:160].rsplit(" ", 1)[0] + " …"
     return cut.replace("|", "\\|")
 
