@@ -25,7 +25,7 @@ RuntimeApi NegotiateApi(const OrtApiBase* base);
 // Throws Error for a status that is not null, and releases it.
 void Check(const OrtApi* api, OrtStatus* status);
 
-// Of an ONNXTensorElementDataType, or of any number that a model gives for one.
+// kOther for a number of none of them: it may stand in a model.
 DataType FromOnnxType(int64_t type);
 ONNXTensorElementDataType ToOnnxType(DataType type);
 
