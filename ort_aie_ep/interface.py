@@ -44,7 +44,7 @@ _STATES = (
         "present.%d.recurrent",
     ),
 )
-_CROSS = ("encoder_hidden_states", "encoder_attention_mask", "use_cache_branch")
+_CROSS = ("encoder_hidden_states", "encoder_attention_mask")
 
 
 class Argument(Protocol):
