@@ -31,7 +31,11 @@ from ort_aie_ep.graph_passes.rotary import explain_rotations
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
-from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
+from ort_aie_ep.graph_passes.value_types import (
+    infer_types,
+    remove_idle_nodes,
+    remove_unread_nodes,
+)
 from ort_aie_ep.graph_passes.weights import PackedWeights
 from ort_aie_ep.graph_passes.work import work_of
 
@@ -98,6 +102,7 @@ def _run_on_graph(
     keep: Sequence[str],
 ) -> None:
     """The passes, on the main graph or on a body that was taken out."""
+    remove_unread_nodes(model)
     if fuse:
         remove_idle_nodes(model)
         fuse_attention(model, report)

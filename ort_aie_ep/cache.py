@@ -146,7 +146,12 @@ def compiled_file(
         AieError: `source` is no model, is damaged or has nothing to compile; it is compiled already
             but choices are made; it changes meanwhile; the cache cannot be written.
     """
-    model = find_model(source).model
+    folder = find_model(source)
+    if source.is_dir() and folder.is_optimum_encoder_decoder:
+        raise AieError(
+            f"{source} is an encoder and decoders, and a session runs one of them: give its file"
+        )
+    model = folder.model
     index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
     found = _indexed(index, model) or _read_source(index, model)
     if found.compiled:

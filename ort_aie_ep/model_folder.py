@@ -39,7 +39,8 @@ class ModelFolder:
     @property
     def is_optimum_encoder_decoder(self) -> bool:
         """Whether optimum exported it as an encoder and decoders."""
-        return self.model.name in OPTIMUM_DECODERS
+        encoder = self.path / OPTIMUM_ENCODER
+        return self.model.name in OPTIMUM_DECODERS and encoder.is_file()
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def find_model(source: Path) -> ModelFolder:
     decoders = [source / name for name in OPTIMUM_DECODERS if source / name in models]
     if decoders and source / OPTIMUM_ENCODER in models:
         return ModelFolder(source, decoders[0], None)
-    if decoders:
+    if decoders and len(models) > 1:
         raise AieError(
             f"{source} holds {models[0].name}, an export for prompts and next tokens apart; "
             "export again with optimum-onnx (--task text-generation-with-past), which writes one "

@@ -112,17 +112,15 @@ def compile_command(
             progress=progress,
         )
     from ort_aie_ep.cli.tables import layers_table, outcomes_table, share_line
+    from ort_aie_ep.model_folder import find_model
 
+    if result.parts:
+        console.heading(f"{find_model(result.path).model.name}:")
     console.out.print(outcomes_table(result.outcomes))
     if share := share_line(result.outcomes):
         console.note(share)
     for part in result.parts:
-        console.out.print(
-            f"{part.file}:" if part.compiled else f"{part.file} {part.reason}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        console.heading(f"{part.file}:" if part.compiled else f"{part.file} {part.reason}")
         if part.nodes:
             console.out.print(outcomes_table(part.nodes))
     if result.layers:

@@ -36,7 +36,7 @@ void Check(const OrtApi* api, OrtStatus* status) {
               message);
 }
 
-DataType FromOnnxType(ONNXTensorElementDataType type) {
+DataType FromOnnxType(int64_t type) {
   switch (type) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
       return DataType::kFloat32;

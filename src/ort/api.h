@@ -25,7 +25,8 @@ RuntimeApi NegotiateApi(const OrtApiBase* base);
 // Throws Error for a status that is not null, and releases it.
 void Check(const OrtApi* api, OrtStatus* status);
 
-DataType FromOnnxType(ONNXTensorElementDataType type);
+// kOther for a number of none of them: it may stand in a model.
+DataType FromOnnxType(int64_t type);
 ONNXTensorElementDataType ToOnnxType(DataType type);
 
 // Runs `body`; an exception becomes a status. Nothing may leave a callback otherwise.
