@@ -143,6 +143,8 @@ class Laboratory:
         """How many of `keys` a token sees that is the last of them."""
         probe = Probe("window", keys - 1, 1, np.ones((1, keys), np.int64))
         (found,) = scores.run(self._feeds(probe))
+        if found.size != self.heads * keys:
+            raise NoMatch(f"of {keys} keys, its scores are {found.shape}")
         return int((found.reshape(-1, keys)[0] > MASKED).sum())
 
     def _feeds(self, probe: Probe, positions: int = POSITIONS) -> dict[str, Array]:

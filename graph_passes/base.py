@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DOMAIN = "aie"
 FORMAT: int = _native.FORMAT
 NONE = "ort_aie.none"
+NO_OPERATOR = "no aie operator"
 
 T = TypeVar("T", int, float, str)
 Attribute = int | float | str
@@ -28,6 +29,7 @@ class NodeOutcome:
     """What became of one node: the op that replaces it, or why it stays on the CPU EP.
 
     `body`: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
+    `weight_bytes`, `token_bytes`: of the source, as work.py counts them.
     """
 
     node: str
@@ -35,6 +37,8 @@ class NodeOutcome:
     becomes: str | None
     reason: str
     body: str = ""
+    weight_bytes: int = field(default=0, compare=False)
+    token_bytes: int = field(default=0, compare=False)
 
 
 @dataclass

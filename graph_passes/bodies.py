@@ -84,10 +84,12 @@ def take_out(model: ir.Model) -> list[Holder]:
 
 def put_back(model: ir.Model, holders: list[Holder]) -> None:
     """Puts the bodies back into the nodes that are still there."""
+    gone: set[ir.Graph] = set()
     for holder in holders:
         node = holder.node
-        if node.graph is None:
-            continue  # nobody read its results
+        if node.graph is None or node.graph in gone:
+            gone.update(body.model.graph for body in holder.bodies)
+            continue
         for body in holder.bodies:
             _release(model, body, node)
         node.resize_inputs(holder.inputs)
@@ -131,14 +133,13 @@ def _capture(model: ir.Model, graph: ir.Graph, holder: ir.Node) -> Body:
             tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
             known = captured if tensor is None else constants
             if value not in known:
-                known[value] = ir.Value(
-                    name=_inner_name(model, value),
-                    type=value.type,
-                    shape=value.shape,
-                    const_value=tensor,
-                )
+                inner = ir.Value(name=_inner_name(model, value), type=value.type, shape=value.shape)
+                known[value] = inner
                 if tensor is not None:
-                    graph.register_initializer(known[value])
+                    inner.type = ir.TensorType(tensor.dtype)
+                    inner.shape = ir.Shape(tensor.shape.numpy())
+                    inner.const_value = tensor
+                    graph.register_initializer(inner)
             node.replace_input_with(index, known[value])
     first = len(holder.inputs)
     holder.resize_inputs(first + len(captured))

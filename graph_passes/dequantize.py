@@ -171,6 +171,9 @@ def _dequantized(node: ir.Node) -> tuple[ir.Node, bool] | None:
     )
     producer = value.producer() if value is not None else None
     if producer is not None and (producer.domain, producer.op_type) == ("", "Transpose"):
+        perm = producer.attributes.get("perm")
+        if perm is not None and list(perm.as_ints()) != [1, 0]:
+            return None
         value = producer.inputs[0]
         producer = value.producer() if value is not None else None
         rows_are_outputs = not rows_are_outputs
@@ -186,6 +189,9 @@ def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:
     assert scales is not None
     if x.dtype not in FOUR_BITS:
         return f"weights are {type_name(x)}; Q4NX holds INT4 and UINT4"
+    made = attribute(dequantize, "output_dtype", 0)
+    if made not in (0, scales.dtype):
+        return f"its output_dtype is {ir.DataType(made).name} and its scales {type_name(scales)}"
     n, k = _dims(x) if rows_are_outputs else reversed(_dims(x))
     block_size = attribute(dequantize, "block_size", 0)
     axis = attribute(dequantize, "axis", 1) % 2

@@ -43,8 +43,8 @@ def convert_float_matmuls(
         weights = _weights(node)
         reason = _why_not(node, weights)
         if form is None:
-            if weights is not None and not reason:
-                report.left(node, UNASKED.format(weights.tensor.dtype.name))
+            if weights is not None:
+                report.left(node, reason or UNASKED.format(weights.tensor.dtype.name))
             continue
         if not reason:
             matching = [name for name in keep if _matches(node_label(node), name)]

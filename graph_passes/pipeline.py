@@ -12,7 +12,7 @@ from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.attention import fuse_attention
-from ort_aie_ep.graph_passes.base import DOMAIN, Report, node_label
+from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
 from ort_aie_ep.graph_passes.bodies import body_labels, put_back, take_out
 from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
@@ -31,8 +31,13 @@ from ort_aie_ep.graph_passes.rotary import explain_rotations
 from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
-from ort_aie_ep.graph_passes.value_types import infer_types, remove_idle_nodes
+from ort_aie_ep.graph_passes.value_types import (
+    infer_types,
+    remove_idle_nodes,
+    remove_unread_nodes,
+)
 from ort_aie_ep.graph_passes.weights import PackedWeights
+from ort_aie_ep.graph_passes.work import work_of
 
 
 def run_passes(
@@ -54,7 +59,8 @@ def run_passes(
     report, packed = Report(), PackedWeights()
     name_nodes(model)
     name_values(model)
-    labels, bodies = {node_label(node) for node in model.graph.all_nodes()}, body_labels(model)
+    bodies = body_labels(model)
+    works = {node_label(node): work_of(node) for node in model.graph.all_nodes()}
     check_patterns(model, keep)
     if fuse:
         infer_types(model)
@@ -65,11 +71,22 @@ def run_passes(
             _run_on_graph(part, report, packed, fuse, quantize, keep)
     put_back(model, holders)
     name_values(model)
+    for node in model.graph.all_nodes():
+        label = node_label(node)
+        # What no pass looked at, and a token reads weights of.
+        unseen = label in works and label not in report.outcomes and node.domain != DOMAIN
+        if unseen and works[label].token_bytes:
+            report.left(node, NO_OPERATOR)
     # Nodes that a pass made on the way are no nodes of the model.
     report.outcomes = {
-        label: replace(outcome, body=bodies.get(label, ""))
+        label: replace(
+            outcome,
+            body=bodies.get(label, ""),
+            weight_bytes=works[label].weight_bytes,
+            token_bytes=works[label].token_bytes,
+        )
         for label, outcome in report.outcomes.items()
-        if label in labels
+        if label in works
     }
     if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
         model.graph.opset_imports.setdefault(DOMAIN, 1)
@@ -85,6 +102,7 @@ def _run_on_graph(
     keep: Sequence[str],
 ) -> None:
     """The passes, on the main graph or on a body that was taken out."""
+    remove_unread_nodes(model)
     if fuse:
         remove_idle_nodes(model)
         fuse_attention(model, report)

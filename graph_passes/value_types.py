@@ -1,7 +1,8 @@
 """Types of values that a model file leaves out, and nodes that change nothing.
 
 Before: values without a type; Cast(x, to=the type that x has); Identity(initializer)
-After:  every value has the type that its operator's schema gives it; such nodes are gone
+After:  every value has the type that its operator's schema gives it; such nodes are gone, and those
+        that nobody reads
 
 optimum's exports carry types for their inputs and outputs alone, and share equal tensors through
 Identity.
@@ -58,6 +59,13 @@ def _infer_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
                     else _output_type(node, index, opsets)
                 )
                 value.type = None if dtype is None else ir.TensorType(dtype)
+
+
+def remove_unread_nodes(model: ir.Model) -> None:
+    """Removes nodes whose results nobody reads: nothing is to be replaced there, or said of it."""
+    for node in reversed(list(model.graph)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            model.graph.remove(node, safe=True)
 
 
 def remove_idle_nodes(model: ir.Model) -> None:

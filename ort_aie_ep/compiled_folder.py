@@ -130,7 +130,7 @@ def write_folder(
             Nothing is left behind then.
     """
     main = models[0]
-    notes = _change_interface(main, source, kv, last_logits)
+    notes = _change_interface(main, source, len(models) > 1, kv, last_logits)
     parts = tuple(
         PartResult(_name(source, m), not m.left, m.left, _outcomes(m)) for m in models[1:]
     )
@@ -186,11 +186,12 @@ def _outcomes(file: ModelFile) -> tuple[NodeOutcome, ...]:
 
 
 def _change_interface(
-    main: ModelFile, source: ModelFolder, kv: str | None, last_logits: bool
+    main: ModelFile, source: ModelFolder, several: bool, kv: str | None, last_logits: bool
 ) -> list[str]:
-    """Changes what was asked for of the main model's inputs and outputs; returns notes."""
+    """Changes what was asked for of the main model's inputs and outputs, which has parts beside it
+    if there are `several` models; returns notes."""
     asked = [f"kv={kv}"] * (kv is not None) + ["last_logits"] * last_logits
-    if asked and source.is_optimum_encoder_decoder:
+    if asked and several and source.is_optimum_encoder_decoder:
         raise AieError(
             f"{' and '.join(asked)}: {source.path} is an encoder and decoders, which hand each "
             "other their caches; leave that out"
@@ -304,6 +305,7 @@ def _written_beside(target: Path) -> Iterator[Path]:
     try:
         yield work
         work.chmod(0o755)
+        check_destination(target)  # another writer may have been as fast
         work.rename(target)
     except OSError as error:
         # numpy tells a short write without the system's reason.
@@ -341,7 +343,8 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
     for part, role in file_sections(config["model"]):
         # Bytes of the sources' data files, which genai would put in place of compiled weights.
         part.pop("shared_initializers", None)
-        if part.get("filename") in compiled and part.get("session_options") is not None:
+        file = Path(str(part["filename"])).as_posix()
+        if file in compiled and part.get("session_options") is not None:
             _name_library(part, role, stub.name)
     shutil.copyfile(stub, work / stub.name)
     _write_json(work / GENAI_CONFIG, config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +14,11 @@ from ort_aie_ep.compiler import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.files import is_missing
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
+from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
 from ort_aie_ep.graph_passes.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
@@ -26,7 +27,6 @@ from ort_aie_ep.overlays import TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.provider import place
 
 HOST, XRT, CPU_EP, GONE = "host target", "xrt target", "CPU EP", "folded away"
-NO_OPERATOR = "no aie operator"
 OURS = (HOST, XRT)
 FOLDED = "computed once, unused, or part of a fused operator"
 CLAIMS, LEAVES = "claims", "leaves"
@@ -46,6 +46,8 @@ class NodeFate:
             empty where it was not asked, or never saw the node because ONNX Runtime folded it.
         provider_reason: why the execution provider leaves it, in its words; often empty.
         body: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
+        weight_bytes: of its weights in this file.
+        token_bytes: of them, and of recurrent states, what one token reads (graph_passes/work.py).
     """
 
     node: str
@@ -56,6 +58,8 @@ class NodeFate:
     provider: str = ""
     provider_reason: str = ""
     body: str = ""
+    weight_bytes: int = 0
+    token_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,30 @@ class Explanation:
         return () if operators else None
 
     def rows(self) -> list[tuple[int, NodeFate]]:
-        """(count, a node) of nodes that differ in their name alone; aie first, then by count."""
-        alike = Counter(replace(node, node="") for node in self.nodes)
-        rows = [(count, fate) for fate, count in alike.items()]
-        return sorted(rows, key=lambda row: (row[1].runs not in OURS, -row[0], row[1].op))
+        """(count, a node) of nodes that differ in their name and bytes alone, with the bytes of
+        all; aie first by count, then what a token reads most of, then the others by count."""
+        alike: dict[NodeFate, list[NodeFate]] = {}
+        for node in self.nodes:
+            kind = replace(node, node="", weight_bytes=0, token_bytes=0)
+            alike.setdefault(kind, []).append(node)
+        rows = [
+            (
+                len(nodes),
+                replace(
+                    kind,
+                    weight_bytes=sum(node.weight_bytes for node in nodes),
+                    token_bytes=sum(node.token_bytes for node in nodes),
+                ),
+            )
+            for kind, nodes in alike.items()
+        ]
+
+        def order(row: tuple[int, NodeFate]) -> tuple[bool, int, int, str]:
+            count, fate = row
+            left = fate.runs not in OURS
+            return left, -fate.token_bytes if left else 0, -count, fate.op
+
+        return sorted(rows, key=order)
 
 
 def explain(path: Path, *, provider: bool = False) -> Explanation:
@@ -108,9 +132,17 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
     npu = _find_npu()
-    bodies = body_labels(model)
+    bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
-    nodes = tuple(replace(fate, body=bodies.get(fate.node, "")) for fate in fates)
+    nodes = tuple(
+        replace(
+            fate,
+            body=bodies.get(fate.node, ""),
+            weight_bytes=works[fate.node].weight_bytes,
+            token_bytes=works[fate.node].token_bytes,
+        )
+        for fate in fates
+    )
     if provider:
         if compiled:
             raise AieError(

@@ -69,5 +69,4 @@ def written_beside(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file beside and renames it. Raises OSError where that fails."""
     with written_beside(path) as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
+        file.write(json.dumps(content, indent=2) + "\n")

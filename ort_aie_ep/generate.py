@@ -80,7 +80,12 @@ class Decoder:
         self.length = 0
         kept = bool(self._past) and self._shared  # rows beyond the length are never read
         for cache in (*(() if kept else self._caches), *self._interface.states):
-            buffer = np.zeros(cache.shape, TYPES[cache.type][0])
+            try:
+                buffer = np.zeros(cache.shape, TYPES[cache.type][0])
+            except (MemoryError, OverflowError, ValueError) as error:
+                raise AieError(
+                    f"{cache.past} of the shape {cache.shape} cannot be allocated: {error}"
+                ) from error
             self._past[cache.past] = _value(buffer, cache.type)
 
     def forward(self, tokens: Tokens) -> Logits:

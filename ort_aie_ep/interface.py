@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ort_aie_ep.checked_json import Field
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.model_folder import ModelFolder, section
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder, section
 
 # numpy type and ONNX element type by ONNX Runtime's names. numpy has no bfloat16: its bits.
 TYPES: dict[str, tuple[type[np.generic], int]] = {
@@ -43,7 +44,7 @@ _STATES = (
         "present.%d.recurrent",
     ),
 )
-_CROSS = ("encoder_hidden_states", "encoder_attention_mask", "use_cache_branch")
+_CROSS = ("encoder_hidden_states", "encoder_attention_mask")
 
 
 class Argument(Protocol):
@@ -205,18 +206,24 @@ def _cache_shape(value: Argument, folder: ModelFolder, rows: int) -> tuple[int, 
             f"{value.name} is of the shape {list(value.shape)}, not (batch, heads, past, head size)"
         )
     _, heads, past, size = value.shape
-    heads = heads if isinstance(heads, int) else decoder.get("num_key_value_heads")
-    size = size if isinstance(size, int) else decoder.get("head_size")
-    if not isinstance(heads, int) or not isinstance(size, int):
+    heads = heads if isinstance(heads, int) else _count(decoder, "num_key_value_heads")
+    size = size if isinstance(size, int) else _count(decoder, "head_size")
+    if heads is None or size is None:
         raise Unfit(
             f"{value.name} is of the shape {list(value.shape)}, and no genai_config.json says how "
             "many heads of what size that means: give a folder that holds one"
         )
     if past == _SLIDING_DIM and rows:
         # Not clamped to the context as genai does: a cache smaller than its window is an error.
-        window = section(folder, "model", "decoder", "sliding_window").get("window_size", rows)
-        rows = (window if isinstance(window, int) else rows) + _WINDOW_SLACK
+        window = _count(section(folder, "model", "decoder", "sliding_window"), "window_size")
+        rows = (rows if window is None else window) + _WINDOW_SLACK
     return 1, heads, rows, size
+
+
+def _count(part: dict[str, Any], key: str) -> int | None:
+    """A number of genai_config.json that is a dimension; None where it is not given."""
+    given = Field(part, GENAI_CONFIG).find(key)
+    return None if given is None else given.integer(1, 2**31)
 
 
 def _state_shape(value: Argument) -> tuple[int, ...]:
@@ -232,9 +239,8 @@ def _vocabulary(logits: Argument, folder: ModelFolder) -> int:
             f"output {logits.name} is of the shape {list(logits.shape)}, not (batch, sequence, "
             "vocabulary)"
         )
-    width: Any = logits.shape[2]
-    if not isinstance(width, int):
-        width = section(folder, "model").get("vocab_size")
-    if not isinstance(width, int):
+    given = logits.shape[2]
+    width = given if isinstance(given, int) else _count(section(folder, "model"), "vocab_size")
+    if width is None:
         raise Unfit("nothing says how many logits there are")
     return width

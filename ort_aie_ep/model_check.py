@@ -103,6 +103,7 @@ class _Graph:
     def __init__(self, model: str, opsets: dict[str, int], where: str = "") -> None:
         self._where = f"{model}: {where}"
         self._opsets = opsets
+        self._operators: dict[tuple[str, str], _Operator] = {}
         self.unsorted = False
 
     def check(self, graph: onnx.GraphProto, outer: Collection[str]) -> set[str]:
@@ -155,7 +156,7 @@ class _Graph:
                 if name not in outer:
                     raise self._error(f"{_label(node)} reads '{name}', which nothing gives")
                 free.add(name)
-            reads.append(names & givers.keys())
+            reads.append({name for name in names if name in givers})
         self._order(nodes, reads)
         return free
 
@@ -196,7 +197,10 @@ class _Graph:
             raise self._error(
                 f"{_label(node)} has {len(attributes)} attributes; a Constant has one, its value"
             )
-        operator = self._operator(node)
+        key = _domain(node.domain), node.op_type
+        operator = self._operators.get(key)
+        if operator is None:
+            operator = self._operators[key] = self._operator(*key)
         for what, names, counts in (
             ("inputs", node.input, operator.inputs),
             ("outputs", node.output, operator.outputs),
@@ -224,13 +228,11 @@ class _Graph:
                         f"{_label(node)}: attribute {name} must be {wanted}, got {got}"
                     )
 
-    def _operator(self, node: onnx.NodeProto) -> _Operator:
-        domain = _domain(node.domain)
-        if (domain, node.op_type) in _OTHERS:
-            return _OTHERS[domain, node.op_type]
-        try:
-            schema = onnx.defs.get_schema(node.op_type, self._opsets.get(domain, 1), domain)
-        except onnx.defs.SchemaError:
+    def _operator(self, domain: str, op_type: str) -> _Operator:
+        if (domain, op_type) in _OTHERS:
+            return _OTHERS[domain, op_type]
+        schema = _schema(op_type, domain, self._opsets.get(domain, 1))
+        if schema is None:
             return _ANYTHING
         # A variadic last parameter has at least as many as min_input says, each given.
         required = [
@@ -311,6 +313,16 @@ class _Graph:
 
     def _error(self, text: str) -> AieError:
         return AieError(f"{self._where}{text}")
+
+
+def _schema(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    """An operator's schema; of one that is younger than the model's opset, its own."""
+    for known in (version, onnx.defs.onnx_opset_version()):
+        try:
+            return onnx.defs.get_schema(op_type, known, domain)
+        except onnx.defs.SchemaError:
+            continue
+    return None
 
 
 def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

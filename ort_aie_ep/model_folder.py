@@ -39,7 +39,8 @@ class ModelFolder:
     @property
     def is_optimum_encoder_decoder(self) -> bool:
         """Whether optimum exported it as an encoder and decoders."""
-        return self.model.name in OPTIMUM_DECODERS
+        encoder = self.path / OPTIMUM_ENCODER
+        return self.model.name in OPTIMUM_DECODERS and encoder.is_file()
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def other_models(folder: ModelFolder) -> list[OtherModel]:
     roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
     if folder.genai_config is not None:
         sections = file_sections(folder.genai_config.get("model"))
-        roles = {folder.path / str(part["filename"]): role for part, role in sections}
+        roles = {folder.path / part["filename"]: role for part, role in sections}
     return [
         OtherModel(path, roles.get(path, ""))
         for path in sorted(folder.path.rglob("*.onnx"))
@@ -76,7 +77,7 @@ def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any]
         for item in part:
             yield from file_sections(item, role)
     elif isinstance(part, dict):
-        if "filename" in part:
+        if isinstance(part.get("filename"), str):
             yield part, role
         for key, value in part.items():
             yield from file_sections(value, f"{role}.{key}".lstrip("."))
@@ -121,7 +122,7 @@ def find_model(source: Path) -> ModelFolder:
     decoders = [source / name for name in OPTIMUM_DECODERS if source / name in models]
     if decoders and source / OPTIMUM_ENCODER in models:
         return ModelFolder(source, decoders[0], None)
-    if decoders:
+    if decoders and len(models) > 1:
         raise AieError(
             f"{source} holds {models[0].name}, an export for prompts and next tokens apart; "
             "export again with optimum-onnx (--task text-generation-with-past), which writes one "

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ort_aie_ep.files import is_regular
 from ort_aie_ep.interface import TYPES, Unfit, read_interface
-from ort_aie_ep.model_folder import OPTIMUM_ENCODER, ModelFolder, file_sections, section
+from ort_aie_ep.model_folder import (
+    OPTIMUM_DECODERS,
+    OPTIMUM_ENCODER,
+    ModelFolder,
+    file_sections,
+    section,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -49,8 +56,10 @@ def lines(folder: ModelFolder) -> list[str]:
         AieError: the encoder of an encoder-decoder export is missing or damaged.
     """
     path = str(folder.path)
-    if folder.is_optimum_encoder_decoder:
-        name = _seq2seq_class(folder)
+    if folder.model.name in OPTIMUM_DECODERS:
+        name = "ORTModelForCausalLM"
+        if folder.is_optimum_encoder_decoder:
+            name = _seq2seq_class(folder)
         return [
             *SESSION_OPTIONS,
             f"model = {name}.from_pretrained({path!r}, session_options=options)",
@@ -82,10 +91,8 @@ def _seq2seq_class(folder: ModelFolder) -> str:
 
 def _has_parts(folder: ModelFolder) -> bool:
     """Whether genai_config.json names other files that are there."""
-    named = (
-        folder.path / str(part["filename"]) for part, _ in file_sections(section(folder, "model"))
-    )
-    return any(path != folder.model and path.is_file() for path in named)
+    named = (folder.path / part["filename"] for part, _ in file_sections(section(folder, "model")))
+    return any(path != folder.model and is_regular(path) for path in named)
 
 
 @dataclass(frozen=True)

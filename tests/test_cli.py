@@ -606,6 +606,7 @@ def test_compile_says_how_optimum_opens_an_encoder_and_decoders(
             model.graph.inputs[0].name = reads
         ir.save(model, source / f"{name}.onnx")
     result = succeeded("compile", source, tmp_path / "compiled")
+    assert "decoder_with_past_model.onnx:\n" in result.stdout
     assert "decoder_model.onnx:\n" in result.stdout
     assert "encoder_model.onnx:\n" in result.stdout
     folder = str(tmp_path / "compiled")

@@ -13,13 +13,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from json_mutations import mutations, refusal
 from typer.testing import CliRunner
 
 import ort_aie_ep
 from ort_aie_ep.accuracy import with_accuracy_level
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.generate import Decoder
+from ort_aie_ep.generate import Decoder, stop_tokens
 from ort_aie_ep.model_folder import find_model
 from ort_aie_ep.sessions import Options, open_edited, open_session
 
@@ -285,3 +286,22 @@ def test_bench_compares_the_last_token_alone_where_only_one_side_gives_more(tmp_
     agreement = json.loads(result.stdout)["agreement"]
     assert agreement["positions"] == 4
     assert agreement["largest_difference"] < agreement["largest_logit"] / 8
+
+
+def test_a_damaged_genai_config_is_run_or_named(tmp_path: Path) -> None:
+    demo = Path(ort_aie_ep.__file__).parent / "demo_model"
+    folder = Path(shutil.copytree(demo, tmp_path / "model"))
+    path = folder / "genai_config.json"
+    session = open_session(folder / "model.onnx", Options(threads=1))
+
+    def run() -> None:
+        found = find_model(folder)
+        stop_tokens(found)
+        Decoder(session, found, 8).forward(np.array([3, 4]))
+
+    said = []
+    for data in mutations(path.read_text(), seed=14, count=150):
+        path.write_bytes(data)
+        said.append(refusal(run))
+    assert 20 < sum(map(bool, said)) < 150
+    assert any("head_size must be a whole number from 1 to" in text for text in said)

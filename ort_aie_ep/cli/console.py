@@ -40,6 +40,11 @@ def fail(message: str) -> None:
     err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
+def heading(text: str) -> None:
+    """A line before a table of results."""
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def note(message: str) -> None:
     """Something worth knowing that is no result."""
     err.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -22,6 +22,7 @@ from ort_aie_ep.cli.options import (
     session_options,
 )
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.files import written_beside
 
 if TYPE_CHECKING:
     from ort_aie_ep.model_folder import ModelFolder
@@ -165,7 +166,8 @@ def _bench_peers(
     if out is not None:
         settings = {"settings": {"plan": asdict(plan)}, "environment": environment}
         report.write_json(measured, out / "bench.json", settings)
-        (out / "bench.md").write_text(markdown(measured, conditions), encoding="utf-8")
+        with written_beside(out / "bench.md") as file:
+            file.write(markdown(measured, conditions))
         plot.plot(measured, out / "bench.png", conditions)
         console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
 

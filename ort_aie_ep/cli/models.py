@@ -111,16 +111,16 @@ def compile_command(
             keep=keep or (),
             progress=progress,
         )
-    from ort_aie_ep.cli.tables import layers_table, outcomes_table
+    from ort_aie_ep.cli.tables import layers_table, outcomes_table, share_line
+    from ort_aie_ep.model_folder import find_model
 
+    if result.parts:
+        console.heading(f"{find_model(result.path).model.name}:")
     console.out.print(outcomes_table(result.outcomes))
+    if share := share_line(result.outcomes):
+        console.note(share)
     for part in result.parts:
-        console.out.print(
-            f"{part.file}:" if part.compiled else f"{part.file} {part.reason}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        console.heading(f"{part.file}:" if part.compiled else f"{part.file} {part.reason}")
         if part.nodes:
             console.out.print(outcomes_table(part.nodes))
     if result.layers:
@@ -266,7 +266,7 @@ def explain_command(
     if json:
         console.print_json(explanation)
         return
-    from ort_aie_ep.cli.tables import explanation_table, placement_line
+    from ort_aie_ep.cli.tables import explanation_table, placement_line, share_line
 
     console.out.print(explanation_table(explanation, nodes))
     others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
@@ -276,6 +276,8 @@ def explain_command(
         f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
         "loads them"
     )
+    if share := share_line(explanation.nodes):
+        console.note(share)
     if ep:
         claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
         console.note(f"without compiling, the execution provider claims {claimed} nodes")

@@ -20,26 +20,62 @@ from ort_aie_ep.cache_entries import Entry
 from ort_aie_ep.cli.console import environment
 from ort_aie_ep.demo import Demonstration
 from ort_aie_ep.doctor import Diagnosis
-from ort_aie_ep.explain import OURS, Explanation, NodeFate
+from ort_aie_ep.explain import CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.graph_passes import LayerError, NodeOutcome
 from ort_aie_ep.machine import Finding
 from ort_aie_ep.peers.sheets import MET, Sheet
 from ort_aie_ep.synth import Shape
 
 _BODY = ["in"]  # a column of models with If, Loop or Scan
+_WORK = ["weights", "token reads"]  # graph_passes/work.py
 # Colours of what a goal came to.
 _VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
 
 def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
-    """What a compilation made of the nodes that it looked at; of those in bodies, which."""
-    alike = Counter((o.op_type, o.body, o.becomes, o.reason) for o in outcomes)
+    """What a compilation made of the nodes that it looked at or that have weights; of those in
+    bodies, which."""
+    alike: dict[tuple[str, str, str | None, str], list[NodeOutcome]] = {}
+    for outcome in outcomes:
+        kind = (outcome.op_type, outcome.body, outcome.becomes, outcome.reason)
+        alike.setdefault(kind, []).append(outcome)
     bodies = any(body for _, body, _, _ in alike)
-    table = _table("op", "count", *_BODY[:bodies], "becomes", "why not", right={"count"})
-    for (op, body, becomes, reason), count in alike.items():
-        cells = [op, str(count), *[body][:bodies], becomes or "stays on the CPU EP", reason]
-        table.add_row(*map(Text, cells))
+    columns = ("op", "count", *_BODY[:bodies], *_WORK, "becomes", "why not")
+    table = _table(*columns, right={"count", *_WORK})
+    whole = sum(o.token_bytes for nodes in alike.values() for o in nodes)
+    for (op, body, becomes, reason), nodes in alike.items():
+        work = _work(sum(o.weight_bytes for o in nodes), sum(o.token_bytes for o in nodes), whole)
+        row = [op, str(len(nodes)), *[body][:bodies], *work]
+        table.add_row(*map(Text, [*row, becomes or "stays on the CPU EP", reason]))
     return table
+
+
+def share_line(nodes: Iterable[NodeOutcome | NodeFate]) -> str:
+    """How much of what a token reads of the weights stays on the CPU EP; empty where there are no
+    weights."""
+    nodes = list(nodes)
+    whole = sum(node.token_bytes for node in nodes)
+    left = sum(node.token_bytes for node in nodes if _stays(node))
+    if not whole:
+        return ""
+    return (
+        f"{_share(left, whole)} of the bytes of weights and states that a token reads stay on the "
+        "CPU EP"
+    )
+
+
+def _stays(node: NodeOutcome | NodeFate) -> bool:
+    return node.runs == CPU_EP if isinstance(node, NodeFate) else not node.becomes
+
+
+def _work(weight_bytes: int, token_bytes: int, whole: int) -> list[str]:
+    """Cells of the columns _WORK."""
+    size = f"{weight_bytes / 1e6:.1f} MB" if weight_bytes >= 1e5 else f"{weight_bytes / 1e3:.1f} kB"
+    return [size if weight_bytes else "", _share(token_bytes, whole) if token_bytes else ""]
+
+
+def _share(part: int, whole: int) -> str:
+    return "< 0.1 %" if 0 < part < whole / 2000 else f"{part / whole:.1%}".replace("%", " %")
 
 
 def layers_table(layers: Sequence[LayerError]) -> Table:
@@ -90,15 +126,18 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     table = _table(
         *(["node", "op"] if each_node else ["op", "count"]),
         *_BODY[:bodies],
+        *_WORK,
         "runs on" if explanation.compiled else "would run as",
         *(["execution provider"] if explanation.provider else []),
         "why not on the NPU",
-        right={"count"},
+        right={"count", *_WORK},
     )
+    whole = sum(node.token_bytes for node in explanation.nodes)
     rows = [(1, n) for n in explanation.nodes] if each_node else explanation.rows()
     for count, fate in rows:
         op = fate.op.removeprefix("com.microsoft.")
         first = [*([fate.node, op] if each_node else [op, str(count)]), *[fate.body][:bodies]]
+        first += _work(fate.weight_bytes, fate.token_bytes, whole)
         provider = [_provider_cell(fate)] if explanation.provider else []
         cells = map(Text, [*first, fate.becomes or fate.runs, *provider, fate.not_npu])
         table.add_row(*cells, style=None if fate.runs in OURS else "dim")

@@ -8,6 +8,7 @@ compiler reports.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -15,6 +16,7 @@ import struct
 import tempfile
 import uuid as uuids
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ _XCLBIN_UUID = 416
 _XCLBIN_SECTIONS = 448  # their number; the table of sections follows 8 bytes later
 _SECTION = struct.Struct("<I16s4xQQ")  # struct axlf_section_header: kind, name, offset, size
 _USER_METADATA = 16  # axlf_section_kind
+_ROUNDS = 10
 _SIMULATED = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # namespace of their UUIDs
 
 
@@ -128,8 +131,8 @@ class Package:
 def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> Package:
     """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
 
-    A package that is already there is replaced. Raises PackageError when `folder` is something
-    else, or the manifest is not valid.
+    A package that is already there is replaced; of several writers, one leaves its own.
+    Raises PackageError when `folder` is something else, or the manifest is not valid.
     """
     validate(manifest, str(folder / MANIFEST))
     if folder.exists() and not (folder / MANIFEST).is_file():
@@ -140,10 +143,17 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
         new.mkdir()
         shutil.copyfile(overlay, new / OVERLAY)
         (new / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-        if folder.exists():
-            folder.rename(Path(beside) / "old")
-        new.rename(folder)
-    return Package(folder, dict(manifest))
+        for attempt in range(_ROUNDS):
+            with suppress(FileNotFoundError):
+                folder.rename(Path(beside) / f"old{attempt}")
+            try:
+                new.rename(folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+            else:  # and otherwise another process was as fast
+                return Package(folder, dict(manifest))
+    raise PackageError(f"{folder} is written again and again by other processes")
 
 
 def read_package(folder: Path, *, device: str | None = None) -> Package:

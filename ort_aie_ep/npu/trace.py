@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ort_aie_ep.files import written_beside
+
 
 @dataclass
 class Trace:
@@ -33,6 +35,5 @@ class Trace:
             }
             for track, name, start, end in self.spans
         ]  # fmt: skip
-        beside = path.with_name(path.name + ".part")
-        beside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
-        beside.replace(path)
+        with written_beside(path) as file:
+            file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))

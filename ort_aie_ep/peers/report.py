@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.files import write_json as write_file
 from ort_aie_ep.peers import comparisons, growth
 from ort_aie_ep.peers.comparisons import Bandwidth, Cell, Ratio, Start, StartRatio
 from ort_aie_ep.peers.goals import Goal, goals
@@ -61,4 +61,4 @@ def report(results: Results) -> PeersReport:
 
 def write_json(report: PeersReport, path: Path, settings: Mapping[str, Any]) -> None:
     """Everything, each round's numbers too, and the `settings` of the run."""
-    path.write_text(json.dumps(asdict(report) | dict(settings), indent=2) + "\n", encoding="utf-8")
+    write_file(path, asdict(report) | dict(settings))

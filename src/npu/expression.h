@@ -1,6 +1,7 @@
 // Integer expressions of a sequence: constants, symbols (as slots of a frame) and operators.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -37,6 +38,8 @@ class Expression {
   static Expression Symbol(int slot);
   static Expression Binary(Operator op, Expression left, Expression right);
 
+  // Of its constants, symbols and operators: what it costs to evaluate.
+  size_t size() const { return postfix_.size(); }
   // `frame` holds a value for every slot that the expression names.
   int64_t Evaluate(std::span<const int64_t> frame) const;
 

@@ -10,9 +10,15 @@
 namespace ort_aie::npu {
 namespace {
 
-// No shape of a model comes near these; a manifest that does has a loop without end.
-constexpr int64_t kMaxStatements = int64_t{1} << 24;
-constexpr size_t kMaxOperations = size_t{1} << 22;
+// Of a plan. No shape of a model comes near these (a prompt of 131,072 tokens: 8.6 million steps,
+// 0.4 million operations); a manifest that does has a loop without end. Steps are statements, what
+// they evaluate and what they list.
+constexpr size_t kMaxSteps = size_t{1} << 26;
+constexpr size_t kMaxOperations = size_t{1} << 21;
+constexpr size_t kTransferSteps = 16;  // to plan its tasks
+constexpr size_t kWaitSteps = 64;      // for each fifo, to look at what is under way
+// What a plan can have: SharedBuffers counts them.
+constexpr int kMaxBuffers = 1 << 16;
 
 class Interpreter {
  public:
@@ -86,12 +92,12 @@ class Interpreter {
       Require(found != invocation.arguments.end(), "has no buffer for the argument \"",
               argument.name, "\", expected ", Names(expected, &Argument::name));
       const BufferView view = found->second;
-      Require(view.argument >= 0, "argument \"", argument.name, "\" lies in buffer ", view.argument,
-              " of the plan, expected 0 or above");
+      Require(view.argument >= 0 && view.argument < kMaxBuffers, "argument \"", argument.name,
+              "\" lies in buffer ", view.argument, " of the plan, expected 0 to ", kMaxBuffers - 1);
       Require(view.offset >= 0 && view.offset % 4 == 0, "argument \"", argument.name,
               "\" starts at byte ", view.offset,
               " of its buffer, expected a multiple of 4 that is not negative");
-      buffers_.push_back({view, argument.bytes.Evaluate(frame_)});
+      buffers_.push_back({view, Value(argument.bytes)});
     }
     for (const auto& [name, view] : invocation.arguments) {
       Require(std::ranges::find(expected, name, &Argument::name) != expected.end(),
@@ -116,14 +122,21 @@ class Interpreter {
   void RunBody(const Body& body) {
     for (const Statement& statement : body) {
       path_ = statement.path;
-      Require(++statements_ <= kMaxStatements, "goes through more than ", kMaxStatements,
-              " statements");
+      Spend(1);
       scheduler_.From({invocation_, path_});
       std::visit([&](const auto& what) { Do(what); }, statement.what);
     }
   }
 
-  int64_t Value(const Expression& expression) const { return expression.Evaluate(frame_); }
+  void Spend(size_t steps) {
+    steps_ += steps;
+    Require(steps_ <= kMaxSteps, "takes more than ", kMaxSteps, " steps");
+  }
+
+  int64_t Value(const Expression& expression) {
+    Spend(expression.size());
+    return expression.Evaluate(frame_);
+  }
 
   void Do(const LetStatement& let) { frame_[static_cast<size_t>(let.slot)] = Value(let.value); }
 
@@ -142,9 +155,7 @@ class Interpreter {
     const int64_t count = Value(loop.count);
     loops_.push_back(loop.slot);
     for (int64_t i = 0; i < count; ++i) {
-      // An empty body counts as well.
-      Require(++statements_ <= kMaxStatements, "goes through more than ", kMaxStatements,
-              " statements");
+      Spend(1);  // an empty body counts as well
       frame_[static_cast<size_t>(loop.slot)] = i;
       RunBody(loop.body);
     }
@@ -158,13 +169,14 @@ class Interpreter {
   void Do(const TransferStatement& transfer) {
     const Buffer& buffer = buffers_[static_cast<size_t>(transfer.argument)];
     const Fifo& fifo = manifest_.fifos[static_cast<size_t>(transfer.fifo)];
+    Spend(kTransferSteps + transfer.outer.size());
     Tap tap{Value(transfer.offset), Value(transfer.run), {}};
     for (const auto& [count, stride] : transfer.outer) {
       tap.outer.push_back({Value(count), Value(stride)});
     }
     std::vector<Task> tasks;
     try {
-      tasks = PlanTasks(tap, buffer.bytes, static_cast<int64_t>(kMaxOperations));
+      tasks = PlanTasks(tap, buffer.bytes, static_cast<int64_t>(kMaxOperations - operations()));
     } catch (const Error& error) {
       Fail(error.code(), "fifo \"", fifo.name, "\", argument \"",
            sequence_->arguments[static_cast<size_t>(transfer.argument)].name, "\": ", error.what());
@@ -176,6 +188,7 @@ class Interpreter {
   }
 
   void Do(const StartStatement& start) {
+    Spend(start.values.size());
     std::vector<int64_t> values;
     for (const Expression& value : start.values) values.push_back(Value(value));
     scheduler_.Start(manifest_.workers[static_cast<size_t>(start.worker)], values);
@@ -183,8 +196,10 @@ class Interpreter {
   }
 
   void Do(const WaitStatement& wait) {
+    Spend(kWaitSteps * wait.fifos.size());
     scheduler_.Wait(wait.fifos);
     predictor_.Complete(scheduler_.operations());
+    CheckOperations();
   }
 
   void Do(const WorkStatement& work) {
@@ -198,15 +213,18 @@ class Interpreter {
   // --- segments
   // ------------------------------------------------------------------------------------
 
+  // Of the plan so far.
+  size_t operations() const { return taken_ + scheduler_.operations(); }
+
   void CheckOperations() const {
-    Require(scheduler_.operations() <= kMaxOperations, "needs more than ", kMaxOperations,
-            " operations between two cuts");
+    Require(operations() <= kMaxOperations, "needs more than ", kMaxOperations, " operations");
   }
 
   void Divide(const char* what) {
     Require(scheduler_.outstanding() == 0, what, " while ", scheduler_.outstanding(),
             " transfers are under way, expected a wait before");
     std::vector<Operation> operations = scheduler_.Take();
+    taken_ += operations.size();
     const double seconds = predictor_.Seconds(operations);
     if (!operations.empty()) segments_.push_back({std::move(operations), seconds});
   }
@@ -223,7 +241,8 @@ class Interpreter {
   std::vector<Buffer> buffers_;
   std::vector<int> loops_;  // slots of the loops that are open
   int path_ = -1;
-  int64_t statements_ = 0;
+  size_t steps_ = 0;
+  size_t taken_ = 0;  // operations of segments_
 };
 
 }  // namespace

@@ -12,8 +12,11 @@ namespace {
 
 constexpr int kFormat = 1;
 constexpr int kMaxRows = 6;
-// Deeper text is a mistake, and no reason to exhaust the stack.
+// Deeper or longer text is a mistake, and no reason to exhaust the stack or the memory: the longest
+// manifest of a design has 66,000 bytes.
 constexpr int kMaxJsonDepth = 1024;
+constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMaxWorkers = 1024;
 
 Fifo ParseFifo(const std::string& name, const Json& value, const std::string& path, int columns) {
   ObjectReader reader(value, path);
@@ -129,6 +132,8 @@ Manifest ReadManifest(const Json& value) {
   CheckChannels(manifest.fifos, reader.PathOf("fifos"));
   ForEachMember(reader.Take("workers"), reader.PathOf("workers"),
                 [&](const std::string& name, const Json& worker, const std::string& path) {
+                  Require(manifest.workers.size() < kMaxWorkers, path, " is one of more than ",
+                          kMaxWorkers, " workers");
                   manifest.workers.push_back(ParseWorker(name, worker, path, manifest));
                 });
   ParseColumns(reader.Take("bds"), reader.PathOf("bds"), manifest);
@@ -151,6 +156,8 @@ Manifest ReadManifest(const Json& value) {
 }  // namespace
 
 Manifest ParseManifest(std::string_view json) {
+  Require(json.size() <= kMaxBytes, "manifest has ", json.size(), " bytes, expected at most ",
+          kMaxBytes);
   Json value;
   try {
     value = Json::parse(json, [](int depth, Json::parse_event_t, Json&) {

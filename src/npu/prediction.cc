@@ -10,6 +10,8 @@ constexpr double kMinBurstBytes = 64;  // a shorter run costs the memory as much
 }  // namespace
 
 void Predictor::Complete(size_t operation) {
+  // Nothing was pushed and nothing worked since the last one.
+  if (cycles_ == 0 && !stretches_.empty() && stretches_.back().end == operation) return;
   stretches_.push_back({operation, cycles_});
   cycles_ = 0;
 }

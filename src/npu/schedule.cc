@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "npu/expression.h"
 #include "ops/error.h"
 
 namespace ort_aie::npu {
@@ -53,8 +54,8 @@ void Scheduler::Transfer(int fifo_index, const Task& task, int argument, int64_t
   channel.tasks.push_back({operations_.size(), fifo_index, descriptor, order_++});
   used_[static_cast<size_t>(fifo_index)] = true;
   Emit(Push{fifo.column, fifo.direction, fifo.channel, descriptor,
-            DescriptorWords(task, manifest_.generation, fifo.packet), argument, base + task.offset,
-            task.runs, task.bytes(), task.contiguous(), false});
+            DescriptorWords(task, manifest_.generation, fifo.packet), argument,
+            CheckedAdd(base, task.offset), task.runs, task.bytes(), task.contiguous(), false});
 }
 
 int Scheduler::AcquireDescriptor(int column) {

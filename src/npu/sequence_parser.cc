@@ -10,6 +10,9 @@ namespace {
 
 // Deeper trees are taken for a mistake, not for a reason to exhaust the stack.
 constexpr int kMaxDepth = 256;
+// Of for and if in each other: each statement's path names them all.
+constexpr size_t kMaxBlocks = 64;
+constexpr size_t kMaxSymbols = 4096;
 
 template <typename Named>
 int IndexOf(const std::vector<Named>& entries, const std::string& name, const std::string& path,
@@ -81,6 +84,8 @@ class SequenceParser {
   }
 
   int Declare(const std::string& name) {
+    Require(sequence_.symbols.size() < kMaxSymbols, prefix_, "\"", name, "\" is one of more than ",
+            kMaxSymbols, " symbols");
     const int slot = static_cast<int>(sequence_.symbols.size());
     symbols_.push_back({name, slot, depth_});
     sequence_.symbols.push_back(name);
@@ -136,7 +141,7 @@ class SequenceParser {
 
   // The block of a for or if: its names end with it.
   Body ParseBlock(ObjectReader& reader, const std::string& path) {
-    Require(depth_ < kMaxDepth, prefix_, path, " is nested more than ", kMaxDepth, " deep");
+    Require(depth_ <= kMaxBlocks, prefix_, path, " is nested more than ", kMaxBlocks, " deep");
     Body body = ParseBody(reader.List("do"), path + ".do");
     while (!symbols_.empty() && symbols_.back().block == depth_) symbols_.pop_back();
     --depth_;

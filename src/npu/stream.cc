@@ -39,10 +39,10 @@ class RunEncoder {
     for (const Operation& operation : segment.operations) {
       const Push* push = std::get_if<Push>(&operation.what);
       if (push != nullptr && std::ranges::find(buffers, push->argument) == buffers.end()) {
+        if (buffers.size() == kRunBuffers) return false;
         buffers.push_back(push->argument);
       }
     }
-    if (buffers.size() > kRunBuffers) return false;
     run_.buffers = std::move(buffers);
     return true;
   }

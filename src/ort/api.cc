@@ -36,7 +36,7 @@ void Check(const OrtApi* api, OrtStatus* status) {
               message);
 }
 
-DataType FromOnnxType(ONNXTensorElementDataType type) {
+DataType FromOnnxType(int64_t type) {
   switch (type) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
       return DataType::kFloat32;
@@ -204,19 +204,19 @@ void* KernelContext::Output(size_t index, DataType type, const Shape& shape) con
   return const_cast<void*>(output.data);
 }
 
-void OrtThreadPool::Run(int64_t count, Call call, const void* task) const {
+void OrtThreadPool::Run(int64_t count, Call call, void* job) const {
   if (count <= 0) return;
-  if (count == 1) return call(task, 0);
-  struct Job {
+  if (count == 1) return call(job, 0);
+  struct Work {
     Call call;
-    const void* task;
-  } job{call, task};
-  const auto one = [](void* data, size_t index) {
-    const auto& j = *static_cast<const Job*>(data);
-    j.call(j.task, static_cast<int64_t>(index));
+    void* job;
+  } work{call, job};
+  const auto one = [](void* data, size_t index) noexcept {
+    const auto& w = *static_cast<const Work*>(data);
+    w.call(w.job, static_cast<int64_t>(index));
   };
   Check(context_.api(), context_.api()->KernelContext_ParallelFor(
-                            context_.context(), one, static_cast<size_t>(count), 0, &job));
+                            context_.context(), one, static_cast<size_t>(count), 0, &work));
 }
 
 }  // namespace ort_aie

@@ -25,7 +25,8 @@ RuntimeApi NegotiateApi(const OrtApiBase* base);
 // Throws Error for a status that is not null, and releases it.
 void Check(const OrtApi* api, OrtStatus* status);
 
-DataType FromOnnxType(ONNXTensorElementDataType type);
+// kOther for a number of none of them: it may stand in a model.
+DataType FromOnnxType(int64_t type);
 ONNXTensorElementDataType ToOnnxType(DataType type);
 
 // Runs `body`; an exception becomes a status. Nothing may leave a callback otherwise.
@@ -44,6 +45,8 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
     return api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: out of memory");
   } catch (const std::exception& error) {
     return api->CreateStatus(ORT_RUNTIME_EXCEPTION, error.what());
+  } catch (...) {
+    return api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: an exception of unknown type");
   }
 }
 
@@ -124,7 +127,7 @@ class OrtThreadPool final : public ThreadPool {
   explicit OrtThreadPool(const KernelContext& context) : context_(context) {}
 
  protected:
-  void Run(int64_t count, Call call, const void* task) const override;
+  void Run(int64_t count, Call call, void* job) const override;
 
  private:
   const KernelContext& context_;

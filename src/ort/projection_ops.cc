@@ -71,8 +71,7 @@ class GatherKernel final : public Kernel {
   explicit GatherKernel(const NodeInfo& info)
       : options_(ReadOptions(info)),
         op_({ReadWeightAttributes(info),
-             FromOnnxType(static_cast<ONNXTensorElementDataType>(
-                 info.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)))},
+             FromOnnxType(info.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT))},
             info.ConstantInput(0)) {}
 
   void Compute(const KernelContext& context) const override {
@@ -100,8 +99,7 @@ void InferProjection(const ShapeContext& context) {
 void InferGather(const ShapeContext& context) {
   auto value = context.Input(1);
   if (!value) Fail(ErrorCode::kInvalidGraph, "Q4NXGather has no input indices");
-  value->type = static_cast<ONNXTensorElementDataType>(
-      context.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
+  value->type = ToOnnxType(FromOnnxType(context.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT)));
   value->dims.push_back({std::max<int64_t>(-1, context.Int("K", -1)), ""});
   context.SetOutput(0, *value);
 }

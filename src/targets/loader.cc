@@ -92,8 +92,6 @@ class Libraries {
                                          "libxrt-npu2)"
                                        : "");
     }
-    // This library too, which ONNX Runtime unloads with its last session: it knows what is loaded.
-    dlopen(PathOfThisLibrary(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
     Functions functions;
     functions.open = Symbol<OpenTargetFunction>(handle, kOpenTarget, path);
     functions.close = Symbol<CloseTargetFunction>(handle, kCloseTarget, path);

@@ -1,10 +1,10 @@
 // A target executes plans. It never learns what ONNX is.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
-#include <type_traits>
-#include <utility>
 
 #include "ops/plan.h"
 
@@ -15,23 +15,38 @@ class ThreadPool {
  public:
   virtual ~ThreadPool() = default;
 
-  // Calls task(i) for each i in [0, count), in any order, and returns when all are done. A task
-  // must not throw: it runs on threads of another library.
+  // Calls task(i) for each i in [0, count), in any order, and returns when all are done. A task may
+  // throw, although it runs on threads of another library: the first exception is thrown here, and
+  // tasks that have not begun by then are left out.
   template <typename Task>
   void ParallelFor(int64_t count, const Task& task) const {
-    static_assert(std::is_nothrow_invocable_v<const Task&, int64_t>);
-    Run(count, [](const void* t, int64_t i) noexcept { (*static_cast<const Task*>(t))(i); }, &task);
+    struct Job {
+      const Task& task;
+      std::atomic<bool> failed = false;
+      std::exception_ptr error = nullptr;  // whoever sets `failed` writes it
+    } job{task};
+    const auto one = [](void* data, int64_t i) noexcept {
+      auto& j = *static_cast<Job*>(data);
+      if (j.failed.load(std::memory_order_relaxed)) return;
+      try {
+        j.task(i);
+      } catch (...) {
+        if (!j.failed.exchange(true)) j.error = std::current_exception();
+      }
+    };
+    Run(count, one, &job);
+    if (job.error != nullptr) std::rethrow_exception(job.error);
   }
 
  protected:
-  using Call = void (*)(const void* task, int64_t index) noexcept;
-  virtual void Run(int64_t count, Call call, const void* task) const = 0;
+  using Call = void (*)(void* job, int64_t index) noexcept;
+  virtual void Run(int64_t count, Call call, void* job) const = 0;
 };
 
 class InlineThreadPool final : public ThreadPool {
  protected:
-  void Run(int64_t count, Call call, const void* task) const override {
-    for (int64_t i = 0; i < count; ++i) call(task, i);
+  void Run(int64_t count, Call call, void* job) const override {
+    for (int64_t i = 0; i < count; ++i) call(job, i);
   }
 };
 

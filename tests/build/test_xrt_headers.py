@@ -304,9 +304,9 @@ def machine(site: AptSite) -> dict[str, str]:
 
 def packages(cache: Path, environment: Mapping[str, str], *arguments: str) -> tuple[str, list[str]]:
     """What apt_headers.sh says on stderr, and the names of the directories that it prints."""
-    with_dependencies, rest = arguments[:-2], arguments[-2:]
+    options, rest = arguments[:-2], arguments[-2:]
     done = subprocess.run(
-        ["bash", str(MODULES / "apt_headers.sh"), *with_dependencies, str(cache), *rest],
+        ["bash", str(MODULES / "apt_headers.sh"), *options, str(cache), *rest],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -349,6 +349,30 @@ def test_apt_gets_what_a_package_depends_on_when_asked(debian: AptSite, tmp_path
     assert all_of_them == ["libxrt2-1%2.25.0-4+b1", "libuuid1-3"], says
     assert (tmp_path / "libuuid1-3/usr/lib/libuuid.so.1").is_file()
     assert leftovers(tmp_path) == []
+
+
+def test_apt_takes_the_machine_s_own_release_and_what_it_lacks(tmp_path: Path) -> None:
+    if missing_tools():
+        pytest.skip(f"not on this machine: {', '.join(missing_tools())}")
+    with apt_site() as site:
+
+        def build(package: str, version: str, depends: str = "") -> Path:
+            return site.build(package, version, site.root / f"{package}-{version}", depends)
+
+        own = [build("clang-19", "19.1", "libllvm19, libuuid1"), build("libllvm19", "19.1")]
+        site.publish("bookworm", [*own, build("libuuid1", "2")])
+        site.publish("sid", [build("clang-19", "19.7")])
+        environment = machine(site)
+        (site.root / "status").write_text(
+            "Package: libuuid1\nStatus: install ok installed\nVersion: 2\nArchitecture: all\n"
+            "Multi-Arch: foreign\nMaintainer: nobody\nDescription: for a test\n"
+        )
+        site.config.write_text(
+            site.config.read_text() + f'Dir::State::status "{site.root}/status";\n'
+        )
+        options = ("--own-release", "--with-dependencies")
+        says, found = packages(tmp_path, environment, *options, "0", "clang-20|clang-19")
+    assert found == ["clang-19-19.1", "libllvm19-19.1"], says
 
 
 def test_apt_names_the_package_that_there_is_not(debian: AptSite, tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-APT_HEADERS = Path(__file__).resolve().parents[2] / "cmake" / "apt_headers.sh"
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/xrt/real_xrt"))
+from private_root import APT_HEADERS, cache_folder  # noqa: E402
+
 # What a machine may name to be taken instead.
 VARIABLE = "ORT_AIE_FUZZ_CXX"
 # Older ones do not know all CPU features that the kernels ask for.
@@ -128,14 +131,6 @@ def _packages(cache: Path, *names: str) -> list[Path]:
             f"tried): {reason}; install one, or name it in {VARIABLE}"
         )
     return [Path(line) for line in done.stdout.splitlines()]
-
-
-def cache_folder() -> Path:
-    """Where a build keeps its downloads too (cmake/Downloads.cmake)."""
-    if given := os.environ.get("ORT_AIE_CACHE_DIR"):
-        return Path(given).absolute()
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "ort_aie_ep"
 
 
 if __name__ == "__main__":

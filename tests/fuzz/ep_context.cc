@@ -16,6 +16,7 @@
 
 #include "ops/format.h"
 #include "runtime.h"
+#include "scratch_folder.h"
 
 namespace {
 
@@ -28,16 +29,6 @@ constexpr char kId[] = "fuzz";
 // A sound context file of any size, all of whose tensors are a pattern.
 class File {
  public:
-  File() {
-    const char* shm = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    folder_ = std::string(shm) + "/ort_aie_fuzz_XXXXXX";
-    if (::mkdtemp(folder_.data()) == nullptr) std::abort();
-  }
-  ~File() {
-    ::unlink((folder_ + "/" + kName).c_str());
-    ::rmdir(folder_.c_str());
-  }
-
   void Resize(int64_t bytes) {
     if (bytes == bytes_) return;
     bytes_ = bytes;
@@ -47,16 +38,17 @@ class File {
     std::string content = header.str();
     content.resize(static_cast<size_t>(bytes));
     for (size_t i = 4096; i < content.size(); ++i) content[i] = static_cast<char>(i * 37 % 251);
-    const int file = ::open((folder_ + "/" + kName).c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    const int file = ::open(path().c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
     if (file < 0 || ::write(file, content.data(), content.size()) != bytes) std::abort();
     ::close(file);
   }
 
-  const std::string& folder() const { return folder_; }
+  std::string path() const { return folder_.File(kName); }
+  std::string model() const { return folder_.File("model.onnx"); }
   static constexpr char kName[] = "model.aie";
 
  private:
-  std::string folder_;
+  const fuzz::ScratchFolder folder_;
   int64_t bytes_ = -1;
 };
 
@@ -102,6 +94,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (file_bytes < 4096 || file_bytes > kMostFileBytes) return -1;
   file.Resize(file_bytes);
-  fuzz::RunSession(file.folder() + "/model.onnx", {node}, feeds, {{"target", "host"}});
+  fuzz::RunSession(file.model(), {node}, feeds, {{"target", "host"}});
   return 0;
 }

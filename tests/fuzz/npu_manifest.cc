@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "json_mutator.h"
 #include "npu/manifest.h"
@@ -51,11 +52,30 @@ Plan PlanFor(const Manifest& manifest, Numbers& numbers) {
   return plan;
 }
 
+// The operations in the words of a run: each says, or its kind does, how many words it has.
+size_t CountOperations(const std::vector<uint32_t>& words) {
+  size_t count = 0;
+  for (size_t at = 4; at < words.size(); ++count) {
+    const uint32_t* op = &words[at];
+    const size_t left = words.size() - at;
+    size_t size_word = 1;           // TCT, DDR_PATCH
+    if (op[0] == 0) size_word = 5;  // WRITE
+    if (op[0] == 1) size_word = 3;  // BLOCKWRITE
+    if (op[0] == 3) size_word = 6;  // MASKWRITE
+    if (size_word >= left || op[size_word] % 4 != 0) std::abort();
+    const size_t size = op[size_word] / 4;
+    if (size <= size_word || size > left) std::abort();
+    at += size;
+  }
+  return count;
+}
+
 // What holds for every stream that the encoder gives.
 void CheckStream(const Stream& stream) {
   for (const Run& run : stream.runs) {
     if (run.words.size() < 4 || run.words[3] != run.words.size() * 4) std::abort();
     if (run.words[2] != run.sources.size()) std::abort();
+    if (run.words[2] != CountOperations(run.words)) std::abort();
     if (run.buffers.size() > kRunBuffers) std::abort();
     if (!(run.predicted_seconds <= kMaxRunSeconds)) std::abort();
     for (const uint32_t word : run.variable) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,20 @@ def test_a_package_replaces_an_older_one_and_nothing_else(
     (tmp_path / "mine").mkdir()
     with pytest.raises(PackageError, match="is no design package; give another folder"):
         write_package(tmp_path / "mine", content, overlay)
+
+
+def test_two_writers_at_once_leave_one_whole_package(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    def write(clock: int) -> None:
+        for _ in range(30):
+            write_package(tmp_path / "p" / "d", content | {"clock_hz": clock}, overlay)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(write, clock) for clock in range(1, 5)]:
+            done.result()
+    assert read_package(tmp_path / "p" / "d").manifest["clock_hz"] in range(1, 5)
+    assert [p.name for p in (tmp_path / "p").iterdir()] == ["d"]
 
 
 def test_a_bad_manifest_is_not_written(

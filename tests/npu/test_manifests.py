@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_checks import (
+    WORKERS,
     Device,
     build,
     call,
@@ -106,13 +107,48 @@ def test_loops_without_end_are_refused() -> None:
     (n,) = s.symbols()
     with s.loop("i", n), s.loop("j", n):
         pass
-    with pytest.raises(ValueError, match="goes through more than 16777216 statements"):
+    with pytest.raises(ValueError, match="takes more than 67108864 steps"):
         build(s, {"n": 1 << 40})
     s = sequence_of("n")
     (n,) = s.symbols()
     s.work(n * n)
     with pytest.raises(ValueError, match="overflows 64 bits"):
         build(s, {"n": 1 << 40})
+
+
+def test_what_loops_evaluate_list_and_move_is_bounded_too() -> None:
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    long = n
+    for i in range(200):
+        long = long + i
+    with s.loop("i", n):
+        s.work(long)
+    with pytest.raises(ValueError, match="takes more than 67108864 steps"):
+        build(s, {"n": 1 << 20})
+    s = sequence_of("n")
+    (n,) = s.symbols()
+    with s.loop("i", n):
+        s.wait(*["y0"] * 1000)
+    with pytest.raises(ValueError, match="takes more than 67108864 steps"):
+        build(s, {"n": 1 << 11})
+    # Of all segments: a stream holds them at once.
+    s = sequence_of("n", bytes=1 << 34)
+    (n,) = s.symbols()
+    with s.loop("i", n):
+        s.transfer("y0", "y", offset=0, run=4, outer=[(1 << 10, 1 << 23)])
+        s.wait("y0")
+        s.cut()
+    with pytest.raises(ValueError, match=r"needs more than 2097152 operations|takes 1024 tasks"):
+        build(s, {"n": 1 << 11})
+
+
+def test_an_address_beyond_64_bits_is_refused() -> None:
+    s = sequence_of(bytes=(1 << 63) - 1)
+    s.transfer("a0", "x", offset=1 << 62, run=64)
+    s.wait("a0")
+    with pytest.raises(ValueError, match="overflows 64 bits"):
+        _native.npu_build(json.dumps(manifest(s)), [call(s, x=(0, 1 << 62))])
 
 
 # --- malformed manifests --------------------------------------------------------------------------
@@ -216,6 +252,17 @@ def test_text_that_is_no_manifest_is_refused() -> None:
         deep = ["+", deep, 1]
     with pytest.raises(ValueError, match="nested more than 256 deep"):
         _native.NpuStreamCache(json.dumps(changed(f"{RUN}.arguments.0.bytes", deep)))
+    block: Any = {"cut": True}
+    for _ in range(65):
+        block = {"if": 1, "do": [block]}
+    for path, value, message in [
+        (f"{RUN}.body", [block], "nested more than 64 deep"),
+        (f"{RUN}.body", [{"let": f"l{i}", "value": 1} for i in range(4097)], "more than 4096 symb"),
+        ("workers", {f"w{i}": WORKERS["right"] for i in range(1025)}, "more than 1024 workers"),
+        ("kernel", "x" * (1 << 20), "bytes, expected at most 1048576"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _native.NpuStreamCache(json.dumps(changed(path, value)))
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

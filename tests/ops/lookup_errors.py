@@ -12,6 +12,7 @@ from ort_aie_ep import q4nx
 Array = npt.NDArray[Any]
 
 INT8, INT16 = 127, 32767  # steps of an integer table's largest sum
+LEAST_STEP = 2.0**-125
 U = 2.0**-24  # unit roundoff of float32
 
 
@@ -33,8 +34,8 @@ def lookup_error(a: Array, blocks: Array, n: int, largest: int | None) -> Array:
     to, one for each of k additions and 8 more.
 
     An integer table is off by half a step a lookup, 8 * 3/2 of them a group, the step being the
-    largest sum of four magnitudes / `largest`; 2 % for the roundings of step and quotient, each
-    2^-24 of up to 32767 steps.
+    largest sum of four magnitudes / `largest`, or LEAST_STEP where that is more; 2 % for the
+    roundings of step and quotient, each 2^-24 of up to 32767 steps.
     """
     k = a.shape[1]
     _, scales, mins = q4nx.unpack(blocks, n, k)
@@ -42,5 +43,6 @@ def lookup_error(a: Array, blocks: Array, n: int, largest: int | None) -> Array:
     quads = _groups(a)
     bound: Array = (k + 8) * U * (quads.sum(axis=2) @ (3 * scale + low).T)
     if largest is not None:
-        bound = bound + 1.02 * 8 * 1.5 / 2 / largest * (quads.max(axis=2) @ scale.T)
+        steps = np.maximum(quads.max(axis=2) / largest, LEAST_STEP)
+        bound = bound + 1.02 * 8 * 1.5 / 2 * (steps @ scale.T)
     return bound

@@ -232,6 +232,24 @@ def test_hidden_keys_before_the_first_visible_one_are_not_read() -> None:
         assert np.isfinite(output).all()  # a weight of 0 times NaN would be NaN
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_hidden_key_between_visible_ones_does_not_count(poison: float) -> None:
+    a = attributes()
+    for sequence, past in ((1, 600), (40, 560)):
+        inputs = by_index(a, sequence, past)
+        mask = np.ones((3, past + sequence), np.int64)
+        mask[:, 300] = 0
+        inputs["attention_mask"] = mask
+        clean = flow_attention(a, inputs)["output"]
+        keys = inputs["past_key"]
+        assert keys is not None
+        keys[:, :, 300] = poison
+        output = flow_attention(a, inputs)["output"]
+        assert output is not None
+        assert clean is not None
+        np.testing.assert_array_equal(output, clean)
+
+
 # --- calls without lengths ------------------------------------------------------------------------
 
 

@@ -146,6 +146,51 @@ def test_activations_of_zeros_and_of_any_magnitude(isa: str, numerics: str) -> N
         np.testing.assert_array_equal(y, expected * np.float32(2.0**power))
 
 
+def product_and_bound(
+    a: Array, blocks: Array, n: int, isa: str, numerics: str
+) -> tuple[Array, Array, Array]:
+    """The kernel's result, the product, and how far they may be apart."""
+    x = to_bfloat16(a) if numerics == "bf16" else a
+    y = _native.project(a, blocks, n, numerics, isa)
+    weights = q4nx.dequantize(blocks, n, a.shape[1]).astype(np.float64)
+    expected = x.astype(np.float64) @ weights.T
+    return y, expected, lookup_error(x, blocks, n, table_of(isa, numerics))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("magnitude", [1e-30, 1e-33, 1e-35, 1e-37])
+def test_tiny_activations_are_off_by_the_least_step_at_most(
+    isa: str, numerics: str, magnitude: float
+) -> None:
+    rng = np.random.default_rng(7)
+    blocks = random_blocks(rng, 40, 320)
+    a = (magnitude * rng.standard_normal((1, 320))).astype(np.float32)
+    y, expected, bound = product_and_bound(a, blocks, 40, isa, numerics)
+    error = np.abs(y - expected)
+    assert (error <= bound).all(), (error / bound).max()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
+@pytest.mark.parametrize("signs", ["same", "random"])
+def test_huge_activations_are_right_up_to_the_stated_bound_and_never_wrong_above(
+    isa: str, numerics: str, signs: str
+) -> None:
+    rng = np.random.default_rng(8)
+    # Weights so small that the product itself is finite in float32.
+    blocks = q4nx.quantize(2.0**-16 * rng.standard_normal((40, 320)).astype(np.float32), 2)
+    a = np.full((1, 320), 2.0**121, np.float32)  # 2^126 in a group
+    if signs == "random":
+        a *= rng.choice([-1, 1], a.shape).astype(np.float32)
+    y, expected, bound = product_and_bound(a, blocks, 40, isa, numerics)
+    assert (np.abs(y - expected) <= bound).all()
+    for factor in (4, 16, 100):  # 100: 2.7e38
+        y, expected, bound = product_and_bound(factor * a, blocks, 40, isa, numerics)
+        finite = np.isfinite(y)
+        assert (np.abs(y - expected)[finite] <= bound[finite]).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("numerics", ["bf16", "int8"])
 @pytest.mark.parametrize("gelu", [False, True])

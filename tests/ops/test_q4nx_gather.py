@@ -167,6 +167,14 @@ def test_a_wrong_result_type_is_named() -> None:
         open_session(model)
 
 
+@pytest.mark.parametrize("number", [-1, 0, 99, 2**32 + 1])
+def test_a_number_of_no_type_is_refused(number: int) -> None:
+    _, blocks = embedding()
+    indices = np.zeros(1, np.int64)
+    with pytest.raises(Exception, match="'the_node': attribute dtype must be FLOAT"):
+        open_session(gather_model(blocks, indices, FLOAT32, change={"dtype": number}))
+
+
 def test_weights_that_are_no_initializer_are_refused() -> None:
     _, blocks = embedding()
     with pytest.raises(Exception, match="'the_node': input W must be a constant initializer"):

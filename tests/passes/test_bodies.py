@@ -354,6 +354,41 @@ def test_two_alike_ifs_with_other_bodies_stay_two(tmp_path: Path) -> None:
         assert_same(tmp_path, feeds_of(on=True), feeds_of(on=False))
 
 
+def test_an_if_whose_result_nobody_reads_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    weights = Weights()
+    inner = choice(
+        "on",
+        branch("inner_yes", [weights.product("h", "a", "unread")], "a"),
+        branch("inner_no", [helper.make_node("Neg", ["h"], ["b"])], "b"),
+        "c",
+        "/inner",
+    )
+    yes = branch("yes", [inner], "c")
+    no = branch("no", [helper.make_node("Neg", ["h"], ["d"])], "d")
+    nodes = [
+        weights.product("x", "h", "read"),
+        helper.make_node("Neg", ["h"], ["y"]),
+        choice("on", yes, no, "e"),
+    ]
+    source = model(nodes, [flag("on")], weights.initializers())
+    result = compiled(source, tmp_path)
+    assert result.weight_bytes == 4 * 4096
+    assert_same(tmp_path, feeds_of(on=True))
+
+
+def test_a_constant_outside_that_a_branch_takes_in(tmp_path: Path) -> None:
+    weights = Weights()
+    bias = np.linspace(-1, 1, K).astype(np.float32)
+    constant = helper.make_node("Constant", [], ["bias"], value=onnx_tensor("bias", bias))
+    add = helper.make_node("Add", ["p", "bias"], ["b"], name="/add")
+    yes = branch("yes", [weights.product("x", "p", "matrix"), add], "b")
+    no = branch("no", [helper.make_node("Sub", ["x", "bias"], ["c"])], "c")
+    nodes = [constant, choice("on", yes, no, "y")]
+    result = compiled(model(nodes, [flag("on")], weights.initializers()), tmp_path)
+    assert set(becomes(result)) == {"/p", "/add"}
+    assert_same(tmp_path, feeds_of(on=True), feeds_of(on=False))
+
+
 def test_explain_and_the_table_say_which_body_a_node_is_in(tmp_path: Path) -> None:
     source = merged(Weights())
     result = compiled(source, tmp_path)

@@ -18,6 +18,7 @@ from op_models import onnx_tensor
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain import explain
 
 
 def compile_fails(
@@ -223,10 +224,11 @@ def test_a_file_that_is_no_onnx_file(tmp_path: Path) -> None:
     compile_fails(tmp_path / "notes.txt", "notes.txt is no .onnx file")
 
 
-@pytest.mark.parametrize("name", ["decoder_model.onnx", "decoder_model_merged.onnx"])
-def test_export_for_prompts_and_next_tokens_apart(tmp_path: Path, name: str) -> None:
-    save(projection_model(), tmp_path / "source").rename(tmp_path / "source" / name)
-    compile_fails(tmp_path / "source", f"holds {name}, .*export again with optimum-onnx")
+def test_export_for_prompts_and_next_tokens_apart(tmp_path: Path) -> None:
+    for name in ("decoder_model.onnx", "decoder_with_past_model.onnx"):
+        save(projection_model(), tmp_path / "source").rename(tmp_path / "source" / name)
+    message = r"holds decoder_model\.onnx, .*export again with optimum-onnx"
+    compile_fails(tmp_path / "source", message)
 
 
 def test_several_models(tmp_path: Path) -> None:
@@ -267,6 +269,12 @@ def test_a_truncated_onnx_file(tmp_path: Path) -> None:
          '{"custom_ops_library": "libother.so"}}}}', "names the custom-op library 'libother.so'"),
         ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}}}',
          "model.decoder.session_options must be an object"),
+        ('{"model": {"decoder": {"filename": 1}}}', "model.decoder.filename must be a string"),
+        ('{"model": {"decoder": {"filename": "a\\u0000"}}}', "without a zero character"),
+        ('{"model": {"decoder": {"filename": "%s.onnx"}}}' % ("x" * 300), "which is not in"),
+        ('{"model": {"decoder": {"filename": "model.onnx", "session_options": 3}, "vision": '
+         '{"filename": {}}}}', "model.decoder.session_options must be an object"),
+        ("[" * 5000, "nested more than 256 deep"),
     ],
 )  # fmt: skip
 def test_a_bad_genai_config(tmp_path: Path, config: str, message: str) -> None:
@@ -395,6 +403,20 @@ def test_an_interrupted_compile_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", progress=interrupt)
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_destination_that_another_writer_makes_meanwhile_stays(tmp_path: Path) -> None:
+    save(projection_model(), tmp_path / "source")
+    other = tmp_path / "compiled"
+
+    def make(done: int, total: int, name: str) -> None:
+        if not other.exists():
+            ort_aie_ep.compile(tmp_path / "source", other, fuse=False)
+
+    with pytest.raises(AieError, match="compiled exists already"):
+        ort_aie_ep.compile(tmp_path / "source", other, progress=make)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "source"]
+    assert explain(other).compiled
 
 
 def test_the_source_is_never_changed(tmp_path: Path) -> None:

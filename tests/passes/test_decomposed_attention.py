@@ -426,6 +426,17 @@ def hole_in_a_table(model: ir.Model) -> str:
     return r"reads the table 'test.\d+' \(1, 1, 400, 400\), which is neither causal order nor"
 
 
+def slice_of_the_keys(model: ir.Model) -> str:
+    """The last 300 keys alone, and as many values."""
+    begin, axes = constant(model, np.array([-300])), constant(model, np.array([2]))
+    end = constant(model, np.array([np.iinfo(np.int64).max]))
+    for name in ("Reshape_4", "Reshape_6"):
+        insert(model, node_of(model, f"{LAYER}/{name}").outputs[0], "Slice", begin, end, axes)
+    mask = node_of(model, f"{LAYER}/Where_2").outputs[0]
+    insert(model, mask, "Slice", begin, end, constant(model, np.array([3])))
+    return r"of \d+ keys, its scores are \(1, 4, 1, 300\)"
+
+
 def bias_beyond_a_distance(model: ir.Model) -> str:
     """0 for the next 500 keys, and further away their distance."""
     scores = scores_of(model)
@@ -511,6 +522,7 @@ def softmax_over_queries(model: ir.Model) -> str:
         factor_that_grows_with_the_position,
         factor_of_the_scores,
         hole_in_a_table,
+        slice_of_the_keys,
         bias_beyond_a_distance,
         length_factor_of_the_scores,
         length_factor_of_the_scores_in_floats,

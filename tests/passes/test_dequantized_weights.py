@@ -267,6 +267,31 @@ def test_what_stays_says_why(options: dict[str, Any], reason: str) -> None:
     assert "DequantizeLinear" in [node.op_type for node in changed.graph]
 
 
+def test_a_transpose_that_transposes_nothing_is_none() -> None:
+    model = weights_model(64, 64, rows_are_outputs=True)
+    model.graph.node[1].attribute[0].ints[:] = [0, 1]
+    model.graph.node[0].attribute[0].i = 0  # blocks along the in-features, which are rows then
+    scales = model.graph.initializer[1]
+    scales.CopyFrom(onnx_tensor("w.scales", np.full((2, 64), 0.125, np.float32)))
+    x = np.random.default_rng(2).standard_normal((3, 64)).astype(np.float32)
+    expected = run(open_session(model.SerializeToString()), {"x": x})["y"]
+    changed, _ = compiled(model)
+    actual = run(open_session(ir.to_proto(changed).SerializeToString()), {"x": x})["y"]
+    np.testing.assert_array_equal(actual, expected)
+    assert "DequantizeLinear" in [node.op_type for node in changed.graph]
+
+
+@pytest.mark.parametrize(("op_type", "along"), [("Gather", True), ("MatMul", False)])
+def test_another_type_than_that_of_the_scales_stays(op_type: str, along: bool) -> None:
+    model = weights_model(op_type=op_type, rows_are_outputs=along)
+    model.opset_import[0].version = 23
+    dequantize = model.graph.node[0]
+    dequantize.attribute.append(helper.make_attribute("output_dtype", TensorProto.FLOAT16))
+    _, outcomes = compiled(model)
+    reason = "its output_dtype is FLOAT16 and its scales FLOAT"
+    assert outcomes["/projection"] == reason
+
+
 def test_scales_that_do_not_fit_are_an_error() -> None:
     model = weights_model()
     del model.graph.initializer[1]

@@ -17,6 +17,7 @@ import ort_aie_ep
 from ort_aie_ep.compiler import CompileResult
 from ort_aie_ep.explain import explain
 from ort_aie_ep.model_file import is_compiled, load_model
+from ort_aie_ep.model_folder import find_model
 
 OPTIMUM = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
 
@@ -99,6 +100,21 @@ def test_decoders_of_optimum_without_an_encoder_are_refused(tmp_path: Path) -> N
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
 
 
+def test_one_file_of_several_is_a_model_of_its_own(tmp_path: Path) -> None:
+    for name in OPTIMUM:
+        write(tmp_path / "source" / name, projection_model())
+    one = tmp_path / "source" / OPTIMUM[1]
+    result = ort_aie_ep.compile(one, tmp_path / "compiled")
+    assert parts(result) == {}
+    assert find_model(tmp_path / "compiled").model == tmp_path / "compiled" / one.name
+    with pytest.raises(ort_aie_ep.AieError, match="kv type f16: no attention became"):
+        ort_aie_ep.compile(one, tmp_path / "other", kv="f16")
+    session = ort_aie_ep.session(one, cache_dir=tmp_path / "cache")
+    assert [value.name for value in session.get_inputs()] == ["x"]
+    with pytest.raises(ort_aie_ep.AieError, match="and a session runs one of them"):
+        ort_aie_ep.session(tmp_path / "source", cache_dir=tmp_path / "cache")
+
+
 @pytest.mark.parametrize("asked", [{"kv": "f16"}, {"last_logits": True}])
 def test_an_encoder_and_decoders_keep_their_interfaces(asked: Any, tmp_path: Path) -> None:
     for name in OPTIMUM:
@@ -109,7 +125,7 @@ def test_an_encoder_and_decoders_keep_their_interfaces(asked: Any, tmp_path: Pat
 
 def test_parts_that_genai_names_are_compiled_and_get_the_library(tmp_path: Path) -> None:
     config = config_of(
-        encoder={"filename": "encoder.onnx", "session_options": {"log_id": "e"}},
+        encoder={"filename": "./encoder.onnx", "session_options": {"log_id": "e"}},
         embedding={"filename": "embedding.onnx"},
         vision={"pipeline": [{"attention": {"filename": "vision.onnx"}}]},
     )

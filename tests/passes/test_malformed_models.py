@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain import explain
+from ort_aie_ep.explain import CPU_EP, GONE, explain
 from ort_aie_ep.model_file import load_model
 
 Change = Callable[[onnx.ModelProto], Any]
@@ -121,6 +121,7 @@ CASES: list[tuple[Change, str]] = [
      "'added' .* has 0 inputs; GatherBlockQuantized has 3 or more"),
     (add_node("GroupQueryAttention", ["x"], ["c"], domain="com.microsoft"),
      "'added' .* has 1 inputs; GroupQueryAttention has 7 or more"),
+    (add_node("Attention", [], ["c"]), r"'added' \(Attention\) has 0 inputs; Attention has 3 to"),
     (lambda m: setattr(m.graph.output[0], "name", "q"), "nothing gives the graph output 'q'"),
     (lambda m: m.graph.input.append(m.graph.input[0]), "graph input 'x' is there twice"),
     (lambda m: m.ClearField("opset_import"), "names no opset"),
@@ -234,3 +235,16 @@ def test_a_damaged_report_is_read_or_named(tmp_path: Path) -> None:
         path.write_bytes(data)
         said = refusal(lambda: explain(tmp_path / "compiled"))
         assert not said or str(path) in said
+
+
+def test_a_node_that_nobody_reads_is_not_said_to_become_anything(tmp_path: Path) -> None:
+    model = projection_model()
+    model.graph.node.append(helper.make_node("Relu", ["x"], ["z"], name="relu"))
+    model.graph.output[0].name = "z"
+    source = written(tmp_path / "source", model)
+    assert {node.op: node.runs for node in explain(source).nodes} == {
+        "com.microsoft.MatMulNBits": GONE,
+        "Relu": CPU_EP,
+    }
+    with pytest.raises(AieError, match="has nothing to compile"):
+        ort_aie_ep.compile(source, tmp_path / "compiled")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
+from ort_aie_ep.files import written_beside
 from ort_aie_ep.npu.validate.session import Case, DesignResult, Report
 
 
 def write(report: Report, path: Path) -> None:
     """Write the JSON beside `path` and rename it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(_plain(report.to_json()), indent=1, allow_nan=False) + "\n")
-    beside.rename(path)
+    with written_beside(path) as file:
+        file.write(json.dumps(_plain(report.to_json()), indent=1, allow_nan=False) + "\n")
 
 
 def _plain(value: Any) -> Any:

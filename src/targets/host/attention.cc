@@ -62,7 +62,7 @@ class Attention {
   void PrepareQueries() {
     const int64_t dim = step_.dim, heads = step_.heads;
     queries_ = Scratch<float>(Purpose::kQueries, step_.batch * ChunkSize() * heads * dim);
-    ForEachToken(step_.batch, chunk_, threads_, [&](int64_t b, int64_t t) noexcept {
+    ForEachToken(step_.batch, chunk_, threads_, [&](int64_t b, int64_t t) {
       for (int64_t h = 0; h < heads; ++h) {
         LoadQuery(step_, kernels_, b * step_.sequence + t, h,
                   queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim);
@@ -93,8 +93,7 @@ class Attention {
   // Leaves the newest rows in a windowed cache, oldest first.
   void ShiftWindow() const {
     const int64_t row_bytes = step_.dim * cache_size_;
-    const auto shift = [&](const void* past, const void* fresh, void* present,
-                           int64_t head) noexcept {
+    const auto shift = [&](const void* past, const void* fresh, void* present, int64_t head) {
       const auto b = static_cast<size_t>(head / step_.kv_heads);
       const int64_t before = TokensBefore(b, chunk_.first), after = TokensBefore(b, chunk_.end);
       const int64_t old_rows = CacheRows(before), new_rows = after - before;
@@ -116,7 +115,7 @@ class Attention {
                     static_cast<size_t>((step_.present_capacity - kept) * row_bytes));
       }
     };
-    threads_.ParallelFor(step_.batch * step_.kv_heads, [&](int64_t head) noexcept {
+    threads_.ParallelFor(step_.batch * step_.kv_heads, [&](int64_t head) {
       shift(step_.past_key, new_keys_, step_.present_key, head);
       shift(step_.past_value, new_values_, step_.present_value, head);
     });
@@ -161,11 +160,11 @@ class Attention {
     const int64_t state = most_rows * (step_.dim + 2);
     float* partials =
         splits > 1 ? Scratch<float>(Purpose::kPartials, items * splits * state) : nullptr;
-    const auto carve = [&](float* memory, int64_t rows) noexcept {
+    const auto carve = [&](float* memory, int64_t rows) {
       return SweepState{memory, memory + rows, memory + 2 * rows};
     };
 
-    threads_.ParallelFor(items * splits, [&](int64_t task) noexcept {
+    threads_.ParallelFor(items * splits, [&](int64_t task) {
       const int64_t item = task / splits, split = task % splits;
       const int64_t head = item / tiles, t0 = chunk_.first + item % tiles * tile_positions_;
       const int64_t b = head / step_.kv_heads, kv_head = head % step_.kv_heads;
@@ -186,7 +185,7 @@ class Attention {
     });
     if (splits == 1) return;
 
-    threads_.ParallelFor(items, [&](int64_t item) noexcept {  // here a tile is one position
+    threads_.ParallelFor(items, [&](int64_t item) {  // here a tile is one position
       const SweepState total = carve(partials + item * splits * state, group_);
       for (int64_t split = 1; split < splits; ++split) {
         Merge(carve(partials + (item * splits + split) * state, group_), total);

@@ -40,7 +40,7 @@ template <typename Place>
 void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                const Range& tokens, void* keys, void* values, const Place& place) {
   const int64_t dim = step.dim;
-  const auto write = [&](int64_t b, int64_t t) noexcept {
+  const auto write = [&](int64_t b, int64_t t) {
     const int64_t token = b * step.key_sequence + t;
     float* x = Scratch<float>(Purpose::kTile, dim);
     for (int64_t h = 0; h < step.kv_heads; ++h) {
@@ -70,15 +70,14 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   const Range& tokens, void* keys, void* values) {
   const int64_t count = tokens.end - tokens.first;
-  WriteRows(step, kernels, threads, tokens, keys, values,
-            [&](int64_t b, int64_t t, int64_t h) noexcept {
-              return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
-            });
+  WriteRows(step, kernels, threads, tokens, keys, values, [&](int64_t b, int64_t t, int64_t h) {
+    return ((b * step.kv_heads + h) * count + t - tokens.first) * step.dim;
+  });
 }
 
 void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
   const int64_t row_bytes = step.dim * static_cast<int64_t>(SizeOf(step.cache_type));
-  const auto carry = [&](const void* past, void* present, int64_t head) noexcept {
+  const auto carry = [&](const void* past, void* present, int64_t head) {
     if (past == present) return;
     const auto past_rows = step.past_length[static_cast<size_t>(head / step.kv_heads)];
     auto* to = static_cast<uint8_t*>(present) + head * step.present_capacity * row_bytes;
@@ -90,7 +89,7 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
     std::memset(to + end * row_bytes, 0,
                 static_cast<size_t>((step.present_capacity - end) * row_bytes));
   };
-  threads.ParallelFor(step.batch * step.kv_heads, [&](int64_t head) noexcept {
+  threads.ParallelFor(step.batch * step.kv_heads, [&](int64_t head) {
     carry(step.past_key, step.present_key, head);
     carry(step.past_value, step.present_value, head);
   });
@@ -99,7 +98,7 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads) {
   CarryPast(step, threads);
   WriteRows(step, kernels, threads, {0, step.key_sequence}, step.present_key, step.present_value,
-            [&](int64_t b, int64_t t, int64_t h) noexcept {
+            [&](int64_t b, int64_t t, int64_t h) {
               const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
               // Padding of a short prompt may have no place.
               return row < step.present_capacity

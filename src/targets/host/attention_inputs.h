@@ -21,11 +21,11 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads);
 // rows, zeros behind them. Doing it twice gives the same.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
-// Calls f(b, t) for some tokens t of every batch row; f must not throw.
+// Calls f(b, t) for some tokens t of every batch row.
 template <typename F>
 void ForEachToken(int64_t batch, const Range& tokens, const ThreadPool& threads, const F& f) {
   const int64_t count = tokens.end - tokens.first;
-  const auto one = [&](int64_t i) noexcept { f(i / count, tokens.first + i % count); };
+  const auto one = [&](int64_t i) { f(i / count, tokens.first + i % count); };
   if (batch * count == 1) return one(0);  // handing one token to the pool costs more than its work
   threads.ParallelFor(batch * count, one);
 }

@@ -165,7 +165,10 @@ class KeySweep {
                                   t * step_.bias_row_stride + position);
     float bias[kChunk];
     ToFloat(kernels_, step_.type, row, keys, bias);
-    for (int64_t j = 0; j < keys; ++j) s[j] += bias[j];
+    // What is hidden is hidden, be its score NaN: a sum would be that.
+    for (int64_t j = 0; j < keys; ++j) {
+      s[j] = bias[j] == kMinusInfinity ? kMinusInfinity : s[j] + bias[j];
+    }
   }
 
   void HideKeys(int64_t position, int64_t keys, float* s) const {

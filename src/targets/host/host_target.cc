@@ -1,11 +1,6 @@
 #include "targets/host/host_target.h"
 
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
-
-#include "targets/host/scratch.h"
 
 namespace ort_aie {
 namespace {
@@ -38,23 +33,6 @@ const Target& HostTarget() {
 }
 
 namespace host {
-
-void* ScratchBytes(Purpose purpose, size_t bytes) {
-  struct Buffer {
-    std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};
-    size_t size = 0;
-  };
-  thread_local Buffer buffers[static_cast<size_t>(Purpose::kPurposeCount)];
-  Buffer& buffer = buffers[static_cast<size_t>(purpose)];
-  if (buffer.size < bytes) {
-    const size_t size = (bytes + 4095) / 4096 * 4096;
-    buffer.size = 0;
-    buffer.memory.reset(std::aligned_alloc(64, size));
-    if (buffer.memory == nullptr) throw std::bad_alloc();
-    buffer.size = size;
-  }
-  return buffer.memory.get();
-}
 
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y) {
   switch (type) {

@@ -20,7 +20,8 @@ constexpr int64_t kMaxTableBytes = 64;
 struct LookupMatvec {
   // x (groups * 32) -> tables (groups * 8, of at most kMaxTableBytes each, in an order that the
   // kernel chose), steps: what one unit of an integer table is worth, by group, and sums of x by
-  // group. A NaN or an infinity makes its group's results NaN or infinite.
+  // group. A NaN or an infinity makes its group's results NaN or infinite; so may magnitudes that
+  // add up to more than 2^126 in a group.
   void (*make_tables)(const float* x, int64_t groups, uint8_t* tables, float* steps, float* sums);
   // y[32] = one row of Q2NX blocks . x. symmetric says that every min is -2 * scale, so that a
   // kernel need not read the minima.
@@ -31,7 +32,7 @@ struct LookupMatvec {
 struct LookupKernels {
   // Sums of bfloat16 values: in float32, or in int16 with a step for each group. A lookup is then
   // off by at most half a step, 2^-16 of the group's largest sum, which the rounding of its four
-  // activations to bfloat16 may have moved by 2^-9 of itself.
+  // activations to bfloat16 may have moved by 2^-9 of itself. A step is never less than 2^-125.
   LookupMatvec bf16;
   // Sums of float32 values in int8, a step for each group: off by at most 1 / 254 of the group's
   // largest sum, where activations in int8 are each off by 1 / 254 of the group's largest one.

@@ -5,22 +5,10 @@
 #include "targets/host/scratch.h"
 
 namespace ort_aie::host {
-namespace {
-
-// Whose tables a thread's buffers hold.
-struct Made {
-  const Kernels* kernels = nullptr;
-  bool bf16 = false;
-  int64_t in_features = 0;
-  int64_t count = 0;
-};
-thread_local Made made;
-
-}  // namespace
-
 LookupTables TablesOf(const Kernels& kernels, bool bf16, const float* x, int64_t in_features) {
   const int64_t groups = in_features / 32;
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  ThreadMemory::Tables& made = MemoryOfThisThread().tables;
   // Buffers that grow, or fail to, lose what they held: that of another number of in-features.
   if (made.in_features != in_features) made.kernels = nullptr;
   auto* tables = Scratch<uint8_t>(Purpose::kLookupTables, in_features / 4 * kMaxTableBytes);
@@ -44,6 +32,6 @@ LookupTables TablesOf(const Kernels& kernels, bool bf16, const float* x, int64_t
   return {tables, steps, sums};
 }
 
-int64_t LookupTablesMade() { return made.count; }
+int64_t LookupTablesMade() { return MemoryOfThisThread().tables.count; }
 
 }  // namespace ort_aie::host

@@ -84,10 +84,10 @@ void Matvec(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
   const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.bits);
   const int64_t streams = IsGated(step) ? 2 : 1;
   const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
-  threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) noexcept {
+  threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
     const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
     // One run of blocks after the other: the kernels fetch ahead within a run.
-    const auto multiply_run = [&](const uint8_t* weights, float* y) noexcept {
+    const auto multiply_run = [&](const uint8_t* weights, float* y) {
       for (int64_t i = 0; i < count; ++i) {
         multiply(weights + (first + i) * row_bytes, y + i * kBlockRows);
       }
@@ -123,7 +123,7 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
     }
     kernels.group_sums(rounded, groups, sums);
   }
-  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) noexcept {
+  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) {
     if (step.numerics == Numerics::kInt8) {
       kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric, y);
     } else {
@@ -139,7 +139,7 @@ void Lookup(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
       LoadRow(step, kernels, NormWeight(step, kernels), 0, Scratch<float>(Purpose::kRow, padded));
   const LookupTables tables = TablesOf(kernels, bf16, x, padded);
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) noexcept {
+  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) {
     matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, step.symmetric, y);
   });
 }
@@ -263,13 +263,13 @@ template <typename G>
 void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight,
               const Kernels& kernels, const ThreadPool& threads) {
   const G gemm(step, rows.count, kernels);
-  threads.ParallelFor(rows.count, [&](int64_t row) noexcept {
+  threads.ParallelFor(rows.count, [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
     gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
   const int64_t row_bytes = ColBlocks(step.k) * gemm.block_bytes();
-  threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) noexcept {
+  threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) {
     const int64_t n0 = block * kBlockRows;
     const auto panel =
         gemm.Unpack(step.weights + block * row_bytes, Purpose::kPanel, Purpose::kPanelScales);
@@ -335,7 +335,7 @@ void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& thr
 }
 
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  threads.ParallelFor(step.count, [&](int64_t i) noexcept {
+  threads.ParallelFor(step.count, [&](int64_t i) {
     int64_t row = step.index_type == DataType::kInt64
                       ? static_cast<const int64_t*>(step.indices)[i]
                       : static_cast<const int32_t*>(step.indices)[i];

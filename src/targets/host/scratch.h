@@ -4,9 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <new>
 
 #include "ops/size.h"
+#include "targets/host/kernels.h"
 
 namespace ort_aie::host {
 
@@ -35,6 +38,25 @@ enum class Purpose {
   kSkip,
   kPurposeCount
 };
+
+// What a thread has of working memory, until it ends.
+struct ThreadMemory {
+  struct Buffer {
+    std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};
+    size_t size = 0;
+  };
+  Buffer buffers[static_cast<size_t>(Purpose::kPurposeCount)];
+
+  // Whose lookup tables the buffers hold (lookup_tables.cc).
+  struct Tables {
+    const Kernels* kernels = nullptr;
+    bool bf16 = false;
+    int64_t in_features = 0;
+    int64_t count = 0;
+  } tables;
+};
+// Throws std::bad_alloc.
+ThreadMemory& MemoryOfThisThread();
 
 // At least `bytes` bytes, 64-byte aligned, valid until the thread asks for the same purpose again.
 // Throws std::bad_alloc.

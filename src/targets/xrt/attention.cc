@@ -316,9 +316,8 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& t
       const auto q = engine.device().Allocate(bytes), o = engine.device().Allocate(bytes);
       auto* queries = reinterpret_cast<uint16_t*>(q->host());
       const int64_t token = b * step.sequence + first;
-      threads.ParallelFor(count, [&](int64_t t) noexcept {
-        StoreQueries(engine, step, token + t, queries + t * width);
-      });
+      threads.ParallelFor(
+          count, [&](int64_t t) { StoreQueries(engine, step, token + t, queries + t * width); });
       const auto used = static_cast<size_t>(2 * count * width);
       std::memset(q->host() + used, 0, bytes - used);
       q->ToDevice(0, bytes);
@@ -326,9 +325,8 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& t
       engine.Run(kFlowQkv, {std::move(attention)}, arguments);
       o->FromDevice(0, used);
       const auto* outputs = reinterpret_cast<const uint16_t*>(o->host());
-      threads.ParallelFor(count, [&](int64_t t) noexcept {
-        StoreOutput(engine, step, outputs + t * width, token + t);
-      });
+      threads.ParallelFor(
+          count, [&](int64_t t) { StoreOutput(engine, step, outputs + t * width, token + t); });
     }
     const int64_t token_bytes = step.heads * step.dim * static_cast<int64_t>(SizeOf(step.type));
     if (tokens < step.sequence) {

@@ -77,7 +77,7 @@ void RunGemm(Engine& engine, const GemmStep& step, const ThreadPool& threads) {
     {
       const Timed timed(engine, "activations");
       auto* to = reinterpret_cast<uint16_t*>(a->host());
-      threads.ParallelFor(padded_rows(rows), [&](int64_t row) noexcept {
+      threads.ParallelFor(padded_rows(rows), [&](int64_t row) {
         uint16_t* x = to + row * k;
         const int64_t count = row < rows ? step.k : 0;
         if (count > 0) {
@@ -96,9 +96,8 @@ void RunGemm(Engine& engine, const GemmStep& step, const ThreadPool& threads) {
     c->FromDevice(0, static_cast<size_t>(2 * n * padded_rows(rows)));
     const Timed timed(engine, "results");
     const auto* products = reinterpret_cast<const uint16_t*>(c->host());
-    threads.ParallelFor(rows, [&](int64_t row) noexcept {
-      StoreRow(kernels, step, first + row, products + row * n);
-    });
+    threads.ParallelFor(
+        rows, [&](int64_t row) { StoreRow(kernels, step, first + row, products + row * n); });
   }
 }
 

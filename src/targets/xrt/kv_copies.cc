@@ -66,7 +66,7 @@ bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) c
     if (past > 0) same = equal(false, head, past - 1, 1);
   }
   if (same) {
-    threads.ParallelFor(2 * heads, [&](int64_t i) noexcept {
+    threads.ParallelFor(2 * heads, [&](int64_t i) {
       const int64_t head = i % heads;
       const int64_t past = step.past_length[static_cast<size_t>(head / kv_heads_)];
       if (same && past > 0 && !equal(i >= heads, head, 0, past)) same = false;
@@ -129,7 +129,7 @@ void KvCopy::Update(const AttentionStep& step, std::span<const int64_t> rows,
   present_ = step.present_key;
   const auto from = [&](size_t b) { return std::min(rows_[b], step.past_length[b]); };
   const int64_t heads = batch_ * kv_heads_;
-  threads.ParallelFor(2 * heads, [&](int64_t i) noexcept {
+  threads.ParallelFor(2 * heads, [&](int64_t i) {
     const auto b = static_cast<size_t>(i % heads / kv_heads_);
     if (from(b) < rows[b]) Convert(step, i >= heads, i % heads, from(b), rows[b]);
   });

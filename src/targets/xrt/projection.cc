@@ -234,7 +234,7 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
     const Timed timed(engine, "activations");
     auto* to = reinterpret_cast<uint16_t*>(a->host());
     const float* norm_weight = NormWeight(kernels, step);
-    threads.ParallelFor(padded_rows(rows), [&](int64_t row) noexcept {
+    threads.ParallelFor(padded_rows(rows), [&](int64_t row) {
       uint16_t* x = to + row * k;
       if (row < rows) LoadRow(kernels, step, norm_weight, first + row, x);
       std::fill(row < rows ? x + step.k : x, x + k, uint16_t{0});
@@ -276,7 +276,7 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
       const auto* products = reinterpret_cast<const uint16_t*>(c->host());
       const int64_t n0 = first_block * q4nx::kBlockRows;
       const int64_t count = std::min(band_n, step.n - n0);
-      threads.ParallelFor(rows, [&](int64_t row) noexcept {
+      threads.ParallelFor(rows, [&](int64_t row) {
         const uint16_t* product = products + row * band_n;
         StoreProducts(kernels, step, first + row, n0, count, product, product + c_elements,
                       step.bias != nullptr);
@@ -284,7 +284,7 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
     }
   }
   if (step.skip != nullptr) {
-    threads.ParallelFor(step.rows, [&](int64_t row) noexcept { StoreSum(kernels, step, row); });
+    threads.ParallelFor(step.rows, [&](int64_t row) { StoreSum(kernels, step, row); });
   }
 }
 

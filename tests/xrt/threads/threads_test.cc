@@ -240,10 +240,10 @@ class Model {
 // The caller and one more.
 class TwoThreads final : public ThreadPool {
  protected:
-  void Run(int64_t count, Call call, const void* task) const override {
+  void Run(int64_t count, Call call, void* job) const override {
     std::atomic<int64_t> next = 0;
     const auto work = [&]() noexcept {
-      for (int64_t i = next++; i < count; i = next++) call(task, i);
+      for (int64_t i = next++; i < count; i = next++) call(job, i);
     };
     std::thread other(work);
     work();

@@ -1,0 +1,88 @@
+"""What of a model's weights a node has, and what of them a token reads.
+
+The measure is bytes: of the matrices that a token is multiplied by, of the experts that it is sent
+to, and of recurrent states. Not counted are rows that are looked up, vectors (norms, biases), and
+keys and values of the context, whose number the model does not say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ort_aie_ep.graph_passes.base import attribute, input_at
+from ort_aie_ep.graph_passes.subgraph import constant
+
+# Their results are constants where their inputs are: the weights are those of who reads them.
+PASSED_ON = {
+    "Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
+}  # fmt: skip
+LOOKED_UP = {
+    "EmbedLayerNormalization", "Gather", "GatherBlockQuantized", "GatherElements", "GatherND",
+    "Q4NXGather",
+}  # fmt: skip
+# Tables of angles and masks, and what is added, are no weights that a token is multiplied by.
+WITHOUT_PRODUCTS = {
+    "Add", "And", "Clip", "Concat", "ConstantOfShape", "Cos", "CumSum", "Div", "Equal", "Expand",
+    "FlowAttention", "GemmaRotaryEmbedding", "Greater", "GreaterOrEqual", "GroupQueryAttention",
+    "LayerNormalization", "Less", "LessOrEqual", "MRotaryEmbedding", "Max", "Min", "Mod", "Mul",
+    "MultiHeadAttention", "Neg", "Not", "Or", "Pad", "Pow", "RMSNormalization", "Range", "Resize",
+    "RotaryEmbedding", "ScatterElements", "ScatterND", "Shape", "SimplifiedLayerNormalization",
+    "Sin", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "Slice", "SparseAttention",
+    "Split", "Sub", "Tile", "TopK", "Trilu", "Where", "Xor",
+}  # fmt: skip
+EXPERTS = {"MoE", "QMoE"}
+# Operators of a recurrence, by the place of the state that they read and write.
+STATES = {"CausalConvWithState": 3, "GatedDeltaNet": 6, "LinearAttention": 3}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes of a node's weights, and of those and of states what one token reads."""
+
+    weight_bytes: int = 0
+    token_bytes: int = 0
+
+
+def work_of(node: ir.Node) -> Work:
+    """The work of a node of the source or of a compiled model."""
+    if node.op_type in PASSED_ON | WITHOUT_PRODUCTS:
+        return Work()
+    tensors = [tensor for value in node.inputs for tensor in _constants(value)]
+    if not any(sum(dim > 1 for dim in t.shape.numpy()) > 1 for t in tensors):
+        tensors = []
+    stored = sum(tensor.nbytes for tensor in tensors)
+    if node.op_type in LOOKED_UP:
+        return Work(stored)
+    read = stored
+    if node.op_type in EXPERTS and tensors:
+        experts = max(tensors, key=lambda t: t.nbytes).shape.numpy()[0]
+        read = stored * min(attribute(node, "k", 1), experts) // experts
+    return Work(stored, read + _state_bytes(node))
+
+
+def _constants(value: ir.Value | None) -> list[ir.TensorProtocol]:
+    """The tensors that a constant is made of: itself, or codes, scales and zero points."""
+    tensor = constant(value)
+    if tensor is not None:
+        return [tensor]
+    node = value.producer() if value is not None else None
+    if node is None or node.domain not in ("", "com.microsoft") or node.op_type not in PASSED_ON:
+        return []
+    if node.op_type != "DequantizeLinear":
+        return _constants(node.inputs[0])
+    parts = [_constants(source) for source in node.inputs]
+    return [tensor for part in parts for tensor in part] if parts[0] else []
+
+
+def _state_bytes(node: ir.Node) -> int:
+    """A recurrent state's, of one sequence; 0 where its size is not known."""
+    place = STATES.get(node.op_type)
+    state = input_at(node, place) if place is not None else None
+    if state is None or state.shape is None or state.dtype is None:
+        return 0
+    dims = [dim for dim in state.shape[1:] if isinstance(dim, int)]
+    known = len(dims) == len(state.shape) - 1
+    return int(math.prod(dims) * state.dtype.itemsize) if known else 0

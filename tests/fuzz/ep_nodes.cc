@@ -1,0 +1,92 @@
+// Nodes of a model that the execution provider claims: MatMulNBits, GatherBlockQuantized and
+// GroupQueryAttention, packed and run.
+//
+// An input is nodes, with a line "--" between. A node is its operator's name on a line of its own,
+// then lines "int NAME VALUE", "float NAME VALUE", "text NAME VALUE", and in order "input NAME
+// TENSOR" or "constant NAME TENSOR" (ReadTensor; the tensor is left out where an earlier node has
+// it), "absent", and "output NAME TYPE".
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string>
+
+#include "runtime.h"
+
+namespace {
+
+using namespace ort_aie;
+
+using Tensors = std::map<std::string, std::shared_ptr<OrtValue>>;
+
+std::shared_ptr<OrtValue> Named(const std::string& name, std::istream& words, Tensors& tensors) {
+  const auto known = tensors.find(name);
+  if (known != tensors.end()) return known->second;
+  const auto tensor = fuzz::ReadTensor(words);
+  if (tensor != nullptr) tensors[name] = tensor;
+  return tensor;
+}
+
+// False for a line that says nothing about a node.
+bool ReadLine(const std::string& line, OrtNode& node, Tensors& feeds, Tensors& constants) {
+  std::istringstream words(line);
+  std::string key, name;
+  words >> key;
+  if (key == "absent") {
+    node.inputs.emplace_back();
+    return node.inputs.size() < 32;
+  }
+  words >> name;
+  if (name.empty()) return false;
+  if (key == "int") {
+    int64_t value = 0;
+    if (!(words >> value)) return false;
+    node.attributes[name] = {value};
+  } else if (key == "float") {
+    float value = 0;
+    if (!(words >> value)) return false;
+    node.attributes[name] = {value};
+  } else if (key == "text") {
+    std::string value;
+    words >> value;
+    node.attributes[name] = {value};
+  } else if (key == "input" || key == "constant") {
+    const bool is_constant = key == "constant";
+    if ((is_constant ? feeds : constants).contains(name) || node.inputs.size() == 32) return false;
+    const auto tensor = Named(name, words, is_constant ? constants : feeds);
+    if (tensor == nullptr) return false;
+    node.inputs.push_back({name, {tensor->info}, is_constant ? tensor : nullptr});
+  } else if (key == "output") {
+    int type = 0;
+    const bool good = words >> type && type >= 0 && type <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+    if (!good || node.outputs.size() == 8) return false;
+    node.outputs.push_back({name, {{static_cast<ONNXTensorElementDataType>(type), {}}}, nullptr});
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::istringstream lines(std::string(reinterpret_cast<const char*>(data), size));
+  std::vector<OrtNode> nodes;
+  Tensors feeds, constants;
+  bool begins = true;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "--") {
+      begins = true;
+    } else if (begins) {
+      if (nodes.size() == 8) return -1;
+      begins = false;
+      nodes.emplace_back();
+      nodes.back().name = "node" + std::to_string(nodes.size());
+      nodes.back().domain = "com.microsoft";
+      nodes.back().op_type = line;
+    } else if (!ReadLine(line, nodes.back(), feeds, constants)) {
+      return -1;
+    }
+  }
+  fuzz::RunSession("", nodes, feeds, {{"target", "host"}});
+  return 0;
+}
