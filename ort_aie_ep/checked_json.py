@@ -133,8 +133,7 @@ class Field:
         """A number above 0 that a float can hold."""
         legal = type(self.value) in (int, float) and 0 < self.value <= sys.float_info.max
         self.require(legal, "a positive number")
-        number: float = self.value
-        return number
+        return float(self.value)
 
     def number(self, low: float = -sys.float_info.max) -> float:
         """A number of at least `low` that a float can hold."""

@@ -305,6 +305,7 @@ def _written_beside(target: Path) -> Iterator[Path]:
     try:
         yield work
         work.chmod(0o755)
+        check_destination(target)  # another writer may have been as fast
         work.rename(target)
     except OSError as error:
         # numpy tells a short write without the system's reason.
@@ -342,7 +343,8 @@ def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -
     for part, role in file_sections(config["model"]):
         # Bytes of the sources' data files, which genai would put in place of compiled weights.
         part.pop("shared_initializers", None)
-        if part.get("filename") in compiled and part.get("session_options") is not None:
+        file = Path(str(part["filename"])).as_posix()
+        if file in compiled and part.get("session_options") is not None:
             _name_library(part, role, stub.name)
     shutil.copyfile(stub, work / stub.name)
     _write_json(work / GENAI_CONFIG, config)

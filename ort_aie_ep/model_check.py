@@ -231,9 +231,8 @@ class _Graph:
     def _operator(self, domain: str, op_type: str) -> _Operator:
         if (domain, op_type) in _OTHERS:
             return _OTHERS[domain, op_type]
-        try:
-            schema = onnx.defs.get_schema(op_type, self._opsets.get(domain, 1), domain)
-        except onnx.defs.SchemaError:
+        schema = _schema(op_type, domain, self._opsets.get(domain, 1))
+        if schema is None:
             return _ANYTHING
         # A variadic last parameter has at least as many as min_input says, each given.
         required = [
@@ -314,6 +313,16 @@ class _Graph:
 
     def _error(self, text: str) -> AieError:
         return AieError(f"{self._where}{text}")
+
+
+def _schema(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    """An operator's schema; of one that is younger than the model's opset, its own."""
+    for known in (version, onnx.defs.onnx_opset_version()):
+        try:
+            return onnx.defs.get_schema(op_type, known, domain)
+        except onnx.defs.SchemaError:
+            continue
+    return None
 
 
 def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

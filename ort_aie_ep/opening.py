@@ -10,9 +10,10 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.sessions import LOG_FATAL, UNKNOWN_OPERATOR, Options, plain_message
 
 # What another ONNX Runtime, execution provider or custom-op library may open: newer versions, and
-# operators or types that this one's CPU execution provider lacks.
+# operators, attributes or types that this one's CPU execution provider lacks.
 ELSEWHERE = (
     UNKNOWN_OPERATOR,
+    "Unrecognized attribute",
     "Could not find an implementation",
     "Unsupported model IR version",
     "stamped with official released onnx opset",

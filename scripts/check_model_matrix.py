@@ -28,7 +28,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,13 @@ SECONDS = 600
 LIMIT = 2.0
 # Models without quantised weights: the order of sums, in float32, through a few layers.
 FLOAT_LIMIT = 1e-4
+
+# Operators that choose experts.
+ROUTERS = {"TopK", "QMoE", "MoE"}
+_WHILE_RUNNING = re.compile(
+    r"Error in execution: Non-zero status code returned while running (\w+) node. "
+    r"Name:'[^']*' Status Message: "
+)
 
 GOOD, WRONG = "good", "WRONG"
 NOT_BUILT = "not built"
@@ -124,11 +131,17 @@ def session(
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
+def nodes_of(model: Path) -> list[onnx.NodeProto]:
+    """Of the main graph."""
+    return list(onnx.load(model, load_external_data=False).graph.node)
+
+
 def first_line(error: BaseException) -> str:
     """Of an error's text, without folders of this machine."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     kind = "" if isinstance(error, ort_aie_ep.AieError) else f"{type(error).__name__}: "
-    return kind + re.sub(r"/\S*/", "", lines[0])[:300]
+    line = _WHILE_RUNNING.sub(r"\1: ", re.sub(r"/\S*/", "", lines[0]))
+    return kind + line[:300]
 
 
 def check(recipes: Any, case: Any, work: Path) -> Result:
@@ -140,22 +153,30 @@ def check(recipes: Any, case: Any, work: Path) -> Result:
     except Exception as error:
         return _failed(result, NOT_BUILT, error, work)
     try:
-        model = find_model(source).model
-        reference_model = in_float32(model, source / "in_float32.onnx")
-        yardstick = with_accuracy_level(model, source / "level4.onnx", 4)
-        reference = rows_of(session(reference_model, level=0), source, VOCABULARY)
-        result.theirs = distance(rows_of(session(yardstick), source, VOCABULARY), reference)
+        model, runs = find_model(source).model, source
+        if getattr(case, "twin", ()):
+            runs = work / "twin"
+            recipes.build(replace(case, options=case.twin), runs)
+            model = find_model(runs).model
+        reference_model = in_float32(model, runs / "in_float32.onnx")
+        yardstick = with_accuracy_level(model, runs / "level4.onnx", 4)
+        reference = rows_of(session(reference_model, level=0), runs, VOCABULARY)
+        rows = rows_of(session(yardstick), runs, VOCABULARY)
+        routed = bool(ROUTERS & {n.op_type for n in nodes_of(model)})
+        result.theirs = distance(rows, reference, routed=routed)
     except Exception as error:
         reference = None
         _failed(result, SOURCE_FAILS, error, work)
     finally:
-        for file in source.glob("in_float32.onnx*"):
+        for file in runs.glob("in_float32.onnx*"):
             file.unlink()
-        for file in source.glob("level4.onnx*"):
+        for file in runs.glob("level4.onnx*"):
             file.unlink()
     try:
         done = ort_aie_ep.compile(source, compiled, **case.compile)
     except ort_aie_ep.AieError as error:
+        if reference is None:
+            return result
         status = NOTHING if "nothing to compile" in str(error) else NOT_COMPILED
         result.reasons = dict(Counter(re.findall(r"\n  [^\n]*?: ([^\n]*)", str(error))))
         return _failed(result, status, error, work)
@@ -165,7 +186,7 @@ def check(recipes: Any, case: Any, work: Path) -> Result:
     result.reasons = dict(
         Counter(f"{o.op_type}: {o.reason}" for o in done.outcomes if o.becomes is None)
     )
-    nodes = onnx.load(find_model(compiled).model, load_external_data=False).graph.node
+    nodes = nodes_of(find_model(compiled).model)
     result.taken = dict(Counter(n.op_type for n in nodes if n.domain == "aie"))
     result.left = dict(
         Counter(n.op_type for n in nodes if n.domain != "aie" and n.op_type not in UNTOLD)
@@ -176,10 +197,11 @@ def check(recipes: Any, case: Any, work: Path) -> Result:
         for numerics in ("bf16", "int8"):
             opened = session(find_model(compiled).model, numerics)
             rows = rows_of(opened, compiled, VOCABULARY)
-            result.ours[numerics] = distance(rows, reference)
+            result.ours[numerics] = distance(rows, reference, routed=routed)
         onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
         opened = session(find_model(source).model, "bf16", provider=True)
-        result.ours["provider"] = distance(rows_of(opened, source, VOCABULARY), reference)
+        rows = rows_of(opened, source, VOCABULARY)
+        result.ours["provider"] = distance(rows, reference, routed=routed)
     except Exception as error:
         return _failed(result, NOT_RUN, error, work)
     limit = LIMIT * result.theirs + FLOAT_LIMIT

@@ -31,7 +31,6 @@ from transformers import (
     PhiConfig,
     PretrainedConfig,
     Qwen3MoeConfig,
-    StableLmConfig,
 )
 
 VERSIONS = ("optimum", "optimum-onnx", "transformers", "torch")
@@ -56,7 +55,7 @@ MORE: dict[str, Callable[[], PretrainedConfig]] = {
         first_k_dense_replace=1,
     ),
     "falcon_new": lambda: FalconConfig(
-        **SIZES, alibi=False, new_decoder_architecture=True, num_kv_heads=2
+        **SIZES, alibi=False, new_decoder_architecture=True, num_kv_heads=4
     ),
     "falcon_alibi": lambda: FalconConfig(**SIZES, alibi=True),
     "gpt2": lambda: GPT2Config(**GPT),
@@ -82,7 +81,6 @@ MORE: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen3_moe": lambda: Qwen3MoeConfig(
         **SIZES, head_dim=32, moe_intermediate_size=96, num_experts=4, num_experts_per_tok=2
     ),
-    "stablelm_qk_layernorm": lambda: StableLmConfig(**SIZES, qk_layernorm=True),
 }
 
 

@@ -45,6 +45,10 @@ def test_sizes_are_those_of_the_model(tmp_path: Path, model: str) -> None:
     assert [shape.is_local(i) for i in range(6)] == [expected.is_local(i) for i in range(6)]
 
 
+def test_an_epsilon_that_is_a_whole_number_is_a_float(tmp_path: Path) -> None:
+    assert isinstance(read(tmp_path, rms_norm_eps=1).shape.epsilon, float)
+
+
 def test_head_dim_follows_from_hidden_and_heads(tmp_path: Path) -> None:
     assert read(tmp_path, head_dim=None).shape.head_dim == 192 // 6
 

@@ -17,10 +17,11 @@ import datetime
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -194,7 +195,7 @@ def start(target: Target, folder: Path, seconds: int) -> Run:
 def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list[Run]:
     """Runs each target for so many seconds, `jobs` processes at a time."""
     # More cores than targets: several processes of each, which share its corpus.
-    waiting = [target for _ in range(max(1, jobs // len(chosen))) for target in chosen]
+    waiting = chosen * max(1, jobs // max(1, len(chosen)))
     running: list[Run] = []
     done: list[Run] = []
     said = time.monotonic()
@@ -204,7 +205,7 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
                 running.append(start(waiting.pop(0), folder, seconds))
             time.sleep(0.2)
             for run in [run for run in running if run.process.poll() is not None]:
-                run.ended = time.monotonic()
+                record(run)
                 running.remove(run)
                 done.append(run)
                 print(f"done  {run.status()}", flush=True)
@@ -215,13 +216,15 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
     finally:
         for run in running:
             run.process.terminate()
+            run.process.wait()
+            record(run)
     return done
 
 
-def print_totals(log: Path) -> None:
+def print_totals(folder: Path) -> None:
     """The table of all runs that a folder's log has."""
     print("| target | s | inputs | findings |\n|---|--:|--:|--:|")
-    for name, total in sorted(_totals(log)):
+    for name, total in sorted(totals(folder).items()):
         print(f"| `{name}` | {total.seconds:,.0f} | {total.executions:,} | {total.findings} |")
 
 
@@ -241,28 +244,30 @@ class Total:
         )
 
 
-def record(folder: Path, runs: Iterable[Run]) -> dict[str, Total]:
-    """Adds runs to the folder's log; returns what it held before and these, by target."""
-    log = folder / LOG
+def record(run: Run) -> None:
+    """Adds a run that has ended to its folder's log."""
+    run.ended = time.monotonic()
+    log = run.folder / LOG
     is_new = not log.is_file()
     with log.open("a", newline="") as file:
         writer = csv.writer(file)
         if is_new:
             writer.writerow(LOG_COLUMNS)
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        for run in runs:
-            row = (date, run.target.name, f"{run.elapsed:.0f}", run.executions())
-            writer.writerow((*row, len(run.findings())))
-    return dict(_totals(log))
+        row = (date, run.target.name, f"{run.elapsed:.0f}", run.executions())
+        writer.writerow((*row, len(run.findings())))
 
 
-def _totals(log: Path) -> Iterator[tuple[str, Total]]:
-    totals: dict[str, Total] = {}
-    with log.open(newline="") as file:
+def totals(folder: Path) -> dict[str, Total]:
+    """What the log of a folder has, by target."""
+    result: dict[str, Total] = {}
+    if not (folder / LOG).is_file():
+        return result
+    with (folder / LOG).open(newline="") as file:
         for row in csv.DictReader(file):
             one = Total(float(row["seconds"]), int(row["executions"]), int(row["findings"]))
-            totals[row["target"]] = totals.get(row["target"], Total()) + one
-    yield from totals.items()
+            result[row["target"]] = result.get(row["target"], Total()) + one
+    return result
 
 
 def report(chosen: list[Target], runs: list[Run], kept: dict[str, Total]) -> bool:
@@ -317,7 +322,7 @@ def main() -> None:
     parser.add_argument("--totals", action="store_true", help="of the folder's runs so far")
     options = parser.parse_args()
     if options.totals:
-        print_totals(options.folder / LOG)
+        print_totals(options.folder)
         return
     if options.replay and len(options.targets) != 1:
         parser.error("--replay wants one TARGET")
@@ -328,11 +333,13 @@ def main() -> None:
             sys.exit(f"error: {target.why_not}")
         command = [*target.command, *target.options, str(options.replay.resolve())]
         sys.exit(subprocess.run(command, env=environment(), check=False).returncode)
+    # So that what runs ends, and is recorded.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     folder = options.folder.resolve()
     runs = run_all(
         [t for t in chosen if not t.why_not], folder, options.seconds, max(1, options.jobs)
     )
-    if not report(chosen, runs, record(folder, runs)):
+    if not report(chosen, runs, totals(folder)):
         sys.exit(1)
 
 

@@ -125,7 +125,7 @@ def test_an_encoder_and_decoders_keep_their_interfaces(asked: Any, tmp_path: Pat
 
 def test_parts_that_genai_names_are_compiled_and_get_the_library(tmp_path: Path) -> None:
     config = config_of(
-        encoder={"filename": "encoder.onnx", "session_options": {"log_id": "e"}},
+        encoder={"filename": "./encoder.onnx", "session_options": {"log_id": "e"}},
         embedding={"filename": "embedding.onnx"},
         vision={"pipeline": [{"attention": {"filename": "vision.onnx"}}]},
     )

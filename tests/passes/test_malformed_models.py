@@ -121,6 +121,7 @@ CASES: list[tuple[Change, str]] = [
      "'added' .* has 0 inputs; GatherBlockQuantized has 3 or more"),
     (add_node("GroupQueryAttention", ["x"], ["c"], domain="com.microsoft"),
      "'added' .* has 1 inputs; GroupQueryAttention has 7 or more"),
+    (add_node("Attention", [], ["c"]), r"'added' \(Attention\) has 0 inputs; Attention has 3 to"),
     (lambda m: setattr(m.graph.output[0], "name", "q"), "nothing gives the graph output 'q'"),
     (lambda m: m.graph.input.append(m.graph.input[0]), "graph input 'x' is there twice"),
     (lambda m: m.ClearField("opset_import"), "names no opset"),
