@@ -119,8 +119,10 @@ def _why_not(node: ir.Node, layout: Layout) -> str:
         return "nonpad_kv_seqlen with is_causal=1 places the queries of each batch row elsewhere"
     if nonpad is not None and mask is not None:
         return "with nonpad_kv_seqlen, attn_mask may be shorter than the keys"
-    if mask is not None and rank(mask) not in (2, 3, 4):
+    if mask is not None and rank(mask) is None:
         return "the rank of attn_mask is not known"
+    if mask is not None and rank(mask) not in (2, 3, 4):
+        return f"attn_mask has {rank(mask)} dimensions; expected 2 to 4"
     if mask is not None and mask.dtype not in (ir.DataType.BOOL, query.dtype):
         return f"attn_mask is {type_name(mask)}; expected BOOL or {type_name(query)}"
     return _native.why_not_flow_attention(

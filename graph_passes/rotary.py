@@ -79,8 +79,10 @@ def explain_rotations(model: ir.Model, report: Report) -> None:
                 "(do_rotary=1) counts positions from seqlens_k, which may be others: the rotation "
                 "stays a node before it"
             )
-        else:
+        elif users:
             reason = f"it feeds {', '.join(sorted(users))}, not an Attention"
+        else:
+            reason = "its result is an output of the graph, and no Attention's input"
         report.left(node, reason)
 
 

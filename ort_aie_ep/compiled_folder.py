@@ -305,6 +305,7 @@ def _written_beside(target: Path) -> Iterator[Path]:
     try:
         yield work
         work.chmod(0o755)
+        check_destination(target)  # another writer may have been as fast
         work.rename(target)
     except OSError as error:
         # numpy tells a short write without the system's reason.

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from ort_aie_ep.checked_json import Field
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.model_file import load_model
-from ort_aie_ep.model_folder import ModelFolder
+from ort_aie_ep.model_folder import GENAI_CONFIG, ModelFolder
 
 BLOCK = 32
 """Values of K that share a scale, in every engine's format here."""
@@ -225,16 +226,15 @@ class LlamaWeights:
         return np.asarray(value.const_value.numpy())
 
     def _sizes(self, attention: list[ir.Node], config: dict[str, Any]) -> LlamaSizes:
-        first, decoder = attention[0], config["model"]["decoder"]
+        first = attention[0]
         if first.inputs[1] is not None or not _number(first, "do_rotary", 0):
             raise self._refusal(f"{first.name} has separate keys or rotates none")
         gate, head = self._products.get((0, "gate_proj")), self._products.get((-1, "lm_head"))
         if gate is None or head is None:
             raise self._refusal("there is no MatMulNBits for gate_proj or lm_head")
-        missing = {"head_size"} - decoder.keys() | {"context_length"} - config["model"].keys()
-        if missing:
-            raise self._refusal(f"its genai_config.json has no {', '.join(sorted(missing))}")
-        head_size = int(decoder["head_size"])
+        fields = Field(config, GENAI_CONFIG)
+        head_size = fields.field("model", "decoder", "head_size").integer(1)
+        context = fields.field("model", "context_length").integer(1)
         cos, sin = (self._tensor(first, i)[:2].astype(np.float64) for i in (7, 8))
         if cos.shape[1] * 2 != head_size or not np.allclose(cos[0], 1):
             raise self._refusal("its rotation is partial or scaled")
@@ -246,7 +246,7 @@ class LlamaWeights:
             kv_heads=int(_number(first, "kv_num_heads")),
             head_size=head_size,
             vocabulary=int(_number(head, "N")),
-            context=int(config["model"]["context_length"]),
+            context=context,
             epsilon=_number(self._norms[0], "epsilon"),
             inverse_frequencies=np.arctan2(sin[1], cos[1]),
         )
@@ -262,5 +262,6 @@ def _number(node: ir.Node, name: str, default: float | None = None) -> float:
             raise AieError(f"{node.name} has no attribute {name}")
         return default
     value = attribute.value
-    assert isinstance(value, (int, float))
+    if not isinstance(value, (int, float)):
+        raise AieError(f"{node.name}: attribute {name} must be a number, got {value!r}")
     return value

@@ -18,6 +18,7 @@ from op_models import onnx_tensor
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain import explain
 
 
 def compile_fails(
@@ -402,6 +403,20 @@ def test_an_interrupted_compile_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled", progress=interrupt)
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_destination_that_another_writer_makes_meanwhile_stays(tmp_path: Path) -> None:
+    save(projection_model(), tmp_path / "source")
+    other = tmp_path / "compiled"
+
+    def make(done: int, total: int, name: str) -> None:
+        if not other.exists():
+            ort_aie_ep.compile(tmp_path / "source", other, fuse=False)
+
+    with pytest.raises(AieError, match="compiled exists already"):
+        ort_aie_ep.compile(tmp_path / "source", other, progress=make)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "source"]
+    assert explain(other).compiled
 
 
 def test_the_source_is_never_changed(tmp_path: Path) -> None:

@@ -585,7 +585,11 @@ def test_rotations_before_other_nodes_stay() -> None:
                          domain="com.microsoft", num_heads=H, kv_num_heads=KV),
         helper.make_node("Neg", ["V.rotated"], ["other"]),
     ]  # fmt: skip
-    outputs = [*OUTPUTS[:3], "other"]
+    nodes.append(
+        helper.make_node("RotaryEmbedding", ["V", "ids", "cos", "sin"], ["rotated"],
+                         domain="com.microsoft", name="/alone.rotary")
+    )  # fmt: skip
+    outputs = [*OUTPUTS[:3], "other", "rotated"]
     _, outcomes = compiled(model_of(nodes, inputs, outputs, initializers=constants))
     assert (
         outcomes["/Q.rotary"]
@@ -597,6 +601,8 @@ def test_rotations_before_other_nodes_stay() -> None:
         )
     )
     assert outcomes["/V.rotary"] == "it feeds Neg, not an Attention"
+    alone = "its result is an output of the graph, and no Attention's input"
+    assert outcomes["/alone.rotary"] == alone
 
 
 # --- what stays -----------------------------------------------------------------------------------
@@ -612,6 +618,7 @@ def test_rotations_before_other_nodes_stay() -> None:
          "nonpad_kv_seqlen with is_causal=1 places the queries of each batch row elsewhere"),
         ({"nonpad": 1, "mask": 1}, {},
          "with nonpad_kv_seqlen, attn_mask may be shorter than the keys"),
+        ({"row": 1}, {}, "attn_mask has 1 dimensions; expected 2 to 4"),
         ({"scores": 1}, {}, "output_qk asks for the score matrix, which chunked attention never"),
         ({"values": 16}, {}, "heads of V have 16 channels, those of Q 8; expected as many"),
         ({"dim": 12}, {}, "heads have 12 channels; expected a multiple of 8"),
@@ -630,6 +637,8 @@ def test_what_stays_says_why(
         inputs["nonpad_kv_seqlen"] = np.array([3, 5])
     if "mask" in options:
         inputs["attn_mask"] = np.ones((5, 5), bool)
+    if "row" in options:
+        inputs["attn_mask"] = np.ones(5, bool)
     model = attention(inputs, opset=25 if "window" in options else 24, **attributes)
     if "scores" in options:
         model.graph.node[0].output.extend(["", "", "scores"])
