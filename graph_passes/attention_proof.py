@@ -28,10 +28,11 @@ from ort_aie_ep.graph_passes.base import attribute, node_label
 from ort_aie_ep.graph_passes.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, Array, NoMatch, constant_array
 
+IN_ORDER = "expected all queries, then all keys, then all values"
 SIDE_BY_SIDE = (
-    "its projection has query, key and value of each key-value head side by side; expected all "
-    "queries, then all keys, then all values"
+    f"its projection has query, key and value of each key-value head side by side; {IN_ORDER}"
 )
+OTHER_ORDER = f"its projection has query, key and value in another order; {IN_ORDER}"
 # A fitted factor whose square is so near to 1/n is that: it is a product of a few float32.
 SAME_SCALE = 16 * EPSILON
 
@@ -61,8 +62,7 @@ def read_parameters(lab: Laboratory) -> Parameters:
     fits = [_fit(choice, ran) for choice in choices]
     best = min(fits, key=lambda fit: fit.excess)
     if best.excess > 1:
-        side = lab.region.packed and _side_by_side(lab, ran)
-        raise NoMatch(SIDE_BY_SIDE if side else best.reason)
+        raise NoMatch(_other_order(lab, ran) or best.reason)
     return replace(best.parameters, window=lab.window)
 
 
@@ -191,15 +191,18 @@ def _fit(parameters: Parameters, ran: Outcome) -> _Fit:
     return _Fit(replace(parameters, scale=scale), float(ratio.max()), reason)
 
 
-def _side_by_side(lab: Laboratory, ran: Outcome) -> bool:
-    """Whether values are the last of each group of a packed projection, as in GPT-NeoX and in
-    Falcon's new architecture."""
+def _other_order(lab: Laboratory, ran: Outcome) -> str:
+    """What a packed projection has in place of queries, keys and values, or an empty string."""
     given = (ran.operands.query, ran.operands.key, ran.operands.value)
     batch, _, new, size = given[0].shape
+    cached = ran.present_value[:, :, -new:]
+    if not lab.region.packed or np.array_equal(cached, given[2]):
+        return ""
     packed = np.concatenate([x.swapaxes(1, 2).reshape(batch, new, -1) for x in given], -1)
     groups = packed.reshape(batch, new, lab.kv_heads, -1, size)
-    values = groups[..., -1, :].swapaxes(1, 2)
-    return np.array_equal(values, ran.present_value[:, :, -new:])
+    # As in GPT-NeoX and in Falcon's new architecture.
+    last = groups[..., -1, :].swapaxes(1, 2)
+    return SIDE_BY_SIDE if np.array_equal(cached, last) else OTHER_ORDER
 
 
 def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:

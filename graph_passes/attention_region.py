@@ -144,6 +144,12 @@ def find_region(softmax: ir.Node) -> Region:
     assert scores is not None
     below_scores = _trace([scores])
     keys = _caches(below_scores)
+    gemm = next((node for node in below_scores.nodes if node.op_type == "Gemm"), None)
+    if gemm is not None:  # as in GPT-2
+        raise NoMatch(
+            f"its projection '{node_label(gemm)}' is a Gemm of flattened rows; expected MatMul or "
+            "MatMulNBits"
+        )
     if not keys:
         raise NoMatch(
             "its scores read no KV cache (a Concat of a graph input and new rows that is a graph "

@@ -48,15 +48,6 @@ class Holder:
     inputs: int
     bodies: tuple[Body, ...]
 
-    def parts(self) -> Iterator[ir.Model]:
-        """The bodies, with what is known by now of the values that they read."""
-        for body in self.bodies:
-            outer = self.node.inputs[body.first :]
-            for inner, value in zip(body.captured, outer, strict=False):
-                if value is not None:
-                    inner.type, inner.shape = value.type, value.shape
-            yield body.model
-
 
 def body_labels(model: ir.Model) -> dict[str, str]:
     """Of the nodes of bodies, by name: the bodies that a node is in, "then_branch of 'if'"."""
@@ -82,14 +73,21 @@ def take_out(model: ir.Model) -> list[Holder]:
     return holders
 
 
+def parts(holders: list[Holder]) -> Iterator[ir.Model]:
+    """The bodies, each with what is known by then of the values that it reads."""
+    for holder in _still_there(holders):
+        for body in holder.bodies:
+            outer = holder.node.inputs[body.first :]
+            for inner, value in zip(body.captured, outer, strict=False):
+                if value is not None:
+                    inner.type, inner.shape = value.type, value.shape
+            yield body.model
+
+
 def put_back(model: ir.Model, holders: list[Holder]) -> None:
     """Puts the bodies back into the nodes that are still there."""
-    gone: set[ir.Graph] = set()
-    for holder in holders:
+    for holder in _still_there(holders):
         node = holder.node
-        if node.graph is None or node.graph in gone:
-            gone.update(body.model.graph for body in holder.bodies)
-            continue
         for body in holder.bodies:
             _release(model, body, node)
         node.resize_inputs(holder.inputs)
@@ -98,6 +96,16 @@ def put_back(model: ir.Model, holders: list[Holder]) -> None:
         for attribute in holder.attributes:
             node.attributes.add(attribute)
     model.graph.opset_imports.pop(HOLDER_DOMAIN, None)
+
+
+def _still_there(holders: list[Holder]) -> Iterator[Holder]:
+    """Those whose nodes no pass has removed, nor the body that a node is in."""
+    gone: set[ir.Graph] = set()
+    for holder in holders:
+        if holder.node.graph is None or holder.node.graph in gone:
+            gone.update(body.model.graph for body in holder.bodies)
+        else:
+            yield holder
 
 
 def _graphs(node: ir.Node) -> list[ir.Attr]:

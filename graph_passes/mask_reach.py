@@ -213,7 +213,7 @@ def _table(value: ir.Value, array: Array, limits: list[int]) -> int:
     if window is None:
         raise NoMatch(
             f"its mask reads the table '{value.name}' {array.shape}, which is neither causal order "
-            "nor a window"
+            "nor a window (one of ALiBi is neither)"
         )
     return window
 

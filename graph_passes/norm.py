@@ -25,6 +25,9 @@ from ort_aie_ep.graph_passes.subgraph import constant
 INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3}
 # ONNX Runtime's, and ONNX's own from opset 23 on.
 NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
+BROADCAST = (
+    "its scale is {}; a projection takes in a norm whose scale is (K), or a constant like it"
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,13 @@ def flatten_weights(model: ir.Model) -> None:
 def fuse_norms(model: ir.Model, report: Report) -> None:
     """Fuses each norm whose result one projection alone takes."""
     for node in list(model.graph):
-        norm, projection = read_norm(node), _only_user(node.outputs[0])
-        if norm is None or projection is None:
+        projection = _only_user(node.outputs[0])
+        if projection is None:
+            continue
+        norm = read_norm(node)
+        if norm is None:
+            if not node.domain and node.op_type in NORMS and not _is_row(input_at(node, 1)):
+                report.left(node, BROADCAST.format(_dims(input_at(node, 1))))
             continue
         add = norm.a.producer()
         norm = _with_residual(norm, node)
@@ -90,12 +98,22 @@ def read_norm(node: ir.Node) -> Norm | None:
         return None
     if a is None or weight is None or a.dtype is None or a.dtype != weight.dtype:
         return None
-    if weight.shape is None or len(weight.shape) != 1 or weight.shape == (1,):
+    if not _is_row(weight):
         return None  # RMSNormalization broadcasts it
     # A bias; mean or deviation.
     if any(value is not None for value in rest) or any(map(_is_used, node.outputs[1:3])):
         return None
     return Norm(a, weight, skip, total, attribute(node, "epsilon", epsilon))
+
+
+def _is_row(weight: ir.Value | None) -> bool:
+    """Whether a norm's weight is (K), and K a number: a dimension that is not known may be 1."""
+    shape = weight.shape if weight is not None else None
+    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] != 1
+
+
+def _dims(weight: ir.Value | None) -> str:
+    return "of unknown shape" if weight is None or weight.shape is None else str(weight.shape)
 
 
 def _with_residual(norm: Norm, node: ir.Node) -> Norm:

@@ -14,7 +14,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.attention import fuse_attention
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report, node_label
 from ort_aie_ep.graph_passes.bias import bias_rules
-from ort_aie_ep.graph_passes.bodies import body_labels, put_back, take_out
+from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
 from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
 from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
@@ -66,9 +66,8 @@ def run_passes(
         infer_types(model)
     holders = take_out(model)
     _run_on_graph(model, report, packed, fuse, quantize, keep)
-    for holder in holders:
-        for part in holder.parts():
-            _run_on_graph(part, report, packed, fuse, quantize, keep)
+    for part in parts(holders):
+        _run_on_graph(part, report, packed, fuse, quantize, keep)
     put_back(model, holders)
     name_values(model)
     for node in model.graph.all_nodes():

@@ -45,6 +45,9 @@ def load_model(path: Path) -> ir.Model:
     for tensor in _external_tensors(model):
         tensor.base_dir = path.parent
         _check_external(path, tensor)
+    for node in model.graph.all_nodes():
+        if node.domain:  # ONNX Runtime imports its own by itself; shape inference does not
+            model.graph.opset_imports.setdefault(node.domain, 1)
     if unsorted:
         model.graph.sort()
     return model

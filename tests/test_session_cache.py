@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -194,6 +195,14 @@ def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Pa
     seen.append(digest())
     assert len(set(seen)) == 4
     assert seen[0] == cache.code_digest()
+
+
+def test_the_hash_of_the_code_knows_the_packages_that_it_compiles_with() -> None:
+    names = {
+        f"{name}-{metadata.version(name)}.dist-info"
+        for name in ("onnx", "onnx_ir", "onnxscript", "numpy")
+    }
+    assert set(cache._versions()) == names
 
 
 def test_the_hash_of_the_code_has_all_modules_that_a_compilation_takes(tmp_path: Path) -> None:

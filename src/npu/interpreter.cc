@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kMaxSteps = size_t{1} << 26;
 constexpr size_t kMaxOperations = size_t{1} << 21;
 constexpr size_t kTransferSteps = 16;  // to plan its tasks
+constexpr size_t kOuterSteps = 4;      // for each outer dimension
 constexpr size_t kWaitSteps = 64;      // for each fifo, to look at what is under way
+constexpr size_t kCutSteps = 64;       // to predict its time
 // What a plan can have: SharedBuffers counts them.
 constexpr int kMaxBuffers = 1 << 16;
 
@@ -169,7 +171,7 @@ class Interpreter {
   void Do(const TransferStatement& transfer) {
     const Buffer& buffer = buffers_[static_cast<size_t>(transfer.argument)];
     const Fifo& fifo = manifest_.fifos[static_cast<size_t>(transfer.fifo)];
-    Spend(kTransferSteps + transfer.outer.size());
+    Spend(kTransferSteps + kOuterSteps * transfer.outer.size());
     Tap tap{Value(transfer.offset), Value(transfer.run), {}};
     for (const auto& [count, stride] : transfer.outer) {
       tap.outer.push_back({Value(count), Value(stride)});
@@ -208,7 +210,10 @@ class Interpreter {
     predictor_.Work(static_cast<double>(cycles));
   }
 
-  void Do(const CutStatement&) { Divide("is cut"); }
+  void Do(const CutStatement&) {
+    Spend(kCutSteps);
+    Divide("is cut");
+  }
 
   // --- segments
   // ------------------------------------------------------------------------------------

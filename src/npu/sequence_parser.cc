@@ -12,7 +12,8 @@ namespace {
 constexpr int kMaxDepth = 256;
 // Of for and if in each other: each statement's path names them all.
 constexpr size_t kMaxBlocks = 64;
-constexpr size_t kMaxSymbols = 4096;
+constexpr size_t kMaxSymbols = 1024;
+constexpr size_t kMaxArguments = 64;
 
 template <typename Named>
 int IndexOf(const std::vector<Named>& entries, const std::string& name, const std::string& path,
@@ -34,6 +35,7 @@ class SequenceParser {
 
   void Parse(const Json& value, const std::string& path) {
     ObjectReader reader(value, path);
+    prefix_ = path + ".";
     for (const Json& parameter : reader.List("parameters")) {
       const std::string name = ReadString(parameter, reader.PathOf("parameters"));
       Require(Find(name) == nullptr, reader.PathOf("parameters"), " has \"", name, "\" twice");
@@ -44,7 +46,6 @@ class SequenceParser {
       ParseArgument(argument,
                     Concat(reader.PathOf("arguments"), "[", sequence_.arguments.size(), "]"));
     }
-    prefix_ = path + ".";
     sequence_.body = ParseBody(reader.List("body"), "body");
     reader.Finish();
   }
@@ -58,6 +59,8 @@ class SequenceParser {
 
   void ParseArgument(const Json& value, const std::string& path) {
     ObjectReader reader(value, path);
+    Require(sequence_.arguments.size() < kMaxArguments, path, " is one of more than ",
+            kMaxArguments, " arguments");
     Argument argument{reader.String("name"), Access::kIn,
                       ParseExpression(reader.Take("bytes"), reader.PathOf("bytes"))};
     Require(std::ranges::find(sequence_.arguments, argument.name, &Argument::name) ==

@@ -54,6 +54,21 @@ void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
   }
 }
 
+// A present in the past's memory has its rows where the past has them, or it would be written over
+// rows that are still to be read.
+void CheckPlaces(const char* name, const Tensor& past, const void* present, const Shape& shape) {
+  const auto* old_rows = past.as<uint8_t>();
+  const auto* new_rows = static_cast<const uint8_t*>(present);
+  const int64_t bytes = ByteCount(past.type, shape).As("a present");
+  const bool apart = old_rows + past.bytes <= new_rows || new_rows + bytes <= old_rows;
+  const bool in_place =
+      old_rows == new_rows && (past.shape[2] == shape[2] || shape[0] * shape[1] == 1);
+  Require(
+      apart || in_place, "input past_", name, " and output present_", name,
+      " share memory, but hold ", past.shape[2], " and ", shape[2],
+      " rows; bind a buffer of its own, or both with as many rows as the longest sequence needs");
+}
+
 }  // namespace
 
 FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Options& options)
@@ -292,6 +307,10 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
         call.by_index ? call.total : int64_t{inputs[kSeqlensK].as<int32_t>()[b]} + 1;
     step.total_length.push_back(length);
     step.past_length.push_back(call.first_prompt ? 0 : length - step.key_sequence);
+  }
+  if (std::ranges::any_of(step.past_length, [](int64_t rows) { return rows > 0; })) {
+    CheckPlaces("key", past, present_key, shapes.present);
+    CheckPlaces("value", inputs[kPastValue], present_value, shapes.present);
   }
 
   step.q_norm = inputs[kQNormWeight] ? inputs[kQNormWeight].data : nullptr;

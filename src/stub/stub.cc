@@ -5,13 +5,17 @@
 // Searched, in this order:
 //   1. ORT_AIE_LIBRARY in the environment (a path),
 //   2. a libort_aie_ep.so that the process has loaded, or that the dynamic loader finds,
-//   3. the package ort_aie_ep beside any loaded library's package (site-packages).
+//   3. the package ort_aie_ep in the site-packages of the onnxruntime package that calls, then in
+//      that of a loaded onnxruntime_genai package.
+// A folder is taken for site-packages only where one of these packages was loaded from it, by the
+// names that their wheels have: nothing beside a model, or above it, is ever opened.
 #include <dlfcn.h>
 #include <link.h>
 #include <onnxruntime_c_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 namespace {
 
@@ -20,26 +24,47 @@ using RegisterFunction = OrtStatus*(ORT_API_CALL*)(OrtSessionOptions*, const Ort
 constexpr char kLibrary[] = "libort_aie_ep.so";
 constexpr char kInPackage[] = "/ort_aie_ep/libort_aie_ep.so";
 
-// Tries the ancestors of one loaded library: .../site-packages/onnxruntime_genai/x.so.
-int TryBeside(struct dl_phdr_info* info, size_t, void* found) {
-  char path[4096];
-  if (info->dlpi_name == nullptr) return 0;
-  const size_t length = strlen(info->dlpi_name);
-  if (length == 0 || length + sizeof(kInPackage) >= sizeof(path)) return 0;
-  memcpy(path, info->dlpi_name, length + 1);
-  for (int level = 0; level < 3; ++level) {
-    char* slash = strrchr(path, '/');
-    if (slash == nullptr) return 0;
-    memcpy(slash, kInPackage, sizeof(kInPackage));
-    FILE* file = fopen(path, "rb");
-    if (file != nullptr) {
-      fclose(file);
-      memcpy(found, path, strlen(path) + 1);
-      return 1;
-    }
-    *slash = '\0';
-  }
-  return 0;
+constexpr size_t kLongestPath = 4096;
+
+// Whether `path` is absolute and ends with `end`, as of a package in a site-packages folder.
+bool EndsWith(const char* path, const char* end) {
+  const size_t length = strlen(path), rest = strlen(end);
+  return path[0] == '/' && length > rest && strcmp(path + length - rest, end) == 0;
+}
+
+// The ort_aie_ep library of the site-packages folder that is the first `length` bytes of `path`;
+// whether it is a file.
+bool TryIn(const char* path, size_t length, char* found) {
+  if (length + sizeof(kInPackage) > kLongestPath) return false;
+  memcpy(found, path, length);
+  memcpy(found + length, kInPackage, sizeof(kInPackage));
+  struct stat status;
+  return stat(found, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+// Beside the onnxruntime package, whose libraries are .../site-packages/onnxruntime/capi/*.so.
+bool TryBesideRuntime(const OrtApiBase* base, char* found) {
+  constexpr char kFolder[] = "/onnxruntime/capi";
+  Dl_info info;
+  const void* function;
+  memcpy(&function, &base->GetApi, sizeof(function));
+  if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) return false;
+  char folder[kLongestPath];
+  const char* slash = strrchr(info.dli_fname, '/');
+  if (slash == nullptr) return false;
+  const size_t length = static_cast<size_t>(slash - info.dli_fname);
+  if (length >= sizeof(folder)) return false;
+  memcpy(folder, info.dli_fname, length);
+  folder[length] = '\0';
+  return EndsWith(folder, kFolder) && TryIn(folder, length - strlen(kFolder), found);
+}
+
+// Beside a loaded .../site-packages/onnxruntime_genai/libonnxruntime-genai.so.
+int TryBesideGenai(struct dl_phdr_info* info, size_t, void* found) {
+  constexpr char kLoaded[] = "/onnxruntime_genai/libonnxruntime-genai.so";
+  const char* path = info->dlpi_name;
+  if (path == nullptr || !EndsWith(path, kLoaded)) return 0;
+  return TryIn(path, strlen(path) - strlen(kLoaded), static_cast<char*>(found)) ? 1 : 0;
 }
 
 OrtStatus* Fail(const OrtApi* api, const char* what, const char* detail) {
@@ -65,10 +90,11 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   }
   if (library == nullptr) library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    char path[4096] = "";
+    char path[kLongestPath] = "";
     // The file is opened after the walk: the loader holds a lock during it.
-    if (dl_iterate_phdr(TryBeside, path) == 0)
+    if (!TryBesideRuntime(base, path) && dl_iterate_phdr(TryBesideGenai, path) == 0) {
       return Fail(api, "libort_aie_ep.so was not found", "");
+    }
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return Fail(api, "libort_aie_ep.so cannot be loaded", dlerror());
   }

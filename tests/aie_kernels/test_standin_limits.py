@@ -228,6 +228,10 @@ RULES = [
         "no matching function", "auto b = aie::mask<64>().to_uint64(); (void)b;",
     ),
     Rule(
+        "a shorter mask of 64 bits", "auto m = aie::mask<32>::from_uint64(1); (void)m;",
+        "no matching function", "auto m = aie::mask<32>::from_uint32(1); (void)m;",
+    ),
+    Rule(
         "growth of an accumulator from another part",
         "auto a = accum<accfloat, 16>().grow<32>(1); (void)a;",
         "no matching function", "auto a = accum<accfloat, 16>().grow<32>(); (void)a;",

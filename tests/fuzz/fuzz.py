@@ -28,7 +28,7 @@ from pathlib import Path
 from clang import ROOT, NoClang, cache_folder, find_clang
 
 HERE = Path(__file__).resolve().parent
-NOT_TARGETS = {"clang", "fuzz", "runtime", "target"}
+NOT_TARGETS = {"clang", "fuzz", "runtime", "target", "test_targets"}
 # One input may take so much.
 MOST_SECONDS = 5
 MOST_MEGABYTES = 1024

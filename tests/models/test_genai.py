@@ -224,6 +224,77 @@ def test_stub_says_how_to_install_a_missing_library(compiled: Path) -> None:
     assert "install the Python package ort_aie_ep" in result.stderr
 
 
+def loaded_libraries(model: Path, *folders: Path) -> str:
+    """Opens a model with packages of these folders alone: each of our libraries that was loaded, a
+    line, or the error."""
+    code = f"""
+import onnxruntime_genai as og
+try:
+    og.Model({str(model)!r})
+except Exception as error:
+    print(error)
+with open("/proc/self/maps") as maps:
+    print(*sorted({{line.split()[-1] for line in maps if "/libort_aie_ep.so" in line}}), sep="\\n")
+"""
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": os.pathsep.join(map(str, folders))},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
+def link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy(source, target)
+
+
+def packages(folder: Path, *names: str) -> Path:
+    """A folder of packages: those of this environment by these names, and no links to them, which
+    runtimes follow."""
+    installed = Path(onnxruntime.__file__).parent.parent
+    for name in names:
+        for package in installed.glob(name):
+            shutil.copytree(
+                package,
+                folder / package.name,
+                copy_function=link_or_copy,
+                ignore=shutil.ignore_patterns("__pycache__", "transformers", "tests"),
+            )
+    return folder
+
+
+def test_the_stub_loads_nothing_from_folders_above_a_model(tmp_path: Path) -> None:
+    """Nor from folders above other libraries, and those of packages by their exact names alone."""
+    model = tmp_path / "models" / "user" / "onnxruntime_genai"
+    model.parent.mkdir(parents=True)
+    ort_aie_ep.compile(DATA / "llama", model)
+    for folder in (model, model.parent, model.parent.parent, tmp_path, tmp_path / "env" / "other"):
+        (folder / "ort_aie_ep").mkdir(parents=True)
+        shutil.copy(ort_aie_ep.library_path(), folder / "ort_aie_ep" / "libort_aie_ep.so")
+    site = packages(tmp_path / "env" / "site", "onnxruntime", "onnxruntime_genai")
+    other = packages(tmp_path / "env" / "other" / "numpy's", "numpy*")
+    found = loaded_libraries(model, site, other)
+    assert "libort_aie_ep.so was not found" in found
+    assert str(tmp_path) + "/" not in found
+
+
+@pytest.mark.parametrize("beside", ["onnxruntime", "onnxruntime_genai"])
+def test_the_stub_finds_the_package_beside_either_runtime(beside: str, tmp_path: Path) -> None:
+    ort_aie_ep.compile(DATA / "llama", tmp_path / "model")
+    names = {"onnxruntime", "onnxruntime_genai"} - {beside}
+    site = packages(tmp_path / "site", beside, "ort_aie_ep")
+    rest = packages(tmp_path / "rest", *names, "numpy*")
+    assert loaded_libraries(tmp_path / "model", site, rest) == str(
+        site / "ort_aie_ep" / "libort_aie_ep.so"
+    )
+
+
 def test_bare_name_is_found_after_registering_the_library(compiled: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

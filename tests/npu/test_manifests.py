@@ -257,7 +257,12 @@ def test_text_that_is_no_manifest_is_refused() -> None:
         block = {"if": 1, "do": [block]}
     for path, value, message in [
         (f"{RUN}.body", [block], "nested more than 64 deep"),
-        (f"{RUN}.body", [{"let": f"l{i}", "value": 1} for i in range(4097)], "more than 4096 symb"),
+        (f"{RUN}.body", [{"let": f"l{i}", "value": 1} for i in range(1025)], "more than 1024 symb"),
+        (
+            f"{RUN}.arguments",
+            [{"name": f"a{i}", "direction": "in", "bytes": 4} for i in range(65)],
+            "one of more than 64 arguments",
+        ),
         ("workers", {f"w{i}": WORKERS["right"] for i in range(1025)}, "more than 1024 workers"),
         ("kernel", "x" * (1 << 20), "bytes, expected at most 1048576"),
     ]:

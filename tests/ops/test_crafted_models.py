@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from crafted_models import opened, python
-from op_models import FLOAT32, one_op_model
+from op_models import FLOAT32, model_of, one_op_model, onnx_tensor
 from provider_calls import DATA, needs_provider
 
 import ort_aie_ep
@@ -256,3 +256,39 @@ def test_python_refuses_a_matrix_whose_blocks_wrap() -> None:
     weights = np.broadcast_to(np.float32(1), (2**30, 2**30))
     with pytest.raises((ValueError, MemoryError)):
         _native.quantize(weights)
+
+
+@needs_provider
+def test_an_embedding_of_another_type_is_not_compared_with_the_projection(tmp_path: Path) -> None:
+    """int4 data with as many elements as B has bytes is half as long."""
+    n, k = 4096, 4096
+    b = np.zeros((n, k // 32, 16), np.uint8)
+    initializers = [
+        onnx_tensor("B", b),
+        onnx_tensor("scales", np.ones((n, k // 32), FLOAT32)),
+        onnx.helper.make_tensor(
+            "data", onnx.TensorProto.INT4, [n, k // 2], bytes(n * k // 4), raw=True
+        ),
+    ]
+    given = {"bits": 4, "block_size": 32}
+    nodes = [
+        onnx.helper.make_node("MatMulNBits", ["A", "B", "scales"], ["Y"], name="lm_head",
+                              domain="com.microsoft", K=k, N=n, **given),
+        onnx.helper.make_node("GatherBlockQuantized", ["data", "ids", "scales"], ["E"],
+                              name="embedding", domain="com.microsoft", quantize_axis=1, **given),
+    ]  # fmt: skip
+    tensor = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes,
+        "graph",
+        [
+            tensor("A", onnx.TensorProto.FLOAT, [1, k]),
+            tensor("ids", onnx.TensorProto.INT64, [None]),
+        ],
+        [tensor("Y", onnx.TensorProto.FLOAT, None), tensor("E", onnx.TensorProto.FLOAT, None)],
+        initializers,
+    )
+    feeds = {"A": np.ones((1, k), FLOAT32), "ids": np.zeros(1, np.int64)}
+    said = opened(model_of(graph).SerializeToString(), tmp_path, "provider", feeds)
+    # Whatever ONNX Runtime thinks of scales that are twice as many as the data needs.
+    assert said == "ran" or said.startswith("[ONNXRuntimeError]")

@@ -119,6 +119,45 @@ def side_by_side(model: ir.Model) -> str:
     return "its projection has query, key and value of each key-value head side by side; expected"
 
 
+def values_first(model: ir.Model) -> str:
+    """One projection for all, as CodeGen's in that its parts are in another order."""
+    nodes = [node_of(model, f"{LAYER}/{name}_proj/MatMul") for name in "vqk"]
+    tensors = [node.inputs[1] for node in nodes]
+    arrays = [tensor.const_value.numpy() for tensor in tensors if tensor and tensor.const_value]
+    both = ir.node("MatMul", [nodes[0].inputs[0], constant(model, np.concatenate(arrays, 1))])
+    sizes = constant(model, np.array([array.shape[1] for array in arrays]))
+    taken = ir.node("Split", [both.outputs[0], sizes], {"axis": -1}, num_outputs=3)
+    both.outputs[0].name = "both"
+    model.graph.extend([both, taken])
+    for node, value in zip(nodes, taken.outputs, strict=True):
+        value.name = f"{node.name}.part"
+        ir.convenience.replace_all_uses_with(node.outputs[0], value)
+        model.graph.remove(node, safe=True)
+    model.graph.sort()
+    return "its projection has query, key and value in another order; expected all queries"
+
+
+def gemms(model: ir.Model) -> str:
+    """GPT-2's: rows are flattened before, and batch and length come back after."""
+    node = node_of(model, f"{LAYER}/q_proj/MatMul")
+    hidden, matrix = node.inputs
+    assert hidden is not None
+    assert matrix is not None
+    shape = ir.node("Shape", [hidden], {"end": 2})
+    back = ir.node("Concat", [shape.outputs[0], constant(model, np.array([-1]))], {"axis": 0})
+    flat = ir.node("Reshape", [hidden, constant(model, np.array([-1, HEADS * SIZE]))])
+    gemm = ir.node("Gemm", [flat.outputs[0], matrix], name="/gemm")
+    rows = ir.node("Reshape", [gemm.outputs[0], back.outputs[0]])
+    made = [shape, back, flat, gemm, rows]
+    for i, new in enumerate(made):
+        new.outputs[0].name = f"gemm.{i}"
+    model.graph.extend(made)
+    ir.convenience.replace_all_uses_with(node.outputs[0], rows.outputs[0])
+    model.graph.remove(node, safe=True)
+    model.graph.sort()
+    return "its projection '/gemm' is a Gemm of flattened rows; expected MatMul or MatMulNBits"
+
+
 def lengths_that_the_model_cannot_have(model: ir.Model) -> str:
     """A table for fewer keys than a prompt of the probes has."""
     table = constant(model, np.zeros((1, 1, 1, 3), np.float32))
@@ -135,6 +174,8 @@ def lengths_that_the_model_cannot_have(model: ir.Model) -> str:
         norm_of_the_query_alone,
         sinks,
         side_by_side,
+        values_first,
+        gemms,
         lengths_that_the_model_cannot_have,
     ],
 )

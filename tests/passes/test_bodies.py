@@ -373,6 +373,7 @@ def test_an_if_whose_result_nobody_reads_goes_with_all_that_is_in_it(tmp_path: P
     source = model(nodes, [flag("on")], weights.initializers())
     result = compiled(source, tmp_path)
     assert result.weight_bytes == 4 * 4096
+    assert set(becomes(result)) == {"/h"}
     assert_same(tmp_path, feeds_of(on=True))
 
 

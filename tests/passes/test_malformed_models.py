@@ -162,6 +162,15 @@ def test_nodes_in_another_order_are_sorted(tmp_path: Path) -> None:
     assert names == ["first", "/model/proj/MatMul_Q4"]
 
 
+def test_a_domain_that_is_not_imported_is(tmp_path: Path) -> None:
+    model = projection_model()
+    (own,) = (opset for opset in model.opset_import if opset.domain == "com.microsoft")
+    model.opset_import.remove(own)
+    source = written(tmp_path / "source", model)
+    assert load_model(source / "model.onnx").graph.opset_imports["com.microsoft"] == 1
+    ort_aie_ep.compile(source, tmp_path / "compiled")
+
+
 def nested(depth: int) -> onnx.NodeProto:
     """If in If; protobuf itself neither writes nor reads more than 100 messages in each other."""
     result = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)

@@ -1,6 +1,7 @@
 #include "ort/ep/context_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,6 +31,27 @@ std::string Header(const std::string& id, int64_t bytes) {
   return header;
 }
 
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return number_; }
+
+ private:
+  const int number_;
+};
+
+// Whether a path still names the file that is open.
+bool IsAt(int file, const std::string& path) {
+  struct stat open{}, named{};
+  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
 std::string NewId() {
   std::random_device random;
   std::ostringstream text;
@@ -39,20 +61,50 @@ std::string NewId() {
 
 }  // namespace
 
-ContextWriter::ContextWriter(std::string path)
+WrittenContext::~WrittenContext() {
+  // The lock is still held: nobody has put another file in its place.
+  if (!kept_ && IsAt(lock_, path_)) ::unlink(path_.c_str());
+  Release();
+}
+
+void WrittenContext::Keep() {
+  const std::lock_guard guard(mutex_);
+  kept_ = true;
+}
+
+void WrittenContext::Release() {
+  const std::lock_guard guard(mutex_);
+  if (lock_ >= 0) ::close(lock_);
+  lock_ = -1;
+}
+
+ContextWriter::ContextWriter(std::string path, std::string model)
     : path_(std::move(path)),
-      part_(path_ + ".part"),
+      model_(std::move(model)),
       id_(NewId()),
-      file_(std::fopen(part_.c_str(), "wb")),
+      part_(Concat(path_, ".", id_, ".part")),
       end_(kPage) {
-  Require(file_ != nullptr, part_, " cannot be written: ", std::strerror(errno));
+  const int part = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  Require(part >= 0, part_, " cannot be written: ", std::strerror(errno));
+  file_ = ::fdopen(part, "wb");
+  lock_ = ::fcntl(part, F_DUPFD_CLOEXEC, 0);
+  if (file_ == nullptr || lock_ < 0) {
+    const int error = errno;
+    file_ != nullptr ? std::fclose(file_) : ::close(part);
+    file_ = nullptr;
+    ::unlink(part_.c_str());
+    Fail(ErrorCode::kRuntime, part_, " cannot be written: ", std::strerror(error));
+  }
+  // Where a file system has no locks, there is none.
+  ::flock(lock_, LOCK_EX | LOCK_NB);
   std::fseek(file_, kPage, SEEK_SET);  // the header comes last
 }
 
 ContextWriter::~ContextWriter() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
+  if (file_ != nullptr) std::fclose(file_);
+  if (lock_ < 0) return;
   ::unlink(part_.c_str());
+  ::close(lock_);
 }
 
 void ContextWriter::Write(const void* data, size_t size) {
@@ -69,34 +121,64 @@ Recipe::Span ContextWriter::Add(const void* data, int64_t size) {
   return span;
 }
 
-void ContextWriter::Finish() {
+std::shared_ptr<WrittenContext> ContextWriter::Finish() {
   const std::string header = Header(id_, end_);
   const bool good = std::fseek(file_, 0, SEEK_SET) == 0 &&
                     std::fwrite(header.data(), 1, header.size(), file_) == header.size();
   const bool closed = std::fclose(file_) == 0;
   file_ = nullptr;
-  if (!good || !closed || std::rename(part_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(part_.c_str());
-    Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(error));
+  if (!good || !closed) {
+    Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
   }
+  while (!Publish()) {
+  }
+  auto written = std::make_shared<WrittenContext>(path_, lock_);
+  lock_ = -1;
+  return written;
+}
+
+bool ContextWriter::Publish() {
+  const auto check_model = [&] {
+    Require(::access(model_.c_str(), F_OK) != 0, model_,
+            " exists already: another session has written it; open it, or remove it and ", path_);
+  };
+  if (::access(path_.c_str(), F_OK) != 0) {
+    check_model();
+    // Unlike renaming, linking fails where another session was faster.
+    if (::link(part_.c_str(), path_.c_str()) == 0) {
+      ::unlink(part_.c_str());
+      return true;
+    }
+    if (errno == EEXIST) return false;
+  }
+  // Whoever wrote the file holds its lock until the model that names it is written as well.
+  const Descriptor other(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (other.get() >= 0) {
+    Require(::flock(other.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK, path_,
+            " is being written by another session; open what it writes, or choose another "
+            "ep.context_file_path");
+    if (!IsAt(other.get(), path_)) return false;
+  }
+  check_model();
+  if (std::rename(part_.c_str(), path_.c_str()) != 0) {
+    Fail(ErrorCode::kRuntime, "writing ", path_, " failed: ", std::strerror(errno));
+  }
+  return true;
 }
 
 ContextFile::ContextFile(const std::string& path, const std::string& id) : path_(path) {
   // Without O_NONBLOCK, opening a FIFO waits for somebody who writes to it.
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  Require(file >= 0, path,
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Require(file.get() >= 0, path,
           ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno),
           "; it must lie beside the model");
   struct stat status{};
-  const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
-  if (!regular) ::close(file);
-  Require(regular, path, ", the weights of the EPContext model, is not a regular file");
+  Require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), path,
+          ", the weights of the EPContext model, is not a regular file");
   size_ = status.st_size;
-  void* map = size_ >= kPage
-                  ? ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, file, 0)
-                  : MAP_FAILED;
-  ::close(file);
+  void* map = size_ >= kPage ? ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE,
+                                      file.get(), 0)
+                             : MAP_FAILED;
   Require(map != MAP_FAILED, path, " cannot be mapped: ", size_, " bytes are no context file");
   data_ = static_cast<const uint8_t*>(map);
   std::istringstream header(std::string(reinterpret_cast<const char*>(data_), 512));

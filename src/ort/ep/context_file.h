@@ -7,30 +7,56 @@
 
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "ort/ep/recipe.h"
 
 namespace ort_aie::ep {
 
+// A file that is written, for a model that ONNX Runtime is about to write. Until that is done no
+// other session puts its own in its place, and it goes again where the model is not made.
+class WrittenContext {
+ public:
+  // `lock` is a descriptor of the file that has its lock; it is closed here.
+  WrittenContext(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
+  ~WrittenContext();
+  WrittenContext(const WrittenContext&) = delete;
+  WrittenContext& operator=(const WrittenContext&) = delete;
+
+  // The model that names it has been made, and is about to be written.
+  void Keep();
+  // It has been written.
+  void Release();
+
+ private:
+  const std::string path_;
+  std::mutex mutex_;
+  int lock_;
+  bool kept_ = false;
+};
+
 class ContextWriter {
  public:
-  // Writes beside `path`; Finish renames. Throws Error naming the file.
-  explicit ContextWriter(std::string path);
+  // Writes beside `path`, under a name of its own; Finish gives it its name. `model` is what ONNX
+  // Runtime writes afterwards. Throws Error naming the file.
+  ContextWriter(std::string path, std::string model);
   ~ContextWriter();
   ContextWriter(const ContextWriter&) = delete;
   ContextWriter& operator=(const ContextWriter&) = delete;
 
   Recipe::Span Add(const void* data, int64_t size);
-  void Finish();
+  // Throws Error where another session has written, or is writing, the same model.
+  std::shared_ptr<WrittenContext> Finish();
   const std::string& id() const { return id_; }
 
  private:
   void Write(const void* data, size_t size);
+  bool Publish();  // false: again, because something changed meanwhile
 
-  const std::string path_, part_;
-  std::string id_;
-  std::FILE* file_;
+  const std::string path_, model_, id_, part_;
+  std::FILE* file_ = nullptr;
+  int lock_ = -1;
   int64_t end_;
 };
 

@@ -1,5 +1,7 @@
 #include "ort/ep/ep.h"
 
+#include <algorithm>
+
 #include "ops/error.h"
 #include "ops/format.h"
 #include "ort/custom_op.h"
@@ -20,6 +22,7 @@ struct Compiled : OrtNodeComputeInfo {
   std::shared_ptr<const PackedWeights> packed;
   std::shared_ptr<const ContextFile> file;
   std::vector<std::vector<uint8_t>> copies;
+  std::shared_ptr<WrittenContext> written;  // by this session, or null
 };
 
 const OpDescription& DescriptionOf(Kind kind) {
@@ -88,6 +91,9 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
   compiled->ort_version_supported = runtime.version;
   compiled->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
                              void** state) noexcept -> OrtStatus* {
+    // Kernels are made when the context model has been written.
+    const auto* node = static_cast<const Compiled*>(self);
+    if (node->written != nullptr) node->written->Release();
     *state = self;
     return nullptr;
   };
@@ -170,6 +176,43 @@ std::map<int, Tensor> DroppedConstants(const Claim& claim, const Recipe& recipe)
   return constants;
 }
 
+// The tensors of a graph and of those in its nodes are at most so large each.
+int64_t LargestTensor(const OrtApi* api, const OrtGraph* graph) {
+  size_t count = 0;
+  Check(api, api->Graph_GetNumInitializers(graph, &count));
+  std::vector<const OrtValueInfo*> initializers(count);
+  Check(api, api->Graph_GetInitializers(graph, initializers.data(), count));
+  int64_t largest = 0;
+  for (const OrtValueInfo* info : initializers) {
+    const OrtValue* value = nullptr;
+    Check(api, api->ValueInfo_GetInitializerValue(info, &value));
+    largest = std::max(largest, DescribeValue(api, value).bytes);
+  }
+  for (const Node& node : NodesOf(api, graph)) {
+    for (const OrtGraph* body : node.Bodies())
+      largest = std::max(largest, LargestTensor(api, body));
+  }
+  return largest;
+}
+
+// Why ONNX Runtime cannot write a context model of a graph with these nodes; empty if it can. It
+// has tensors of a body that are larger than this in memory only, and then refuses its own model,
+// in every version from 1.24 to 1.31.
+std::string WhyNoContext(const OrtApi* api, const std::vector<Node>& nodes) {
+  constexpr int64_t kLargestInModel = 127;
+  for (const Node& node : nodes) {
+    for (const OrtGraph* body : node.Bodies()) {
+      const int64_t bytes = LargestTensor(api, body);
+      if (bytes <= kLargestInModel) continue;
+      return Concat("ep.context_enable=1: a branch or body of node '", node.name(),
+                    "' holds a tensor of ", bytes,
+                    " bytes, and ONNX Runtime cannot write a context model with such; open the "
+                    "model as it is, or compile it (ort-aie compile)");
+    }
+  }
+  return "";
+}
+
 OrtNode* MakeContextNode(const OrtApi* api, const Node& fused, const Recipe& recipe,
                          const std::string& file, const std::string& id) {
   std::vector<OrtOpAttr*> attributes;
@@ -228,7 +271,7 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
   OrtEp::GetName = [](const OrtEp*) noexcept { return kName; };
   OrtEp::GetCapability = [](OrtEp* self, const OrtGraph* graph,
                             OrtEpGraphSupportInfo* info) noexcept -> OrtStatus* {
-    const auto* ep = static_cast<const Ep*>(self);
+    auto* ep = static_cast<Ep*>(self);
     return Guard(ep->runtime_.api, [&] { ep->ClaimAll(graph, info); });
   };
   OrtEp::Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode** fused, size_t count,
@@ -240,7 +283,10 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
     for (size_t i = 0; i < count; ++i) delete static_cast<Compiled*>(infos[i]);
   };
   OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
-    return static_cast<const Ep*>(self)->compatibility_.c_str();
+    // ONNX Runtime asks when it has made the context model, for what it writes into it.
+    const auto* ep = static_cast<const Ep*>(self);
+    if (ep->written_ != nullptr) ep->written_->Keep();
+    return ep->compatibility_.c_str();
   };
 }
 
@@ -249,9 +295,10 @@ void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
                                                       __LINE__, kName));
 }
 
-void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const {
+void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   const OrtApi* api = runtime_.api;
   const std::vector<Node> nodes = NodesOf(api, graph);
+  if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(api, nodes);
   const auto claim = [&](const Node& node, bool drop_constants) {
     OrtNodeFusionOptions options{};
     options.ort_version_supported = runtime_.version;
@@ -314,18 +361,24 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   }
 
   if (context_.enable && !claims.empty()) {
+    Require(why_no_context_.empty(), why_no_context_);
+    Require(
+        written_ == nullptr,
+        "ep.context_enable=1: nodes of a branch or body (If, Loop, Scan) and of the graph around "
+        "it cannot be in one context model; open the model as it is, or compile it (ort-aie "
+        "compile)");
     std::string path = context_.path;
     if (path.empty()) {
       Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
       path = model.substr(0, model.rfind('.')) + "_ctx.onnx";
     }
     const std::string data = path + ".aie";
-    ContextWriter writer(data);
+    ContextWriter writer(data, path);
     // What several nodes read is written once: packed weights have one address, other initializers
     // one name.
-    std::map<std::string, Recipe::Span> written;
+    std::map<std::string, Recipe::Span> spans;
     const auto write = [&](const std::string& key, const Tensor& tensor) {
-      const auto [span, is_new] = written.try_emplace(key);
+      const auto [span, is_new] = spans.try_emplace(key);
       if (is_new) span->second = writer.Add(tensor.data, tensor.bytes);
       return span->second;
     };
@@ -339,7 +392,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
                                            write(InputAt(claim, position).name, constant)};
       }
     }
-    writer.Finish();
+    written_ = writer.Finish();
     // This session goes on with the file as well: what all layers share is there once.
     const auto file = std::make_shared<const ContextFile>(data, writer.id());
     for (Item& item : items) {
@@ -359,6 +412,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   std::vector<std::unique_ptr<Compiled>> compiled;
   for (size_t i = 0; i < count; ++i) {
     compiled.push_back(MakeCompiled(runtime_, settings_, items[i], nodes[i].name()));
+    compiled.back()->written = written_;
   }
   for (size_t i = 0; i < count; ++i) infos[i] = compiled[i].release();
 }

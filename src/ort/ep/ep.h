@@ -4,9 +4,11 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <memory>
 #include <string>
 
 #include "ops/options.h"
+#include "ort/ep/context_file.h"
 #include "ort/ep/recipe.h"
 
 namespace ort_aie::ep {
@@ -28,7 +30,7 @@ class Ep : public OrtEp {
   Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings, ContextOptions context);
 
  private:
-  void ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const;
+  void ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info);
   void CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
                   OrtNodeComputeInfo** infos, OrtNode** context_nodes);
   void Log(OrtLoggingLevel level, const std::string& message) const;
@@ -37,7 +39,9 @@ class Ep : public OrtEp {
   const OrtLogger* logger_;
   const Settings settings_;
   const ContextOptions context_;
-  Options options_;  // its target stays open until the nodes have it
+  Options options_;                          // its target stays open until the nodes have it
+  std::shared_ptr<WrittenContext> written_;  // by this session; null: none
+  std::string why_no_context_;               // empty: one can be written
   const std::string compatibility_ = CompatibilityInfo();
 };
 

@@ -126,6 +126,14 @@ std::string Node::String(const char* attribute, const char* fallback) const {
   return value;
 }
 
+std::vector<const OrtGraph*> Node::Bodies() const {
+  size_t count = 0;
+  Check(api_, api_->Node_GetNumSubgraphs(node_, &count));
+  std::vector<const OrtGraph*> bodies(count);
+  if (count > 0) Check(api_, api_->Node_GetSubgraphs(node_, bodies.data(), count, nullptr));
+  return bodies;
+}
+
 std::vector<Node> NodesOf(const OrtApi* api, const OrtGraph* graph) {
   size_t count = 0;
   Check(api, api->Graph_GetNumNodes(graph, &count));

@@ -43,6 +43,9 @@ class Node {
   float Float(const char* attribute, float fallback) const;
   std::string String(const char* attribute, const char* fallback) const;
 
+  // Branches and bodies of a control flow node.
+  std::vector<const OrtGraph*> Bodies() const;
+
   const OrtNode* get() const { return node_; }
 
  private:

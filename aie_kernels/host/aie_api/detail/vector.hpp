@@ -229,16 +229,12 @@ class mask {
   static mask from_uint32(uint32_t bits)
     requires(N <= 32)
   {
-    return from_uint64(bits);
+    return of(bits);
   }
   static mask from_uint64(uint64_t bits)
-    requires(N <= 64)
+    requires(N == 64)
   {
-    mask result;
-    for (unsigned lane = 0; lane < N; ++lane) {
-      result.lanes_[lane] = (bits >> lane) & 1;
-    }
-    return result;
+    return of(bits);
   }
   uint32_t to_uint32() const
     requires(N <= 32)
@@ -276,6 +272,13 @@ class mask {
   }
 
  private:
+  static mask of(uint64_t bits) {
+    mask result;
+    for (unsigned lane = 0; lane < N; ++lane) {
+      result.lanes_[lane] = (bits >> lane) & 1;
+    }
+    return result;
+  }
   uint64_t bits() const {
     uint64_t bits = 0;
     for (unsigned lane = 0; lane < N; ++lane) {

@@ -1,0 +1,175 @@
+"""Reads the NPU kernels against the real headers of the AIE API, with an ordinary clang.
+
+    git clone https://github.com/Xilinx/aie_api
+    python scripts/check_aie_api.py aie_api --clang clang++-19
+
+Nothing is compiled: `-fsyntax-only`, for AIE2 and for AIE2P. Intrinsics and native vectors exist in
+the compilers for AIE alone, so they get declarations that fit everything (check_aie_api.h, and
+names taken from the headers). What counts is what the compiler says of the kernels' own lines,
+failed static assertions, and templates without a definition: overloads that the API lacks, operands
+of other types, constraints, shapes. What else it says of the API's insides comes from those
+declarations and does not count.
+
+With `--rules` also every snippet of tests/aie_kernels/test_standin_limits.py: what is legal with
+the stand-in must be legal here, and what the stand-in alone refuses is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+KERNELS = HERE.parent / "aie_kernels" / "kernels"
+TESTS = HERE.parent / "tests" / "aie_kernels"
+
+# __AIE_ARCH__, and __AIE_MODEL_VERSION__ as llvm-aie of 2026 defines it.
+ARCHITECTURES = {"aie2": (20, 10500), "aie2p": (21, 11500)}
+
+# Names that check_aie_api.h has with a content.
+DECLARED = {
+    "aie", "std", "abs", "event0", "event1", "bfloat16", "cbfloat16", "cfloat", "cint16", "cint32",
+    "int4_t", "uint4_t", "addr_t", "bfp16ebs8", "bfp16ebs16", "caccfloat", "accfloat", "acc32",
+    "acc64", "cacc64",
+}  # fmt: skip
+NATIVE = re.compile(r"\bv\d+(?:u?int\d+|c?bfloat16|c?float|c?acc\w+|cint\d+|bfp\w+)\b")
+GLOBAL = re.compile(r"(?<![\w>)\]:])::([a-z_]\w*)\b(?!\s*::)")
+MODES = re.compile(r"\b(?:T\d+_\d+x\d+\w*|D?INTLV_\w+|OP_TERM_\w+)\b")
+# Macros put names together, so some are known from the compiler's complaints alone.
+MISSING = re.compile(
+    r"no member named '(\w+)' in the global namespace|use of undeclared identifier '((?:undef|rnd|"
+    r"sat|get|set|extract|insert|shuffle|broadcast)_\w+)'"
+)
+# Errors inside of the API that are the kernel's: shapes and lane counts that do not exist.
+OF_ITS_USER = re.compile(r"static assertion|instantiation of undefined template 'aie::")
+# Peano's own attributes of loops (loop_hints.h).
+PEANO = re.compile(r"invalid option '(?:min|max)_iteration_count'")
+
+
+class Reader:
+    """clang on sources that include the API of a checkout."""
+
+    def __init__(self, api: Path, clang: str, architecture: str, folder: Path) -> None:
+        self._clang = clang
+        self._arch, self._model = ARCHITECTURES[architecture]
+        self._include = api / "include"
+        self._names = folder / f"names_{architecture}.h"
+        self._declare(folder / "api.cc")
+
+    def _declare(self, source: Path) -> None:
+        text = ""
+        for header in (self._include / "aie_api").rglob("*.hpp"):
+            if "aie1" not in header.parts and "adf" not in header.parts:
+                code = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+                text += re.sub(r"//[^\n]*", "", code)
+        types = set(NATIVE.findall(text))
+        functions = set(GLOBAL.findall(text)) - types - DECLARED
+        constants = set(MODES.findall(text))
+        source.write_text("#include <aie_api/aie.hpp>\n")
+        while True:
+            lines = [f"using {name} = aie_check::native<struct {name}_tag>;" for name in types]
+            lines += [
+                f"template <typename... A> aie_check::any {name}(A&&...);" for name in functions
+            ]
+            lines.append(f"enum aie_check_modes : unsigned {{ {', '.join(constants)} }};")
+            self._names.write_text("\n".join(sorted(lines)) + "\n")
+            errors = self.errors(source)
+            missing = {a or b for line in errors for a, b in MISSING.findall(line)}
+            missing -= functions | constants
+            if not missing:
+                return
+            modes = {name for name in missing if name.startswith(("rnd_", "sat_")) or name[0] < "_"}
+            constants |= modes
+            functions |= missing - modes
+
+    def errors(self, source: Path) -> list[str]:
+        """Every error, as one line."""
+        done = subprocess.run(
+            [
+                self._clang, "-std=c++20", "-fsyntax-only", "-w", "-ferror-limit=0",
+                "-fno-caret-diagnostics", "-Wno-missing-template-arg-list-after-template-kw",
+                f"-D__AIE_ARCH__={self._arch}", f"-D__AIE_MODEL_VERSION__={self._model}",
+                "-D__AIECC__", "-D__AIENGINE__", "-D__AIE_API_AIE_ADF_HPP__", f"-I{self._include}",
+                f"-I{KERNELS}", "-include", HERE / "check_aie_api.h", "-include", self._names,
+                source,
+            ],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode not in (0, 1):
+            raise SystemExit(f"{self._clang} failed on {source}:\n{done.stderr}")
+        return [line for line in done.stderr.splitlines() if "error:" in line]
+
+    def own_errors(self, source: Path, folder: Path) -> list[str]:
+        """Those that are about the lines in `folder`."""
+        return [
+            line
+            for line in self.errors(source)
+            if (line.startswith(str(folder)) or OF_ITS_USER.search(line)) and not PEANO.search(line)
+        ]
+
+
+def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> int:
+    """Prints what is wrong with the kernels; how much."""
+    sources = [(name, source) for name in readers for source in sorted(KERNELS.glob("*.cc"))]
+    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], KERNELS), sources)
+    wrong = 0
+    for (name, source), errors in zip(sources, found, strict=True):
+        print(f"{name:6} {source.name:15} {len(errors) or 'no'} errors", *errors, sep="\n  ")
+        wrong += len(errors)
+    return wrong
+
+
+def check_rules(readers: dict[str, Reader], workers: ThreadPoolExecutor, folder: Path) -> int:
+    """Prints where the stand-in and the API differ; how many legal snippets the API refuses."""
+    sys.path.insert(0, str(TESTS))
+    from test_standin_limits import PRELUDE, RULES
+
+    jobs = []
+    for number, rule in enumerate(RULES):
+        for name in rule.on:
+            for kind in ("legal", "illegal"):
+                source = folder / f"{number}_{name}_{kind}.cc"
+                source.write_text(f"{PRELUDE}\nvoid snippet() {{ {getattr(rule, kind)} }}\n")
+                jobs.append((rule.name, name, kind, source))
+    found = workers.map(lambda job: readers[job[1]].own_errors(job[3], folder), jobs)
+    wrong = 0
+    for (rule_name, name, kind, _), errors in zip(jobs, found, strict=True):
+        if kind == "legal" and errors:
+            wrong += 1
+            print(f"{name:6} the API refuses what is legal: {rule_name}", *errors, sep="\n  ")
+        elif kind == "illegal" and not errors:
+            print(f"{name:6} the stand-in alone refuses: {rule_name}")
+    return wrong
+
+
+def main() -> None:
+    """Ends with 1 if something is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("api", type=Path, help="a checkout of github.com/Xilinx/aie_api")
+    parser.add_argument("--clang", default="clang++", help="19 or later (default: %(default)s)")
+    parser.add_argument("--rules", action="store_true", help="also the snippets of the tests")
+    arguments = parser.parse_args()
+    if not (arguments.api / "include" / "aie_api" / "aie.hpp").is_file():
+        raise SystemExit(f"{arguments.api} has no include/aie_api/aie.hpp")
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as workers:
+        folder = Path(temporary)
+        readers = {
+            name: Reader(arguments.api.resolve(), arguments.clang, name, folder)
+            for name in ARCHITECTURES
+        }
+        wrong = check_kernels(readers, workers)
+        if arguments.rules:
+            wrong += check_rules(readers, workers, folder)
+    if wrong:
+        raise SystemExit(f"{wrong} errors")
+
+
+if __name__ == "__main__":
+    main()

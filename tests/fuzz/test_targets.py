@@ -1,0 +1,32 @@
+"""Each fuzz target has seeds, is built and is documented."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+DOCS = (HERE.parents[1] / "docs/fuzzing.md").read_text(encoding="utf-8")
+BUILT = set(re.findall(r"^fuzz_target\((\w+)", (HERE / "CMakeLists.txt").read_text(), re.MULTILINE))
+TARGETS = sorted(path.name for path in (HERE / "seeds").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_has_seeds_is_built_and_is_documented(name: str) -> None:
+    native, python = HERE / f"{name}.cc", HERE / f"{name}.py"
+    assert native.is_file() != python.is_file()
+    assert (name in BUILT) == native.is_file()
+    assert f"| `{name}` |" in DOCS
+    seeds = list((HERE / "seeds" / name).iterdir())
+    assert seeds
+    assert all(0 < seed.stat().st_size < 1 << 15 for seed in seeds)
+
+
+def test_no_target_goes_without_seeds() -> None:
+    entries = {
+        *(p.stem for p in HERE.glob("*.cc") if "LLVMFuzzerTestOneInput" in p.read_text()),
+        *(p.stem for p in HERE.glob("*.py") if re.search(r"^    fuzz\(test", p.read_text(), re.M)),
+    }
+    assert sorted(entries) == TARGETS

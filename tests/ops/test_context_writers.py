@@ -1,0 +1,273 @@
+"""Writing EPContext models: several sessions at once, models that ONNX Runtime cannot write, nodes
+of several files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from op_models import FLOAT32, model_of, one_op_model, run
+from projection_calls import activations, make_weights
+from provider_calls import devices, needs_provider, registered
+
+import ort_aie_ep
+from ort_aie_ep.provider import NAME
+
+Array = npt.NDArray[Any]
+pytestmark = needs_provider
+
+N, K = 96, 512
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> Iterator[None]:
+    with registered():
+        yield
+
+
+def options(context: Path | None = None) -> onnxruntime.SessionOptions:
+    given = onnxruntime.SessionOptions()
+    given.log_severity_level = 4
+    given.intra_op_num_threads = 1
+    if context is not None:
+        given.add_session_config_entry("ep.context_enable", "1")
+        given.add_session_config_entry("ep.context_file_path", str(context))
+    given.add_provider_for_devices(devices()[:1], {})
+    return given
+
+
+def session(model: Path | bytes, context: Path | None = None) -> onnxruntime.InferenceSession:
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options(context), enable_fallback=False)
+
+
+def projection(seed: int = 0) -> bytes:
+    w = make_weights(N, K, seed=seed)
+    inputs = {"A": np.zeros((1, K), FLOAT32), "B": w.b, "scales": w.scales}
+    given = {"K": K, "N": N, "bits": 4, "block_size": 32}
+    return one_op_model("MatMulNBits", inputs, {"Y": FLOAT32}, given, domain="com.microsoft",
+                        constants=("B", "scales"))  # fmt: skip
+
+
+def write(model: bytes, context: Path) -> str:
+    """Empty, or why it was not written."""
+    try:
+        session(model, context)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+CONFLICT = ("is being written by another session", "exists already")
+
+
+def check_written(model: bytes, context: Path, said: list[str]) -> None:
+    """Some session wrote a model that runs, the others say that they did not."""
+    assert "" in said
+    for error in said:
+        assert not error or any(reason in error for reason in CONFLICT), error
+    assert {path.name for path in context.parent.iterdir()} == {"ctx.onnx", "ctx.onnx.aie"}
+    a = activations(3, K)
+    expected = run(session(model), {"A": a})["Y"]
+    np.testing.assert_array_equal(run(session(context), {"A": a})["Y"], expected)
+
+
+def test_threads_that_write_one_context_leave_one_that_runs(tmp_path: Path) -> None:
+    model = projection()
+    with ThreadPoolExecutor(4) as threads:
+        for attempt in range(6):
+            folder = tmp_path / str(attempt)
+            folder.mkdir()
+            said = list(threads.map(lambda f: write(model, f), [folder / "ctx.onnx"] * 4))
+            check_written(model, folder / "ctx.onnx", said)
+
+
+WRITE = f"""
+import sys, onnxruntime
+library, model, *contexts = sys.argv[1:]
+onnxruntime.register_execution_provider_library("{NAME}", library)
+for context in contexts:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry("ep.context_file_path", context)
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "{NAME}"]
+    options.add_provider_for_devices(devices[:1], {{}})
+    try:
+        onnxruntime.InferenceSession(model, options)
+        print()
+    except Exception as error:
+        print(str(error).replace(chr(10), " "))
+"""
+
+
+def test_processes_that_write_one_context_leave_one_that_runs(tmp_path: Path) -> None:
+    model = projection()
+    (tmp_path / "model.onnx").write_bytes(model)
+    contexts = [tmp_path / str(attempt) / "ctx.onnx" for attempt in range(8)]
+    for context in contexts:
+        context.parent.mkdir()
+    arguments = [ort_aie_ep.library_path(), tmp_path / "model.onnx", *contexts]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITE, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=60)[0].splitlines() for process in started]
+    for context, errors in zip(contexts, zip(*said, strict=True), strict=True):
+        check_written(model, context, list(errors))
+
+
+def test_weights_of_a_removed_model_are_replaced(tmp_path: Path) -> None:
+    context = tmp_path / "ctx.onnx"
+    kept = session(projection(1), context)  # its weights stay mapped
+    context.unlink()
+    check_written(projection(2), context, [write(projection(2), context)])
+    del kept
+
+
+def test_each_node_reads_the_file_that_it_names(tmp_path: Path) -> None:
+    models = [projection(seed) for seed in (1, 2)]
+    nodes, a = [], activations(3, K)
+    for i, model in enumerate(models):
+        session(model, tmp_path / f"ctx{i}.onnx")
+        (node,) = onnx.load(tmp_path / f"ctx{i}.onnx", load_external_data=False).graph.node
+        node.output[0], node.name = f"Y{i}", f"node{i}"
+        nodes.append(node)
+    graph = helper.make_graph(
+        nodes,
+        "both",
+        [helper.make_tensor_value_info("A", TensorProto.FLOAT, [None, K])],
+        [helper.make_tensor_value_info(f"Y{i}", TensorProto.FLOAT, None) for i in range(2)],
+    )
+    onnx.save(model_of(graph), tmp_path / "both.onnx")
+    outputs = run(session(tmp_path / "both.onnx"), {"A": a})
+    for i, model in enumerate(models):
+        expected = run(session(model), {"A": a})["Y"]
+        np.testing.assert_array_equal(outputs[f"Y{i}"], expected)
+
+
+@pytest.mark.parametrize("bytes_", [False, True])
+def test_compiling_keeps_the_weights(bytes_: bool, tmp_path: Path) -> None:
+    """ONNX Runtime's ModelCompiler opens no session that one could run."""
+    (tmp_path / "model.onnx").write_bytes(projection())
+    context = tmp_path / "ctx.onnx"
+    given = options()
+    given.add_session_config_entry("ep.context_file_path", str(context))
+    compiler = onnxruntime.ModelCompiler(given, str(tmp_path / "model.onnx"))
+    if bytes_:
+        context.write_bytes(compiler.compile_to_bytes())
+    else:
+        compiler.compile_to_file(str(context))
+    a = activations(3, K)
+    expected = run(session(projection()), {"A": a})["Y"]
+    np.testing.assert_array_equal(run(session(context), {"A": a})["Y"], expected)
+
+
+def rotation_by_length(rows: int, initializers: bool) -> bytes:
+    """Attention whose tables of rotary embeddings come out of an If, as Phi-3's do."""
+    dim, heads = 32, 2
+
+    def branch(name: str) -> onnx.GraphProto:
+        tables = [
+            numpy_helper.from_array(np.ones((rows, dim // 2), FLOAT32), f"{name}_{table}")
+            for table in ("cos", "sin")
+        ]
+        if initializers:
+            nodes = [helper.make_node("Identity", [t.name], [f"{t.name}_out"]) for t in tables]
+        else:
+            nodes = [helper.make_node("Constant", [], [f"{t.name}_out"], value=t) for t in tables]
+        outputs = [
+            helper.make_tensor_value_info(f"{t.name}_out", TensorProto.FLOAT, [rows, dim // 2])
+            for t in tables
+        ]
+        return helper.make_graph(nodes, name, [], outputs, tables if initializers else [])
+
+    given = {"num_heads": heads, "kv_num_heads": heads, "do_rotary": 1}
+    inputs = ["query", "", "", "past_key", "past_value", "seqlens_k", "total", "cos", "sin"]
+    outputs = ["Y", "present_key", "present_value"]
+    nodes = [
+        helper.make_node("Greater", ["total", "limit"], ["is_long"]),
+        helper.make_node("If", ["is_long"], ["cos", "sin"], name="rotation",
+                         then_branch=branch("long"), else_branch=branch("short")),
+        helper.make_node("GroupQueryAttention", inputs, outputs, domain="com.microsoft", **given),
+    ]  # fmt: skip
+    past = ["batch", heads, "past", dim]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [
+            helper.make_tensor_value_info("query", TensorProto.FLOAT, ["b", "s", 3 * heads * dim]),
+            helper.make_tensor_value_info("past_key", TensorProto.FLOAT, past),
+            helper.make_tensor_value_info("past_value", TensorProto.FLOAT, past),
+            helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, ["b"]),
+            helper.make_tensor_value_info("total", TensorProto.INT32, [1]),
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.array([16], np.int32), "limit")],
+    )
+    serialised: bytes = model_of(graph).SerializeToString()
+    return serialised
+
+
+@pytest.mark.parametrize("initializers", [False, True])
+def test_tensors_in_branches_are_a_reason_and_leave_nothing(
+    initializers: bool, tmp_path: Path
+) -> None:
+    model = rotation_by_length(64, initializers)
+    session(model)
+    said = write(model, tmp_path / "ctx.onnx")
+    assert "a branch or body of node 'rotation' holds a tensor of 4096 bytes" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_onnxruntime_then_cannot_write_leaves_nothing(tmp_path: Path) -> None:
+    """It refuses initializers of branches, even small ones, when it copies the graph."""
+    context = tmp_path / "ctx.onnx"
+    if not write(rotation_by_length(1, True), context):
+        pytest.skip("this ONNX Runtime writes it")
+    assert not list(tmp_path.iterdir())
+
+
+def test_nodes_of_a_branch_and_of_the_graph_are_not_mixed(tmp_path: Path) -> None:
+    """ONNX Runtime compiles them apart, for one context model."""
+    w = make_weights(N, K)
+    given = {"K": K, "N": N, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+
+    def branch(name: str) -> onnx.GraphProto:
+        node = helper.make_node("MatMulNBits", ["A", "B", "scales"], [f"Y_{name}"], name, **given)
+        output = helper.make_tensor_value_info(f"Y_{name}", TensorProto.FLOAT, [None, N])
+        return helper.make_graph([node], name, [], [output])
+
+    nodes = [
+        helper.make_node("MatMulNBits", ["A", "B", "scales"], ["Y"], **given),
+        helper.make_node("If", ["first"], ["Z"],
+                         then_branch=branch("yes"), else_branch=branch("no")),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [
+            helper.make_tensor_value_info("A", TensorProto.FLOAT, [None, K]),
+            helper.make_tensor_value_info("first", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "YZ"],
+        [numpy_helper.from_array(w.b, "B"), numpy_helper.from_array(w.scales, "scales")],
+    )
+    model = model_of(graph).SerializeToString()
+    session(model)
+    said = write(model, tmp_path / "ctx.onnx")
+    assert "nodes of a branch or body" in said
+    assert not list(tmp_path.iterdir())
