@@ -239,3 +239,35 @@ def test_a_model_that_onnxruntime_then_cannot_write_leaves_nothing(tmp_path: Pat
     if not write(rotation_by_length(1, True), context):
         pytest.skip("this ONNX Runtime writes it")
     assert not list(tmp_path.iterdir())
+
+
+def test_nodes_of_a_branch_and_of_the_graph_are_not_mixed(tmp_path: Path) -> None:
+    """ONNX Runtime compiles them apart, for one context model."""
+    w = make_weights(N, K)
+    given = {"K": K, "N": N, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+
+    def branch(name: str) -> onnx.GraphProto:
+        node = helper.make_node("MatMulNBits", ["A", "B", "scales"], [f"Y_{name}"], name, **given)
+        output = helper.make_tensor_value_info(f"Y_{name}", TensorProto.FLOAT, [None, N])
+        return helper.make_graph([node], name, [], [output])
+
+    nodes = [
+        helper.make_node("MatMulNBits", ["A", "B", "scales"], ["Y"], **given),
+        helper.make_node("If", ["first"], ["Z"],
+                         then_branch=branch("yes"), else_branch=branch("no")),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [
+            helper.make_tensor_value_info("A", TensorProto.FLOAT, [None, K]),
+            helper.make_tensor_value_info("first", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "YZ"],
+        [numpy_helper.from_array(w.b, "B"), numpy_helper.from_array(w.scales, "scales")],
+    )
+    model = model_of(graph).SerializeToString()
+    session(model)
+    said = write(model, tmp_path / "ctx.onnx")
+    assert "nodes of a branch or body" in said
+    assert not list(tmp_path.iterdir())

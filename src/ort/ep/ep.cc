@@ -362,6 +362,11 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
 
   if (context_.enable && !claims.empty()) {
     Require(why_no_context_.empty(), why_no_context_);
+    Require(
+        written_ == nullptr,
+        "ep.context_enable=1: nodes of a branch or body (If, Loop, Scan) and of the graph around "
+        "it cannot be in one context model; open the model as it is, or compile it (ort-aie "
+        "compile)");
     std::string path = context_.path;
     if (path.empty()) {
       Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
