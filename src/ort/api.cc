@@ -1,6 +1,7 @@
 #include "ort/api.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 
@@ -8,6 +9,11 @@ namespace ort_aie {
 namespace {
 
 constexpr uint32_t kOldestApi = 23;
+
+// Where ONNX Runtime has no memory for a status it gives null, which means success: some is kept
+// for it.
+constexpr size_t kReserve = 4096;
+std::atomic<void*> reserve{std::malloc(kReserve)};
 
 }  // namespace
 
@@ -34,6 +40,13 @@ void Check(const OrtApi* api, OrtStatus* status) {
   api->ReleaseStatus(status);
   throw Error(code == ORT_INVALID_ARGUMENT ? ErrorCode::kInvalidArgument : ErrorCode::kRuntime,
               message);
+}
+
+OrtStatus* OutOfMemory(const OrtApi* api) noexcept {
+  std::free(reserve.exchange(nullptr));
+  OrtStatus* status = api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: out of memory");
+  std::free(reserve.exchange(std::malloc(kReserve)));
+  return status;
 }
 
 DataType FromOnnxType(int64_t type) {

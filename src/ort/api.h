@@ -29,6 +29,9 @@ void Check(const OrtApi* api, OrtStatus* status);
 DataType FromOnnxType(int64_t type);
 ONNXTensorElementDataType ToOnnxType(DataType type);
 
+// The status of std::bad_alloc.
+OrtStatus* OutOfMemory(const OrtApi* api) noexcept;
+
 // Runs `body`; an exception becomes a status. Nothing may leave a callback otherwise.
 template <typename Body>
 OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
@@ -42,7 +45,7 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
     if (error.code() == ErrorCode::kNotImplemented) code = ORT_NOT_IMPLEMENTED;
     return api->CreateStatus(code, error.what());
   } catch (const std::bad_alloc&) {
-    return api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: out of memory");
+    return OutOfMemory(api);
   } catch (const std::exception& error) {
     return api->CreateStatus(ORT_RUNTIME_EXCEPTION, error.what());
   } catch (...) {
