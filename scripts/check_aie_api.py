@@ -1,7 +1,8 @@
 """Reads the NPU kernels against the real headers of the AIE API, with an ordinary clang.
 
-    git clone https://github.com/Xilinx/aie_api
-    python scripts/check_aie_api.py aie_api --clang clang++-19
+    python scripts/check_aie_api.py AIE_API --clang clang++-19
+
+AIE_API is a checkout of AMD's public headers (github.com/Xilinx/aie_api).
 
 Nothing is compiled: `-fsyntax-only`, for AIE2 and for AIE2P. Intrinsics and native vectors exist in
 the compilers for AIE alone, so they get declarations that fit everything (check_aie_api.h, and

@@ -12,10 +12,8 @@ namespace {
 
 constexpr int kFormat = 1;
 constexpr int kMaxRows = 6;
-// Deeper or longer text is a mistake, and no reason to exhaust the stack or the memory: the longest
-// manifest of a design has 66,000 bytes.
+// Deeper text is a mistake, and no reason to exhaust the stack.
 constexpr int kMaxJsonDepth = 1024;
-constexpr size_t kMaxBytes = 1 << 20;
 constexpr size_t kMaxWorkers = 1024;
 
 Fifo ParseFifo(const std::string& name, const Json& value, const std::string& path, int columns) {
@@ -156,8 +154,8 @@ Manifest ReadManifest(const Json& value) {
 }  // namespace
 
 Manifest ParseManifest(std::string_view json) {
-  Require(json.size() <= kMaxBytes, "manifest has ", json.size(), " bytes, expected at most ",
-          kMaxBytes);
+  Require(json.size() <= kMaxManifestBytes, "manifest has ", json.size(),
+          " bytes, expected at most ", kMaxManifestBytes);
   Json value;
   try {
     value = Json::parse(json, [](int depth, Json::parse_event_t, Json&) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,6 +17,9 @@
 #include "npu/registers.h"
 
 namespace ort_aie::npu {
+
+// Longer text is a mistake: the longest manifest of a design has 66,000 bytes.
+inline constexpr size_t kMaxManifestBytes = 1 << 20;
 
 struct Fifo {
   std::string name;

@@ -59,6 +59,16 @@ class NodeCase:
         """Whether the model is one node, of this operator."""
         return self.operators == {operator} and len(self.model.graph.node) == 1
 
+    def fits_its_opset(self) -> bool:
+        """Whether its nodes have no input and no attribute that came after the lowered opset."""
+        opset = next(entry.version for entry in self.model.opset_import if not entry.domain)
+        for node in self.model.graph.node:
+            schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+            known = {attribute.name for attribute in node.attribute} <= schema.attributes.keys()
+            if not known or len(node.input) > schema.max_input:
+                return False
+        return True
+
 
 @cache
 def load_cases() -> list[NodeCase]:

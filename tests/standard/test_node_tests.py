@@ -96,7 +96,10 @@ def test_with_the_provider_every_outcome_is_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def attention() -> list[NodeCase]:
-    return [case for case in load_cases() if case.is_one("Attention")]
+    """Without those that are newer than this ONNX Runtime: 20 with nonpad_kv_seqlen and windows in
+    1.23."""
+    cases = [case for case in load_cases() if case.is_one("Attention")]
+    return [case for case in cases if case.fits_its_opset()]
 
 
 def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Path) -> None:

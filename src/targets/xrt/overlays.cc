@@ -29,6 +29,8 @@ constexpr size_t kUuidOffset = 416, kUuidBytes = 16;
 
 // The uuid in an xclbin's header, in the usual notation.
 std::string UuidOf(const fs::path& xclbin) {
+  std::error_code ignored;
+  Require(fs::is_regular_file(xclbin, ignored), kOverlay, " is not a regular file");
   std::ifstream file(xclbin, std::ios::binary);
   std::array<char, kUuidOffset + kUuidBytes> header{};
   file.read(header.data(), header.size());
@@ -48,6 +50,9 @@ std::string UuidOf(const fs::path& xclbin) {
 
 // Throws Error for a folder that is no package of the design for the device.
 Package ReadPackage(const fs::path& folder, std::string_view design, const std::string& device) {
+  const std::uintmax_t bytes = fs::file_size(folder / kManifest);
+  Require(bytes <= npu::kMaxManifestBytes, kManifest, " has ", bytes, " bytes, expected at most ",
+          npu::kMaxManifestBytes);
   std::ostringstream text;
   text << std::ifstream(folder / kManifest).rdbuf();
   Package package{folder / kOverlay, "", npu::ParseManifest(text.str())};

@@ -493,6 +493,8 @@ void Overlays() {
       {"of_another_xclbin", "its manifest belongs to the xclbin"},
       {"unbuilt", "the package was never built"},
       {"no_xclbin", "is no xclbin"},
+      {"pipe", "overlay.xclbin is not a regular file"},
+      {"endless", "manifest.json has 8589934592 bytes, expected at most 1048576"},
       {"renamed", "its manifest is of the design fused_dqp"},
   };
   for (const auto& [name, reason] : refused) {

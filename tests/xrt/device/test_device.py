@@ -66,6 +66,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shutil.copytree(decode, folder / "no_xclbin" / "decode")
     (folder / "no_xclbin" / "decode" / "overlay.xclbin").write_bytes(b"xclbin1\0" + bytes(500))
     shutil.copytree(packages / "npu2" / "fused_dqp", folder / "renamed" / "decode")
+    shutil.copytree(decode, folder / "pipe" / "decode")
+    (folder / "pipe" / "decode" / "overlay.xclbin").unlink()
+    os.mkfifo(folder / "pipe" / "decode" / "overlay.xclbin")
+    shutil.copytree(decode, folder / "endless" / "decode")
+    os.truncate(folder / "endless" / "decode" / "manifest.json", 1 << 33)
     return folders
 
 
