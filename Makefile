@@ -6,7 +6,7 @@ export PYTHONSAFEPATH := 1
 # The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
 # the first that has what the provider needs, and the one of the headers that apt has.
 OLDEST_ORT := 1.23.2
-PROVIDER_ORTS := 1.24.4 1.27.0
+PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # These know nothing of ONNX Runtime, or run on the newest alone.
 NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/performance tests/xrt

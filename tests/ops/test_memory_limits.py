@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 # is limited: creating the session, or the first prompt. Prints how many ended in which way; after a
 # failure, the limit is lifted and the same call must succeed.
 LIMITED = f"""
-import collections, json, os, resource, signal, sys
+import collections, json, os, resource, signal, sys, time
 import numpy as np, onnxruntime
 
 library, door, when, model, feeds, *limits = sys.argv[1:]
@@ -32,6 +32,15 @@ library, door, when, model, feeds, *limits = sys.argv[1:]
 def address_space():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
+
+def settle():
+    # A thread of the pool asks for thread-local memory of ONNX Runtime's as it starts, and the
+    # dynamic loader ends the process (127) where there is none: all must sleep before a limit.
+    def state(thread):
+        with open(f"/proc/self/task/{{thread}}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    while any(state(t) != "S" for t in os.listdir("/proc/self/task") if int(t) != os.getpid()):
+        time.sleep(0.001)
 
 def limited(more, call):
     everything = resource.getrlimit(resource.RLIMIT_AS)
@@ -61,6 +70,7 @@ def attempt(more):
         (session or create()).run(None, arrays)
         return session is not None
     session = create()
+    settle()
     found = limited(more, lambda: session.run(None, arrays))
     expected = session.run(None, arrays)
     if found is not None:  # and not half a result that is called a success

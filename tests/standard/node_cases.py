@@ -171,11 +171,19 @@ def _readable(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with an opset that ONNX Runtime has.
 
     The standard's newest opset is often ahead of ONNX Runtime's, and most of its operators are the
-    same in the one before; where they are not, expected outputs tell.
+    same in the one before; where they are not, expected outputs tell. Of an opset that it reads,
+    ONNX Runtime may still lack the operators that are new there.
     """
+    opset, ir_version = _newest()
+    copy = _lowered(model, opset, ir_version)
+    if any(_is_new(node, opset) for node in copy.graph.node) and not _opens(copy):
+        return _lowered(model, opset - 1, ir_version)
+    return copy
+
+
+def _lowered(model: onnx.ModelProto, opset: int, ir_version: int) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    opset, ir_version = _newest()
     copy.ir_version = min(copy.ir_version, ir_version)
     for entry in copy.opset_import:
         if entry.domain in ("", "ai.onnx"):
@@ -183,22 +191,30 @@ def _readable(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+def _is_new(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether an operator of domain "" is defined, or defined anew, in that opset."""
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, opset, ""):
+        return False
+    return onnx.defs.get_schema(node.op_type, opset, "").since_version == opset
+
+
 @cache
 def _newest() -> tuple[int, int]:
     """The newest opset of domain "" and the newest IR that ONNX Runtime reads without complaint."""
     opset = next(
-        v for v in range(onnx.defs.onnx_opset_version(), 0, -1) if _opens(opset=v, ir_version=10)
+        v for v in range(onnx.defs.onnx_opset_version(), 0, -1) if _opens(_relu(v, ir_version=10))
     )
-    return opset, next(
-        v for v in range(onnx.IR_VERSION, 0, -1) if _opens(opset=opset, ir_version=v)
-    )
+    return opset, next(v for v in range(onnx.IR_VERSION, 0, -1) if _opens(_relu(opset, v)))
 
 
-def _opens(opset: int, ir_version: int) -> bool:
+def _relu(opset: int, ir_version: int) -> onnx.ModelProto:
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
     opsets = [helper.make_opsetid("", opset)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+
+
+def _opens(model: onnx.ModelProto) -> bool:
     try:
         open_on_cpu(model)
     except Exception:

@@ -95,7 +95,8 @@ int64_t Counter(const std::string& name) {
 // --- a model -------------------------------------------------------------------------------------
 
 Tensor TensorOf(DataType type, Shape shape, const void* data) {
-  return {type, std::move(shape), data, true};
+  const auto bytes = ByteCount(type, shape).As("a test's tensor");
+  return {type, std::move(shape), data, true, bytes};
 }
 
 // Of a projection: code - 8 with a scale of 1. In whole pages, so that they are pinned in place,
@@ -156,7 +157,7 @@ class Model {
   std::vector<float> Gather(const std::vector<int32_t>& ids) const {
     const Tensor indices =
         TensorOf(DataType::kInt32, {static_cast<int64_t>(ids.size())}, ids.data());
-    std::vector<float> y(static_cast<size_t>(ElementCount(gather_.OutputShape(indices))));
+    std::vector<float> y(ElementCount(gather_.OutputShape(indices)).As<size_t>("a result"));
     Execute(gather_.MakePlan(indices, y.data()), kInline);
     return y;
   }
@@ -164,7 +165,7 @@ class Model {
   // (tokens, kOut)
   std::vector<float> Project(const std::vector<float>& x, const ThreadPool& threads) const {
     const Tensor a = Rows(x, kIn);
-    std::vector<float> y(static_cast<size_t>(ElementCount(projection_.OutputShape(a))));
+    std::vector<float> y(ElementCount(projection_.OutputShape(a)).As<size_t>("a result"));
     Execute(projection_.MakePlan({a, {}, {}, {}}, y.data(), nullptr), threads);
     return y;
   }
@@ -172,7 +173,7 @@ class Model {
   // (tokens, kOut)
   std::vector<float> Mlp(const std::vector<float>& x, const ThreadPool& threads) const {
     const Tensor a = Rows(x, kIn);
-    std::vector<float> y(static_cast<size_t>(ElementCount(mlp_.OutputShape(a))));
+    std::vector<float> y(ElementCount(mlp_.OutputShape(a)).As<size_t>("a result"));
     Execute(mlp_.MakePlan({a, {}, {}}, y.data(), nullptr), threads);
     return y;
   }
@@ -201,12 +202,12 @@ class Model {
     inputs[FlowAttention::kTotalSequenceLength] = TensorOf(DataType::kInt32, {1}, &total);
 
     const FlowAttention::Outputs shapes = attention_.OutputShapes(inputs);
-    std::vector<float> y(static_cast<size_t>(ElementCount(shapes.output)));
+    std::vector<float> y(ElementCount(shapes.output).As<size_t>("a result"));
     if (cache.in_place) {
       Execute(attention_.MakePlan(inputs, shapes, y.data(), cache.keys.data(), cache.values.data()),
               threads);
     } else {
-      std::vector<float> keys(static_cast<size_t>(ElementCount(shapes.present))), values(keys);
+      std::vector<float> keys(ElementCount(shapes.present).As<size_t>("a result")), values(keys);
       Execute(attention_.MakePlan(inputs, shapes, y.data(), keys.data(), values.data()), threads);
       cache.keys = std::move(keys);
       cache.values = std::move(values);
