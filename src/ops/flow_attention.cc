@@ -59,8 +59,9 @@ void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
 void CheckPlaces(const char* name, const Tensor& past, const void* present, const Shape& shape) {
   const auto* old_rows = past.as<uint8_t>();
   const auto* new_rows = static_cast<const uint8_t*>(present);
+  const int64_t old_bytes = ByteCount(past.type, past.shape).As("a past");
   const int64_t bytes = ByteCount(past.type, shape).As("a present");
-  const bool apart = old_rows + past.bytes <= new_rows || new_rows + bytes <= old_rows;
+  const bool apart = old_rows + old_bytes <= new_rows || new_rows + bytes <= old_rows;
   const bool in_place =
       old_rows == new_rows && (past.shape[2] == shape[2] || shape[0] * shape[1] == 1);
   Require(

@@ -54,7 +54,7 @@ struct Tensor {
   Shape shape;
   const void* data = nullptr;
   bool present = false;
-  int64_t bytes = 0;  // that lie at data: what may be read, whatever type and shape say
+  int64_t bytes = 0;  // of a constant, that lie at data: what may be read, whatever its shape says
 
   explicit operator bool() const { return present; }
   template <typename T>

@@ -15,6 +15,12 @@ constexpr uint32_t kOldestApi = 23;
 constexpr size_t kReserve = 4096;
 std::atomic<void*> reserve{std::malloc(kReserve)};
 
+size_t BytesOf(const OrtApi* api, const OrtValue* value) {
+  size_t bytes = 0;
+  Check(api, api->GetTensorSizeInBytes(value, &bytes));
+  return bytes;
+}
+
 }  // namespace
 
 RuntimeApi NegotiateApi(const OrtApiBase* base) {
@@ -106,9 +112,12 @@ Tensor DescribeValue(const OrtApi* api, const OrtValue* value) {
   if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return tensor;  // objects, not bytes
   Check(api,
         api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
-  size_t bytes = 0;
-  Check(api, api->GetTensorSizeInBytes(value, &bytes));
-  tensor.bytes = Size(bytes).As("a tensor");
+  return tensor;
+}
+
+Tensor DescribeConstant(const OrtApi* api, const OrtValue* value) {
+  Tensor tensor = DescribeValue(api, value);
+  if (tensor.data != nullptr) tensor.bytes = Size(BytesOf(api, value)).As("a tensor");
   return tensor;
 }
 
@@ -158,7 +167,7 @@ Tensor KernelInfo::ConstantInput(size_t index) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;
   Check(api_, api_->KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
-  return is_constant != 0 ? DescribeValue(api_, value) : Tensor{};
+  return is_constant != 0 ? DescribeConstant(api_, value) : Tensor{};
 }
 
 std::optional<std::string> KernelInfo::ConfigEntry([[maybe_unused]] const char* name) const {
@@ -211,10 +220,13 @@ void* KernelContext::Output(size_t index, DataType type, const Shape& shape) con
   OrtValue* value = nullptr;
   Check(api_, api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
   if (value == nullptr) return nullptr;
-  const Tensor output = DescribeValue(api_, value);
-  Require(output.type == type, "output ", index, " is ", NameOf(output.type),
-          " in the model, expected ", NameOf(type));
-  return const_cast<void*>(output.data);
+  if (ByteCount(type, shape) != BytesOf(api_, value)) {
+    Fail(ErrorCode::kInvalidArgument, "output ", index, " is ",
+         NameOf(DescribeValue(api_, value).type), " in the model, expected ", NameOf(type));
+  }
+  void* data = nullptr;
+  Check(api_, api_->GetTensorMutableData(value, &data));
+  return data;
 }
 
 void OrtThreadPool::Run(int64_t count, Call call, void* job) const {

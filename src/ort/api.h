@@ -113,7 +113,7 @@ class KernelContext {
   // Not present: beyond the last input, left empty, or left out by a stand-in.
   Tensor Input(size_t index) const;
   // Allocates the output, or gives the buffer that the caller bound to it. Throws Error where the
-  // model declares another type: the buffer is as large as that one's elements want.
+  // model declares a type of another size: the buffer is as large as that one's elements want.
   void* Output(size_t index, DataType type, const Shape& shape) const;
   const OrtApi* api() const { return api_; }
   OrtKernelContext* context() const { return context_; }
@@ -142,6 +142,9 @@ inline bool IsStandIn(DataType type, const Shape& shape) {
   return type == DataType::kFloat32 && shape == Shape{0};
 }
 
+// Without `bytes`, which would cost each call of an op a question for each input.
 Tensor DescribeValue(const OrtApi* api, const OrtValue* value);
+// With them: what a model says of a constant is held against them when a kernel is made.
+Tensor DescribeConstant(const OrtApi* api, const OrtValue* value);
 
 }  // namespace ort_aie

@@ -186,7 +186,7 @@ int64_t LargestTensor(const OrtApi* api, const OrtGraph* graph) {
   for (const OrtValueInfo* info : initializers) {
     const OrtValue* value = nullptr;
     Check(api, api->ValueInfo_GetInitializerValue(info, &value));
-    largest = std::max(largest, DescribeValue(api, value).bytes);
+    largest = std::max(largest, DescribeConstant(api, value).bytes);
   }
   for (const Node& node : NodesOf(api, graph)) {
     for (const OrtGraph* body : node.Bodies())

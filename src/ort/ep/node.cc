@@ -77,7 +77,7 @@ Value Node::Describe(const OrtValueInfo* info) const {
   }
   const OrtValue* initializer = nullptr;
   if (!Failed(api_, api_->ValueInfo_GetInitializerValue(info, &initializer))) {
-    value.initializer = DescribeValue(api_, initializer);
+    value.initializer = DescribeConstant(api_, initializer);
   }
   return value;
 }
