@@ -4,7 +4,8 @@ VENV := .venv
 # Python must not find the source folder before the installed package of the same name.
 export PYTHONSAFEPATH := 1
 # The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
-# the first that has what the provider needs, and the one of the headers that apt has.
+# the first that has what the provider needs, that of the headers that apt has, and the one before
+# the newest.
 OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
