@@ -2,8 +2,8 @@
 // that is negative, or beyond int64_t, spreads through what is computed of it and equals nothing.
 //
 //   const Size bytes = Size(n) * CeilDiv(k, 256) * 5120;
-//   if (bytes != given) return Concat("expected ", bytes, " bytes");  // a reason, where one is
-//   wanted std::vector<uint8_t> copy(bytes.As<size_t>("the copy"));          // an Error, else
+//   if (bytes != given) return Concat("expected ", bytes);     // where a reason is wanted
+//   std::vector<uint8_t> copy(bytes.As<size_t>("the copy"));   // where an Error is
 #pragma once
 
 #include <concepts>

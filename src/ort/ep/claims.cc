@@ -31,8 +31,8 @@ std::string WhyNotMatMul(const Node& node) {
 int64_t HeadDim(const Node& node) {
   if (const int64_t cached = node.input(3).dim(3)) return cached;
   const int64_t heads = node.Int("num_heads", 0), kv_heads = node.Int("kv_num_heads", 0);
-  const int64_t in_query = node.input(1) ? heads : heads + 2 * kv_heads;
-  return in_query > 0 ? node.input(0).dim(2) / in_query : 0;
+  const Size in_query = Size(heads) + Size(node.input(1) ? 0 : 2) * kv_heads;
+  return 1 <= in_query ? node.input(0).dim(2) / in_query.As("a token") : 0;
 }
 
 std::string WhyNotAttention(const Node& node) {
