@@ -42,9 +42,7 @@ def load_model(path: Path) -> ir.Model:
         while inner := cause.__cause__ or cause.__context__:
             cause = inner
         raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
-    for tensor in _external_tensors(model):
-        tensor.base_dir = path.parent
-        _check_external(path, tensor)
+    _resolve_external(model, path)
     for node in model.graph.all_nodes():
         if node.domain:  # ONNX Runtime imports its own by itself; shape inference does not
             model.graph.opset_imports.setdefault(node.domain, 1)
@@ -54,28 +52,59 @@ def load_model(path: Path) -> ir.Model:
 
 
 def external_files(model: ir.Model) -> set[Path]:
-    """The external data files that a loaded model reads."""
-    return {Path(tensor.path) for tensor in _external_tensors(model)}
+    """The external data files of the initializers of a loaded model."""
+    return {Path(tensor.path) for _, tensor in _external_initializers(model)}
 
 
-def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+def _external_initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
     for graph in model.graphs():
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                yield value.const_value
-        for node in graph:
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.TENSOR:
-                    tensors = [attribute.value]
-                elif attribute.type == ir.AttributeType.TENSORS:
-                    tensors = list(attribute.value)
-                else:
-                    continue
-                yield from (t for t in tensors if isinstance(t, ir.ExternalTensor))
+                yield value, value.const_value
 
 
-def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
-    where = f"{model.name}: tensor '{tensor.name}' has its data in '{tensor.location}'"
+def _resolve_external(model: ir.Model, path: Path) -> None:
+    """Checks where external tensors have their data, and lets them read it there."""
+    for value, tensor in _external_initializers(model):
+        value.const_value = _resolved(path, tensor)
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            # What is written later has its initializers in a file of its own, and attributes whole.
+            if attribute.type == ir.AttributeType.TENSOR:
+                node.attributes[name] = ir.AttrTensor(name, _inline(path, attribute.value))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                tensors = [_inline(path, tensor) for tensor in attribute.value]
+                node.attributes[name] = ir.AttrTensors(name, tensors)
+
+
+def _inline(path: Path, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    found = _resolved(path, tensor)
+    return ir.Tensor(found.numpy(), dtype=found.dtype, name=found.name)
+
+
+def _resolved(path: Path, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    """`tensor`, found by its whole path.
+
+    With a folder and a location in it, onnx_ir would refuse what it finds behind symbolic links
+    out of the folder (every snapshot in a Hugging Face cache) and in files with hard links (every
+    file that uv installs). Where a location may lead, `_check_external` decides.
+    """
+    found = ir.ExternalTensor(
+        path.parent.absolute() / tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+    )
+    _check_external(path, found, str(tensor.location))
+    return found
+
+
+def _check_external(model: Path, tensor: ir.ExternalTensor, location: str) -> None:
+    where = f"{model.name}: tensor '{tensor.name}' has its data in '{location}'"
     file = Path(tensor.path)
     if not inside(model.parent, file):
         raise AieError(f"{where}, outside the model's folder")

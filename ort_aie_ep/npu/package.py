@@ -42,7 +42,6 @@ _XCLBIN_UUID = 416
 _XCLBIN_SECTIONS = 448  # their number; the table of sections follows 8 bytes later
 _SECTION = struct.Struct("<I16s4xQQ")  # struct axlf_section_header: kind, name, offset, size
 _USER_METADATA = 16  # axlf_section_kind
-_ROUNDS = 10
 _SIMULATED = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # namespace of their UUIDs
 
 
@@ -143,17 +142,14 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
         new.mkdir()
         shutil.copyfile(overlay, new / OVERLAY)
         (new / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-        for attempt in range(_ROUNDS):
-            with suppress(FileNotFoundError):
-                folder.rename(Path(beside) / f"old{attempt}")
-            try:
-                new.rename(folder)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
-            else:  # and otherwise another process was as fast
-                return Package(folder, dict(manifest))
-    raise PackageError(f"{folder} is written again and again by other processes")
+        with suppress(FileNotFoundError):
+            folder.rename(Path(beside) / "old")
+        try:
+            new.rename(folder)
+        except OSError as error:  # another writer came between: as if it had replaced this one
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+    return Package(folder, dict(manifest))
 
 
 def read_package(folder: Path, *, device: str | None = None) -> Package:

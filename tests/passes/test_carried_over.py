@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from builder_nodes import projection_model, save
 from typer.testing import CliRunner
@@ -86,6 +90,23 @@ def hub_cache(source: Path, root: Path) -> Path:
     return snapshot
 
 
+def compiled_model(folder: Path, destination: Path) -> bytes:
+    return (ort_aie_ep.compile(folder, destination).path / "model.onnx.data").read_bytes()
+
+
+def test_weights_in_a_snapshot_of_the_hub_are_read(source: Path, tmp_path: Path) -> None:
+    expected = compiled_model(source, tmp_path / "expected")
+    snapshot = hub_cache(source, tmp_path / "hub")
+    assert (snapshot / "model.onnx.data").is_symlink()
+    assert compiled_model(snapshot, tmp_path / "compiled") == expected
+
+
+def test_weights_in_files_with_hard_links_are_read(source: Path, tmp_path: Path) -> None:
+    expected = compiled_model(source, tmp_path / "expected")
+    os.link(source / "model.onnx.data", tmp_path / "another name")
+    assert compiled_model(source, tmp_path / "compiled") == expected
+
+
 @pytest.mark.parametrize("folder", [".", "onnx"])
 def test_a_snapshot_of_the_hub_is_carried_over_wholly(
     source: Path, tmp_path: Path, folder: str
@@ -126,3 +147,24 @@ def test_a_link_to_the_source_folder_is_the_folder(source: Path, tmp_path: Path)
     result = ort_aie_ep.compile(tmp_path / "link", tmp_path / "compiled")
     assert carried(result) == {"a.json", "b.json"}
     assert result.notes == ()
+
+
+def test_data_of_a_constant_outside_the_model_file_is_kept(source: Path, tmp_path: Path) -> None:
+    """ONNX allows external data in attributes too."""
+    path = source / "model.onnx"
+    expected = np.arange(1000, dtype=np.float32)
+    (source / "constant.data").write_bytes(expected.tobytes())
+    tensor = onnx.TensorProto(name="c", data_type=onnx.TensorProto.FLOAT, dims=[1000])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="constant.data")
+    model = onnx.load(path, load_external_data=False)
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["c"], value=tensor))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("c", tensor.data_type, [1000]))
+    path.write_bytes(model.SerializeToString())
+    compiled = ort_aie_ep.compile(source, tmp_path / "compiled").path
+    shutil.rmtree(source)
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(compiled / "model.onnx", options)
+    inputs = {i.name: np.zeros([1, 1, 320], np.float32) for i in session.get_inputs()}
+    np.testing.assert_array_equal(session.run(["c"], inputs)[0], expected)
