@@ -1,6 +1,6 @@
 """What the xrt target leaves to the host, as far as a graph tells: its reasons, in its words.
 
-The executor decides call by call (`WhyNot...` in src/targets/xrt); a test holds each string of this
+The executor decides call by call (`WhyNot...` in src/targets/npu); a test holds each string of this
 file against those sources.
 """
 

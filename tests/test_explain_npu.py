@@ -16,7 +16,7 @@ from ort_aie_ep.npu_reasons import Verdict, judge
 from ort_aie_ep.overlays import TAKEN, Overlays
 
 DATA = Path(__file__).parent / "data"
-XRT_SOURCES = Path(__file__).parents[1] / "src" / "targets" / "xrt"
+XRT_SOURCES = Path(__file__).parents[1] / "src" / "targets" / "npu"
 PAGE = Path(__file__).parents[1] / "docs" / "ryzen-ai.md"
 ALL = frozenset(TAKEN)
 
