@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 #include "targets/npu/device.h"
 #include "targets/npu/executor.h"
 

@@ -18,7 +18,7 @@
 #include "q4nx/pack.h"
 #include "reference_device.h"
 #include "targets/host/host_target.h"
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 #include "targets/npu/executor.h"
 
 namespace ort_aie::npu_target {

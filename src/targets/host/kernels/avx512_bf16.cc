@@ -1,7 +1,7 @@
-// AVX512_BF16 on top of kernels_avx512.cc: the GEMM and the attention of prompts gain from it.
+// AVX512_BF16 on top of avx512.cc: the GEMM and the attention of prompts gain from it.
 #include <immintrin.h>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 namespace {
@@ -30,8 +30,7 @@ inline void Tile(const uint16_t* a, int64_t lda, const uint16_t* panel, int64_t 
   }
 }
 
-// --- attention
-// -----------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------
 
 // 16 + 16 elements of a cache, those that the masks select and zeros else, as 32 bfloat16.
 template <CacheType kType>

@@ -2,12 +2,12 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/lookup_generic.inc"
+#include "targets/host/kernels/generic/lookup.inc"
 
 inline __m256i Load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 

@@ -1,4 +1,4 @@
-#include "targets/host/kernels_bench_cases.h"
+#include "targets/host/bench/cases.h"
 
 #include <unistd.h>
 

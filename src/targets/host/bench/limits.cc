@@ -1,4 +1,4 @@
-#include "targets/host/kernels_bench_limits.h"
+#include "targets/host/bench/limits.h"
 
 #include <cstring>
 #if defined(__x86_64__)

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "targets/host/lookup_kernels.h"
+#include "targets/host/kernels/lookup_kernels.h"
 
 namespace ort_aie::host {
 

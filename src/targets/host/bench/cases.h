@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 

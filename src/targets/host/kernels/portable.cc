@@ -2,13 +2,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 #define ORT_AIE_VECTOR_BYTES 16
 
 namespace ort_aie::host {
 namespace {
-#include "targets/host/kernels_generic.inc"
+#include "targets/host/kernels/generic/kernels.inc"
 
 // Eight pairs of out-features as 16-bit lanes: 16 products of at most 15 * 127 fit, 32 do not, so
 // each group takes two turns.

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 namespace {

@@ -1,7 +1,7 @@
 // AVX2, FMA and F16C.
 #include <immintrin.h>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 #define ORT_AIE_VECTOR_BYTES 32
 #define ORT_AIE_MADDUBS(w, a) (vh) _mm256_maddubs_epi16((__m256i)(w), (__m256i)(a))
@@ -9,7 +9,7 @@
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/kernels_generic.inc"
+#include "targets/host/kernels/generic/kernels.inc"
 
 // Even or odd out-features of half a block, 32 k: 16-bit sums of at most 8 * 2 * 15 * 127.
 inline vli AddLanes(__m256i sums) {

@@ -1,7 +1,7 @@
 // AVX-512 as from Ice Lake and Zen 4 on: F, BW, DQ, VL, VNNI, VBMI.
 #include <immintrin.h>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 #define ORT_AIE_VECTOR_BYTES 64
 #define ORT_AIE_DPBUSD(acc, w, a) \
@@ -10,7 +10,7 @@
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/kernels_generic.inc"
+#include "targets/host/kernels/generic/kernels.inc"
 
 // 32 bfloat16 values -> those of the 16 even and of the 16 odd out-features.
 inline __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }

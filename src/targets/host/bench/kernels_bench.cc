@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "q4nx/layout.h"
-#include "targets/host/kernels_bench_cases.h"
-#include "targets/host/kernels_bench_limits.h"
+#include "targets/host/bench/cases.h"
+#include "targets/host/bench/limits.h"
 
 namespace ort_aie::host {
 namespace {

@@ -1,14 +1,14 @@
-// AVX-512 as in kernels_avx512.cc: 64 lookups in up to four tables of 16 bytes an instruction
+// AVX-512 as in avx512.cc: 64 lookups in up to four tables of 16 bytes an instruction
 // (vpermb), or 16 in a table of floats (vpermps), and 32 in two registers of bfloat16 (vpermi2w).
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 namespace {
 
-#include "targets/host/lookup_generic.inc"
+#include "targets/host/kernels/generic/lookup.inc"
 
 inline __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 inline __m512 Odd(__m512i pairs) {
