@@ -13,7 +13,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.graph_passes.float_weights import FloatLayers
+    from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers
 
 DOMAIN = "aie"
 FORMAT: int = _native.FORMAT

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_layout import fixed_dim
-from ort_aie_ep.graph_passes.attention_region import PROJECTIONS, projected_width
+from ort_aie_ep.graph_passes.attention.exported.region import PROJECTIONS, projected_width
+from ort_aie_ep.graph_passes.attention.node import fixed_dim
 from ort_aie_ep.graph_passes.base import DOMAIN, attribute, input_at
 from ort_aie_ep.graph_passes.subgraph import constant
 

@@ -188,11 +188,13 @@ def code_digest() -> str:
     native module, which packs weights, and the versions of the packages that they compile with."""
     passes = find_spec("ort_aie_ep.graph_passes")
     assert passes is not None
-    folders = [Path(__file__).parent, *map(Path, passes.submodule_search_locations or ())]
+    files = {path.name: path for path in Path(__file__).parent.glob("*.py")}
+    for folder in map(Path, passes.submodule_search_locations or ()):
+        files |= {str(path.relative_to(folder.parent)): path for path in folder.rglob("*.py")}
     digest = _blake2b()
-    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+    for name, path in sorted(files.items()):
         content = path.read_bytes()
-        digest.update(f"{path.parent.name}/{path.name} {len(content)}\n".encode() + content)
+        digest.update(f"{name} {len(content)}\n".encode() + content)
     digest.update(Path(_native.__file__).read_bytes())
     digest.update("\n".join(_versions()).encode())
     return digest.hexdigest()

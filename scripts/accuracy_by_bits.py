@@ -27,7 +27,7 @@ from rich.progress import Progress
 from ort_aie_ep import _native, accuracy, demo, q4nx
 from ort_aie_ep.generate import Decoder
 from ort_aie_ep.graph_passes import run_passes
-from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
 from ort_aie_ep.model_file import load_model
 from ort_aie_ep.model_folder import ModelFolder, find_model
 from ort_aie_ep.sessions import Options, open_operator

@@ -17,7 +17,7 @@ from ort_aie_ep.graph_passes.base import (
     input_at,
     type_name,
 )
-from ort_aie_ep.graph_passes.weights import MatMulNBitsWeights, PackedWeights
+from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights, PackedWeights
 
 
 def why_not_matmul(node: ir.Node) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_layout import fixed_dim, rank
+from ort_aie_ep.graph_passes.attention.node import fixed_dim, rank
 from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
 from ort_aie_ep.graph_passes.subgraph import constant
 

@@ -16,8 +16,8 @@ from ort_aie_ep.graph_passes.base import (
     attribute,
     input_at,
 )
-from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.weights import PackedWeights
+from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 
 class TiedEmbedding(NodeRule):

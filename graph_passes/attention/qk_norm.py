@@ -23,7 +23,7 @@ from ort_aie_ep.graph_passes.base import (
     input_at,
     none_value,
 )
-from ort_aie_ep.graph_passes.norm import NORMS, Norm, read_norm
+from ort_aie_ep.graph_passes.projection.norm import NORMS, Norm, read_norm
 
 QUERY, KEY, VALUE, Q_NORM, INPUTS = 0, 1, 2, 14, 16
 

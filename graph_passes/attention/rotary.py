@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_layout import Layout, fixed_dim, only_user, rank
+from ort_aie_ep.graph_passes.attention.node import Layout, fixed_dim, only_user, rank
 from ort_aie_ep.graph_passes.base import Report, attribute, input_at, node_label
 
 OP_TYPE = "RotaryEmbedding"

@@ -15,17 +15,23 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_formula import (
+from ort_aie_ep.graph_passes.attention.exported.formula import (
     Operands,
     Parameters,
     Result,
     Rotary,
     attention,
 )
-from ort_aie_ep.graph_passes.attention_laboratory import FORMS, SEED, Laboratory, Outcome, Probe
-from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
+from ort_aie_ep.graph_passes.attention.exported.laboratory import (
+    FORMS,
+    SEED,
+    Laboratory,
+    Outcome,
+    Probe,
+)
+from ort_aie_ep.graph_passes.attention.exported.region import ATTENTION_MASK, Region
 from ort_aie_ep.graph_passes.base import attribute, node_label
-from ort_aie_ep.graph_passes.norm import NORMS
+from ort_aie_ep.graph_passes.projection.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, Array, NoMatch, constant_array
 
 IN_ORDER = "expected all queries, then all keys, then all values"

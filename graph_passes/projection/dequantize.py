@@ -29,7 +29,7 @@ from ort_aie_ep.graph_passes.base import (
     node_label,
     type_name,
 )
-from ort_aie_ep.graph_passes.weights import (
+from ort_aie_ep.graph_passes.weights.packed import (
     CHUNK_BYTES,
     SCALE_TYPES,
     MatMulNBitsWeights,

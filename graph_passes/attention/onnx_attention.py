@@ -19,7 +19,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.attention_layout import (
+from ort_aie_ep.graph_passes.attention.mask import MaskReader
+from ort_aie_ep.graph_passes.attention.node import (
     Layout,
     Workbench,
     fixed_dim,
@@ -27,7 +28,7 @@ from ort_aie_ep.graph_passes.attention_layout import (
     rank,
     used_output,
 )
-from ort_aie_ep.graph_passes.attention_mask import MaskReader
+from ort_aie_ep.graph_passes.attention.rotary import read_rotations
 from ort_aie_ep.graph_passes.base import (
     DOMAIN,
     Attribute,
@@ -36,7 +37,6 @@ from ort_aie_ep.graph_passes.base import (
     input_at,
     type_name,
 )
-from ort_aie_ep.graph_passes.rotary import read_rotations
 
 BECOMES = "FlowAttention"
 MASK, PAST_KEY, PAST_VALUE, NONPAD = 3, 4, 5, 6

@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_formula import Operands
-from ort_aie_ep.graph_passes.attention_operators import check_values
-from ort_aie_ep.graph_passes.attention_region import (
+from ort_aie_ep.graph_passes.attention.exported.formula import Operands
+from ort_aie_ep.graph_passes.attention.exported.operators import check_values
+from ort_aie_ep.graph_passes.attention.exported.region import (
     ATTENTION_MASK,
     INPUT_IDS,
     POSITION_IDS,
     Region,
     projected_width,
 )
-from ort_aie_ep.graph_passes.mask_reach import reach_of
+from ort_aie_ep.graph_passes.attention.mask_reach import reach_of
 from ort_aie_ep.graph_passes.subgraph import MASKED, Array, NoMatch, Part
 
 SEED = 11

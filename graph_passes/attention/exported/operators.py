@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
+from ort_aie_ep.graph_passes.attention.exported.region import ATTENTION_MASK, Region
 from ort_aie_ep.graph_passes.base import attribute, node_label
-from ort_aie_ep.graph_passes.norm import NORMS
+from ort_aie_ep.graph_passes.projection.norm import NORMS
 from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, constant_array, narrows
 
 MOVING = {

@@ -26,8 +26,8 @@ from ort_aie_ep.graph_passes.base import (
     input_at,
     producer,
 )
-from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.weights import PackedWeights
+from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 BECOMES = "Q4NXGatedMLP"
 ACTIVATIONS = {"Sigmoid": "silu", "Gelu": "gelu_tanh", "FastGelu": "gelu_tanh"}

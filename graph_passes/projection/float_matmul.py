@@ -25,7 +25,7 @@ from ort_aie_ep.graph_passes.base import (
     input_at,
     node_label,
 )
-from ort_aie_ep.graph_passes.float_weights import FloatLayers, FloatWeights, WeightForm
+from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, FloatWeights, WeightForm
 
 OPS = ("MatMul", "Gemm")
 UNASKED = "its weights are {}: compile --quantize q4nx or bf16 replaces it"

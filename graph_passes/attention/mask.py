@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK
-from ort_aie_ep.graph_passes.mask_reach import reach_of
+from ort_aie_ep.graph_passes.attention.exported.region import ATTENTION_MASK
+from ort_aie_ep.graph_passes.attention.mask_reach import reach_of
 from ort_aie_ep.graph_passes.subgraph import (
     MASKED,
     Array,

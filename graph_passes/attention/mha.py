@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.attention_layout import (
+from ort_aie_ep.graph_passes.attention.node import (
     Layout,
     Workbench,
     fixed_dim,
