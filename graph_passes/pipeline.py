@@ -17,7 +17,7 @@ from ort_aie_ep.graph_passes.attention.mha import fuse_multi_head_attention
 from ort_aie_ep.graph_passes.attention.onnx_attention import fuse_attention
 from ort_aie_ep.graph_passes.attention.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
-from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report, node_label
+from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
 from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
@@ -35,6 +35,7 @@ from ort_aie_ep.graph_passes.value_types import (
     remove_idle_nodes,
     remove_unread_nodes,
 )
+from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.graph_passes.weights.float_weights import WeightForm
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 from ort_aie_ep.graph_passes.work import work_of

@@ -23,8 +23,9 @@ from ort_aie_ep.graph_passes.attention.exported.operators import check_operators
 from ort_aie_ep.graph_passes.attention.exported.proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention.exported.region import Region, find_region
 from ort_aie_ep.graph_passes.attention.node import INPUTS, OP_TYPE
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value, type_name
+from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value
 from ort_aie_ep.graph_passes.subgraph import NoMatch
+from ort_aie_ep.graph_passes.walk import type_name
 
 Angles = tuple[ir.Value, ir.Value, ir.Value]  # cos, sin, position_ids
 
