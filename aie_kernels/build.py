@@ -26,11 +26,11 @@ from ort_aie_ep.aie_kernels.iron.toolchain import (
     find_toolchain,
     run,
 )
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import Architecture, Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Kernel
-from ort_aie_ep.npu.package import Package, manifest, write_package, xclbin_uuid
+from ort_aie_ep.npu.packages.package import Package, manifest, write_package, xclbin_uuid
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Architecture, Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 KERNELS = Path(__file__).parent / "kernels"
 

@@ -21,7 +21,7 @@ core's own exponential, 27 per 64; ours cost 66 per 64, 20 of them to scale and 
 
 from __future__ import annotations
 
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 CALL = 30
 LOOP = 20

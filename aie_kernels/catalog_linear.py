@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 # Call, return, the first loads, draining the pipeline (mlir-aie: loads take 5 to 7 cycles, macs 5
 # to 6, a taken branch 5).

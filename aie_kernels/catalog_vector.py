@@ -9,7 +9,7 @@ for a sigmoid that is right to 2^-13 instead of 0.038.
 
 from __future__ import annotations
 
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 from .catalog_attention import CALL, LATENCY, LOOP
 

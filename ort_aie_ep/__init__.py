@@ -24,8 +24,8 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ort_aie_ep.compiler import CompileResult, Progress
-    from ort_aie_ep.counters import NpuCounters
+    from ort_aie_ep.compiler.compile import CompileResult, Progress
+    from ort_aie_ep.runtime.counters import NpuCounters
 
 __version__ = "0.1.0"
 __all__ = ["AieError", "__version__", "compile", "library_path", "npu_counters", "session"]
@@ -43,8 +43,8 @@ def library_path() -> str:
 
 
 def npu_counters() -> NpuCounters:
-    """What the NPU targets of this process have done: see `ort_aie_ep.counters.NpuCounters`."""
-    from ort_aie_ep import counters
+    """What the NPU targets of this process have done: see `runtime.counters.NpuCounters`."""
+    from ort_aie_ep.runtime import counters
 
     return counters.npu_counters()
 
@@ -74,9 +74,9 @@ def compile(
     keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompileResult:
-    """Compiles a model folder: see `ort_aie_ep.compiler.compile_model`."""
+    """Compiles a model folder: see `ort_aie_ep.compiler.compile.compile_model`."""
     # Importing the package must stay light for applications that only want library_path().
-    from ort_aie_ep.compiler import compile_model
+    from ort_aie_ep.compiler.compile import compile_model
 
     return compile_model(
         source,
@@ -135,9 +135,9 @@ def session(
             it is compiled already and a choice of the compilation is given; the cache cannot be
             written; ONNX Runtime refuses the session.
     """
-    from ort_aie_ep.cache import Choices, cache_folder, compiled_file
-    from ort_aie_ep.cache_entries import cache_limit as cache_size_limit
-    from ort_aie_ep.sessions import open_compiled
+    from ort_aie_ep.compiler.cache import Choices, cache_folder, compiled_file
+    from ort_aie_ep.compiler.cache_entries import cache_limit as cache_size_limit
+    from ort_aie_ep.runtime.sessions import open_compiled
 
     choices = Choices(kv, last_logits, fuse, quantize, tuple(keep))
     cache, limit = cache_folder(cache_dir), cache_size_limit(cache_limit)

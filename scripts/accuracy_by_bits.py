@@ -24,13 +24,15 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.progress import Progress
 
-from ort_aie_ep import _native, accuracy, demo, q4nx
-from ort_aie_ep.generate import Decoder
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.model_file import load_model
-from ort_aie_ep.model_folder import ModelFolder, find_model
-from ort_aie_ep.sessions import Options, open_operator
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_operator
+from ort_aie_ep.tools.bench import accuracy, demo
 
 Floats = npt.NDArray[np.float32]
 BLOCK = 32

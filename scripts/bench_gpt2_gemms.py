@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.aie_kernels.designs import gemm
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.session import Session
-from ort_aie_ep.npu.txn import Write, core_lock_of, core_memory_of, decode
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.simulator.txn import Write, core_lock_of, core_memory_of, decode
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.device import device
 
 Floats = npt.NDArray[np.float32]
 Size = tuple[int, int, int]  # M, K, N

@@ -24,14 +24,14 @@ from rich.table import Table
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import decode
-from ort_aie_ep.model_shapes import SHAPES, Shape
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.package import manifest
-from ort_aie_ep.npu.simulator import Machine, Result
-from ort_aie_ep.performance.kernels import OURS
-from ort_aie_ep.performance.operators import Machine as Model
-from ort_aie_ep.performance.phases import decode as predict
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.simulator.machine import Machine, Result
+from ort_aie_ep.npu.speed.kernels import OURS
+from ort_aie_ep.npu.speed.operators import Machine as Model
+from ort_aie_ep.npu.speed.phases import decode as predict
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.device import device
 
 EPSILON_BITS = int(np.float32(1e-5).view(np.int32))
 KEYS_OF_A_CHUNK = 4096  # elements

@@ -25,9 +25,9 @@ from rich.progress import track
 
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes import run_passes
-from ort_aie_ep.model_shapes import SHAPES, Shape
-from ort_aie_ep.peers.statistics import Interval, median, ratio
-from ort_aie_ep.sessions import Options, open_edited, open_operator
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.runtime.sessions import Options, open_edited, open_operator
+from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
 
 BLOCK = 32
 REFERENCE = "2 bits, ours"

@@ -43,8 +43,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from widened import in_float32
 
 import ort_aie_ep
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.runtime.provider import NAME
 
 KINDS = {"builder": "matrix_builder_models", "optimum": "matrix_optimum_models"}
 VOCABULARY = 500

@@ -13,7 +13,8 @@ from onnxruntime.capi._pybind_state import quantize_matmul_4bits
 from rich.console import Console
 from rich.table import Table
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 Floats = npt.NDArray[np.float32]
 N, K, GROUP = 1024, 2048, 32

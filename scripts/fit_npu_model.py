@@ -4,14 +4,14 @@
 
 Prints each fitted constant beside the committed one, and how far it moves when a calibration cell
 is left out. Exits with 1 if a committed constant is not the fitted one to three digits: then copy
-the printed values into ort_aie_ep/npu/costs.py.
+the printed values into ort_aie_ep/npu/vocabulary/costs.py.
 """
 
 from __future__ import annotations
 
 import sys
 
-from ort_aie_ep.performance.fit import COSTS, fit, leave_one_out
+from ort_aie_ep.npu.speed.fit import COSTS, fit, leave_one_out
 
 
 def main() -> int:

@@ -25,8 +25,8 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter, quantize
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig
 
-from ort_aie_ep import q4nx
-from ort_aie_ep.fastflowlm.container import read_container
+from ort_aie_ep.compiler.fastflowlm.container import read_container
+from ort_aie_ep.formats import q4nx
 
 SEED = 11
 TOKENS = 48

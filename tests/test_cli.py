@@ -22,15 +22,17 @@ import pytest
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep import demo, generate, machine
-from ort_aie_ep.accuracy import with_accuracy_level
-from ort_aie_ep.agreement import compare
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.sessions import Options, open_edited, open_session
-from ort_aie_ep.text import TextStream, load_tokenizer
+from ort_aie_ep.explain import machine
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running import generate
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.running.text import TextStream, load_tokenizer
+from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
+from ort_aie_ep.tools.bench import demo
+from ort_aie_ep.tools.bench.accuracy import with_accuracy_level
+from ort_aie_ep.tools.bench.agreement import compare
 
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"

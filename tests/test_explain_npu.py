@@ -9,11 +9,11 @@ import onnx_ir as ir
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep import explain, machine, npu_reasons
-from ort_aie_ep.explain import HOST, XRT, NodeFate
-from ort_aie_ep.machine import XRT_TARGET, Finding
-from ort_aie_ep.npu_reasons import Verdict, judge
-from ort_aie_ep.overlays import TAKEN, Overlays
+from ort_aie_ep.explain import explain, machine, npu_reasons
+from ort_aie_ep.explain.explain import HOST, XRT, NodeFate
+from ort_aie_ep.explain.machine import XRT_TARGET, Finding
+from ort_aie_ep.explain.npu_reasons import Verdict, judge
+from ort_aie_ep.explain.overlays import TAKEN, Overlays
 
 DATA = Path(__file__).parent / "data"
 XRT_SOURCES = Path(__file__).parents[1] / "src" / "targets" / "xrt"

@@ -17,12 +17,12 @@ from json_mutations import mutations, refusal
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep.accuracy import with_accuracy_level
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.generate import Decoder, stop_tokens
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.sessions import Options, open_edited, open_session
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder, stop_tokens
+from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
+from ort_aie_ep.tools.bench.accuracy import with_accuracy_level
 
 LLAMA = Path(__file__).parent / "data" / "llama"
 HIDDEN, TAPS, LAYER = 192, 3, 2  # of the convolution, a layer after the two with attention

@@ -18,16 +18,17 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.peers import engines, page_cache, runner, worker
-from ort_aie_ep.peers import starts as starting
-from ort_aie_ep.peers.engine import Settings
-from ort_aie_ep.peers.engines import CPU_EP, KINDS, OURS, OURS_FLOAT, Source, kind
-from ort_aie_ep.peers.llama_cpp import interleaved, write_gguf
-from ort_aie_ep.peers.process import Worker
-from ort_aie_ep.peers.runner import Plan, Results, Speeds
-from ort_aie_ep.peers.weights import BLOCK, Int4Matrix, LlamaWeights
-from ort_aie_ep.synth import SHAPES, synth
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.shapes import SHAPES
+from ort_aie_ep.tools.bench.peers import engines, page_cache, runner, worker
+from ort_aie_ep.tools.bench.peers import starts as starting
+from ort_aie_ep.tools.bench.peers.engine import Settings
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS, OURS_FLOAT, Source, kind
+from ort_aie_ep.tools.bench.peers.llama_cpp import interleaved, write_gguf
+from ort_aie_ep.tools.bench.peers.process import Worker
+from ort_aie_ep.tools.bench.peers.runner import Plan, Results, Speeds
+from ort_aie_ep.tools.bench.peers.weights import BLOCK, Int4Matrix, LlamaWeights
+from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
 OUR_ENGINES = (OURS, OURS_FLOAT, CPU_EP)

@@ -11,16 +11,16 @@ import pytest
 from rich.console import Console
 
 from ort_aie_ep.cli.tables import sheet_tables
-from ort_aie_ep.peers import growth, plot
-from ort_aie_ep.peers import report as reports
-from ort_aie_ep.peers.engines import CPU_EP, OURS, OURS_FLOAT
-from ort_aie_ep.peers.goals import Goal
-from ort_aie_ep.peers.growth import Growth
-from ort_aie_ep.peers.markdown import markdown
-from ort_aie_ep.peers.runner import Measured, Results
-from ort_aie_ep.peers.sheets import sheets
-from ort_aie_ep.peers.starts import Starts
-from ort_aie_ep.peers.statistics import median, ratio
+from ort_aie_ep.tools.bench.peers import growth, plot
+from ort_aie_ep.tools.bench.peers import report as reports
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, OURS_FLOAT
+from ort_aie_ep.tools.bench.peers.goals import Goal
+from ort_aie_ep.tools.bench.peers.growth import Growth
+from ort_aie_ep.tools.bench.peers.markdown import markdown
+from ort_aie_ep.tools.bench.peers.runner import Measured, Results
+from ort_aie_ep.tools.bench.peers.sheets import sheets
+from ort_aie_ep.tools.bench.peers.starts import Starts
+from ort_aie_ep.tools.bench.peers.statistics import median, ratio
 
 
 def test_bounds_hold_the_median_and_shrink_with_the_spread() -> None:

@@ -22,13 +22,14 @@ import pytest
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep import cache, cache_entries, compiler
 from ort_aie_ep.cli import app
+from ort_aie_ep.compiler import cache, cache_entries
+from ort_aie_ep.compiler import compile as compiler
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.files import written_beside
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.sessions import open_session
+from ort_aie_ep.models.files import written_beside
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import open_session
 
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
@@ -167,7 +168,7 @@ def test_a_change_of_the_code_that_compiles_compiles_anew(
 
 def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Path) -> None:
     installed = Path(ort_aie_ep.__file__).parent
-    names = ["graph_passes", *(path.name for path in installed.glob("*.py"))]
+    names = [*cache.ROOMS, *(path.name for path in installed.glob("*.py"))]
     package = tmp_path / "ort_aie_ep"
     package.mkdir()
     for name in [*names, *(path.name for path in installed.glob("_native*.so"))]:
@@ -175,7 +176,7 @@ def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Pa
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, package / name)
 
     def digest() -> str:
-        code = "import ort_aie_ep.cache as cache; print(cache.code_digest(), cache.__file__)"
+        code = "from ort_aie_ep.compiler import cache; print(cache.code_digest(), cache.__file__)"
         environment = os.environ | {"PYTHONPATH": str(tmp_path)}
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True,
@@ -186,7 +187,7 @@ def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Pa
         return value
 
     seen = [digest()]
-    for name in ("graph_passes/projection/norm.py", "compiled_folder.py"):
+    for name in ("graph_passes/projection/norm.py", "compiler/compiled_folder.py"):
         path = package / name
         path.write_text(path.read_text() + "# mended\n")
         seen.append(digest())
@@ -213,10 +214,8 @@ print(*(m.__file__ for n, m in sys.modules.items() if n.startswith("ort_aie_ep")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     package = Path(ort_aie_ep.__file__).parent
-    files = [Path(line) for line in done.stdout.split("\n") if line]
-    of_passes = {path for path in files if path.is_relative_to(package / "graph_passes")}
-    assert of_passes
-    assert {path.parent for path in files} - {path.parent for path in of_passes} == {package}
+    modules = [Path(line).relative_to(package) for line in done.stdout.split("\n") if line]
+    assert {path.parts[0] for path in modules if len(path.parts) > 1} == set(cache.ROOMS)
 
 
 def truncate(entry: Path) -> None:
@@ -433,7 +432,7 @@ def test_the_package_stays_light_and_no_module_hides_the_function(folder: Path) 
 import sys, ort_aie_ep
 print("onnxruntime" in sys.modules, "onnx_ir" in sys.modules)
 ort_aie_ep.session({str(LLAMA)!r})
-import ort_aie_ep.sessions, ort_aie_ep.explain, ort_aie_ep.pair
+import ort_aie_ep.runtime.sessions, ort_aie_ep.explain.explain, ort_aie_ep.tools.bench.pair
 print(callable(ort_aie_ep.session), callable(ort_aie_ep.compile))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

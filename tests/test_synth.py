@@ -13,10 +13,11 @@ import onnxruntime
 import pytest
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.synth import SHAPES, Shape, SynthError, synth
-from ort_aie_ep.synth.decoder import build
+from ort_aie_ep.models.builder.decoder import build
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.tools.synth import SynthError, synth
 
 DATA = Path(__file__).parent / "data"
 FAMILIES = ["llama", "qwen2", "qwen3", "gemma3", "phi"]
@@ -268,7 +269,7 @@ def test_model_larger_than_the_disk_is_refused(tmp_path: Path) -> None:
 def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path) -> None:
     code = f"""
 import resource
-from ort_aie_ep.synth import SynthError, synth
+from ort_aie_ep.tools.synth import SynthError, synth
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     synth("tiny-llama", {str(tmp_path / "model")!r})

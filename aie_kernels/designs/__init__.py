@@ -1,1 +1,1 @@
-"""Dataflow designs, a module each: `build(device, ...)` gives an `ort_aie_ep.npu.design.Design`."""
+"""Dataflow designs, a module each: `build(device, ...)` gives a `npu.vocabulary.design.Design`."""

@@ -17,9 +17,9 @@ them in one stream, without another configuration.
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, vector_ops, vector_sequences
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 PROJECTION_COLUMNS = 4
 ATTENTION_COLUMN = 4

@@ -26,9 +26,9 @@ What bounds it: the output. A column writes 65,536 bytes for 20,480 read; its tw
 from __future__ import annotations
 
 from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT
-from ort_aie_ep.npu.design import Acquire, Core, Design, Parameters, Release, call
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.sequence import at_most, ceil_div, less, minimum
+from ort_aie_ep.npu.vocabulary.design import Acquire, Core, Design, Parameters, Release, call
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.sequence import at_most, ceil_div, less, minimum
 
 BLOCK = 5120  # bytes of a Q4NX block of 32 x 256 weights
 WEIGHTS = 8192  # of a block

@@ -47,7 +47,7 @@ from ort_aie_ep.aie_kernels.catalog_attention import (
     FLOW_KV_VALUES,
     FLOW_KV_VALUES_BEGIN,
 )
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Buffer,
     Core,
@@ -57,10 +57,10 @@ from ort_aie_ep.npu.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array, Kernel
-from ort_aie_ep.npu.sequence import (
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
     at_most,

@@ -60,7 +60,7 @@ from ort_aie_ep.aie_kernels.designs.flow_kv import (
     require_cache,
     require_heads,
 )
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
     Buffer,
@@ -73,10 +73,10 @@ from ort_aie_ep.npu.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.sequence import (
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
     Value,

@@ -27,7 +27,7 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     DQP_LOAD_X,
     DQP_ZERO,
 )
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
     Buffer,
@@ -38,10 +38,10 @@ from ort_aie_ep.npu.design import (
     Release,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.sequence import (
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
     at_most,

@@ -60,7 +60,7 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     GEMM_TILE,
     GEMM_ZERO,
 )
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
     Buffer,
@@ -71,10 +71,10 @@ from ort_aie_ep.npu.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import DTYPES, Array, Kernel
-from ort_aie_ep.npu.sequence import (
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
     at_most,

@@ -49,7 +49,7 @@ from ort_aie_ep.aie_kernels.designs.vector_sequences import (
     RMS_OBJECT,
     add_sequences,
 )
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Buffer,
     Core,
@@ -61,9 +61,9 @@ from ort_aie_ep.npu.design import (
     Steps,
     call,
 )  # fmt: skip
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
 
 STACK = 4096  # bytes
 

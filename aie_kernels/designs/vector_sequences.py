@@ -16,10 +16,10 @@ from ort_aie_ep.aie_kernels.catalog_vector import (
     SILU_MUL,
     SOFTCAP,
 )
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Design,
 )  # fmt: skip
-from ort_aie_ep.npu.sequence import (
+from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
     Value,

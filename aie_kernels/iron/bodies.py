@@ -13,9 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ort_aie_ep.aie_kernels.iron.interface import Iron
-from ort_aie_ep.npu.design import Acquire, Call, Core, Parameters, Read, Release, Step, Worker
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.vocabulary.design import (
+    Acquire,
+    Call,
+    Core,
+    Parameters,
+    Read,
+    Release,
+    Step,
+    Worker,
+)
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
 
 
 @dataclass(frozen=True)

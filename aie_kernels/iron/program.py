@@ -20,11 +20,11 @@ import numpy as np
 from ort_aie_ep.aie_kernels.iron.bodies import Resources, Tracer
 from ort_aie_ep.aie_kernels.iron.interface import Iron, array_of
 from ort_aie_ep.aie_kernels.iron.sequences import Bound, Run, runtime
-from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.design import Design, End, Fifo, Layout, Link, Worker
-from ort_aie_ep.npu.device import WORD, Tile
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import DTYPES, Array, Kernel
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Layout, Link, Worker
+from ort_aie_ep.npu.vocabulary.device import WORD, Tile
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
 
 
 def array_type(array: Array) -> Any:

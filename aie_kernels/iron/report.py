@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from ort_aie_ep.aie_kernels.iron.toolchain import ToolchainError
-from ort_aie_ep.npu.device import DEVICES, Tile
+from ort_aie_ep.npu.vocabulary.device import DEVICES, Tile
 
 _TILE = re.compile(r"%(\w+) = aie\.tile\((\d+), (\d+)\)")
 _BUFFER = re.compile(r"aie\.buffer\(%(\w+)\)\s*\{([^}]*)\}\s*:\s*memref<((?:\d+x)*)\D+(\d+)\b")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.aie_kernels.iron.interface import Iron, array_of
-from ort_aie_ep.npu.configuration import Configuration
-from ort_aie_ep.npu.device import MAX_QUEUED_TASKS, TILES, WORD
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.sequence import Json, Sequence, evaluate
+from ort_aie_ep.npu.vocabulary.configuration import Configuration
+from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, TILES, WORD
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
 
 MAX_ITERATIONS = 64  # of a descriptor: a 6-bit count (AM020)
 MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ort_aie_ep.npu.errors import DesignError
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 # mlir-aie's published instructions. The pin of llvm-aie that belongs to a release is in
 # utils/peano-requirements.txt of its tag.

@@ -18,8 +18,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report
 from ort_aie_ep.graph_passes.walk import (
     attribute,

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep import _native, bf16_blocks, q4nx
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import bf16_blocks, q4nx
 from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.graph_passes.weights.packed import tensor_rows
 from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
 
 # Source bytes per step of packing: what is resident besides the result.

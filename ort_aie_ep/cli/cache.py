@@ -13,7 +13,7 @@ from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import Json
 
 if TYPE_CHECKING:
-    from ort_aie_ep.cache_entries import Entry
+    from ort_aie_ep.compiler.cache_entries import Entry
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def cache_command(
     ort-aie cache --clear
     ```
     """
-    from ort_aie_ep import cache_entries
-    from ort_aie_ep.cache import cache_folder, code_digest
     from ort_aie_ep.cli.tables import cache_table, size_text
+    from ort_aie_ep.compiler import cache_entries
+    from ort_aie_ep.compiler.cache import cache_folder, code_digest
 
     folder = cache_folder(cache_dir)
     if clear:

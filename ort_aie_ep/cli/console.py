@@ -154,7 +154,7 @@ def environment() -> dict[str, str]:
     """What a measurement depends on besides the model."""
     import ort_aie_ep
     from ort_aie_ep import _native
-    from ort_aie_ep.machine import cpu_model
+    from ort_aie_ep.explain.machine import cpu_model
 
     return {
         "ort_aie_ep": ort_aie_ep.__version__,

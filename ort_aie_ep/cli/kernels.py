@@ -17,9 +17,9 @@ from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
     from ort_aie_ep.aie_kernels.iron.sequences import Run
-    from ort_aie_ep.npu.design import Design
-    from ort_aie_ep.npu.sequence import Sequence
-    from ort_aie_ep.npu.simulator import Result
+    from ort_aie_ep.npu.simulator.machine import Result
+    from ort_aie_ep.npu.vocabulary.design import Design
+    from ort_aie_ep.npu.vocabulary.sequence import Sequence
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
@@ -34,8 +34,8 @@ DeviceName = Annotated[str, typer.Option("--device", help="A device of `list`.")
 def _designs(name: str, device: str) -> Iterator[Design]:
     """The design `name`, or all that exist for the device; the others are noted."""
     from ort_aie_ep.aie_kernels.build import find_designs, make_design
-    from ort_aie_ep.npu.device import device as find_device
-    from ort_aie_ep.npu.errors import DesignError
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+    from ort_aie_ep.npu.vocabulary.errors import DesignError
 
     target = find_device(device)
     if name != "all":
@@ -55,8 +55,8 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from ort_aie_ep.aie_kernels.build import find_designs
-    from ort_aie_ep.npu.device import DEVICES
-    from ort_aie_ep.npu.errors import DesignError
+    from ort_aie_ep.npu.vocabulary.device import DEVICES
+    from ort_aie_ep.npu.vocabulary.errors import DesignError
 
     table = Table("design", "sequences", "devices", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = []
@@ -85,7 +85,7 @@ def check_command(design: DesignName, device: DeviceName = "npu2", as_json: Json
 
     What only the compiler can confirm (program size, stack) is shown as an estimate.
     """
-    from ort_aie_ep.npu.check import examine
+    from ort_aie_ep.npu.checks.check import examine
 
     reports = []
     for made in _designs(design, device):
@@ -123,10 +123,10 @@ def simulate_command(
     ```
     """
     from ort_aie_ep.aie_kernels.build import make_design
-    from ort_aie_ep.npu.check import check
-    from ort_aie_ep.npu.device import device as find_device
-    from ort_aie_ep.npu.draw import check_drawing, draw_utilisation
-    from ort_aie_ep.npu.session import Session, random_buffers
+    from ort_aie_ep.npu.checks.check import check
+    from ort_aie_ep.npu.checks.draw import check_drawing, draw_utilisation
+    from ort_aie_ep.npu.simulator.session import Session, random_buffers
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
 
     if draw is not None:
         check_drawing()
@@ -173,8 +173,8 @@ def draw_command(
 ) -> None:
     """Draw where the workers and fifos of a design are."""
     from ort_aie_ep.aie_kernels.build import make_design
-    from ort_aie_ep.npu.device import device as find_device
-    from ort_aie_ep.npu.draw import draw_placement
+    from ort_aie_ep.npu.checks.draw import draw_placement
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
 
     draw_placement(make_design(design, find_device(device)), out)
 
@@ -200,7 +200,7 @@ def build_command(
     ```
     """
     from ort_aie_ep.aie_kernels.build import build
-    from ort_aie_ep.npu.check import check
+    from ort_aie_ep.npu.checks.check import check
 
     for made in _designs(design, device):
         check(made)

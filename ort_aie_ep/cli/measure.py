@@ -22,11 +22,11 @@ from ort_aie_ep.cli.options import (
     session_options,
 )
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.files import written_beside
+from ort_aie_ep.models.files import written_beside
 
 if TYPE_CHECKING:
-    from ort_aie_ep.model_folder import ModelFolder
-    from ort_aie_ep.sessions import Options
+    from ort_aie_ep.models.folder import ModelFolder
+    from ort_aie_ep.runtime.sessions import Options
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -87,7 +87,7 @@ def bench_command(
     ort-aie bench --peers MODEL --out results
     ```
     """
-    from ort_aie_ep import bench
+    from ort_aie_ep.tools.bench import bench
 
     lengths = _lengths(prompt_lengths)
     options = session_options(target, numerics, threads)
@@ -129,9 +129,9 @@ def _bench_peers(
     json: bool,
     out: Path | None,
 ) -> None:
-    from ort_aie_ep.peers import plot, report, runner
-    from ort_aie_ep.peers.markdown import markdown
-    from ort_aie_ep.peers.sheets import sheets
+    from ort_aie_ep.tools.bench.peers import plot, report, runner
+    from ort_aie_ep.tools.bench.peers.markdown import markdown
+    from ort_aie_ep.tools.bench.peers.sheets import sheets
 
     plan = runner.Plan(
         lengths or runner.DECODE_LENGTHS,
@@ -212,8 +212,8 @@ def accuracy_command(
     ort-aie accuracy COMPILED --baseline MODEL --tokens 5000
     ```
     """
-    from ort_aie_ep import accuracy
-    from ort_aie_ep.generate import context_length
+    from ort_aie_ep.running.generate import context_length
+    from ort_aie_ep.tools.bench import accuracy
 
     with _both(model, baseline) as (compiled, source):
         plan = accuracy.Plan(tokens, decode_tokens, window or min(512, context_length(source)))
@@ -247,10 +247,10 @@ def demo_command(
     Compiles the model that ships with the package, runs it with ONNX Runtime alone and with our
     library, and compares texts, logits and speeds.
     """
-    from ort_aie_ep import demo
-    from ort_aie_ep.model_folder import find_model
-    from ort_aie_ep.pair import compiled_for_now
-    from ort_aie_ep.sessions import inspect
+    from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.runtime.sessions import inspect
+    from ort_aie_ep.tools.bench import demo
+    from ort_aie_ep.tools.bench.pair import compiled_for_now
 
     where = model or demo.MODEL
     if model is None and not where.is_dir():
@@ -287,7 +287,7 @@ def demo_command(
 @contextmanager
 def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, ModelFolder]]:
     """(compiled, source), with a bar while a source is compiled."""
-    from ort_aie_ep.pair import compiled_and_source
+    from ort_aie_ep.tools.bench.pair import compiled_and_source
 
     with ExitStack() as stack:
         with console.bytes_bar("compiling") as progress:

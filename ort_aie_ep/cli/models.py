@@ -25,7 +25,7 @@ from ort_aie_ep.cli.options import (
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.compiled_folder import CompileResult
+    from ort_aie_ep.compiler.compiled_folder import CompileResult
 
 
 class KvType(StrEnum):
@@ -98,7 +98,7 @@ def compile_command(
     """
     if keep and quantize is None:
         raise typer.BadParameter("--keep names nodes that --quantize leaves alone: give both")
-    from ort_aie_ep.compiler import compile_model
+    from ort_aie_ep.compiler.compile import compile_model
 
     with console.bytes_bar("compiling") as progress:
         result = compile_model(
@@ -112,7 +112,7 @@ def compile_command(
             progress=progress,
         )
     from ort_aie_ep.cli.tables import layers_table, outcomes_table, share_line
-    from ort_aie_ep.model_folder import find_model
+    from ort_aie_ep.models.folder import find_model
 
     if result.parts:
         console.heading(f"{find_model(result.path).model.name}:")
@@ -150,7 +150,7 @@ def import_q4nx_command(
     ort-aie run Llama-3.2-1B-aie "Once upon a time"
     ```
     """
-    from ort_aie_ep.fastflowlm import import_q4nx
+    from ort_aie_ep.compiler.fastflowlm import import_q4nx
 
     with console.bytes_bar("importing") as progress:
         result = import_q4nx(
@@ -167,10 +167,10 @@ def import_q4nx_command(
 
 def _tell(result: CompileResult, *baseline: object) -> None:
     """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
-    from ort_aie_ep.compiled_folder import REPORT
-    from ort_aie_ep.model_folder import find_model
-    from ort_aie_ep.next_step import lines, why_not_text
-    from ort_aie_ep.text import has_tokenizer
+    from ort_aie_ep.compiler.compiled_folder import REPORT
+    from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.running.next_step import lines, why_not_text
+    from ort_aie_ep.running.text import has_tokenizer
 
     console.out.print(
         f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
@@ -215,9 +215,9 @@ def run_command(
     ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
     ```
     """
-    from ort_aie_ep.counters import npu_counters
-    from ort_aie_ep.run import run_in_genai, run_in_session
-    from ort_aie_ep.sessions import inspect
+    from ort_aie_ep.running.run import run_in_genai, run_in_session
+    from ort_aie_ep.runtime.counters import npu_counters
+    from ort_aie_ep.runtime.sessions import inspect
 
     model = inspect(folder)
     if not model.compiled:
@@ -259,8 +259,8 @@ def explain_command(
     ort-aie explain MODEL --ep
     ```
     """
-    from ort_aie_ep.explain import CLAIMS, explain
-    from ort_aie_ep.model_folder import find_model, other_models
+    from ort_aie_ep.explain.explain import CLAIMS, explain
+    from ort_aie_ep.models.folder import find_model, other_models
 
     explanation = explain(model, provider=ep)
     if json:
@@ -293,8 +293,8 @@ def doctor_command(json: Json = False) -> None:
     Prints versions, runs an operator, and looks for the NPU, its driver and XRT. The exit code is 0
     if the host target works.
     """
-    from ort_aie_ep.doctor import diagnose
-    from ort_aie_ep.machine import why_no_npu
+    from ort_aie_ep.explain.doctor import diagnose
+    from ort_aie_ep.explain.machine import why_no_npu
 
     diagnosis = diagnose()
     if json:
@@ -340,7 +340,8 @@ def synth_command(
     ort-aie bench RANDOM
     ```
     """
-    from ort_aie_ep.synth import SHAPES, synth
+    from ort_aie_ep.models.shapes import SHAPES
+    from ort_aie_ep.tools.synth import synth
 
     if list_shapes:
         from ort_aie_ep.cli.tables import shapes_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ort_aie_ep.sessions import Options
+    from ort_aie_ep.runtime.sessions import Options
 
 
 class Target(StrEnum):
@@ -115,7 +115,7 @@ def session_options(
     prompt_chunk: int | None = None,
 ) -> Options:
     """The options as the rest of the package takes them."""
-    from ort_aie_ep.sessions import Options
+    from ort_aie_ep.runtime.sessions import Options
 
     return Options(
         target=target and target.value,

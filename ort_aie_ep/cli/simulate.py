@@ -41,17 +41,17 @@ def simulate_command(
     ort-aie simulate --papers --plot npu-model.png
     ```
     """
-    from ort_aie_ep import performance
+    from ort_aie_ep.npu import speed as performance
 
     if papers == (model is not None):
         raise typer.BadParameter("give either MODEL or --papers")
     if papers and contexts is not None:
         raise typer.BadParameter("--contexts belongs to MODEL: --papers has the papers' own")
     if plot is not None:
-        from ort_aie_ep.performance.plot import check_plot
+        from ort_aie_ep.npu.speed.plot import check_plot
 
         check_plot()
-    from ort_aie_ep.performance import report as tables
+    from ort_aie_ep.npu.speed import report as tables
 
     if model is None:
         # The device is checked here too.
@@ -73,7 +73,7 @@ def simulate_command(
             )
             console.next_command("ort-aie", "simulate", "--papers")
     if plot is not None:
-        from ort_aie_ep.performance.plot import plot as draw
+        from ort_aie_ep.npu.speed.plot import plot as draw
 
         try:
             draw(simulations, plot)

@@ -13,18 +13,18 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from ort_aie_ep.accuracy import AccuracyReport, Interval
-from ort_aie_ep.agreement import Agreement
-from ort_aie_ep.bench import Comparison
-from ort_aie_ep.cache_entries import Entry
 from ort_aie_ep.cli.console import environment
-from ort_aie_ep.demo import Demonstration
-from ort_aie_ep.doctor import Diagnosis
-from ort_aie_ep.explain import CPU_EP, OURS, Explanation, NodeFate
+from ort_aie_ep.compiler.cache_entries import Entry
+from ort_aie_ep.explain.doctor import Diagnosis
+from ort_aie_ep.explain.explain import CPU_EP, OURS, Explanation, NodeFate
+from ort_aie_ep.explain.machine import Finding
 from ort_aie_ep.graph_passes import LayerError, NodeOutcome
-from ort_aie_ep.machine import Finding
-from ort_aie_ep.peers.sheets import MET, Sheet
-from ort_aie_ep.synth import Shape
+from ort_aie_ep.models.shapes import Shape
+from ort_aie_ep.tools.bench.accuracy import AccuracyReport, Interval
+from ort_aie_ep.tools.bench.agreement import Agreement
+from ort_aie_ep.tools.bench.bench import Comparison
+from ort_aie_ep.tools.bench.demo import Demonstration
+from ort_aie_ep.tools.bench.peers.sheets import MET, Sheet
 
 _BODY = ["in"]  # a column of models with If, Loop or Scan
 _WORK = ["weights", "token reads"]  # graph_passes/work.py

@@ -102,7 +102,7 @@ struct Sequence {
   std::vector<std::string> paths;    // of the statements, such as body[3].do[0] transfer
 };
 
-// Of ort_aie_ep/npu/costs.py, cycles unless said otherwise.
+// Of ort_aie_ep/npu/vocabulary/costs.py, cycles unless said otherwise.
 struct Costs {
   double write;
   double mask_write;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from standin import Array, aligned, bfloat16, f64, to_bf16
 
-from ort_aie_ep import q4nx
+from ort_aie_ep.formats import q4nx
 
 ROWS, COLUMNS, GROUP = q4nx.BLOCK_ROWS, q4nx.BLOCK_COLS, q4nx.GROUP
 MAX_K = 16384

@@ -14,8 +14,8 @@ from cmake_program import run_cmake
 
 import ort_aie_ep
 from ort_aie_ep import _native
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import ModelFolder, find_model
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.running.generate import Decoder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cpp"
 NAME = "AieExecutionProvider"

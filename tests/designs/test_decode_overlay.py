@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from attention_reference import BF16, U_BF16, U_LIMBS, Doubles, bf16, bits, scores, weights
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import decode, flow_kv, fused_dqp, vector_ops
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.package import manifest
-from ort_aie_ep.npu.simulator import Machine, Result
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.simulator.machine import Machine, Result
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 EPS = 1e-6
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 512, 4, 2, 128, 768

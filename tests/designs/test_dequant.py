@@ -6,14 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ort_aie_ep import q4nx
 from ort_aie_ep.aie_kernels.designs import dequant
 from ort_aie_ep.aie_kernels.designs.gemm import pack_b
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.device import DEVICES, device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.session import Session
-from ort_aie_ep.npu.simulator import Result
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.machine import Result
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.vocabulary.device import DEVICES, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 
 def random_weights(n: int, k: int) -> np.ndarray:

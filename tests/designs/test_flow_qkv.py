@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels.designs import flow_qkv
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import Device, device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.session import Session
-from ort_aie_ep.npu.simulator import Result
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.machine import Result
+from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.validate import references
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Device, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ort_aie_ep import q4nx
 from ort_aie_ep.aie_kernels.designs import fused_dqp
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.session import Session
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.validate.references import matvec
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 

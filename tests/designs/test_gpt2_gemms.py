@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.aie_kernels.designs import gemm
-from ort_aie_ep.npu.configuration import Configuration, configure
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.session import Session
-from ort_aie_ep.npu.txn import (
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     MaskWrite,
@@ -31,6 +29,8 @@ from ort_aie_ep.npu.txn import (
     shim_descriptor_of,
     shim_queue_of,
 )
+from ort_aie_ep.npu.vocabulary.configuration import Configuration, configure
+from ort_aie_ep.npu.vocabulary.device import device
 
 
 def load_bench() -> ModuleType:

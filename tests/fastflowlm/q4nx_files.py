@@ -14,9 +14,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 import ort_aie_ep
-from ort_aie_ep import q4nx
-from ort_aie_ep.model_shapes import SHAPES, Shape
-from ort_aie_ep.synth.weights import rotary_frequencies, rotary_rows
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.models.builder.weights import rotary_frequencies, rotary_rows
+from ort_aie_ep.models.shapes import SHAPES, Shape
 
 DATA = Path(__file__).parent.parent / "data"
 TINY: dict[str, Shape] = {

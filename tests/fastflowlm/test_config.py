@@ -14,10 +14,10 @@ import pytest
 from json_mutations import mutations, refusal
 from q4nx_files import DATA, TINY, config_of
 
+from ort_aie_ep.compiler.fastflowlm.config import ModelConfig, read_config
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.fastflowlm.config import ModelConfig, read_config
-from ort_aie_ep.model_shapes import Shape
-from ort_aie_ep.synth.weights import rotary_rows
+from ort_aie_ep.models.builder.weights import rotary_rows
+from ort_aie_ep.models.shapes import Shape
 
 LLAMA3 = {
     "rope_type": "llama3",

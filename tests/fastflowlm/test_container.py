@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from q4nx_files import write_container
 
+from ort_aie_ep.compiler.fastflowlm.container import read_container
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.fastflowlm.container import read_container
 
 ONE = {"one": ("BF16", np.arange(12, dtype=np.uint16).reshape(3, 4))}
 TWO = ONE | {"two": ("I8", np.arange(10, dtype=np.uint8))}

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep.fastflowlm import import_q4nx
+from ort_aie_ep.compiler.fastflowlm import import_q4nx
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -19,11 +19,11 @@ from q4nx_files import TINY, Imported, config_of, make, with_signed_codes, write
 from typer.testing import CliRunner
 
 import ort_aie_ep
-from ort_aie_ep import q4nx
 from ort_aie_ep.cli import app
+from ort_aie_ep.compiler.fastflowlm import import_q4nx
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.fastflowlm import import_q4nx
-from ort_aie_ep.model_shapes import SHAPES
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.models.shapes import SHAPES
 
 # Test models; their tensors are written as Q4_0 unless told otherwise.
 CASES = ("llama", "llama Q4_1", "qwen2", "qwen3", "gemma3")
@@ -233,7 +233,7 @@ def test_a_padded_feed_forward_width_is_taken_from_the_file(
 
 MEASURE = """
 import resource, sys
-import ort_aie_ep.fastflowlm as fastflowlm
+import ort_aie_ep.compiler.fastflowlm as fastflowlm
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

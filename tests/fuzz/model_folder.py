@@ -14,10 +14,10 @@ import atheris
 from target import fuzz, scratch
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
-    from ort_aie_ep.compiled_folder import _make_genai_folder
+    from ort_aie_ep.compiler.compiled_folder import _make_genai_folder
     from ort_aie_ep.errors import AieError
-    from ort_aie_ep.generate import Decoder, context_length, stop_tokens
-    from ort_aie_ep.model_folder import GENAI_CONFIG, find_model, other_models
+    from ort_aie_ep.models.folder import GENAI_CONFIG, find_model, other_models
+    from ort_aie_ep.running.generate import Decoder, context_length, stop_tokens
 
 FOLDER, COMPILED = scratch(), scratch()
 (FOLDER / "model.onnx").touch()

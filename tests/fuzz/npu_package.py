@@ -12,7 +12,12 @@ from target import MARK, fuzz, scratch
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
     from ort_aie_ep.errors import AieError
-    from ort_aie_ep.npu.package import MANIFEST, OVERLAY, read_package, read_simulated_overlay
+    from ort_aie_ep.npu.packages.package import (
+        MANIFEST,
+        OVERLAY,
+        read_package,
+        read_simulated_overlay,
+    )
 
 FOLDER = scratch()
 

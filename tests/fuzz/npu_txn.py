@@ -13,8 +13,8 @@ import numpy as np
 from target import fuzz
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
-    from ort_aie_ep.npu.errors import StreamError
-    from ort_aie_ep.npu.txn import decode, format_stream
+    from ort_aie_ep.npu.simulator.txn import decode, format_stream
+    from ort_aie_ep.npu.vocabulary.errors import StreamError
 
 
 def test(data: bytes) -> None:

@@ -12,9 +12,9 @@ import atheris
 from target import MARK, fuzz, scratch
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
-    from ort_aie_ep.fastflowlm.config import read_config
-    from ort_aie_ep.fastflowlm.container import read_container
-    from ort_aie_ep.fastflowlm.importer import _File
+    from ort_aie_ep.compiler.fastflowlm.config import read_config
+    from ort_aie_ep.compiler.fastflowlm.container import read_container
+    from ort_aie_ep.compiler.fastflowlm.importer import _File
 
 FOLDER = scratch()
 BYTES = 1 << 19

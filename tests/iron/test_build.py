@@ -17,10 +17,10 @@ from ort_aie_ep.aie_kernels.designs import fused_dqp
 from ort_aie_ep.aie_kernels.iron.interface import load
 from ort_aie_ep.aie_kernels.iron.sequences import Run
 from ort_aie_ep.aie_kernels.iron.toolchain import ToolchainError
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.package import read_package
+from ort_aie_ep.npu.packages.package import read_package
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 

@@ -15,8 +15,10 @@ from ort_aie_ep.aie_kernels.iron import report
 from ort_aie_ep.aie_kernels.iron.interface import load
 from ort_aie_ep.aie_kernels.iron.program import make_program, object_file
 from ort_aie_ep.aie_kernels.iron.sequences import Run, ShapeError
-from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.checks.progress import small_shapes
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Call,
     Core,
@@ -26,12 +28,10 @@ from ort_aie_ep.npu.design import (
     Release,
     Worker,
 )
-from ort_aie_ep.npu.device import DEVICES
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import DTYPES
-from ort_aie_ep.npu.package import manifest
-from ort_aie_ep.npu.progress import small_shapes
-from ort_aie_ep.npu.sequence import Sequence, evaluate
+from ort_aie_ep.npu.vocabulary.device import DEVICES
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES
+from ort_aie_ep.npu.vocabulary.sequence import Sequence, evaluate
 
 
 def cases() -> Iterator[Any]:

@@ -12,9 +12,7 @@ import pytest
 
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
 from ort_aie_ep.aie_kernels.designs import fused_dqp
-from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.package import (
+from ort_aie_ep.npu.packages.package import (
     PackageError,
     manifest,
     read_package,
@@ -22,6 +20,8 @@ from ort_aie_ep.npu.package import (
     write_package,
     xclbin_uuid,
 )
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.device import device
 
 UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
 

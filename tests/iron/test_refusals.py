@@ -12,7 +12,7 @@ from iron_recorder import install
 from ort_aie_ep.aie_kernels.iron.interface import load
 from ort_aie_ep.aie_kernels.iron.program import make_program
 from ort_aie_ep.aie_kernels.iron.sequences import ShapeError, Transfer, shim_pattern
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
     Buffer,
@@ -24,9 +24,9 @@ from ort_aie_ep.npu.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 COPY = Kernel("copy", "copy.cc", (Array("i32", 16), Array("i32", 16), int), lambda *_: 1.0)
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from test_compiled_models import DATA, MODELS
 
-from ort_aie_ep.explain import CPU_EP, HOST, explain
+from ort_aie_ep.explain.explain import CPU_EP, HOST, explain
 from ort_aie_ep.graph_passes import DOMAIN, run_passes
 
 # The docs are there in a checkout, but not where the tests alone were copied.

@@ -11,7 +11,7 @@ import pytest
 from op_models import ORT_VERSION
 
 import ort_aie_ep
-from ort_aie_ep.synth import synth
+from ort_aie_ep.tools.synth import synth
 
 # Runs a prompt and a token, then reports what the process holds beyond what it held before.
 MEASURE = """
@@ -42,7 +42,7 @@ print(json.dumps({key: after[key] - before[key] for key in ("Anonymous", "Rss")}
 # which starts with that of the process that started this one.
 COMPILE = """
 import sys
-import ort_aie_ep.compiler
+import ort_aie_ep.compiler.compile
 
 def peak():
     with open("/proc/self/status") as file:

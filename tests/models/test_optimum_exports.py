@@ -23,7 +23,7 @@ from optimum_models import (
 )
 
 import ort_aie_ep
-from ort_aie_ep.explain import CPU_EP, explain
+from ort_aie_ep.explain.explain import CPU_EP, explain
 
 Array = npt.NDArray[np.float32]
 

@@ -15,7 +15,8 @@ from attention_calls import SHARED, Inputs, attributes, model_of, random_inputs
 from op_models import Array, one_op_model
 from projection_calls import make_weights, q4nx_model
 
-from ort_aie_ep import _native, bf16_blocks
+from ort_aie_ep import _native
+from ort_aie_ep.formats import bf16_blocks
 
 # Runs a model on inputs and outputs that exist and are touched; reports what the process holds
 # afterwards beyond that, which is scratch.

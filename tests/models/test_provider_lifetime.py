@@ -27,8 +27,8 @@ PRELUDE = """
 import sys
 from pathlib import Path
 import numpy as np, onnxruntime, ort_aie_ep
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.models.folder import find_model
 
 LIBRARY, NAME = ort_aie_ep.library_path(), "AieExecutionProvider"
 PROMPT, NEW = [5, 9, 100, 7, 11], 16

@@ -16,12 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.design import Design, End, Fifo, Layout
-from ort_aie_ep.npu.device import TILES, WORD, Tile
-from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.progress import statements
-from ort_aie_ep.npu.txn import (
+from ort_aie_ep.npu.checks.progress import statements
+from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     ShimDescriptor,
@@ -33,6 +29,10 @@ from ort_aie_ep.npu.txn import (
     shim_descriptor_of,
     shim_queue_of,
 )  # fmt: skip
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Layout
+from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
+from ort_aie_ep.npu.vocabulary.kernel import Array
 
 Words = npt.NDArray[np.uint32]
 

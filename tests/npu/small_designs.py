@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.design import Acquire, Body, Buffer, Core, Design, Fifo, Release, call
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.vocabulary.design import (
+    Acquire,
+    Body,
+    Buffer,
+    Core,
+    Design,
+    Fifo,
+    Release,
+    call,
+)
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 COPY = Kernel("copy", "copy.cc", (Array("u8", 64), Array("u8", 64)), lambda arch, scalars: 10.0)
 

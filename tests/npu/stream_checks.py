@@ -11,15 +11,8 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep import _native
-from ort_aie_ep.npu import package
-from ort_aie_ep.npu.sequence import (
-    Sequence,
-    Value,
-    at_most,
-    evaluate,
-    less,
-)
-from ort_aie_ep.npu.txn import (
+from ort_aie_ep.npu.packages import package
+from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     MaskWrite,
@@ -35,6 +28,13 @@ from ort_aie_ep.npu.txn import (
     shim_control_of,
     shim_descriptor_of,
     shim_queue_of,
+)
+from ort_aie_ep.npu.vocabulary.sequence import (
+    Sequence,
+    Value,
+    at_most,
+    evaluate,
+    less,
 )
 
 Channel = tuple[int, str, int]

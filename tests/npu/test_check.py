@@ -22,8 +22,8 @@ from ort_aie_ep.aie_kernels.designs import (
     gemm,
     vector_ops,
 )  # fmt: skip
-from ort_aie_ep.npu.check import check, examine
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.checks.check import check, examine
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Buffer,
     Core,
@@ -31,8 +31,8 @@ from ort_aie_ep.npu.design import (
     Layout,
     Release,
 )  # fmt: skip
-from ort_aie_ep.npu.device import DEVICES, WORD, Device, Tile, device
-from ort_aie_ep.npu.kernel import DTYPES, Array, ElementType
+from ort_aie_ep.npu.vocabulary.device import DEVICES, WORD, Device, Tile, device
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, ElementType
 
 CORE, MEM, SHIM = Tile(0, 2), Tile(0, 1), Tile(0, 0)
 

@@ -11,13 +11,13 @@ import pytest
 from small_designs import relay, through_memory
 
 from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
-from ort_aie_ep.npu import draw
-from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import Device, Tile, device
-from ort_aie_ep.npu.draw import draw_placement, draw_utilisation
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.route import Hop, route
+from ort_aie_ep.npu.checks import draw
+from ort_aie_ep.npu.checks.draw import draw_placement, draw_utilisation
+from ort_aie_ep.npu.checks.route import Hop, route
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Device, Tile, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 pytest.importorskip("matplotlib")
 

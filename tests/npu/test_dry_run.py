@@ -15,8 +15,8 @@ from small_designs import (
     steps,
 )
 
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Buffer,
     Call,
@@ -26,7 +26,7 @@ from ort_aie_ep.npu.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
 
 def scaled(arguments: tuple[Any, ...]) -> Kernel:

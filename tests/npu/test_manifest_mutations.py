@@ -16,10 +16,8 @@ from json_mutations import mutations, refusal
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import make_design
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.device_process import Context
-from ort_aie_ep.npu.errors import DesignError, StreamError
-from ort_aie_ep.npu.package import (
+from ort_aie_ep.explain.overlays import find_overlays
+from ort_aie_ep.npu.packages.package import (
     MANIFEST,
     PackageError,
     manifest,
@@ -28,10 +26,12 @@ from ort_aie_ep.npu.package import (
     simulated_overlay,
     write_simulated_package,
 )
-from ort_aie_ep.npu.txn import decode, format_stream
+from ort_aie_ep.npu.simulator.device_process import Context
+from ort_aie_ep.npu.simulator.txn import decode, format_stream
 from ort_aie_ep.npu.validate import streams
 from ort_aie_ep.npu.validate.problems import shapes
-from ort_aie_ep.overlays import find_overlays
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 
 
 @pytest.fixture(params=["fused_dqp", "flow_qkv"])

@@ -21,13 +21,13 @@ from stream_checks import (
 )
 
 from ort_aie_ep import _native
-from ort_aie_ep.npu.sequence import (
-    equal,
-    symbol,
-)
-from ort_aie_ep.npu.txn import (
+from ort_aie_ep.npu.simulator.txn import (
     Write,
     decode,
+)
+from ort_aie_ep.npu.vocabulary.sequence import (
+    equal,
+    symbol,
 )
 
 # --- bad plans and shapes -------------------------------------------------------------------------

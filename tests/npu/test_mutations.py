@@ -29,16 +29,16 @@ from mutations import (
 from ort_aie_ep.aie_kernels import catalog_attention
 from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.configuration import configure
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import SimulationError
-from ort_aie_ep.npu.kernel import DTYPES, Array
-from ort_aie_ep.npu.kernels import Kernels
-from ort_aie_ep.npu.machine import aligned_bytes
-from ort_aie_ep.npu.session import Session
-from ort_aie_ep.npu.simulator import Machine
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.simulator.parts import aligned_bytes
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import SimulationError
+from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array
 
 Buffers = dict[str, npt.NDArray[Any]]
 

@@ -20,8 +20,8 @@ from small_designs import (
 )
 
 from ort_aie_ep.aie_kernels.designs import flow_qkv
-from ort_aie_ep.npu.check import check
-from ort_aie_ep.npu.design import (
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Buffer,
     Core,
@@ -31,9 +31,9 @@ from ort_aie_ep.npu.design import (
     Release,
     call,
 )
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.kernel import Array
-from ort_aie_ep.npu.sequence import at_most, symbol
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.sequence import at_most, symbol
 
 SYMBOL = symbol("k")
 

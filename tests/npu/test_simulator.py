@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pytest
 from stream_words import Words
 
-from ort_aie_ep.npu.design import Acquire, Core, Design, Layout, Parameters, Release
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError, SimulationError, StreamError
-from ort_aie_ep.npu.simulator import Machine
+from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.vocabulary.design import Acquire, Core, Design, Layout, Parameters, Release
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
 
 IN, OUT = ("MM2S", 0), ("S2MM", 0)
 
@@ -358,6 +358,6 @@ def test_streams_that_join_at_one_port_are_refused() -> None:
 
 
 def test_without_simpy_the_message_says_what_to_install() -> None:
-    code = "import sys; sys.modules['simpy'] = None; import ort_aie_ep.npu.simulator"
+    code = "import sys; sys.modules['simpy'] = None; import ort_aie_ep.npu.simulator.machine"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "install ort_aie_ep with its extra [npu]" in done.stderr.splitlines()[-1]

@@ -24,11 +24,17 @@ from stream_checks import (
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
-from ort_aie_ep.npu import package
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.progress import small_shapes
-from ort_aie_ep.npu.sequence import (
+from ort_aie_ep.npu.checks.progress import small_shapes
+from ort_aie_ep.npu.packages import package
+from ort_aie_ep.npu.simulator.session import Session, random_buffers
+from ort_aie_ep.npu.simulator.txn import (
+    AddressPatch,
+    Wait,
+    decode,
+)
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
     at_most,
@@ -37,12 +43,6 @@ from ort_aie_ep.npu.sequence import (
     less,
     maximum,
     minimum,
-)
-from ort_aie_ep.npu.session import Session, random_buffers
-from ort_aie_ep.npu.txn import (
-    AddressPatch,
-    Wait,
-    decode,
 )
 
 

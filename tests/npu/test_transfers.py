@@ -23,15 +23,15 @@ from stream_checks import (
 )
 
 from ort_aie_ep import _native
-from ort_aie_ep.npu.sequence import (
-    Value,
-)
-from ort_aie_ep.npu.txn import (
+from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     ShimDescriptor,
     Write,
     decode,
+)
+from ort_aie_ep.npu.vocabulary.sequence import (
+    Value,
 )
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ort_aie_ep import _native
-from ort_aie_ep.npu.errors import StreamError
-from ort_aie_ep.npu.txn import (
+from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
     LoadPdi,
@@ -29,6 +28,7 @@ from ort_aie_ep.npu.txn import (
     shim_descriptor_of,
     split_address,
 )
+from ort_aie_ep.npu.vocabulary.errors import StreamError
 
 
 def words_of(text: str) -> list[int]:

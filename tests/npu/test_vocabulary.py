@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from small_designs import COPY, add_worker, empty, move, relay, through_memory
 
-from ort_aie_ep.npu.configuration import Channel, Configuration, Port, configure
-from ort_aie_ep.npu.design import Design, Layout, call
-from ort_aie_ep.npu.device import Tile, device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.kernel import Array
+from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration, Port, configure
+from ort_aie_ep.npu.vocabulary.design import Design, Layout, call
+from ort_aie_ep.npu.vocabulary.device import Tile, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
 
 CORE, MEM = Tile(0, 2), Tile(0, 1)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ort_aie_ep
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.runtime.provider import NAME
 
 # Opens a model through a door and runs it on the arrays of a file; prints what came of it.
 OPEN = f"""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep import q4nx
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

@@ -19,7 +19,8 @@ from op_models import (
     run,
 )
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

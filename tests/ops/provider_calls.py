@@ -12,7 +12,7 @@ import pytest
 from op_models import ORT_VERSION
 
 import ort_aie_ep
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.runtime.provider import NAME
 
 DATA = Path(__file__).parent.parent / "data"
 MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))

@@ -21,7 +21,7 @@ from projection_calls import activations, make_weights
 from provider_calls import devices, needs_provider, registered
 
 import ort_aie_ep
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 pytestmark = needs_provider

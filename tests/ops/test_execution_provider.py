@@ -22,10 +22,10 @@ from projection_calls import Weights, activations, make_weights, q4nx_model
 from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
 import ort_aie_ep
-from ort_aie_ep.explain import CLAIMS, LEAVES, explain
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.explain.explain import CLAIMS, LEAVES, explain
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 pytestmark = needs_provider

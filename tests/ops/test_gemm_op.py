@@ -10,9 +10,10 @@ import pytest
 from op_models import BFLOAT16, FLOAT16, FLOAT32, one_op_model, open_session, run
 from projection_calls import Array, activations, assert_within
 
-from ort_aie_ep import _native, bf16_blocks
+from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs.gemm import pack_b
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import bf16_blocks
 
 ISAS = _native.available_isas()
 # (N, K): whole blocks, padded out-features, padded in-features, less than a block.

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from lookup_errors import INT8, INT16, Array, U, lookup_error
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 ISAS = _native.available_isas()
 # (N, K): whole blocks, padded out-features, padded in-features, less than one group, of one quad.

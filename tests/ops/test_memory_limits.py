@@ -16,7 +16,7 @@ from provider_calls import needs_provider
 
 import ort_aie_ep
 from ort_aie_ep import _native
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 

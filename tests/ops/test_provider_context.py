@@ -15,9 +15,9 @@ from op_models import one_op_model, run
 from projection_calls import activations, make_weights
 from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
-from ort_aie_ep.generate import Decoder
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.provider import NAME
 
 Array = npt.NDArray[Any]
 pytestmark = needs_provider

@@ -36,7 +36,8 @@ from projection_calls import (
 )
 from provider_calls import devices, needs_provider, registered
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 
 def bf16_error(w: Weights, a: Array) -> Array:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import ort_aie_ep
 from ort_aie_ep.cli import app
-from ort_aie_ep.compiler import REPORT
+from ort_aie_ep.compiler.compile import REPORT
 
 GENAI_CONFIG = {"model": {"type": "llama", "decoder": {"filename": "model.onnx"}}}
 WRITTEN = {"model.onnx", "model.onnx.data", REPORT}
@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> Path:
     return save(projection_model(), tmp_path / "source").parent
 
 
-def carried(result: ort_aie_ep.compiler.CompileResult) -> set[str]:
+def carried(result: ort_aie_ep.compiler.compile.CompileResult) -> set[str]:
     files = {str(p.relative_to(result.path)) for p in result.path.rglob("*") if p.is_file()}
     assert not any(path.is_symlink() for path in result.path.rglob("*"))
     return files - WRITTEN

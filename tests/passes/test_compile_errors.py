@@ -18,7 +18,7 @@ from op_models import onnx_tensor
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain import explain
+from ort_aie_ep.explain.explain import explain
 
 
 def compile_fails(

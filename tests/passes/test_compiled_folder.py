@@ -13,9 +13,9 @@ from builder_nodes import attention_model, projection_model, save, tied_model
 from op_models import open_session, run
 
 import ort_aie_ep
-from ort_aie_ep import q4nx
-from ort_aie_ep.compiler import PAGE, REPORT
-from ort_aie_ep.explain import explain
+from ort_aie_ep.compiler.compile import PAGE, REPORT
+from ort_aie_ep.explain.explain import explain
+from ort_aie_ep.formats import q4nx
 
 GENAI_CONFIG = {
     "model": {"type": "llama", "decoder": {"filename": "model.onnx", "session_options": {}}},

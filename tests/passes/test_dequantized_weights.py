@@ -14,11 +14,11 @@ import pytest
 from onnx import TensorProto, helper
 from op_models import FLOAT16, FLOAT32, ONNX_TYPES, onnx_tensor, open_session, run
 
-from ort_aie_ep import q4nx
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.graph_passes.projection import dequantize
-from ort_aie_ep.model_file import load_model
+from ort_aie_ep.models.onnx_file import load_model
 
 Array = npt.NDArray[Any]
 TYPES = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4, "int8": TensorProto.INT8}

@@ -19,14 +19,15 @@ from optimum_models import write_export
 from vision_tower import vision_tower
 
 import ort_aie_ep
-from ort_aie_ep import _native, bf16_blocks, q4nx
-from ort_aie_ep.compiler import REPORT
+from ort_aie_ep import _native
+from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.generate import Decoder
+from ort_aie_ep.formats import bf16_blocks, q4nx
 from ort_aie_ep.graph_passes import NodeOutcome, Report, WeightForm, run_passes
-from ort_aie_ep.model_folder import find_model
-from ort_aie_ep.sessions import open_session as open_file
-from ort_aie_ep.synth import synth
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import open_session as open_file
+from ort_aie_ep.tools.synth import synth
 
 FORMS = list(WeightForm)
 BECOMES = {WeightForm.Q4NX: "aie.Q4NXMatMul", WeightForm.BF16: "aie.GEMM"}

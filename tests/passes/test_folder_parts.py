@@ -14,10 +14,10 @@ from onnx import TensorProto, helper
 from op_models import model_of, onnx_tensor, open_session, run
 
 import ort_aie_ep
-from ort_aie_ep.compiler import CompileResult
-from ort_aie_ep.explain import explain
-from ort_aie_ep.model_file import is_compiled, load_model
-from ort_aie_ep.model_folder import find_model
+from ort_aie_ep.compiler.compile import CompileResult
+from ort_aie_ep.explain.explain import explain
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.onnx_file import is_compiled, load_model
 
 OPTIMUM = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
 

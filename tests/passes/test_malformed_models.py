@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain import CPU_EP, GONE, explain
-from ort_aie_ep.model_file import load_model
+from ort_aie_ep.explain.explain import CPU_EP, GONE, explain
+from ort_aie_ep.models.onnx_file import load_model
 
 Change = Callable[[onnx.ModelProto], Any]
 

@@ -12,8 +12,9 @@ from builder_nodes import attention_model, projection_model, tied_model
 from onnx import TensorProto
 from op_models import BFLOAT16, FLOAT16, NEEDS_TWO_BITS, open_session, run
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import NodeOutcome, run_passes
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ort_aie_ep.cli import app
-from ort_aie_ep.performance import plot as plot_module
+from ort_aie_ep.npu.speed import plot as plot_module
 
 
 def simulate(*words: object) -> Any:

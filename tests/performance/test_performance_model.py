@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.performance import MODELS, judge, simulate
-from ort_aie_ep.performance import operators as op
-from ort_aie_ep.performance.fit import COSTS, Fit, fit, leave_one_out, predicted
-from ort_aie_ep.performance.models import layer_projections, lm_head, shape_of, windows
-from ort_aie_ep.performance.operators import Machine
-from ort_aie_ep.performance.papers import CONTEXTS, ROWS, Cell, cells
-from ort_aie_ep.performance.phases import decode, layer_overlays, prefill, switches_of
+from ort_aie_ep.npu.speed import MODELS, judge, simulate
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.fit import COSTS, Fit, fit, leave_one_out, predicted
+from ort_aie_ep.npu.speed.models import layer_projections, lm_head, shape_of, windows
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.papers import CONTEXTS, ROWS, Cell, cells
+from ort_aie_ep.npu.speed.phases import decode, layer_overlays, prefill, switches_of
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 CALIBRATION = {("III", "qwen3-0.6b"), ("III", "qwen3-1.7b"), ("III", "qwen3-4b"),
                ("III", "qwen3-8b"), ("1", "gemma3-1b")}  # fmt: skip

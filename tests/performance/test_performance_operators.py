@@ -9,11 +9,11 @@ import pytest
 from ort_aie_ep.aie_kernels.catalog_attention import FLOW_KV_VALUES, FLOW_QKV_VALUES
 from ort_aie_ep.aie_kernels.catalog_linear import DQP_BLOCK, GEMM_TILE
 from ort_aie_ep.aie_kernels.catalog_vector import GELU_MUL
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.performance import operators as op
-from ort_aie_ep.performance.kernels import OURS, PUBLISHED
-from ort_aie_ep.performance.operators import Machine, Step
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.kernels import OURS, PUBLISHED
+from ort_aie_ep.npu.speed.operators import Machine, Step
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 BLOCK_CYCLES = 1280  # 5,120 bytes at 4 bytes a cycle
 

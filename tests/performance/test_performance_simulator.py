@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ort_aie_ep.aie_kernels.designs import dequant, flow_kv, flow_qkv, fused_dqp, gemm, vector_ops
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.session import Session
-from ort_aie_ep.performance import operators as op
-from ort_aie_ep.performance.kernels import OURS
-from ort_aie_ep.performance.operators import Machine, Step
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.kernels import OURS
+from ort_aie_ep.npu.speed.operators import Machine, Step
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import device
 
 NPU2 = device("npu2")
 MACHINE = replace(Machine(), kernels=OURS)

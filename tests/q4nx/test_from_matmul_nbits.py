@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 from code_bytes import pack_codes
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

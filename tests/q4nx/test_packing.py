@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

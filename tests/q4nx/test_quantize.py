@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 from onnxruntime.capi._pybind_state import quantize_matmul_4bits
 
-from ort_aie_ep import _native, q4nx
+from ort_aie_ep import _native
+from ort_aie_ep.formats import q4nx
 
 Array = npt.NDArray[Any]
 

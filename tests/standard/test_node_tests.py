@@ -29,7 +29,7 @@ from onnx import TensorProto, helper
 from op_models import ORT_VERSION, onnx_tensor
 
 import ort_aie_ep
-from ort_aie_ep.provider import NAME
+from ort_aie_ep.runtime.provider import NAME
 
 # Operators that a pass replaces, joins with others or reads on the way to one that it replaces.
 OF_INTEREST = {

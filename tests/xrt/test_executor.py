@@ -13,9 +13,9 @@ import pytest
 from cmake_program import Project
 
 import ort_aie_ep
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.device_process import designs_for
-from ort_aie_ep.npu.package import manifest
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.simulator.device_process import designs_for
+from ort_aie_ep.npu.vocabulary.device import device
 
 HERE = Path(__file__).parent
 CASES = [

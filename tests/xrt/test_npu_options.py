@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep.counters import NpuCounters
-from ort_aie_ep.sessions import Options
+from ort_aie_ep.runtime.counters import NpuCounters
+from ort_aie_ep.runtime.sessions import Options
 
 LIBRARY = Path(ort_aie_ep.library_path())
 SIMULATED = pytest.mark.skipif(

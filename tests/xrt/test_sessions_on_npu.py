@@ -12,8 +12,9 @@ import onnx
 import pytest
 
 import ort_aie_ep
-from ort_aie_ep import _native, bf16_blocks
-from ort_aie_ep.counters import NpuCounters, npu_counters
+from ort_aie_ep import _native
+from ort_aie_ep.formats import bf16_blocks
+from ort_aie_ep.runtime.counters import NpuCounters, npu_counters
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("ops", "passes", "")]
 

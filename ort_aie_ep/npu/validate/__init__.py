@@ -1,7 +1,7 @@
 """Runs design packages on a real NPU and says what is right, how fast, and what the costs are.
 
 `references` is numpy, `problems` the shapes, `npu` the device through pyxrt, `control` the
-measurements behind `ort_aie_ep.npu.costs`, `session` all of it over a folder, `report` its text.
+measurements behind `npu.vocabulary.costs`, `session` all of it over a folder, `report` its text.
 """
 
 from __future__ import annotations

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.device import device as find_device
-from ort_aie_ep.npu.errors import DesignError, StreamError
-from ort_aie_ep.npu.package import Package
+from ort_aie_ep.npu.packages.package import Package
 from ort_aie_ep.npu.validate import streams
 from ort_aie_ep.npu.validate.npu import Buffer, Context, Fault, Npu, Program
 from ort_aie_ep.npu.validate.problems import argument_bytes
 from ort_aie_ep.npu.validate.streams import Operations
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.device import device as find_device
+from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 
 REPETITIONS, QUICK_REPETITIONS = 51, 7
 #: Writes in a short and in a long stream: 4,000 of 100 cycles are 0.2 ms.

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep.checked_json import parse_json
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.package import KERNEL, Package
+from ort_aie_ep.models.checked_json import parse_json
+from ort_aie_ep.npu.packages.package import KERNEL, Package
 
 #: Milliseconds; the driver's watchdog ends a run after 2 s.
 WAIT = 2500

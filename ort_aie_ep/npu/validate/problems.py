@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ort_aie_ep import q4nx
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.sequence import evaluate
+from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.validate import references as ref
 from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.sequence import evaluate
 
 EPS = 1e-6
 CHUNK = 4096  # elements of K or V that the attention designs fetch at a time

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ort_aie_ep.files import written_beside
+from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.npu.validate.session import Case, DesignResult, Report
 
 

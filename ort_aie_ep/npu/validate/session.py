@@ -15,18 +15,18 @@ import numpy as np
 
 from ort_aie_ep import __version__, _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import Device
-from ort_aie_ep.npu.device import device as find_device
-from ort_aie_ep.npu.errors import DesignError, PackageError
-from ort_aie_ep.npu.package import MANIFEST, Package, read_package
+from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
 from ort_aie_ep.npu.validate.control import Measurement, measure
 from ort_aie_ep.npu.validate.npu import Context, Fault, Identity, Npu, load_binding
 from ort_aie_ep.npu.validate.problems import Output, Problem, Shape, shapes
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Device
+from ort_aie_ep.npu.vocabulary.device import device as find_device
+from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.npu.session import Session
+    from ort_aie_ep.npu.simulator.session import Session
 
 FORMAT = 1
 RUNS, QUICK_RUNS = 9, 3
@@ -239,7 +239,7 @@ def _all_shapes(
 
 def _simulator(package: Package, device: Device, make_design: MakeDesign) -> Session:
     """The package's design in the simulator. Raises DesignError if the library has another."""
-    from ort_aie_ep.npu.session import Session
+    from ort_aie_ep.npu.simulator.session import Session
 
     name = package.manifest["name"]
     design = make_design(name, device)

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ort_aie_ep import _native
-from ort_aie_ep.npu import operations as op
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.registers import (
+from ort_aie_ep.npu.simulator import operations as op
+from ort_aie_ep.npu.simulator.registers import (
     QueuePush,
     ShimDescriptor,
     shim_descriptor_of,
     shim_queue_of,
     split_address,
 )
-from ort_aie_ep.npu.txn import decode
+from ort_aie_ep.npu.simulator.txn import decode
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 Operations = list[tuple[Any, ...]]
 Words = NDArray[np.uint32]

@@ -16,8 +16,8 @@ import pytest
 from cmake_program import Project
 from standin_inputs import matvec
 
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.device_process import write_packages
+from ort_aie_ep.npu.simulator.device_process import write_packages
+from ort_aie_ep.npu.vocabulary.device import device
 
 HERE = Path(__file__).parent
 CASES = re.findall(r'^    \{"(\w+)", \w+\},$', (HERE / "device_test.cc").read_text(), re.MULTILINE)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import _native
-from ort_aie_ep.sessions import Options, open_operator
+from ort_aie_ep.runtime.sessions import Options, open_operator
 
 K, N = 512, 64
 

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ort_aie_ep import q4nx
 from ort_aie_ep.aie_kernels.designs import fused_dqp
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.session import Session
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.vocabulary.device import device
 
 N, K = 256, 512
 ORDER = ["x", "w", "bias", "y"]

@@ -15,16 +15,16 @@ from json_mutations import mutations
 from standin_inputs import ORDER, deadlock, matvec, words
 
 from ort_aie_ep.aie_kernels.designs import fused_dqp
-from ort_aie_ep.npu import device_process
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.device_process import DeviceProcess, serve, write_packages
-from ort_aie_ep.npu.package import (
+from ort_aie_ep.npu.packages.package import (
     PackageError,
     read_package,
     read_simulated_overlay,
     write_simulated_package,
     xclbin_uuid,
 )  # fmt: skip
+from ort_aie_ep.npu.simulator import device_process
+from ort_aie_ep.npu.simulator.device_process import DeviceProcess, serve, write_packages
+from ort_aie_ep.npu.vocabulary.device import device
 
 PAGE = 4096
 

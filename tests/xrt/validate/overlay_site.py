@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ort_aie_ep.aie_kernels.build import make_design
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.package import manifest, write_package
+from ort_aie_ep.npu.packages.package import manifest, write_package
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import device
 
 TOOLS = {"mlir_aie": "1.4.4", "peano": "19.0"}
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from pyxrt_signatures import FLAGS, INFOS, STATES, bind
 
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.design import Design
-from ort_aie_ep.npu.package import KERNEL, xclbin_uuid
-from ort_aie_ep.npu.simulator import Machine
+from ort_aie_ep.npu.packages.package import KERNEL, xclbin_uuid
+from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.design import Design
 
 POISON = 0xA5
 HOST_GROUP, SRAM_GROUP = 0, 1  # banks of mlir-aie's xclbin

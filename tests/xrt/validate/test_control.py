@@ -7,14 +7,14 @@ import pytest
 from overlay_site import Site
 from pyxrt_recorder import SWITCH, Recorder
 
-from ort_aie_ep.npu import costs
-from ort_aie_ep.npu.errors import DesignError
-from ort_aie_ep.npu.package import read_package
-from ort_aie_ep.npu.txn import Wait, decode
+from ort_aie_ep.npu.packages.package import read_package
+from ort_aie_ep.npu.simulator.txn import Wait, decode
 from ort_aie_ep.npu.validate import npu as npu_module
 from ort_aie_ep.npu.validate import streams
 from ort_aie_ep.npu.validate.control import Measurement, measure
 from ort_aie_ep.npu.validate.npu import Npu
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 OBJECT = {"blocks": 4}
 

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.npu.device import device
-from ort_aie_ep.npu.package import manifest
+from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.validate import Report, validate
 from ort_aie_ep.npu.validate import npu as npu_module
 from ort_aie_ep.npu.validate import session as session_module
 from ort_aie_ep.npu.validate.report import render, write
+from ort_aie_ep.npu.vocabulary.device import device
 
 
 @pytest.fixture
@@ -99,12 +99,12 @@ _shapes = session_module.shapes
 def test_without_simpy_nothing_but_the_simulation_is_missing(
     site: Site, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ort_aie_ep.npu.session", None)
+    monkeypatch.setitem(sys.modules, "ort_aie_ep.npu.simulator.session", None)
     monkeypatch.setattr(session_module, "shapes", lambda *a: _shapes(*a)[:1])
     site.add("dequant")
     report, _ = run(quick=False)
     assert report.passed
-    assert "ort_aie_ep.npu.session" in report.designs[0].not_simulated
+    assert "ort_aie_ep.npu.simulator.session" in report.designs[0].not_simulated
     assert report.designs[0].cases[0].simulated is None
 
 

@@ -39,11 +39,12 @@ std::string Python() {
 // The process id. Throws std::system_error.
 pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
-  std::string arguments[] = {
-      python,
-      "-P",  // the working directory may be the sources of the package
-      "-m",       "ort_aie_ep.npu.device_process", "--device", device,
-      "--socket", std::to_string(kSocket),         "--memory", std::to_string(kMemory)};
+  std::string arguments[] = {python,
+                             "-P",  // the working directory may be the sources of the package
+                             "-m",       "ort_aie_ep.npu.simulator.device_process",
+                             "--device", device,
+                             "--socket", std::to_string(kSocket),
+                             "--memory", std::to_string(kMemory)};
   char* argv[std::size(arguments) + 1] = {};
   for (size_t i = 0; i < std::size(arguments); ++i) argv[i] = arguments[i].data();
 

@@ -1,0 +1,361 @@
+"""Compiled models that `ort_aie_ep.session` keeps: made once for each content and choice.
+
+    <cache>/sources/<hash of a path>.json   what lies at that path: file stats and content hashes
+    <cache>/<key>/                          model, weights, compilation's report, manifest.json
+
+Each file and each entry is written beside and renamed, so that processes see all of it or nothing;
+of several that compile the same, the first one's entry stays. `cache_entries` has what is in use,
+and what goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache as memoised
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import ort_aie_ep
+from ort_aie_ep import _native
+from ort_aie_ep.compiler.cache_entries import (
+    MANIFEST,
+    SOURCES,
+    keep_below,
+    remove_leftovers,
+    use,
+    work_folder,
+)
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checked_json import Field, read_json
+from ort_aie_ep.models.files import write_json
+from ort_aie_ep.models.folder import find_model
+
+if TYPE_CHECKING:
+    from ort_aie_ep.compiler.compile import Progress
+
+VARIABLE = "ORT_AIE_CACHE"
+# A file that was written in the same tick of the file system's clock as it was hashed looks like
+# the hashed one; ticks are 10 ms at most on Linux, 2 s on FAT and some network file systems.
+SETTLED_NS = 3_000_000_000
+# A folder of its own: the build keeps ONNX Runtime's headers beside it.
+_OWN = "ort_aie_ep/models"
+_ROUNDS = 10
+# Rooms of the package whose modules decide how a compilation comes out.
+ROOMS = ("formats", "models", "runtime", "compiler", "graph_passes")
+_COMPILED_WITH = ("onnx", "onnx_ir", "onnxscript", "numpy")
+_blake2b = partial(hashlib.blake2b, digest_size=20)
+
+# File, as the model names it → (bytes, modified ns, changed ns, inode).
+_Stats = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a compilation may do differently: the options of `ort_aie_ep.compile`."""
+
+    kv: str | None = None
+    last_logits: bool = False
+    fuse: bool = True
+    quantize: str | None = None
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model to open.
+
+    Attributes:
+        file: its .onnx file.
+        lock: while it is open, the file's entry is not removed; None for a file of the user's.
+    """
+
+    file: Path
+    lock: BinaryIO | None = None
+
+    def close(self) -> None:
+        """Lets the entry be removed."""
+        if self.lock is not None:
+            self.lock.close()
+
+    def close_with(self, session: object) -> None:
+        """Lets the entry be removed once `session` is gone."""
+        if self.lock is not None:
+            weakref.finalize(session, self.lock.close)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What lies at a path.
+
+    Attributes:
+        compiled: whether it is a compiled model; nothing is hashed then.
+        stats: of the .onnx file and its external data files.
+        digests: BLAKE2b of the same files.
+    """
+
+    compiled: bool
+    stats: _Stats
+    digests: dict[str, str]
+
+
+def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """`given`, or $ORT_AIE_CACHE, or ort_aie_ep/models in $XDG_CACHE_HOME or in ~/.cache.
+
+    Raises:
+        AieError: none is set and there is no home.
+    """
+    if given is not None:
+        return Path(given)
+    if own := os.environ.get(VARIABLE):
+        return Path(own)
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(shared).is_absolute():  # others are to be ignored, says the specification
+        return Path(shared, _OWN)
+    try:
+        return Path.home() / ".cache" / _OWN
+    except RuntimeError as error:
+        raise AieError(f"there is no home folder: {_remedy()}") from error
+
+
+def compiled_file(
+    source: Path,
+    cache: Path,
+    choices: Choices,
+    progress: Progress | None = None,
+    limit: int | None = None,
+) -> Opened:
+    """The .onnx file of `source`'s compilation, made now if the cache has none that is whole.
+
+    The key is a hash of the model's files, of the code that compiles, this package's version and
+    the choices. Hashing reads all weights, about 1 s for 1 GB. It is done once: afterwards a file
+    with the same path, size, modification and change time, and inode counts as unchanged. Of a
+    cached entry, the .onnx file's hash and the sizes of all others are checked; weights are not
+    read. After a compilation, entries beyond `limit` bytes go, those not used for longest first.
+
+    Returns:
+        The file in the cache, or `source`'s own if that is compiled already.
+
+    Raises:
+        AieError: `source` is no model, is damaged or has nothing to compile; it is compiled already
+            but choices are made; it changes meanwhile; the cache cannot be written.
+    """
+    folder = find_model(source)
+    if source.is_dir() and folder.is_optimum_encoder_decoder:
+        raise AieError(
+            f"{source} is an encoder and decoders, and a session runs one of them: give its file"
+        )
+    model = folder.model
+    index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
+    found = _indexed(index, model) or _read_source(index, model)
+    if found.compiled:
+        if choices != Choices():
+            raise AieError(
+                f"{model} is compiled already: kv, last_logits, fuse, quantize and keep belong to "
+                "its compilation; leave them out, or give the model it was made from"
+            )
+        return Opened(model)
+    key = {
+        "digests": found.digests,
+        "model": model.name,
+        "version": ort_aie_ep.__version__,
+        "code": code_digest(),
+        "choices": asdict(choices),
+    }
+    entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
+    for attempt in range(_ROUNDS):
+        lock = use(entry)
+        if lock is not None:
+            if _whole(entry, model.name):
+                if attempt:
+                    keep_below(cache, limit)
+                return Opened(entry / model.name, lock)
+            lock.close()
+        _build(model, found.stats, entry, choices, progress)
+    raise AieError(f"{entry} goes away again and again: does another process clear {cache}?")
+
+
+@memoised
+def code_digest() -> str:
+    """A hash of what decides how a compilation comes out: the modules that compile, the passes, the
+    native module, which packs weights, and the versions of the packages that they compile with."""
+    digest = _blake2b()
+    package = Path(ort_aie_ep.__file__).parent
+    paths = sorted(package.glob("*.py"))
+    for room in ROOMS:
+        spec = find_spec(f"ort_aie_ep.{room}")
+        assert spec is not None
+        for folder in spec.submodule_search_locations or ():
+            paths += sorted(Path(folder).rglob("*.py"))
+    for path in paths:
+        content = path.read_bytes()
+        digest.update(f"{path.parent.name}/{path.name} {len(content)}\n".encode() + content)
+    digest.update(Path(_native.__file__).read_bytes())
+    digest.update("\n".join(_versions()).encode())
+    return digest.hexdigest()
+
+
+def _versions() -> list[str]:
+    """Names with versions of _COMPILED_WITH, from their folders: importlib.metadata takes 10 ms."""
+    specs = (find_spec(name) for name in _COMPILED_WITH)
+    sites = {Path(spec.origin).parent.parent for spec in specs if spec and spec.origin}
+    found = [path.name for site in sites for path in site.glob("*.dist-info")]
+    return sorted(name for name in found if name.partition("-")[0] in _COMPILED_WITH)
+
+
+# --- sources ---
+
+
+def _indexed(index: Path, model: Path) -> _Source | None:
+    """What the index says of a path, unless its files changed since."""
+    try:
+        content = read_json(index)
+        stats = {
+            name: [number.integer() for number in numbers.elements()]
+            for name, numbers in content.field("stats").members()
+        }
+        digests = {name: digest.text() for name, digest in content.field("digests").members()}
+        compiled = content.field("compiled").boolean()
+        return _Source(compiled, stats, digests) if _stats(model, stats) == stats else None
+    except (AieError, OSError):
+        return None
+
+
+def _read_source(index: Path, model: Path) -> _Source:
+    """Reads and hashes the model's files, and notes that in the index."""
+    # Imported here: reopening needs none of onnx_ir, which takes longer to import than all of it.
+    from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
+
+    before = _stats(model, [model.name])
+    loaded = load_model(model)
+    compiled = is_compiled(loaded)
+    try:
+        if compiled:
+            source = _Source(True, before, {})
+        else:
+            data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
+            stats = before | _stats(model, sorted(data))
+            digests = {name: _file_hash(model.parent / name) for name in stats}
+            source = _Source(False, stats, digests)
+    except OSError as error:
+        raise AieError(f"{model}: {error.filename} cannot be read: {error.strerror}") from error
+    _require_unchanged(model, source.stats)
+    newest = max(max(times) for _, *times, _ in source.stats.values())
+    if time.time_ns() - newest > SETTLED_NS:
+        with suppress(OSError):  # a cache that is filled but read-only serves too
+            index.parent.mkdir(parents=True, exist_ok=True)
+            write_json(index, asdict(source))
+    return source
+
+
+def _stats(model: Path, names: list[str] | _Stats) -> _Stats:
+    stats = {}
+    for name in names:
+        s = (model.parent / name).stat()
+        stats[name] = [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino]
+    return stats
+
+
+def _require_unchanged(model: Path, before: _Stats) -> None:
+    try:
+        same = _stats(model, before) == before
+    except OSError:
+        same = False
+    if not same:
+        raise AieError(f"{model} changed while it was read: try again when it is complete")
+
+
+# --- entries ---
+
+
+def _whole(entry: Path, name: str) -> bool:
+    """Whether an entry is there and as it was written, but for the contents of the weights."""
+    try:
+        manifest: Field = read_json(entry / MANIFEST)
+        sizes = {file: size.integer() for file, size in manifest.field("bytes").members()}
+        return (
+            name in sizes
+            and all((entry / file).stat().st_size == size for file, size in sizes.items())
+            and _file_hash(entry / name) == manifest.field("digest").text()
+        )
+    except (AieError, OSError, ValueError):
+        return False
+
+
+def _build(
+    model: Path, stats: _Stats, entry: Path, choices: Choices, progress: Progress | None
+) -> None:
+    """Compiles beside the entry and puts it there."""
+    from ort_aie_ep.compiler.compile import compile_model
+
+    cache = entry.parent
+    with ExitStack() as stack:
+        with _writing(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(cache)
+            new = stack.enter_context(work_folder(cache)) / "entry"
+        # The file, not its folder: tokenizers and configurations stay where they are.
+        compile_model(model, new, **asdict(choices), progress=progress)
+        _require_unchanged(model, stats)
+        with _writing(cache):
+            plain = asdict(Choices())
+            given = {name: value for name, value in asdict(choices).items() if value != plain[name]}
+            manifest = {
+                "source": str(model.absolute()),
+                "choices": given,
+                "code": code_digest(),
+                "bytes": {path.name: path.stat().st_size for path in new.iterdir()},
+                "digest": _file_hash(new / model.name),
+            }
+            write_json(new / MANIFEST, manifest)
+            _install(new, entry, model.name)
+
+
+def _install(new: Path, entry: Path, name: str) -> None:
+    """Renames `new` to `entry`, unless a whole one is there by now; a broken one goes."""
+    for attempt in range(_ROUNDS):
+        try:
+            new.rename(entry)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+        if _whole(entry, name):
+            return
+        with suppress(FileNotFoundError):  # another process does the same
+            entry.rename(new.with_name(f"broken-{attempt}"))
+    raise AieError(f"{entry} is replaced again and again by other processes: remove it")
+
+
+@contextmanager
+def _writing(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise AieError(f"the cache {cache} cannot be written ({reason}): {_remedy()}") from error
+
+
+def _remedy() -> str:
+    return f"choose a folder with cache_dir=… or the environment variable {VARIABLE}"
+
+
+# --- files ---
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, _blake2b).hexdigest()
+
+
+def _hash(content: bytes) -> str:
+    return _blake2b(content).hexdigest()

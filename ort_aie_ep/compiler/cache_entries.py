@@ -1,0 +1,241 @@
+"""The entries of a cache: which there are, which are in use, and which go when it grows too large.
+
+An entry is in use while a process has a shared lock on its manifest, which a session keeps as long
+as it lives; the system drops it with the process. When an entry was used last is its manifest's
+time. Where a file system has no locks, nothing is removed but by `clear`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checked_json import Field, read_json
+from ort_aie_ep.models.files import open_regular
+
+MANIFEST = "manifest.json"
+SOURCES = "sources"
+WORK = ".work-"
+LIMIT_VARIABLE = "ORT_AIE_CACHE_LIMIT"
+# Six models of 8B weights at five bits.
+DEFAULT_LIMIT = 32_000_000_000
+# What a killed process leaves of its work goes away when another one works in the cache.
+LEFTOVER_SECONDS = 24 * 3600
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_KEY, _INDEX = re.compile(r"[0-9a-f]{40}"), re.compile(r"\.?[0-9a-f]{40}\.json.*")
+_JUST_MADE = 60  # seconds in which a folder for work may not be locked yet
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A compiled model in a cache.
+
+    Attributes:
+        folder: where it lies.
+        source: the .onnx file that it was made from; empty for an entry that is broken.
+        choices: the options of its compilation that were given.
+        bytes: of all its files.
+        used: when it was opened last, seconds since 1970.
+        code: of which passes and native module it is; see `code_digest`.
+        in_use: whether a session of some process has it open.
+    """
+
+    folder: Path
+    source: str
+    choices: dict[str, object]
+    bytes: int
+    used: float
+    code: str
+    in_use: bool
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What `clear` removed, and what it left because it is in use."""
+
+    removed: int
+    bytes: int
+    in_use: int
+
+
+def cache_limit(given: str | None = None) -> int | None:
+    """Bytes that a cache may have: `given`, or $ORT_AIE_CACHE_LIMIT, or 32 GB; None: any number.
+
+    Raises:
+        AieError: it is neither a size, such as 20GB, nor "none".
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "") if given is None else given
+    if not text:
+        return DEFAULT_LIMIT
+    if text.strip().lower() == "none":
+        return None
+    size = _SIZE.fullmatch(text.strip())
+    if size is None:
+        raise AieError(f"{LIMIT_VARIABLE} is {text!r}; expected a size such as 20GB, or none")
+    return int(float(size[1]) * _UNITS[size[2].upper()])
+
+
+def entries(cache: Path) -> list[Entry]:
+    """All entries, the one that was used last first. Broken ones are there too."""
+    found = []
+    for folder in _folders(cache):
+        with suppress(OSError):  # it goes away at this moment
+            found.append(_entry(folder))
+    return sorted(found, key=lambda entry: -entry.used)
+
+
+def use(folder: Path) -> BinaryIO | None:
+    """Marks an entry as used now, and as in use until what this gives is closed.
+
+    None where the entry is not there, or goes away at this moment.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = open_regular(path)
+    except OSError:
+        return None
+    with suppress(OSError):  # without locks it can be opened too
+        fcntl.flock(manifest, fcntl.LOCK_SH)
+    try:
+        same = os.path.samestat(os.fstat(manifest.fileno()), path.stat())
+    except OSError:
+        same = False
+    if not same:
+        manifest.close()
+        return None
+    with suppress(OSError):  # a cache that is filled but read-only serves too
+        os.utime(path)
+    return manifest
+
+
+def keep_below(cache: Path, limit: int | None) -> None:
+    """Removes what was used least recently until the entries take `limit` bytes at most.
+
+    What is in use stays, so that they may take more.
+    """
+    if limit is None:
+        return
+    found = entries(cache)
+    excess = sum(entry.bytes for entry in found) - limit
+    for entry in reversed(found):
+        if excess > 0 and _remove(cache, entry.folder):
+            excess -= entry.bytes
+
+
+def clear(cache: Path) -> Cleared:
+    """Removes all entries but those in use, what is known of sources, and leftovers of work.
+
+    Raises:
+        AieError: something cannot be removed.
+    """
+    removed = freed = in_use = 0
+    for entry in entries(cache):
+        if _remove(cache, entry.folder):
+            removed, freed = removed + 1, freed + entry.bytes
+        elif _locked(entry.folder):
+            in_use += 1
+        else:
+            raise AieError(f"{entry.folder} cannot be removed: is it yours?")
+    for index in (cache / SOURCES).glob("*"):
+        if _INDEX.fullmatch(index.name):  # the folder may be one that has other things too
+            index.unlink(missing_ok=True)
+    with suppress(OSError):
+        (cache / SOURCES).rmdir()
+    remove_leftovers(cache, older_than=_JUST_MADE)
+    return Cleared(removed, freed, in_use)
+
+
+@contextmanager
+def work_folder(cache: Path) -> Iterator[Path]:
+    """A folder for work that no other process removes, and that goes away. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix=WORK, dir=cache, ignore_cleanup_errors=True) as name:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(descriptor)
+
+
+def remove_leftovers(cache: Path, older_than: float = LEFTOVER_SECONDS) -> None:
+    """Removes what processes that are gone have left of their work."""
+    for path in cache.glob(f"{WORK}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime <= older_than or _locked(path, manifest=""):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def _folders(cache: Path) -> Iterator[Path]:
+    try:
+        inside = sorted(cache.iterdir())
+    except OSError:
+        return
+    yield from (path for path in inside if _KEY.fullmatch(path.name))
+
+
+def _entry(folder: Path) -> Entry:
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    size = sum(path.stat().st_size for path in files)
+    used = folder.stat().st_mtime
+    try:
+        manifest: Field = read_json(folder / MANIFEST)
+        source, choices = manifest.field("source").text(), manifest.find("choices")
+        given = {} if choices is None else choices.object()
+        code = manifest.find("code")
+        used = (folder / MANIFEST).stat().st_mtime
+    except (AieError, OSError):
+        return Entry(folder, "", {}, size, used, "", _locked(folder))
+    made_by = "" if code is None else code.text()
+    return Entry(folder, source, given, size, used, made_by, _locked(folder))
+
+
+def _locked(folder: Path, manifest: str = MANIFEST) -> bool:
+    """Whether another process, or another session of this one, has a lock."""
+    try:
+        descriptor = os.open(folder / manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove(cache: Path, folder: Path) -> bool:
+    """Removes an entry unless it is in use; whether it is gone."""
+    manifest: int | None = None
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):  # a broken one, which nobody opens
+            manifest = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Out of sight at once; who opens it meanwhile finds that it is gone, and makes it again.
+        with work_folder(cache) as scratch:
+            folder.rename(scratch / "removed")
+            if manifest is not None:
+                os.close(manifest)
+                manifest = None
+    except OSError:
+        return False
+    finally:
+        if manifest is not None:
+            os.close(manifest)
+    return True

@@ -1,0 +1,221 @@
+"""`ort-aie compile`: a model folder in, a folder with aie.* nodes and Q4NX weights out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ort_aie_ep.compiler.compiled_folder import (
+    PAGE,
+    REPORT,
+    CompileResult,
+    ModelFile,
+    Progress,
+    check_destination,
+    data_file,
+    write_folder,
+)
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import DOMAIN, Report, WeightForm, run_passes
+from ort_aie_ep.graph_passes.projection.float_matmul import matching_patterns
+from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
+from ort_aie_ep.models.onnx_file import external_files, load_model
+
+__all__ = ["PAGE", "REPORT", "CompileResult", "Progress", "compile_model"]
+
+# What the passes replace: node by node, among ONNX's own operators too, and with `quantize`.
+NODE_BY_NODE = ("MatMulNBits of 4 or 2 bits", "GroupQueryAttention")
+WITH_FUSION = (
+    "int4 DequantizeLinear in blocks",
+    "Attention",
+    "MultiHeadAttention",
+    "exported attention with a KV cache",
+)
+WITH_QUANTIZE = ("MatMul", "Gemm with float weights")
+COMPILED_ALREADY = "is compiled already: use it as it is, or give the model that it was made from"
+UNNAMED = "is copied as it is: nothing names it as a part of the model"
+# Parts of genai_config.json whose float weights `quantize` leaves: it is for the language model.
+NOT_QUANTISED = ("embedding", "vision", "speech", "joiner", "vad")
+
+
+def compile_model(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    kv: str | None = None,
+    last_logits: bool = False,
+    fuse: bool = True,
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> CompileResult:
+    """Compiles the model in `source` into the new folder `destination`.
+
+    Of what NODE_BY_NODE and WITH_FUSION name, projections become aie.Q4NXMatMul, attention becomes
+    aie.FlowAttention, and a quantised embedding aie.Q4NXGather, on the lm_head's tensor if they are
+    tied; with `quantize`, MatMul and Gemm with constant float weights become aie.Q4NXMatMul or
+    aie.GEMM. Names, types and shapes of the graph's inputs and outputs stay unless asked otherwise.
+    Other .onnx files of the folder are compiled too where genai_config.json or optimum's names make
+    them parts of the model; what remains is carried over. A link that leads out of the folder is
+    not followed there, but named in the result's notes (`model_folder.why_not_carried`).
+
+    Args:
+        source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
+            decoders (as optimum exports), or an .onnx file.
+        destination: a folder that does not exist yet. It is written beside and renamed at the end.
+        kv: "f16" or "bf16" gives past and present that type; None leaves it.
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+            last that attention_mask shows, so rows may be padded on either side.
+        fuse: let norms, residuals and gates join the projections; False replaces node by
+            node and leaves what WITH_FUSION names.
+        quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
+            or "bf16" (bfloat16 operands, float32 sums); None leaves them.
+        keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.
+        progress: called as weights are written.
+
+    Raises:
+        AieError: the source is no model, is damaged, or has nothing to compile; ONNX Runtime does
+            not open it, for more than operators or types that it lacks here; the destination
+            exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
+            keep from. Nothing is left behind then.
+    """
+    form = _weight_form(quantize, keep)
+    target = Path(destination)
+    check_destination(target)
+    folder = find_model(Path(source))
+    # A bare .onnx file says nothing of its neighbours: they stay where they are.
+    others = other_models(folder) if Path(source).is_dir() else []
+    models = _convert(folder, others, _Passes(fuse, form), keep)
+    if all(file.left for file in models):
+        raise AieError(f"{folder.model} {models[0].left}{_first_reasons(models[0])}")
+    # Listed before anything is written: the destination may lie inside the source.
+    files = _other_files(folder, models) if Path(source).is_dir() else []
+    return write_folder(
+        target,
+        models,
+        source=folder,
+        files=files,
+        kv=kv,
+        last_logits=last_logits,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """An .onnx file as it was loaded: no model where `left` says why it is not looked into."""
+
+    path: Path
+    role: str
+    model: ir.Model | None
+    data: frozenset[Path]
+    left: str
+
+    @classmethod
+    def of(cls, other: OtherModel) -> _Source:
+        try:
+            model = load_model(other.path)
+        except AieError as error:
+            return cls(other.path, other.role, None, frozenset(), f"cannot be read: {error}")
+        data = _data(model)
+        if not other.role:
+            return cls(other.path, other.role, None, data, UNNAMED)
+        return cls(other.path, other.role, model, data, "")
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """What the passes are to do."""
+
+    fuse: bool
+    form: WeightForm | None
+
+    def form_for(self, source: _Source) -> WeightForm | None:
+        return None if source.role.split(".")[0] in NOT_QUANTISED else self.form
+
+    def run(self, source: _Source, keep: Sequence[str]) -> ModelFile:
+        if source.model is None:
+            return ModelFile(source.path, None, Report(), source.data, source.left)
+        already = any(node.domain == DOMAIN for node in source.model.graph.all_nodes())
+        form = self.form_for(source)
+        report = run_passes(source.model, fuse=self.fuse, quantize=form, keep=keep)
+        left = ""
+        if not any(outcome.becomes for outcome in report.outcomes.values()):
+            left = COMPILED_ALREADY if already else _nothing_to_compile(self.fuse, form)
+        return ModelFile(source.path, source.model, report, source.data, left)
+
+
+def _convert(
+    folder: ModelFolder, others: Sequence[OtherModel], passes: _Passes, keep: Sequence[str]
+) -> list[ModelFile]:
+    """The main model, and the others that are parts of it, after the passes."""
+    model = load_model(folder.model)
+    main = _Source(folder.model, "decoder", model, _data(model), "")
+    sources = [main, *(_Source.of(other) for other in others)]
+    matching: list[list[str]] = [[] for _ in sources]
+    for source, names in zip(sources, matching, strict=True):
+        if source.model is not None:
+            name_nodes(source.model)
+            names += matching_patterns(source.model, keep) if passes.form_for(source) else []
+    # The passes complain of a pattern that matches nothing: one without a match goes to the main.
+    unmatched = [name for name in keep if not any(name in names for names in matching)]
+    matching[0] += unmatched
+    files = [passes.run(source, names) for source, names in zip(sources, matching, strict=True)]
+    written = {data_file(file.path) for file in files if not file.left}
+    return [file if not file.left else _unchanged(file, written) for file in files]
+
+
+def _data(model: ir.Model) -> frozenset[Path]:
+    return frozenset(path.absolute() for path in external_files(model))
+
+
+def _unchanged(file: ModelFile, written: set[Path]) -> ModelFile:
+    """A file without aie.* nodes: to be copied, or, if the data that it reads will be another
+    file's of that name, to be written as it is with data of its own."""
+    model = load_model(file.path) if file.data & written else None
+    return replace(file, model=model)
+
+
+def _nothing_to_compile(fuse: bool, form: WeightForm | None) -> str:
+    *ops, last = (
+        NODE_BY_NODE + (WITH_FUSION if fuse else ()) + (WITH_QUANTIZE if form is not None else ())
+    )
+    text = f"has nothing to compile: no {', '.join(ops)} or {last} that can be replaced"
+    if not fuse:
+        text += (
+            "; fuse=False (--no-fuse) replaces node by node: leave it out if the model holds "
+            f"ONNX's own operators ({', '.join(WITH_FUSION)})"
+        )
+    return text
+
+
+def _first_reasons(file: ModelFile) -> str:
+    return "".join(f"\n  {o.node}: {o.reason}" for o in [*file.report.outcomes.values()][:5])
+
+
+def _weight_form(quantize: str | None, keep: Sequence[str]) -> WeightForm | None:
+    if quantize is None:
+        if keep:
+            raise AieError("keep names nodes that are not to be quantised: give quantize as well")
+        return None
+    if quantize not in list(WeightForm):
+        raise AieError(f"quantize is {quantize!r}; expected one of {', '.join(WeightForm)}")
+    return WeightForm(quantize)
+
+
+def _other_files(folder: ModelFolder, models: Sequence[ModelFile]) -> list[Path]:
+    """The files to carry over, links among them: all but those that are written anew, and data
+    that only those read."""
+    written = [file for file in models if file.model is not None]
+    skipped = {file.path.absolute() for file in written}.union(*(file.data for file in written))
+    skipped -= frozenset[Path]().union(*(file.data for file in models if file.model is None))
+    return [
+        path
+        for path in sorted(folder.path.rglob("*"))
+        if path.absolute() not in skipped and (path.is_symlink() or not path.is_dir())
+    ]

@@ -1,0 +1,366 @@
+"""Writing a compiled folder: all of it or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
+from ort_aie_ep.graph_passes.attention.cache_type import set_cache_type
+from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits, mend_pruned_logits
+from ort_aie_ep.graph_passes.weights.shared_initializers import copies, copies_left_out
+from ort_aie_ep.models.folder import (
+    GENAI_CONFIG,
+    ModelFolder,
+    file_sections,
+    section,
+    why_not_carried,
+)
+from ort_aie_ep.runtime.opening import check_opens
+
+# Tensors start on pages and fill them, so that a target can map or pin each one by itself.
+PAGE = 4096
+# Smaller ones stay in the .onnx file: ONNX Runtime wants to see shapes while it resolves the graph,
+# and reads no external data then. ONNX's own limit.
+INLINE_BYTES = 1024
+REPORT = "ort_aie_report.json"
+# Sections of genai_config.json with a model that drafts tokens for the decoder.
+DRAFTERS = ("mtp", "dflash2", "dspark")
+
+Progress = Callable[[int, int, str], None]
+"""Called with (bytes done, bytes in all, name of the tensor that comes next)."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """An .onnx file of the source, after the passes.
+
+    Attributes:
+        path: where the source has it.
+        model: its graph, to be written with weights of its own; None: the file is copied.
+        report: what the passes did.
+        data: the external data files that the source reads, absolute.
+        left: why nothing in it is compiled; empty for a file with aie.* nodes.
+    """
+
+    path: Path
+    model: ir.Model | None
+    report: Report
+    data: frozenset[Path] = frozenset()
+    left: str = ""
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What `compile` did with an .onnx file beside the main one.
+
+    Attributes:
+        file: its path in the folder.
+        compiled: whether it has aie.* nodes now; else it is what it was.
+        reason: why it has none; empty for a compiled one.
+        nodes: the nodes that a pass looked at: what each became, or why it stayed.
+    """
+
+    file: str
+    compiled: bool
+    reason: str
+    nodes: tuple[NodeOutcome, ...]
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What `compile` did.
+
+    Attributes:
+        path: the compiled folder.
+        outcomes: the nodes of the main model that a pass looked at: what each became, or why it
+            stayed.
+        weight_bytes: size of the external data files.
+        layers: what float weights lost by `quantize`, one for each matrix.
+        notes: what else a user should know, in sentences.
+        parts: other .onnx files of the folder.
+    """
+
+    path: Path
+    outcomes: tuple[NodeOutcome, ...]
+    weight_bytes: int
+    layers: tuple[LayerError, ...]
+    notes: tuple[str, ...] = ()
+    parts: tuple[PartResult, ...] = ()
+
+
+def write_folder(
+    target: Path,
+    models: Sequence[ModelFile],
+    *,
+    source: ModelFolder,
+    files: Iterable[Path],
+    kv: str | None,
+    last_logits: bool,
+    progress: Progress | None,
+) -> CompileResult:
+    """Writes models, after the passes, as the new folder `target`.
+
+    Args:
+        target: a folder that does not exist yet. It is written beside and renamed at the end.
+        models: with aie.* nodes or without, the main one first; weights are read as they are
+            written.
+        source: where the models come from: names and genai configuration.
+        files: files of the source to carry over, unless `why_not_carried` refuses a link; the
+            result's notes say which.
+        kv: "f16" or "bf16" gives the main model's past and present that type; None leaves it.
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
+            that gives position -1's by itself gets each row's last token's in any case.
+        progress: called as weights are written.
+
+    Raises:
+        AieError: the destination exists or cannot be written, the main model does not fit `kv` or
+            `last_logits`, a weight cannot be read, or ONNX Runtime does not open what was written.
+            Nothing is left behind then.
+    """
+    main = models[0]
+    notes = _change_interface(main, source, len(models) > 1, kv, last_logits)
+    parts = tuple(
+        PartResult(_name(source, m), not m.left, m.left, _outcomes(m)) for m in models[1:]
+    )
+    writer = _WeightWriter([m.model for m in models if m.model is not None], progress)
+    weight_bytes = 0
+    with _written_beside(target) as work:
+        writer.require_room(work, [f.path.name for f in models if f.model is not None])
+        for file in models:
+            if file.model is None:
+                continue
+            if not file.left:
+                file.model.metadata_props["ort_aie.format"] = str(FORMAT)
+                file.model.metadata_props["ort_aie.version"] = ort_aie_ep.__version__
+            path = work / _name(source, file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            weight_bytes += writer.save(file.model, path)
+            if not file.left:
+                notes += check_opens(path, file.path)
+        notes += _carry_over(source, files, work)
+        if source.genai_config is not None:
+            compiled = {_name(source, file) for file in models if not file.left}
+            _make_genai_folder(source.genai_config, work, compiled)
+        layers = tuple(
+            layer
+            for file in models
+            if file.report.layers is not None
+            for layer in file.report.layers.errors.values()
+        )
+        _write_json(
+            work / REPORT,
+            {
+                "format": FORMAT,
+                "nodes": [asdict(o) for o in _outcomes(main)],
+                "layers": [asdict(layer) for layer in layers],
+                "notes": notes,
+                "parts": [asdict(part) for part in parts],
+            },
+        )
+    return CompileResult(target, _outcomes(main), weight_bytes, layers, tuple(notes), parts)
+
+
+def data_file(model: Path) -> Path:
+    """The external data file, absolute, that a written .onnx file has beside it."""
+    return model.with_name(model.name + ".data").absolute()
+
+
+def _name(source: ModelFolder, file: ModelFile) -> str:
+    return file.path.relative_to(source.path).as_posix()
+
+
+def _outcomes(file: ModelFile) -> tuple[NodeOutcome, ...]:
+    return tuple(file.report.outcomes.values())
+
+
+def _change_interface(
+    main: ModelFile, source: ModelFolder, several: bool, kv: str | None, last_logits: bool
+) -> list[str]:
+    """Changes what was asked for of the main model's inputs and outputs, which has parts beside it
+    if there are `several` models; returns notes."""
+    asked = [f"kv={kv}"] * (kv is not None) + ["last_logits"] * last_logits
+    if asked and several and source.is_optimum_encoder_decoder:
+        raise AieError(
+            f"{' and '.join(asked)}: {source.path} is an encoder and decoders, which hand each "
+            "other their caches; leave that out"
+        )
+    if asked and main.left:
+        raise AieError(f"{' and '.join(asked)}: {main.path} {main.left}")
+    if main.model is None:
+        return []
+    drafters = [name for name in DRAFTERS if name in section(source, "model")]
+    if last_logits and drafters:
+        raise AieError(
+            f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are judged by the "
+            "logits of several positions"
+        )
+    if kv is not None:
+        set_cache_type(main.model, kv)
+    if last_logits:
+        keep_last_logits(main.model)
+        return []
+    mended = "" if main.left else mend_pruned_logits(main.model)
+    return [mended] if mended else []
+
+
+class _WeightWriter:
+    """Writes models and an external data file for each, tensor by tensor."""
+
+    def __init__(self, models: Iterable[ir.Model], progress: Progress | None) -> None:
+        self._progress = progress
+        self._done = 0
+        self._total = sum(
+            value.const_value.nbytes
+            for model in models
+            for left_out in [copies(model)]
+            for graph in model.graphs()
+            for value in graph.initializers.values()
+            if value.const_value is not None
+            and value.const_value.nbytes > INLINE_BYTES
+            and value not in left_out
+        )
+
+    def require_room(self, folder: Path, names: Iterable[str]) -> None:
+        """Raises AieError if the disk of `folder` has no room for the weights of all models."""
+        free = shutil.disk_usage(folder).free
+        if self._total > free:
+            raise AieError(
+                f"the weights of {', '.join(names)} need {self._total} bytes, and its disk has "
+                f"{free} free"
+            )
+
+    def save(self, model: ir.Model, path: Path) -> int:
+        """Writes the model and its data file; returns that file's bytes."""
+        data = data_file(path)
+        with copies_left_out(model):
+            ir.external_data.unload_from_model(
+                model,
+                path.parent,
+                data.name,
+                size_threshold_bytes=INLINE_BYTES,
+                callback=self._report,
+                alignment=PAGE,
+                align_threshold=0,
+            )
+        if self._progress is not None and self._done == self._total:
+            self._progress(self._total, self._total, "")
+        if not data.exists():  # no initializer is that large
+            data.touch()
+        written, end = data.stat().st_size, _end_of_weights(model)
+        if written < end:  # a short write is not always told
+            raise OSError(f"{data.name} has {written} of {end} bytes")
+        size = -(-written // PAGE) * PAGE
+        os.truncate(data, size)
+        ir.save(model, path)
+        return size
+
+    def _report(self, tensor: ir.TensorProtocol, _: object) -> None:
+        if self._progress is not None:
+            self._progress(self._done, self._total, tensor.name or "")
+        self._done += tensor.nbytes
+
+
+def _end_of_weights(model: ir.Model) -> int:
+    """How many bytes of its data file a model reads."""
+    tensors = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+    external = [t for t in tensors if isinstance(t, ir.ExternalTensor)]
+    return max(((t.offset or 0) + (t.length or t.nbytes) for t in external), default=0)
+
+
+def check_destination(target: Path) -> None:
+    """Before anything is computed, and again when it is written.
+
+    Raises:
+        AieError: `target` exists, or the folder that it shall lie in does not.
+    """
+    try:
+        if target.exists() or target.is_symlink():
+            raise AieError(f"{target} exists already; remove it or choose another destination")
+        if not target.parent.is_dir():
+            raise AieError(f"{target.parent} is no folder; make it first")
+    except OSError as error:  # a name that no file can have
+        raise AieError(f"{target} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _written_beside(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` that becomes it at the end, or disappears."""
+    check_destination(target)
+    try:
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise AieError(f"{target.parent} cannot be written: {error.strerror}") from error
+    try:
+        yield work
+        work.chmod(0o755)
+        check_destination(target)  # another writer may have been as fast
+        work.rename(target)
+    except OSError as error:
+        # numpy tells a short write without the system's reason.
+        reason = error.strerror or f"{error} (is the disk full?)"
+        raise AieError(f"writing {target} failed: {reason}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _carry_over(folder: ModelFolder, files: Iterable[Path], work: Path) -> list[str]:
+    """Copies files of the source, links as what they lead to; returns what was left, and why."""
+    left = []
+    for path in files:
+        name = path.relative_to(folder.path)
+        reason = why_not_carried(folder.path, path)
+        if reason:
+            left.append(f"{name} is not carried over: {reason}")
+            continue
+        to = work / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists():
+            shutil.copy2(path.resolve(), to)
+    return left
+
+
+def _make_genai_folder(config: dict[str, Any], work: Path, compiled: set[str]) -> None:
+    """Names the stub library in genai_config.json for each compiled file and puts it into the
+    folder."""
+    stub = Path(ort_aie_ep.stub_path())
+    decoder = config["model"]["decoder"]
+    if decoder.get("session_options") is None:
+        decoder["session_options"] = {}
+    # The decoder's options are also those of every section without options of its own.
+    _name_library(decoder, "decoder", stub.name)
+    for part, role in file_sections(config["model"]):
+        # Bytes of the sources' data files, which genai would put in place of compiled weights.
+        part.pop("shared_initializers", None)
+        file = Path(str(part["filename"])).as_posix()
+        if file in compiled and part.get("session_options") is not None:
+            _name_library(part, role, stub.name)
+    shutil.copyfile(stub, work / stub.name)
+    _write_json(work / GENAI_CONFIG, config)
+
+
+def _name_library(part: dict[str, Any], role: str, library: str) -> None:
+    options = part["session_options"]
+    if not isinstance(options, dict):
+        raise AieError(f"{GENAI_CONFIG}: model.{role}.session_options must be an object")
+    other = options.get("custom_ops_library")
+    if other not in (None, library):
+        raise AieError(
+            f"{GENAI_CONFIG} names the custom-op library {other!r} already, and genai loads one"
+        )
+    options["custom_ops_library"] = library
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

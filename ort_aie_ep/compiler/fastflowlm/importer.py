@@ -1,0 +1,357 @@
+"""`ort-aie import-q4nx`: a `.q4nx` file and its config.json in, a compiled genai folder out.
+
+The graph is the model builder's for the family (`models.builder` writes it), the passes are those
+of `compile`; only the weights come from the file, as the blocks that they are, a few megabytes at a
+time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_aie_ep.compiler.compiled_folder import (
+    CompileResult,
+    ModelFile,
+    Progress,
+    check_destination,
+    write_folder,
+)
+from ort_aie_ep.compiler.fastflowlm.config import ModelConfig, Rotary, read_config
+from ort_aie_ep.compiler.fastflowlm.container import FLOAT, PACKED, Stored, read_container
+from ort_aie_ep.compiler.fastflowlm.tensors import (
+    StreamedTensor,
+    bfloat16_rows,
+    bfloat16_values,
+    float_vector,
+    has_signed_codes,
+    packed_rows,
+)
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
+from ort_aie_ep.graph_passes import run_passes
+from ort_aie_ep.models.builder.config import genai_config
+from ort_aie_ep.models.builder.decoder import build
+from ort_aie_ep.models.builder.weights import Weight, rotary_rows
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.shapes import Shape
+
+EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
+BIAS, HEAD_NORM = ".Add.bias", "_norm.layernorm.weight"
+CODES, SCALES, COMPILED = ".MatMul.weight_Q4", ".MatMul.weight_scales", "_q4nx"
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+# The converter pads the feed-forward width of some models to a multiple of this, with zeros.
+FFN_MULTIPLE = 512
+# What else of a model's folder its hosts read.
+CARRIED_OVER = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+def import_q4nx(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    kv: str | None = None,
+    last_logits: bool = False,
+    fuse: bool = True,
+    progress: Progress | None = None,
+) -> CompileResult:
+    """Writes the model in a `.q4nx` file as the new compiled folder `destination`.
+
+    Args:
+        source: the file, as FastFlowLM's converter writes it.
+        destination: a folder that does not exist yet. It is written beside and renamed at the end.
+        config: config.json; by default the one beside `source`. generation_config.json and the
+            tokenizer's files beside it are used and carried over.
+        kv: "f16" or "bf16" gives past and present that type; None is float32.
+        last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
+            last that attention_mask shows, so rows may be padded on either side.
+        fuse: let norms, residuals and gates join the projections; False replaces node by node.
+        progress: called as weights are written.
+
+    Raises:
+        AieError: a file is missing or damaged, the family is not supported, the weights do not fit
+            the configuration, or the destination exists or cannot be written. Nothing is left
+            behind then.
+    """
+    path, target = Path(source), Path(destination)
+    check_destination(target)
+    file = _File(path, read_container(path))
+    config_path = path.parent / "config.json" if config is None else Path(config)
+    settings = read_config(config_path, file.fitting)
+    shape = settings.shape
+    model, weights = build(shape)
+    packed = _set_weights(model, weights, file, shape, settings)
+    file.check_all_used(shape)
+    _embed_bfloat16(model)
+    report = run_passes(model, fuse=fuse)
+    _set_blocks(model, packed)
+    folder = config_path.parent
+    name = folder / "model.onnx"
+    return write_folder(
+        target,
+        [ModelFile(name, model, report)],
+        source=ModelFolder(folder, name, _genai_config(shape, settings)),
+        files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
+        kv=kv,
+        last_logits=last_logits,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A projection's blocks, and whether each of its minima is −8 · scale."""
+
+    blocks: StreamedTensor
+    symmetric: bool
+
+
+class _File:
+    """The tensors of a file, each checked against what the model needs, and whether it was used."""
+
+    def __init__(self, path: Path, tensors: dict[str, Stored]) -> None:
+        self.path = path
+        self._tensors = tensors
+        self._unused = set(tensors)
+
+    def get(self, name: str) -> Stored | None:
+        """A tensor that may be missing."""
+        self._unused.discard(name)
+        return self._tensors.get(name)
+
+    def values(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """A BF16 tensor of that shape."""
+        stored = self._tensor(name, FLOAT)
+        if stored.shape != shape:
+            raise AieError(
+                f"{self.path}: tensor '{name}' is {stored.shape}; config.json makes it {shape}"
+            )
+        return stored
+
+    def blocks(self, name: str, n: int, k: int) -> Stored:
+        """A packed (n, k) matrix."""
+        stored = self._tensor(name, PACKED)
+        expected = q4nx.blocks_shape(n, k)
+        if stored.nbytes != math.prod(expected) or stored.shape[-1:] != expected[-1:]:
+            raise AieError(
+                f"{self.path}: tensor '{name}' is {stored.shape}, {stored.nbytes} bytes; "
+                f"config.json makes it ({n}, {k}), which is {expected} as Q4NX, "
+                f"{math.prod(expected)} bytes"
+            )
+        return stored
+
+    def fitting(self, shape: Shape) -> Shape:
+        """`shape` with the feed-forward width that the file has, which may be padded.
+
+        All other sizes must be those of the file's embedding, first layer and number of layers, so
+        that no work is begun with sizes that nothing but config.json vouches for.
+        """
+        shape = self._stored_width(shape)
+        layers = {found[1] for name in self._tensors if (found := _LAYER.match(name))}
+        if shape.layers > len(layers):
+            raise AieError(
+                f"{self.path} holds {len(layers)} layers; config.json has num_hidden_layers "
+                f"{shape.layers}"
+            )
+        unused = set(self._unused)  # looking is not using
+        self.values(EMBEDDING, (shape.vocab, shape.hidden))
+        for role in ("qkv_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
+            place = "attn" if role in ("qkv_proj", "o_proj") else "mlp"
+            rows_of, k = _matrices(f"model.layers.0.{place}.{role}", shape)
+            for name, rows in rows_of.items():
+                self.blocks(name, rows, k)
+        self._unused = unused
+        return shape
+
+    def _stored_width(self, shape: Shape) -> Shape:
+        gate = self._tensors.get("model.layers.0.mlp.gate_proj.weight")
+        padded = -(-shape.ffn // FFN_MULTIPLE) * FFN_MULTIPLE
+        if gate is None or gate.nbytes != math.prod(q4nx.blocks_shape(padded, shape.hidden)):
+            return shape
+        return replace(shape, ffn=padded)
+
+    def check_all_used(self, shape: Shape) -> None:
+        """Raises AieError if a tensor is left: the model would not be what its makers meant."""
+        if self._unused:
+            names = sorted(self._unused)
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise AieError(
+                f"{self.path} holds tensors that a {shape.family} with {shape.layers} layers does "
+                f"not have: {', '.join(names[:5])}{more}"
+            )
+
+    def _tensor(self, name: str, dtype: str) -> Stored:
+        stored = self.get(name)
+        if stored is None:
+            raise AieError(f"{self.path} lacks tensor '{name}'")
+        if stored.dtype != dtype:
+            raise AieError(f"{self.path}: tensor '{name}' is {stored.dtype}; expected {dtype}")
+        return stored
+
+
+def _set_weights(
+    model: ir.Model, weights: Iterable[Weight], file: _File, shape: Shape, settings: ModelConfig
+) -> dict[str, _Packed]:
+    """Gives every initializer its value; blocks by the name that their initializers will have."""
+    packed = {}
+    for weight in weights:
+        name, value = weight.name, model.graph.initializers[weight.name]
+        if name.endswith((CODES, SCALES)):
+            value.const_value = _never_read(weight)
+            if name.endswith(CODES):
+                packed[name + COMPILED] = _blocks(name.removesuffix(CODES), file, shape)
+        elif name.startswith(("cos_cache", "sin_cache")):
+            value.const_value = _rotary_table(weight, file, settings)
+        elif name == EMBEDDING:
+            value.const_value = bfloat16_rows(name, weight.shape, file.values(name, weight.shape))
+        else:
+            value.const_value = float_vector(name, _vectors(name, file, shape))
+    return packed
+
+
+def _vectors(name: str, file: _File, shape: Shape) -> list[Stored]:
+    """What makes up a bias or the weight of a norm, called as the builder calls it."""
+    if name.endswith(BIAS):
+        rows_of, _ = _matrices(name.removesuffix(BIAS), shape)
+        biases = ((key.removesuffix(".weight") + ".bias", n) for key, n in rows_of.items())
+        return [file.values(key, (n,)) for key, n in biases]
+    if name == f"model.layers.{shape.layers}.final_norm_layernorm.weight":
+        return [file.values("model.norm.weight", (shape.hidden,))]
+    if name.endswith(HEAD_NORM):
+        stem = name.removesuffix(HEAD_NORM).replace(".attn.", ".self_attn.")
+        return [file.values(f"{stem}_norm.weight", (shape.head_dim,))]
+    return [file.values(name, (shape.hidden,))]
+
+
+def _blocks(basename: str, file: _File, shape: Shape) -> _Packed:
+    """The blocks of a projection, called as the builder calls it."""
+    rows_of, k = _matrices(basename, shape)
+    parts = [file.blocks(name, rows, k) for name, rows in rows_of.items()]
+    for name, rows in [*rows_of.items()][:-1]:
+        if rows % q4nx.BLOCK_ROWS:
+            raise AieError(
+                f"{file.path}: tensor '{name}' has {rows} rows, no multiple of "
+                f"{q4nx.BLOCK_ROWS}, and cannot be joined with the next"
+            )
+    signed = [has_signed_codes(part) for part in parts]
+    blocks = packed_rows(
+        basename + CODES + COMPILED,
+        q4nx.blocks_shape(sum(rows_of.values()), k),
+        list(zip(parts, signed, strict=True)),
+    )
+    return _Packed(blocks, all(signed))
+
+
+def _matrices(basename: str, shape: Shape) -> tuple[dict[str, int], int]:
+    """The file's names of the matrices that make up a projection, with their N, and their K."""
+    place, _, role = basename.replace(".attn.", ".self_attn.").rpartition(".")
+    rows, k = {
+        "qkv_proj": (
+            {"q_proj": shape.queries, "k_proj": shape.keys, "v_proj": shape.keys},
+            shape.hidden,
+        ),
+        "o_proj": ({"o_proj": shape.hidden}, shape.queries),
+        "gate_proj": ({"gate_proj": shape.ffn}, shape.hidden),
+        "up_proj": ({"up_proj": shape.ffn}, shape.hidden),
+        "down_proj": ({"down_proj": shape.hidden}, shape.ffn),
+        "lm_head": ({"lm_head": shape.vocab}, shape.hidden),
+    }[role]
+    prefix = f"{place}." if place else ""
+    return {f"{prefix}{name}.weight": n for name, n in rows.items()}, k
+
+
+def _rotary_table(weight: Weight, file: _File, settings: ModelConfig) -> StreamedTensor:
+    function = np.cos if weight.name.startswith("cos") else np.sin
+    suffix = weight.name.removeprefix("cos_cache").removeprefix("sin_cache")
+    rotary = settings.rotary[suffix]
+    if suffix != "_local":
+        _check_factors(file, rotary)
+    table = replace(weight, fill=rotary_rows(function, rotary.frequencies))
+    return StreamedTensor(weight.name, weight.dtype, weight.shape, lambda: table.chunks(0))
+
+
+def _check_factors(file: _File, rotary: Rotary) -> None:
+    """The file may hold the factors that divide the frequencies, rounded to bfloat16."""
+    stored = file.get(ROPE_FACTORS)
+    if stored is None:
+        return
+    factors = bfloat16_values(file.values(ROPE_FACTORS, rotary.frequencies.shape))
+    if not np.allclose(factors * rotary.frequencies, rotary.unscaled, rtol=2**-8, atol=0):
+        raise AieError(
+            f"{file.path}: tensor '{ROPE_FACTORS}' does not agree with the rotary embedding of "
+            "config.json (rope_theta, rope_scaling): they are of different models"
+        )
+
+
+def _never_read(weight: Weight) -> ir.LazyTensor:
+    """Stands for what the passes replace: they ask for its size only."""
+
+    def read() -> ir.TensorProtocol:
+        raise AssertionError(f"{weight.name} has no data")
+
+    shape = ir.Shape(weight.shape)
+    return ir.LazyTensor(read, dtype=weight.dtype, shape=shape, name=weight.name)
+
+
+def _embed_bfloat16(model: ir.Model) -> None:
+    """Lets the embedding's Gather read bfloat16, and widens the rows that it takes.
+
+    The file's rows are multiplied by √hidden already where the family does that.
+    """
+    table = model.graph.initializers[EMBEDDING]
+    (gather,) = table.consumers()
+    rows = gather.outputs[0]
+    for user in rows.consumers():
+        if user.op_type == "Mul":
+            ir.convenience.replace_all_uses_with(user.outputs[0], rows)
+            model.graph.remove(user, safe=True)
+    widened = ir.Value(name=f"{gather.name}/Cast/output_0", type=rows.type, shape=rows.shape)
+    cast = ir.node(
+        "Cast",
+        [rows],
+        {"to": ir.DataType.FLOAT.value},
+        outputs=[widened],
+        name=f"{gather.name}/Cast",
+    )
+    table.type = rows.type = ir.TensorType(ir.DataType.BFLOAT16)
+    ir.convenience.replace_all_uses_with(rows, widened)
+    cast.replace_input_with(0, rows)
+    model.graph.insert_after(gather, cast)
+
+
+def _set_blocks(model: ir.Model, packed: dict[str, _Packed]) -> None:
+    """Gives the projections that the passes made their blocks."""
+    for name, weights in packed.items():
+        model.graph.initializers[name].const_value = weights.blocks
+    for node in model.graph:
+        used = [packed[value.name] for value in node.inputs if value and value.name in packed]
+        if used:
+            symmetric = all(weights.symmetric for weights in used)
+            node.attributes.add(ir.AttrInt64("symmetric", int(symmetric)))
+
+
+def _genai_config(shape: Shape, settings: ModelConfig) -> dict[str, object]:
+    config = genai_config(shape)
+    config["model"].update(settings.tokens)
+    config["search"].update(settings.search)
+    return config

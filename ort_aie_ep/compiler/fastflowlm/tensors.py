@@ -1,0 +1,130 @@
+"""Tensors of a compiled model that are read from a `.q4nx` file as they are written.
+
+Q4_0. The converter packs most models as Q4_1: codes 0 … 15, weight = scale · code + min. Tensors of
+kind Q4_0 have minima of zero and *signed* codes in two's complement, weight = scale · signed(code),
+and nothing else in the file tells the two apart. With u = code XOR 8 = signed(code) + 8,
+
+    weight = scale · (u − 8) = scale · u + min,   min = −8 · scale.
+
+Both are exact: u is 0 … 15, and −8 · scale is scale with its exponent raised by three, which
+bfloat16 represents for every |scale| < 2^125 (a scale beyond that is refused).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep.compiler.fastflowlm.container import Stored
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats import q4nx
+
+# Bytes of a tensor read and written at a time: whole blocks, and whole values.
+CHUNK_BYTES = 3000 * q4nx.BLOCK_BYTES
+CODES_BEGIN = 2 * q4nx.MINIMA_BYTES
+SIGN_BITS = 0x88  # of both codes of a byte
+
+Chunks = Callable[[], Iterator[npt.NDArray[Any]]]
+
+
+class StreamedTensor(ir.LazyTensor):
+    """A tensor whose bytes come in pieces, so that writing it holds one piece."""
+
+    def __init__(self, name: str, dtype: ir.DataType, shape: Sequence[int], chunks: Chunks) -> None:
+        dims = ir.Shape(shape)
+        super().__init__(self._whole, dtype=dtype, shape=dims, name=name)
+        self._chunks = chunks
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Writes it piece by piece."""
+        for chunk in self._chunks():
+            file.write(chunk.data)
+
+    def _whole(self) -> ir.TensorProtocol:
+        data = b"".join(chunk.tobytes() for chunk in self._chunks())
+        values = np.frombuffer(data, self.dtype.numpy()).reshape(self.shape.numpy())
+        return ir.tensor(values, dtype=self.dtype, name=self.name)
+
+
+def has_signed_codes(stored: Stored) -> bool:
+    """Whether a packed tensor is Q4_0: no minimum differs from zero."""
+    return not any(
+        np.any(_groups(chunk, q4nx.MINIMA_BYTES) & 0x7FFF) for chunk in stored.chunks(CHUNK_BYTES)
+    )
+
+
+def packed_rows(
+    name: str, shape: tuple[int, int, int], parts: Sequence[tuple[Stored, bool]]
+) -> StreamedTensor:
+    """Q4NX blocks of `shape`: the rows of packed tensors, one after the other.
+
+    Args:
+        name: of the tensor.
+        shape: (N / 32, K / 256, 5120).
+        parts: packed tensors, and whether they have signed codes.
+    """
+
+    def chunks() -> Iterator[npt.NDArray[np.uint8]]:
+        for stored, signed in parts:
+            for chunk in stored.chunks(CHUNK_BYTES):
+                blocks = chunk.reshape(-1, q4nx.BLOCK_BYTES)
+                if signed:
+                    _offset_codes(blocks)
+                _check_finite(stored, blocks)
+                yield blocks
+
+    return StreamedTensor(name, ir.DataType.UINT8, shape, chunks)
+
+
+def bfloat16_rows(name: str, shape: tuple[int, ...], stored: Stored) -> StreamedTensor:
+    """A BF16 tensor as it is."""
+    return StreamedTensor(name, ir.DataType.BFLOAT16, shape, lambda: stored.chunks(CHUNK_BYTES))
+
+
+def float_vector(name: str, parts: Sequence[Stored]) -> ir.TensorProtocol:
+    """BF16 tensors of one dimension, one after the other, as float32, which holds every bfloat16.
+
+    Raises:
+        AieError: a value is no finite number.
+    """
+    values = [bfloat16_values(stored) for stored in parts]
+    for stored, part in zip(parts, values, strict=True):
+        if not np.isfinite(part).all():
+            raise AieError(f"{stored.file}: tensor '{stored.name}' holds NaN or infinities")
+    return ir.tensor(np.concatenate(values), name=name)
+
+
+def bfloat16_values(stored: Stored) -> npt.NDArray[np.float32]:
+    """All values of a BF16 tensor, flat."""
+    data = np.concatenate([*stored.chunks(CHUNK_BYTES)])
+    values: npt.NDArray[np.float32] = data.view(q4nx.bfloat16).astype(np.float32)
+    return values
+
+
+def _offset_codes(blocks: npt.NDArray[np.uint8]) -> None:
+    """Q4_0 blocks (count, 5120), in place: signed codes become codes 0 … 15 with a min."""
+    scales = np.ascontiguousarray(blocks[:, : q4nx.MINIMA_BYTES]).view(q4nx.bfloat16)
+    # + 0 turns the −0 of padding into the 0 that packing writes there.
+    with np.errstate(over="ignore", invalid="ignore"):  # found by the check that follows
+        minima = np.float32(-8) * scales.astype(np.float32) + np.float32(0)
+        blocks[:, q4nx.MINIMA_BYTES : CODES_BEGIN] = minima.astype(q4nx.bfloat16).view(np.uint8)
+    blocks[:, CODES_BEGIN:] ^= SIGN_BITS
+
+
+def _groups(chunk: npt.NDArray[np.uint8], begin: int) -> npt.NDArray[np.uint16]:
+    """Bits of the scales (`begin` 0) or minima (512) of blocks."""
+    blocks = chunk.reshape(-1, q4nx.BLOCK_BYTES)
+    return np.ascontiguousarray(blocks[:, begin : begin + q4nx.MINIMA_BYTES]).view(np.uint16)
+
+
+def _check_finite(stored: Stored, blocks: npt.NDArray[np.uint8]) -> None:
+    for what, begin in (("scales", 0), ("minima", q4nx.MINIMA_BYTES)):
+        if np.any(_groups(blocks, begin) & 0x7F80 == 0x7F80):
+            raise AieError(
+                f"{stored.file}: tensor '{stored.name}' has {what} that are NaN, infinite or too "
+                "large"
+            )

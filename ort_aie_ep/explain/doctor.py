@@ -1,0 +1,177 @@
+"""`ort-aie doctor`: what is installed, whether the host target works, what an NPU needs."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+
+_PACKAGES = {
+    "onnxruntime": "",
+    "onnxruntime-genai": "optional, runs whole models: pip install onnxruntime-genai",
+    "onnx-ir": "",
+    "onnxscript": "",
+    "tokenizers": "",
+}
+
+# bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
+_RELATIVE_ERROR = 2.0**-7
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything doctor found.
+
+    Attributes:
+        software: versions, the library, and the headers it was built with.
+        host: CPU, kernels, and whether an operator ran and was right.
+        npu: the chain from chip to XRT, the xrt target and its overlays.
+        working: whether the host target works.
+    """
+
+    software: tuple[Finding, ...]
+    host: tuple[Finding, ...]
+    npu: tuple[Finding, ...]
+    working: bool
+
+
+def diagnose() -> Diagnosis:
+    """Looks at everything; never raises for what is missing."""
+    software = [
+        Finding("Python", platform.python_version()),
+        Finding("ort_aie_ep", ort_aie_ep.__version__),
+        *(_package(name, remedy) for name, remedy in _PACKAGES.items()),
+    ]
+    host = [Finding("CPU", cpu_model())]
+    working = False
+    try:
+        from ort_aie_ep import _native
+
+        headers: str = _native.ONNXRUNTIME_HEADERS
+        software += [
+            Finding("ONNX Runtime headers", headers),
+            Finding("library", ort_aie_ep.library_path()),
+        ]
+        host += [
+            Finding("kernels available", ", ".join(_native.available_isas())),
+            Finding("kernels selected", str(_native.selected_isa())),
+        ]
+        host.append(Finding("an operator in a session", _run_operator()))
+        working = True
+    except (ImportError, AieError) as error:
+        host.append(Finding("an operator in a session", "", str(error)))
+    device = npu_device()
+    chain = find_npu()
+    target = find_xrt_target(xrt=any(link.name == "XRT" and link.found for link in chain))
+    # Without the chip there is nothing to be had by installing.
+    rest = (target, find_designs(device)) if device else (Finding(target.name, target.found),)
+    return Diagnosis(tuple(software), tuple(host), (*chain, *rest), working)
+
+
+def find_xrt_target(*, xrt: bool = True) -> Finding:
+    """The library of the xrt target, and whether it loads with the XRT that is installed.
+
+    `xrt`: whether one is installed.
+    """
+    try:
+        path = Path(ort_aie_ep.library_path()).with_name(XRT_TARGET)
+    except AieError as error:
+        return Finding("xrt target", "", str(error))
+    if not path.is_file():
+        return Finding(
+            "xrt target", "",
+            "this build of ort_aie_ep was made without XRT's headers: install libxrt-dev 2.25 or "
+            "newer and build the package again",
+        )  # fmt: skip
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        if not xrt:
+            return Finding("xrt target", "built; XRT is not installed")
+        return Finding("xrt target", "", f"{path} does not load: {error}")
+    return Finding("xrt target", str(path))
+
+
+def find_designs(device: str) -> Finding:
+    """The overlays for `device` (npu1 or npu2), or which are missing, why, and what builds them."""
+    from ort_aie_ep.explain.overlays import find_overlays, overlay_folders
+
+    folders = overlay_folders()
+    overlays = find_overlays(device, folders)
+    name = f"overlays for {device}"
+    if not overlays.missing:
+        return Finding(name, ", ".join(f"{d} in {f.parent}" for d, f in overlays.found.items()))
+    build = "; ".join(
+        f"ort-aie kernels build {design} --device {device} --out {folders[-1] / device}"
+        for design in (overlays.missing if overlays.found else ("all",))
+    )
+    refused = "".join(f"; {reason}" for reason in overlays.refused)
+    return Finding(
+        name, "", f"there is no {', '.join(overlays.missing)}{refused}; build with: {build}"
+    )
+
+
+def _package(name: str, remedy: str) -> Finding:
+    try:
+        return Finding(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(name, "", remedy or f"pip install {name}")
+
+
+def _run_operator() -> str:
+    """Runs one small aie.Q4NXMatMul through ONNX Runtime and checks the numbers.
+
+    Raises:
+        AieError: the library does not load, or computes something else.
+    """
+    from ort_aie_ep import _native
+    from ort_aie_ep.runtime.sessions import Options, open_operator
+
+    k, n = 256, 32
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (n, k), np.uint8)
+    one, minus_eight = 0x3F80, 0xC100  # as bfloat16: weights are the integers from -8 to 7
+    blocks = _native.pack(
+        codes,
+        np.full((n, k // 32), one, np.uint16),
+        np.full((n, k // 32), minus_eight, np.uint16),
+    )
+    a = rng.standard_normal((1, k), np.float32)
+    session = open_operator(_model(blocks, n, k), Options(target="host", numerics="bf16"))
+    y = np.asarray(session.run(None, {"A": a})[0])
+    weights = codes.astype(np.float32).T - 8
+    bound = _RELATIVE_ERROR * (np.abs(a) @ np.abs(weights))
+    if not (np.abs(y - a @ weights) <= bound).all():
+        raise AieError("aie.Q4NXMatMul gave wrong numbers")
+    return "aie.Q4NXMatMul on the host target, numbers checked"
+
+
+def _model(blocks: npt.NDArray[np.uint8], n: int, k: int) -> bytes:
+    """A graph of one Q4NXMatMul: A (1, K) float32 to Y (1, N)."""
+    import onnx_ir as ir
+
+    from ort_aie_ep import _native
+
+    a = ir.Value(name="A", shape=ir.Shape((1, k)), type=ir.TensorType(ir.DataType.FLOAT))
+    w = ir.Value(name="W", const_value=ir.tensor(blocks, name="W"))
+    node = ir.node(
+        "Q4NXMatMul",
+        [a, w],
+        {"K": k, "N": n, "accuracy_level": 0, "format": _native.FORMAT},
+        domain="aie",
+        version=1,
+    )
+    y = node.outputs[0]
+    y.name, y.shape, y.type = "Y", ir.Shape((1, n)), ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([a], [y], nodes=[node], initializers=[w], opset_imports={"": 22, "aie": 1})
+    content: bytes = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
+    return content

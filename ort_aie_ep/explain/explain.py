@@ -1,0 +1,280 @@
+"""`ort-aie explain`: where each node of a model runs, or would run once compiled, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ort_aie_ep import library_path
+from ort_aie_ep.compiler.compile import REPORT
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
+from ort_aie_ep.explain.npu_reasons import TWO_BITS, Verdict, judge
+from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
+from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
+from ort_aie_ep.graph_passes.base import NO_OPERATOR
+from ort_aie_ep.graph_passes.bodies import body_labels
+from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
+from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.graph_passes.work import work_of
+from ort_aie_ep.models.checked_json import read_json
+from ort_aie_ep.models.files import is_missing
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.runtime.provider import place
+
+HOST, XRT, CPU_EP, GONE = "host target", "xrt target", "CPU EP", "folded away"
+OURS = (HOST, XRT)
+FOLDED = "computed once, unused, or part of a fused operator"
+CLAIMS, LEAVES = "claims", "leaves"
+
+
+@dataclass(frozen=True)
+class NodeFate:
+    """One node of the file.
+
+    Attributes:
+        node: its name.
+        op: domain.type, the domain left out where it is ONNX's own.
+        becomes: the aie operator that a compilation makes of it, or an empty string.
+        runs: where it runs in the end: HOST, XRT, CPU_EP, or nowhere because it is GONE.
+        not_npu: why not on the NPU; of XRT, the calls that the host takes, often none.
+        provider: what the execution provider does with the node as it stands, CLAIMS or LEAVES;
+            empty where it was not asked, or never saw the node because ONNX Runtime folded it.
+        provider_reason: why the execution provider leaves it, in its words; often empty.
+        body: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
+        weight_bytes: of its weights in this file.
+        token_bytes: of them, and of recurrent states, what one token reads (graph_passes/work.py).
+    """
+
+    node: str
+    op: str
+    becomes: str
+    runs: str
+    not_npu: str
+    provider: str = ""
+    provider_reason: str = ""
+    body: str = ""
+    weight_bytes: int = 0
+    token_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A model's nodes in graph order.
+
+    Attributes:
+        model: its .onnx file.
+        compiled: whether it is compiled.
+        nodes: the file's nodes.
+        provider: whether the execution provider was asked too.
+    """
+
+    model: str
+    compiled: bool
+    nodes: tuple[NodeFate, ...]
+    provider: bool = False
+
+    @property
+    def compile_options(self) -> tuple[str, ...] | None:
+        """What `compile` needs to replace projections, or other nodes where there are none to
+        replace; None if it can replace nothing."""
+        if self.compiled:
+            return None
+        operators = {node.becomes for node in self.nodes} - {""}
+        if not any(name.startswith(f"{DOMAIN}.Q4NX") for name in operators):
+            asked = UNASKED.partition("{}")[2]  # after the weights' type
+            if any(node.not_npu.endswith(asked) for node in self.nodes):
+                return ("--quantize", "q4nx")
+        return () if operators else None
+
+    def rows(self) -> list[tuple[int, NodeFate]]:
+        """(count, a node) of nodes that differ in their name and bytes alone, with the bytes of
+        all; aie first by count, then what a token reads most of, then the others by count."""
+        alike: dict[NodeFate, list[NodeFate]] = {}
+        for node in self.nodes:
+            kind = replace(node, node="", weight_bytes=0, token_bytes=0)
+            alike.setdefault(kind, []).append(node)
+        rows = [
+            (
+                len(nodes),
+                replace(
+                    kind,
+                    weight_bytes=sum(node.weight_bytes for node in nodes),
+                    token_bytes=sum(node.token_bytes for node in nodes),
+                ),
+            )
+            for kind, nodes in alike.items()
+        ]
+
+        def order(row: tuple[int, NodeFate]) -> tuple[bool, int, int, str]:
+            count, fate = row
+            left = fate.runs not in OURS
+            return left, -fate.token_bytes if left else 0, -count, fate.op
+
+        return sorted(rows, key=order)
+
+
+def explain(path: Path, *, provider: bool = False) -> Explanation:
+    """Explains a model folder or an .onnx file, compiled or not.
+
+    With `provider`, AieExecutionProvider is asked too, in a session on the model as it is.
+
+    Raises:
+        AieError: there is no model, or it is damaged; `provider` with a compiled model, with ONNX
+            Runtime before 1.24, or with a model that it cannot open.
+    """
+    folder = find_model(path)
+    model = load_model(folder.model)
+    name_nodes(model)
+    compiled = any(node.domain == DOMAIN for node in _nodes(model))
+    npu = _find_npu()
+    bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
+    fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    nodes = tuple(
+        replace(
+            fate,
+            body=bodies.get(fate.node, ""),
+            weight_bytes=works[fate.node].weight_bytes,
+            token_bytes=works[fate.node].token_bytes,
+        )
+        for fate in fates
+    )
+    if provider:
+        if compiled:
+            raise AieError(
+                f"{folder.model} is compiled: the execution provider is for models that are not"
+            )
+        nodes = _with_provider(nodes, folder.model)
+    return Explanation(str(folder.model), compiled, nodes, provider)
+
+
+def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, ...]:
+    placements = place(model)
+    return tuple(
+        replace(node, provider=CLAIMS if placed.claimed else LEAVES, provider_reason=placed.reason)
+        if (placed := placements.get(node.node)) is not None
+        else node
+        for node in nodes
+    )
+
+
+@dataclass(frozen=True)
+class _Npu:
+    """What there is to run on: why nothing, or an empty string, and the designs of overlays."""
+
+    lacks: str
+    overlays: frozenset[str] = frozenset()
+
+    def fate(self, node: ir.Node) -> tuple[str, str]:
+        """(where, why not on the NPU) of a node of the domain aie."""
+        verdict = judge(node, self.overlays)
+        if self.lacks:
+            return HOST, verdict.always if verdict.always == TWO_BITS else self.lacks
+        if verdict == Verdict():
+            return XRT, ""
+        return (HOST, verdict.always) if verdict.always else (XRT, f"except {verdict.sometimes}")
+
+
+def _find_npu() -> _Npu:
+    lacks = why_no_npu(find_npu())
+    if not Path(library_path()).with_name(XRT_TARGET).is_file():
+        return _Npu(f"no xrt target here; {lacks or 'an NPU is there'}")
+    device = "" if lacks else npu_device()
+    if not device:
+        return _Npu(lacks or "no NPU found")
+    overlays = frozenset(find_overlays(device, overlay_folders(), TAKEN).found)
+    # The device is opened with a package of another design than gemm.
+    return _Npu("" if overlays - {"gemm"} else f"no overlays for {device}", overlays)
+
+
+def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[NodeFate, ...]:
+    before = [(node_label(node), _op(node)) for node in _nodes(model)]
+    neighbours = _Neighbours(_nodes(model))
+    outcomes = run_passes(model).outcomes
+    left = {node_label(node) for node in _nodes(model)}
+    ours = {
+        node_label(node): (_op(node), npu.fate(node))
+        for node in _nodes(model)
+        if node.domain == DOMAIN
+    }
+    homes: dict[str, set[str]] = {}
+    for label, (op, _) in ours.items():
+        homes.setdefault(op, set()).add(label)
+    fates = []
+    for label, op in before:
+        outcome = outcomes.get(label)
+        if outcome is not None and outcome.becomes:
+            becomes = outcome.becomes
+            home = neighbours.nearest(label, homes.get(becomes) or set(ours))
+            fates.append(NodeFate(label, op, becomes, *ours[home][1]))
+        elif label not in left:
+            fates.append(NodeFate(label, op, "", GONE, FOLDED))
+        else:
+            reason = outcome.reason if outcome is not None else NO_OPERATOR
+            fates.append(NodeFate(label, op, "", CPU_EP, reason))
+    return tuple(fates)
+
+
+class _Neighbours:
+    """Who reads whom in a source graph, by label: which operator a fused node is a part of."""
+
+    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+        self._readers: dict[str, list[str]] = {}
+        self._sources: dict[str, list[str]] = {}
+        for node in nodes:
+            label = node_label(node)
+            self._readers[label] = [node_label(reader) for reader in node.successors()]
+            self._sources[label] = [node_label(source) for source in node.predecessors()]
+
+    def nearest(self, label: str, homes: set[str]) -> str:
+        """Of `homes`, the one fewest steps behind `label`, or before it if that is nearer."""
+        behind, ahead = {label}, {label}
+        while behind or ahead:
+            for found in (behind, ahead):
+                if near := found & homes:
+                    return min(near)
+            behind = {n for at in behind for n in self._readers.get(at, ())}
+            ahead = {n for at in ahead for n in self._sources.get(at, ())}
+        return min(homes)
+
+
+def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate, ...]:
+    reasons = _reported_reasons(folder.path / REPORT, folder.model.name)
+    return tuple(
+        NodeFate(node_label(node), _op(node), "", *npu.fate(node))
+        if node.domain == DOMAIN
+        else NodeFate(
+            node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)
+        )
+        for node in _nodes(model)
+    )
+
+
+def _reported_reasons(report: Path, file: str) -> Mapping[str, str]:
+    """Node → why it stayed, as the compilation noted it of a file; empty without its report."""
+    if is_missing(report):
+        return {}
+    content = read_json(report)
+    parts = content.find("parts")
+    of_file = (
+        [part for part in parts.elements() if part.field("file").text() == file] if parts else []
+    )
+    nodes = (of_file[-1] if of_file else content).field("nodes")
+    return {
+        node.field("node").text(): node.field("reason").text()
+        for node in nodes.elements()
+        if node.find("becomes") is None
+    }
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    """All nodes, those of subgraphs included."""
+    return list(ir.traversal.RecursiveGraphIterator(model.graph))
+
+
+def _op(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

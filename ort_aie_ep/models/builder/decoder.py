@@ -1,0 +1,277 @@
+"""The decoder of each family: embedding, layers, lm_head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_aie_ep.models.builder.graph import EMBEDDING, MICROSOFT, Graph, make_value
+from ort_aie_ep.models.builder.weights import BLOCK, Weight
+from ort_aie_ep.models.shapes import Shape
+
+__all__ = ["build"]
+
+_LayerCache = tuple[ir.Value, ir.Value, ir.Value, ir.Value]
+"""past key, past value, present key, present value of a layer."""
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """What GroupQueryAttention wants to know of the attention mask."""
+
+    seqlens_k: ir.Value
+    total: ir.Value
+
+
+def _mask(graph: Graph, attention_mask: ir.Value) -> _Lengths:
+    path = "/model/attn_mask_reformat/attn_mask_subgraph"
+    int64, int32 = ir.DataType.INT64, ir.DataType.INT32
+    one = graph.constant([1], int64)
+    ones = graph.op(
+        "ReduceSum", [attention_mask, one], f"{path}/ReduceSum", ["batch_size"], int64, keepdims=0
+    )
+    less = graph.op("Sub", [ones, one], f"{path}/Sub", ["batch_size"], int64)
+    seqlens = graph.op("Cast", [less], f"{path}/Sub/Cast", ["batch_size"], int32, to=int32.value)
+    dims = graph.op("Shape", [attention_mask], f"{path}/Shape", [2], int64)
+    total = graph.op(
+        "Gather", [dims, graph.constant(1, int64)], f"{path}/Gather", [], int64, axis=0
+    )
+    total = graph.op("Cast", [total], f"{path}/Gather/Cast", None, int32, to=int32.value)
+    return _Lengths(seqlens, total)
+
+
+def _embedding(graph: Graph, input_ids: ir.Value) -> ir.Value:
+    """Tied: the rows of the lm_head. Untied: a float table, which stays float."""
+    shape = graph.shape
+    path = "/model/embed_tokens"
+    # Small beside what the layers add, or a tied model would only repeat its input.
+    gain = 1.5
+    if not shape.tied or not graph.int4:
+        if shape.tied:
+            head = graph.float_matrix("lm_head", shape.vocab, shape.hidden, gain)
+            dims: list[int | str] = [shape.vocab, shape.hidden]
+            table = graph.op("Transpose", [head], f"{path}/Transpose", dims, perm=[1, 0])
+        else:
+            deviation = gain / math.sqrt(shape.hidden)
+            table = graph.matrix(EMBEDDING, shape.vocab, shape.hidden, deviation)
+        x = graph.op("Gather", [table, input_ids], f"{path}/Gather", graph.hidden())
+        return _scaled(graph, x)
+    codes, scales = graph.codes_and_scales("lm_head", shape.vocab, shape.hidden, gain)
+    flat = [shape.vocab, shape.hidden // 2]
+    rows = graph.op(
+        "Reshape",
+        [codes, graph.constant(flat, ir.DataType.INT64)],
+        f"{path}/Reshape",
+        flat,
+        ir.DataType.UINT8,
+    )
+    x = graph.op(
+        "GatherBlockQuantized",
+        [rows, input_ids, scales],
+        f"{path}/GatherBlockQuantized",
+        graph.hidden(),
+        domain=MICROSOFT,
+        bits=4,
+        block_size=BLOCK,
+        gather_axis=0,
+        quantize_axis=1,
+    )
+    return _scaled(graph, x)
+
+
+def _scaled(graph: Graph, x: ir.Value) -> ir.Value:
+    """Gemma multiplies embeddings by the root of their width."""
+    shape = graph.shape
+    if shape.family != "gemma3_text":
+        return x
+    factor = graph.constant(float(np.round(np.sqrt(shape.hidden), 2)), ir.DataType.FLOAT)
+    return graph.op("Mul", [x, factor], "/model/embed_tokens/Mul", graph.hidden())
+
+
+def _head_norm(graph: Graph, path: str, x: ir.Value, heads: int, dims_name: str) -> ir.Value:
+    """Norm of each head of (batch, sequence, heads · head_dim); `path` is like …/attn/q_norm."""
+    shape = graph.shape
+    width = shape.head_dim
+    dims: list[int | str] = ["batch_size", f"sequence_length * {dims_name}", width]
+    int64 = ir.DataType.INT64
+    weight = graph.vector(f"{path[1:].replace('/', '.')}.layernorm.weight", width, 1.0, 0.1)
+    x = graph.op("Reshape", [x, graph.constant([0, -1, width], int64)], f"{path}/Reshape_1", dims)
+    x = graph.op(
+        "SimplifiedLayerNormalization",
+        [x, weight],
+        f"{path}/SimplifiedLayerNormalization",
+        dims,
+        epsilon=shape.epsilon,
+        axis=-1,
+        stash_type=1,
+    )
+    return graph.op(
+        "Reshape",
+        [x, graph.constant([0, -1, heads * width], int64)],
+        f"{path}/Reshape_2",
+        graph.hidden(heads * width),
+    )
+
+
+def _attention(
+    graph: Graph, layer: int, x: ir.Value, lengths: _Lengths, cache: _LayerCache
+) -> ir.Value:
+    shape = graph.shape
+    path = f"/model/layers.{layer}/attn"
+    sizes = [shape.queries, shape.keys, shape.keys]
+    packed = graph.linear(f"{path}/qkv_proj", x, sum(sizes), shape.hidden, 1.0)
+    qkv: list[ir.Value | None] = [packed, None, None]
+    if shape.family in ("qwen3", "gemma3_text"):
+        q, k, v = (
+            make_value(f"{path}/qkv_proj/Split/output_{i}", ir.DataType.FLOAT, graph.hidden(size))
+            for i, size in enumerate(sizes)
+        )
+        split = graph.constant(sizes, ir.DataType.INT64)
+        graph.node("Split", [packed, split], [q, k, v], f"{path}/qkv_proj/Split", axis=-1)
+        q = _head_norm(graph, f"{path}/q_norm", q, shape.heads, "num_attention_heads")
+        k = _head_norm(graph, f"{path}/k_norm", k, shape.kv_heads, "num_key_value_heads")
+        qkv = [q, k, v]
+
+    local = shape.is_local(layer)
+    if shape.family != "gemma3_text":
+        rotary = graph.rotary("", shape.rope_theta)
+    elif local:
+        rotary = graph.rotary("_local", shape.local_rope_theta)
+    else:
+        rotary = graph.rotary("_global", shape.rope_theta)
+    output = make_value(
+        f"{path}/GroupQueryAttention/output_0", ir.DataType.FLOAT, graph.hidden(shape.queries)
+    )
+    past_key, past_value, present_key, present_value = cache
+    graph.node(
+        "GroupQueryAttention",
+        # Position ids, attention bias and head sinks are left out, but have their places.
+        [*qkv, past_key, past_value, lengths.seqlens_k, lengths.total, *rotary, None, None, None],
+        [output, present_key, present_value],
+        f"{path}/GroupQueryAttention",
+        MICROSOFT,
+        num_heads=shape.heads,
+        kv_num_heads=shape.kv_heads,
+        scale=shape.head_dim**-0.5,
+        local_window_size=shape.window if local and shape.window else -1,
+        softcap=0.0,
+        do_rotary=1,
+        rotary_interleaved=0,
+        **({"sliding_window_cache": 1} if local else {}),
+    )
+    return graph.linear(f"{path}/o_proj", output, shape.hidden, shape.queries, _branch_gain(shape))
+
+
+def _gated_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
+    """down(act(gate(x)) · up(x)), with SiLU or Gemma's tanh-approximated GELU."""
+    shape = graph.shape
+    path = f"/model/layers.{layer}/mlp"
+    wide = graph.hidden(shape.ffn)
+    gate = graph.linear(f"{path}/gate_proj", x, shape.ffn, shape.hidden, 1.0)
+    up = graph.linear(f"{path}/up_proj", x, shape.ffn, shape.hidden, 1.0)
+    if shape.family == "gemma3_text":
+        gate = graph.op("Gelu", [gate], f"{path}/act_fn/FastGelu", wide, approximate="tanh")
+    else:
+        sigmoid = graph.op("Sigmoid", [gate], f"{path}/act_fn/Sigmoid", wide)
+        gate = graph.op("Mul", [gate, sigmoid], f"{path}/act_fn/Mul", wide)
+    product = graph.op("Mul", [gate, up], f"{path}/Mul", wide)
+    return graph.linear(f"{path}/down_proj", product, shape.hidden, shape.ffn, _branch_gain(shape))
+
+
+def _plain_ffn(graph: Graph, layer: int, x: ir.Value) -> ir.Value:
+    """fc2(gelu(fc1(x)))."""
+    shape = graph.shape
+    path = f"/model/layers.{layer}/mlp"
+    x = graph.linear(f"{path}/fc1", x, shape.ffn, shape.hidden, 1.0)
+    x = graph.op(
+        "Gelu", [x], f"{path}/act_fn/FastGelu", graph.hidden(shape.ffn), approximate="tanh"
+    )
+    return graph.linear(f"{path}/fc2", x, shape.hidden, shape.ffn, _branch_gain(shape))
+
+
+def _branch_gain(shape: Shape) -> float:
+    """Keeps the sum of all branches near one, however many layers there are."""
+    return 1.0 / math.sqrt(2 * shape.layers)
+
+
+def _caches(shape: Shape) -> list[_LayerCache]:
+    def cache(layer: int, role: str, when: str, what: str) -> ir.Value:
+        span = "sliding" if shape.is_local(layer) else "sequence"
+        # The last dimension has a name, not a size: quantised caches share the graph.
+        width = "kv_cache_dim"
+        dims: list[int | str] = ["batch_size", shape.kv_heads, f"{when}_{span}_length", width]
+        return make_value(f"{role}.{layer}.{what}", ir.DataType.FLOAT, dims)
+
+    return [
+        (
+            cache(layer, "past_key_values", "past", "key"),
+            cache(layer, "past_key_values", "past", "value"),
+            cache(layer, "present", "total", "key"),
+            cache(layer, "present", "total", "value"),
+        )
+        for layer in range(shape.layers)
+    ]
+
+
+def _layer(
+    graph: Graph,
+    layer: int,
+    x: ir.Value,
+    branch: ir.Value | None,
+    lengths: _Lengths,
+    cache: _LayerCache,
+) -> tuple[ir.Value, ir.Value]:
+    """(residual, branch still to be added to it) after one more layer."""
+    normed, x = graph.norm(layer, "input", x, branch)
+    attended = _attention(graph, layer, normed, lengths, cache)
+    if graph.shape.family == "phi":
+        ffn = _plain_ffn(graph, layer, normed)
+        name = f"/model/layers.{layer}/residual_add/Add"
+        return x, graph.op("Add", [attended, ffn], name, graph.hidden())
+    if graph.shape.family == "gemma3_text":
+        attended, _ = graph.norm(layer, "post_attention", attended)
+        normed, x = graph.norm(layer, "pre_feedforward", x, attended)
+        ffn, _ = graph.norm(layer, "post_feedforward", _gated_ffn(graph, layer, normed))
+        return x, ffn
+    normed, x = graph.norm(layer, "post_attention", x, attended)
+    return x, _gated_ffn(graph, layer, normed)
+
+
+def build(shape: Shape, int4: bool = True) -> tuple[ir.Model, list[Weight]]:
+    """The model without weights, and the weights in the order of the data file."""
+    graph = Graph(shape, int4)
+    int64 = ir.DataType.INT64
+    input_ids = make_value("input_ids", int64, ["batch_size", "sequence_length"])
+    attention_mask = make_value("attention_mask", int64, ["batch_size", "total_sequence_length"])
+    caches = _caches(shape)
+    if shape.family == "gemma3_text":
+        graph.rotary("_global", shape.rope_theta)
+        graph.rotary("_local", shape.local_rope_theta)
+
+    lengths = _mask(graph, attention_mask)
+    x = _embedding(graph, input_ids)
+    branch = None
+    for layer, cache in enumerate(caches):
+        x, branch = _layer(graph, layer, x, branch, lengths, cache)
+    normed, _ = graph.norm(shape.layers, "final_norm", x, branch, last=True)
+    logits = graph.linear("/lm_head", normed, shape.vocab, shape.hidden, 1.5, output="logits")
+
+    past_keys, past_values, present_keys, present_values = zip(*caches, strict=True)
+    # The builder quantises matrix products in the order of the graph, of which the lm_head is last.
+    weights = graph.first + sorted(graph.last, key=lambda w: w.name.startswith("lm_head."))
+    model = ir.Model(
+        ir.Graph(
+            [input_ids, attention_mask, *past_keys, *past_values],
+            [logits, *present_keys, *present_values],
+            nodes=graph.nodes,
+            initializers=graph.initializers(weights),
+            opset_imports={"": 22, MICROSOFT: 1},
+            name="main_graph",
+        ),
+        ir_version=10,
+        producer_name="ort_aie_ep synth",
+    )
+    return model, weights

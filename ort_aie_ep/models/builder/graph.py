@@ -1,0 +1,240 @@
+"""The operators a decoder is made of, written as the model builder writes and names them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_aie_ep.models.builder.weights import (
+    BLOCK,
+    Weight,
+    code_rows,
+    normal_rows,
+    rotary_frequencies,
+    rotary_rows,
+    scale_rows,
+)
+from ort_aie_ep.models.shapes import Shape
+
+__all__ = ["EMBEDDING", "MICROSOFT", "Graph", "make_value"]
+
+MICROSOFT = "com.microsoft"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class Graph:
+    """Nodes in the making. Operators return their output values, named as the builder names them.
+
+    The builder quantises after it has built the float graph, so in its files the quantised weights
+    follow all others; `first` and `last` keep the two apart. With `int4` false, matrices stay
+    as they were before that.
+    """
+
+    def __init__(self, shape: Shape, int4: bool = True) -> None:
+        self.shape = shape
+        self.int4 = int4
+        self.nodes: list[ir.Node] = []
+        self.first: list[Weight] = []
+        self.last: list[Weight] = []
+        self._weights: dict[str, ir.Value] = {}
+        self._constants: dict[str, ir.Value] = {}
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: Sequence[ir.Value],
+        name: str,
+        domain: str = "",
+        **attributes: int | float | str | list[int] | ir.TensorProtocol,
+    ) -> None:
+        """Append a node."""
+        self.nodes.append(
+            ir.node(op, inputs, attributes, domain=domain, outputs=outputs, name=name)
+        )
+
+    def op(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        dims: Sequence[int | str] | None,
+        dtype: ir.DataType = ir.DataType.FLOAT,
+        domain: str = "",
+        **attributes: int | float | str | list[int],
+    ) -> ir.Value:
+        """A node with one output, `name`/output_0."""
+        output = make_value(f"{name}/output_0", dtype, dims)
+        self.node(op, inputs, [output], name, domain, **attributes)
+        return output
+
+    def hidden(self, width: int | None = None) -> list[int | str]:
+        """The dimensions of activations."""
+        return ["batch_size", "sequence_length", self.shape.hidden if width is None else width]
+
+    def constant(self, content: int | float | list[int], dtype: ir.DataType) -> ir.Value:
+        """The output of a Constant node, made at its first use."""
+        name = f"/model/constants/{dtype.name}/{content}"
+        if name not in self._constants:
+            # The builder declares every constant a scalar, whatever it holds.
+            value = make_value(name, dtype, [])
+            tensor = ir.tensor(content, dtype=dtype, name=name)
+            node_name = name.replace("constants", "constant_nodes")
+            self.node("Constant", [], [value], node_name, value=tensor)
+            self._constants[name] = value
+        return self._constants[name]
+
+    def weight(self, weight: Weight, last: bool = False) -> ir.Value:
+        """The initializer of that name, made at its first use."""
+        if weight.name not in self._weights:
+            (self.last if last else self.first).append(weight)
+            self._weights[weight.name] = make_value(weight.name, weight.dtype, weight.shape)
+        return self._weights[weight.name]
+
+    def initializers(self, weights: Sequence[Weight]) -> list[ir.Value]:
+        """The values of `weights`, in that order."""
+        return [self._weights[weight.name] for weight in weights]
+
+    def vector(self, name: str, size: int, mean: float, deviation: float) -> ir.Value:
+        """(size,) float32: the weight of a norm, or a bias."""
+        return self.weight(
+            Weight(name, ir.DataType.FLOAT, (size,), normal_rows((), mean, deviation))
+        )
+
+    def rotary(self, suffix: str, theta: float) -> tuple[ir.Value, ir.Value]:
+        """cos_cache and sin_cache, (context, rotary/2) float32."""
+        width = self.shape.rotary or self.shape.head_dim
+        frequencies = rotary_frequencies(width, theta)
+        cos, sin = (
+            self.weight(
+                Weight(
+                    f"{name}_cache{suffix}",
+                    ir.DataType.FLOAT,
+                    (self.shape.context, width // 2),
+                    rotary_rows(function, frequencies),
+                )
+            )
+            for name, function in (("cos", np.cos), ("sin", np.sin))
+        )
+        return cos, sin
+
+    def matrix(self, name: str, rows: int, columns: int, deviation: float) -> ir.Value:
+        """(rows, columns) float32, normally distributed. A tied lm_head follows all others."""
+        fill = normal_rows((columns,), 0.0, deviation)
+        weight = Weight(name, ir.DataType.FLOAT, (rows, columns), fill)
+        return self.weight(weight, last=self.shape.tied and name.startswith("lm_head."))
+
+    def codes_and_scales(
+        self, basename: str, n: int, k: int, gain: float
+    ) -> tuple[ir.Value, ir.Value]:
+        """The codes (n, k/32, 16) uint8 and scales (n, k/32) float32 of an (n, k) matrix."""
+        blocks = math.ceil(k / BLOCK)
+        codes = Weight(
+            f"{basename}.MatMul.weight_Q4",
+            ir.DataType.UINT8,
+            (n, blocks, BLOCK // 2),
+            code_rows((blocks, BLOCK // 2)),
+        )
+        scales = Weight(
+            f"{basename}.MatMul.weight_scales",
+            ir.DataType.FLOAT,
+            (n, blocks),
+            scale_rows((blocks,), k, gain),
+        )
+        return self.weight(codes, last=True), self.weight(scales, last=True)
+
+    def float_matrix(self, basename: str, n: int, k: int, gain: float) -> ir.Value:
+        """The (k, n) float32 weights of an (n, k) matrix."""
+        return self.matrix(f"{basename}.MatMul.weight", k, n, gain / math.sqrt(k))
+
+    def linear(
+        self, path: str, x: ir.Value, n: int, k: int, gain: float, *, output: str | None = None
+    ) -> ir.Value:
+        """x · Wᵀ, plus a bias in the family that has them. `path` is like /model/layers.0/mlp/fc1.
+
+        `output` names the result when it is an output of the model.
+        """
+        basename = path.removeprefix("/").replace("/", ".")
+        family = self.shape.family
+        biased = family == "phi" or (family == "qwen2" and path.endswith("/qkv_proj"))
+        product_name = f"{path}/MatMul/output_0" if output is None or biased else output
+        result = make_value(product_name, ir.DataType.FLOAT, self.hidden(n))
+        if self.int4:
+            self.node(
+                "MatMulNBits",
+                [x, *self.codes_and_scales(basename, n, k, gain)],
+                [result],
+                f"{path}/MatMul_Q4",
+                MICROSOFT,
+                K=k,
+                N=n,
+                accuracy_level=4,
+                bits=4,
+                block_size=BLOCK,
+            )
+        else:
+            weights = self.float_matrix(basename, n, k, gain)
+            self.node("MatMul", [x, weights], [result], f"{path}/MatMul")
+        if not biased:
+            return result
+        bias = self.vector(f"{basename}.Add.bias", n, 0.0, 0.02)
+        total = make_value(output or f"{path}/Add/output_0", ir.DataType.FLOAT, self.hidden(n))
+        self.node("Add", [result, bias], [total], f"{path}/Add")
+        return total
+
+    def norm(
+        self,
+        layer: int,
+        place: str,
+        x: ir.Value,
+        branch: ir.Value | None = None,
+        last: bool = False,
+    ) -> tuple[ir.Value, ir.Value]:
+        """(norm of x + branch, x + branch), both of the hidden state's shape.
+
+        `place` is like "input" or "post_attention". The sum has no output of its own where it is
+        not needed, after the `last` layer.
+        """
+        shape = self.shape
+        path = f"/model/layers.{layer}/{place}_layernorm"
+        basename = f"model.layers.{layer}.{place}_layernorm"
+        simple = "" if shape.family == "phi" else "Simplified"
+        inputs = [x] if branch is None else [x, branch]
+        inputs.append(self.vector(f"{basename}.weight", shape.hidden, 1.0, 0.1))
+        if not simple:
+            inputs.append(self.vector(f"{basename}.bias", shape.hidden, 0.0, 0.02))
+        result = make_value(f"{path}/output_0", ir.DataType.FLOAT, self.hidden())
+        if branch is None:
+            self.node(
+                f"{simple}LayerNormalization",
+                inputs,
+                [result],
+                f"{path}/LayerNorm",
+                epsilon=shape.epsilon,
+                axis=-1,
+                stash_type=1,
+            )
+            return result, x
+        total = make_value(f"{path}/output_3", ir.DataType.FLOAT, self.hidden())
+        outputs = [result] if last else [result, ir.Value(name=""), ir.Value(name=""), total]
+        self.node(
+            f"Skip{simple}LayerNormalization",
+            inputs,
+            outputs,
+            f"{path}/SkipLayerNorm",
+            MICROSOFT,
+            epsilon=shape.epsilon,
+        )
+        return result, total
+
+
+def make_value(name: str, dtype: ir.DataType, dims: Sequence[int | str] | None) -> ir.Value:
+    """A value with its type, and its shape if that is known."""
+    return ir.Value(
+        name=name,
+        type=ir.TensorType(dtype),
+        shape=None if dims is None else ir.Shape(dims),
+    )

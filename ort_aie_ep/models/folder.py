@@ -1,0 +1,165 @@
+"""Model folders as onnxruntime-genai or optimum write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checked_json import read_json
+from ort_aie_ep.models.files import is_missing, is_regular
+
+GENAI_CONFIG = "genai_config.json"
+# optimum's names of the decoders of an encoder-decoder model, and of what it wrote before it put
+# prompt and next token of other models into one model.onnx. The main one first.
+OPTIMUM_ENCODER = "encoder_model.onnx"
+OPTIMUM_DECODERS = (
+    "decoder_model_merged.onnx",
+    "decoder_with_past_model.onnx",
+    "decoder_model.onnx",
+)
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder with an ONNX language model.
+
+    Attributes:
+        path: the folder.
+        model: the decoder's ONNX file.
+        genai_config: parsed genai_config.json, or None for a folder without one.
+    """
+
+    path: Path
+    model: Path
+    genai_config: dict[str, Any] | None
+
+    @property
+    def is_optimum_encoder_decoder(self) -> bool:
+        """Whether optimum exported it as an encoder and decoders."""
+        encoder = self.path / OPTIMUM_ENCODER
+        return self.model.name in OPTIMUM_DECODERS and encoder.is_file()
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """An .onnx file beside a folder's main one.
+
+    Attributes:
+        path: the file.
+        role: what it is to the model: where genai_config.json names it ("encoder", "vision",
+            "decoder.pipeline"), or its name in optimum's exports; empty if nothing names it.
+    """
+
+    path: Path
+    role: str
+
+
+def other_models(folder: ModelFolder) -> list[OtherModel]:
+    """The .onnx files of a folder but the main one, by path."""
+    roles = {folder.path / name: name for name in (OPTIMUM_ENCODER, *OPTIMUM_DECODERS)}
+    if folder.genai_config is not None:
+        sections = file_sections(folder.genai_config.get("model"))
+        roles = {folder.path / part["filename"]: role for part, role in sections}
+    return [
+        OtherModel(path, roles.get(path, ""))
+        for path in sorted(folder.path.rglob("*.onnx"))
+        if path != folder.model and path.is_file()
+    ]
+
+
+def file_sections(part: object, role: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects that name a file in a part of genai_config.json, and the keys that lead to each,
+    such as "decoder" or "vision.pipeline.patch_embed"."""
+    if isinstance(part, list):
+        for item in part:
+            yield from file_sections(item, role)
+    elif isinstance(part, dict):
+        if isinstance(part.get("filename"), str):
+            yield part, role
+        for key, value in part.items():
+            yield from file_sections(value, f"{role}.{key}".lstrip("."))
+
+
+def section(folder: ModelFolder, *names: str) -> dict[str, Any]:
+    """A part of genai_config.json, empty where there is none."""
+    part: Any = folder.genai_config
+    for name in names:
+        part = part.get(name) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def find_model(source: Path) -> ModelFolder:
+    """Finds the model in a folder, or takes an .onnx file.
+
+    Raises:
+        AieError: there is no such path, or no model in it.
+    """
+    if not source.exists():
+        raise AieError(f"{source} does not exist")
+    if source.is_file():
+        if source.suffix != ".onnx":
+            raise AieError(f"{source} is no .onnx file; give a model folder or an .onnx file")
+        return ModelFolder(source.parent, source, None)
+    config_file = source / GENAI_CONFIG
+    config: dict[str, Any] | None = None
+    if not is_missing(config_file):
+        read = read_json(config_file)
+        config, filename = read.object(), read.field("model", "decoder", "filename").text()
+        model = source / filename
+        if not inside(source, model):
+            raise AieError(f"{config_file}: model.decoder.filename {filename!r} leaves the folder")
+        if not is_regular(model):
+            raise AieError(f"{config_file} names {filename}, which is not in {source}")
+        return ModelFolder(source, model, config)
+    models = sorted(source.glob("*.onnx"))
+    if not models:
+        raise AieError(
+            f"{source} is no model folder: it has neither {GENAI_CONFIG} nor an .onnx file"
+        )
+    decoders = [source / name for name in OPTIMUM_DECODERS if source / name in models]
+    if decoders and source / OPTIMUM_ENCODER in models:
+        return ModelFolder(source, decoders[0], None)
+    if decoders and len(models) > 1:
+        raise AieError(
+            f"{source} holds {models[0].name}, an export for prompts and next tokens apart; "
+            "export again with optimum-onnx (--task text-generation-with-past), which writes one "
+            "model.onnx"
+        )
+    if len(models) > 1:
+        names = ", ".join(model.name for model in models)
+        raise AieError(f"{source} has several models ({names}); give one of the files")
+    return ModelFolder(source, models[0], None)
+
+
+def why_not_carried(folder: Path, file: Path) -> str:
+    """The reason not to copy a file of a folder into another folder, or an empty string.
+
+    A link may lead to a file of the same folder, or from a snapshot of Hugging Face's cache to the
+    blobs of its repository, which is how that stores files: snapshots/<revision>/config.json leads
+    to ../../blobs/<hash>. Any other would copy what the folder's maker never had.
+    """
+    if file.is_dir():
+        return "it is a link to a folder" if file.is_symlink() else ""
+    if not is_regular(file):
+        return "it is a link to nowhere" if is_missing(file) else "it is not a regular file"
+    root, target = folder.resolve(), file.resolve()
+    if target.is_relative_to(root):
+        return ""
+    snapshots = next((at for at in root.parents if at.name == "snapshots"), None)
+    if snapshots is not None and target.parent == snapshots.parent / "blobs":
+        return ""
+    return f"it is a link to {target}, outside of the folder"
+
+
+def inside(folder: Path, file: Path) -> bool:
+    """Whether a file, as it is named, lies in a folder."""
+    # Links inside hub caches lead out of the folder on purpose: the location's text decides, then
+    # the link may point anywhere a user put it. `..` and absolute paths may not.
+    try:
+        relative = file.absolute().relative_to(folder.absolute())
+    except ValueError:
+        return False
+    return ".." not in relative.parts

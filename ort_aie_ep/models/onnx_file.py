@@ -1,0 +1,138 @@
+"""Loading ONNX files safely: damage is named before anything is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import is_missing, is_regular, read_regular
+from ort_aie_ep.models.folder import inside
+from ort_aie_ep.models.onnx_check import check_model
+
+
+def is_compiled(model: ir.Model) -> bool:
+    """Whether `ort-aie compile` made it."""
+    return "ort_aie.format" in model.metadata_props
+
+
+def load_model(path: Path) -> ir.Model:
+    """Loads an ONNX file, weights left on disk, checks it, and sorts its nodes if they are not.
+
+    Raises:
+        AieError: no ONNX model; a graph or tensor that cannot be, as `check_model` says; a tensor
+            without data; external data outside the folder, missing, truncated, or of a length that
+            does not fit the tensor.
+    """
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(read_regular(path))
+    except OSError as error:
+        raise AieError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # protobuf's have a base class without types
+        raise AieError(f"{path} cannot be read as an ONNX model: {error}") from error
+    unsorted = check_model(proto, path)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:  # onnx_ir raises many kinds
+        cause: BaseException = error  # the first one; onnx_ir's own say where, not what
+        while inner := cause.__cause__ or cause.__context__:
+            cause = inner
+        raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
+    _resolve_external(model, path)
+    for node in model.graph.all_nodes():
+        if node.domain:  # ONNX Runtime imports its own by itself; shape inference does not
+            model.graph.opset_imports.setdefault(node.domain, 1)
+    if unsorted:
+        model.graph.sort()
+    return model
+
+
+def external_files(model: ir.Model) -> set[Path]:
+    """The external data files of the initializers of a loaded model."""
+    return {Path(tensor.path) for _, tensor in _external_initializers(model)}
+
+
+def _external_initializers(model: ir.Model) -> Iterator[tuple[ir.Value, ir.ExternalTensor]]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value, value.const_value
+
+
+def _resolve_external(model: ir.Model, path: Path) -> None:
+    """Checks where external tensors have their data, and lets them read it there."""
+    for value, tensor in _external_initializers(model):
+        value.const_value = _resolved(path, tensor)
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            # What is written later has its initializers in a file of its own, and attributes whole.
+            if attribute.type == ir.AttributeType.TENSOR:
+                node.attributes[name] = ir.AttrTensor(name, _inline(path, attribute.value))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                tensors = [_inline(path, tensor) for tensor in attribute.value]
+                node.attributes[name] = ir.AttrTensors(name, tensors)
+
+
+def _inline(path: Path, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    found = _resolved(path, tensor)
+    return ir.Tensor(found.numpy(), dtype=found.dtype, name=found.name)
+
+
+class _CheckedTensor(ir.ExternalTensor):
+    """An external tensor that reads its data where `_check_external` has found it.
+
+    With a base_dir, onnx_ir would refuse what it finds behind symbolic links out of the folder
+    (every snapshot in a Hugging Face cache) and in files with hard links (every file that uv
+    installs).
+    """
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, folder: Path, tensor: ir.ExternalTensor) -> None:
+        super().__init__(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=tensor.name or "",
+        )
+        self._folder = folder
+
+    @property
+    def path(self) -> str:
+        return str(self._folder / self.location)
+
+
+def _resolved(path: Path, tensor: ir.ExternalTensor) -> _CheckedTensor:
+    found = _CheckedTensor(path.parent, tensor)
+    _check_external(path, found)
+    return found
+
+
+def _check_external(model: Path, tensor: ir.ExternalTensor) -> None:
+    where = f"{model.name}: tensor '{tensor.name}' has its data in '{tensor.location}'"
+    file = Path(tensor.path)
+    if not inside(model.parent, file):
+        raise AieError(f"{where}, outside the model's folder")
+    if not is_regular(file):
+        raise AieError(
+            f"{where}, which is {'missing' if is_missing(file) else 'not a regular file'}"
+        )
+    # The size by type and shape, not the length that the model claims.
+    size = -(-tensor.size * tensor.dtype.bitwidth // 8)
+    if tensor.length is not None and tensor.length != size:
+        raise AieError(
+            f"{where}: {tensor.length} bytes are given, but {tensor.dtype.name} "
+            f"{tuple(tensor.shape.numpy())} needs {size}"
+        )
+    end = (tensor.offset or 0) + size
+    actual = file.stat().st_size
+    if end > actual:
+        raise AieError(f"{where} up to byte {end}, but the file ends at {actual}: it is truncated")

@@ -1,0 +1,162 @@
+"""What `check` finds: resources in use beside their limits, estimates, notes, and violations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ort_aie_ep.npu.vocabulary.device import Tile
+
+
+@dataclass(frozen=True)
+class Use:
+    """How much of a resource of a tile is in use; `limit` is the most that there is."""
+
+    tile: Tile
+    resource: str
+    used: int
+    limit: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within the limit."""
+        return self.used <= self.limit
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number that only the tool chain can confirm; `basis` says where it comes from."""
+
+    tile: Tile
+    resource: str
+    estimate: int
+    limit: int
+    basis: str
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One reason for which a design cannot be: `where` names the tile or the part."""
+
+    where: str
+    resource: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}, {self.resource}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was looked at in a design.
+
+    `proved` are the statements about progress that were shown, each for the shape that it names;
+    `notes` is what a reader should know though it is no violation. A design passes if `violations`
+    is empty; `estimates` never count as passed.
+    """
+
+    design: str
+    device: str
+    uses: tuple[Use, ...]
+    estimates: tuple[Estimate, ...]
+    proved: tuple[str, ...]
+    notes: tuple[str, ...]
+    violations: tuple[Violation, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found against the design."""
+        return not self.violations
+
+    def use(self, tile: Tile, resource: str) -> Use:
+        """The row of a tile and a resource. Raises KeyError where there is none."""
+        for use in self.uses:
+            if (use.tile, use.resource) == (tile, resource):
+                return use
+        raise KeyError((tile, resource))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, for `json.dumps`."""
+
+        def place(tile: Tile) -> dict[str, Any]:
+            return {"kind": tile.kind, "column": tile.column, "row": tile.row}
+
+        return {
+            "design": self.design,
+            "device": self.device,
+            "passed": self.passed,
+            "uses": [
+                {**place(u.tile), "resource": u.resource, "used": u.used, "limit": u.limit}
+                for u in self.uses
+            ],
+            "estimates": [
+                {
+                    **place(e.tile), "resource": e.resource, "estimate": e.estimate,
+                    "limit": e.limit, "basis": e.basis, "status": "unproven",
+                }
+                for e in self.estimates
+            ],
+            "proved": list(self.proved),
+            "notes": list(self.notes),
+            "violations": [
+                {"where": v.where, "resource": v.resource, "text": v.text} for v in self.violations
+            ],
+        }  # fmt: skip
+
+    def render(self) -> RenderableType:
+        """A table for a terminal, tiles that are alike in one row, and the lines below it."""
+        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.title = f"{self.design} on {self.device}"
+        table.title_justify, table.title_style = "left", "bold"
+        for column in ("tiles", "resource", "used", "limit", "state"):
+            right = column in ("used", "limit")
+            table.add_column(
+                column, justify="right" if right else "left", overflow="fold", no_wrap=right
+            )
+        alike: dict[tuple[str, str, int, int], list[Tile]] = defaultdict(list)
+        for use in self.uses:
+            alike[use.tile.kind, use.resource, use.used, use.limit].append(use.tile)
+        for (_, resource, used, limit), tiles in alike.items():
+            state = Text("fits", style="green") if used <= limit else Text("exceeds", style="red")
+            table.add_row(tile_list(tiles), resource, f"{used:,}", f"{limit:,}", state)
+        guesses: dict[tuple[str, str, int, int], list[Tile]] = defaultdict(list)
+        for guess in self.estimates:
+            guesses[guess.tile.kind, guess.resource, guess.estimate, guess.limit].append(guess.tile)
+        for (_, resource, used, limit), tiles in guesses.items():
+            table.add_row(
+                tile_list(tiles), resource, f"~{used:,}", f"{limit:,}",
+                Text("unproven", style="yellow"),
+            )  # fmt: skip
+        parts: list[RenderableType] = [table]
+        parts += [Text(f"unproven: {b}") for b in dict.fromkeys(e.basis for e in self.estimates)]
+        parts += [Text(f"proved: {line}", style="green") for line in self.proved]
+        parts += [Text(f"note: {line}", style="yellow") for line in self.notes]
+        parts += [Text(f"refused: {violation}", style="bold red") for violation in self.violations]
+        return Group(*parts)
+
+
+def tile_list(tiles: Iterable[Tile]) -> str:
+    """Tiles of one kind in few words: rectangles of whole columns where they are that."""
+    tiles = sorted(tiles)
+    if len(tiles) == 1:
+        return str(tiles[0])
+    columns = sorted({t.column for t in tiles})
+    rows = sorted({t.row for t in tiles})
+    if len(columns) * len(rows) == len(tiles):
+        return f"{len(tiles)} {tiles[0].kind} tiles ({_span(columns)}, {_span(rows)})"
+    shown = ", ".join(f"({t.column}, {t.row})" for t in tiles[:3])
+    more = f" and {len(tiles) - 3} more" if len(tiles) > 3 else ""
+    return f"{len(tiles)} {tiles[0].kind} tiles {shown}{more}"
+
+
+def _span(values: list[int]) -> str:
+    if len(values) > 1 and values == list(range(values[0], values[-1] + 1)):
+        return f"{values[0]}..{values[-1]}"
+    return " ".join(map(str, values)) if len(values) > 1 else str(values[0])

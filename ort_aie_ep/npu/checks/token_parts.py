@@ -1,0 +1,237 @@
+"""The parts of a run with tokens (`tokens`): rings of descriptors, shims' channels, workers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ort_aie_ep.npu.vocabulary.configuration import Channel, Lock, WorkerPlan
+from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release, Worker
+from ort_aie_ep.npu.vocabulary.device import WORD
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array
+
+MAX_STEPS = 400_000  # of one run; a second or so
+ENDLESS = 1 << 60  # words
+
+#: Calls a kernel with its arguments: integers, and arrays (n,) int32.
+Runner = Callable[..., None]
+
+
+class Unpredictable(Exception):
+    """Tokens do not decide: a loop count is data, or the run is too long."""
+
+
+@dataclass
+class Task:
+    """A transfer of a shim: `words` are those that it has still to move."""
+
+    fifo: str
+    words: int
+
+
+class Ring:
+    """A channel of a compute or memory tile: the descriptor under way, if it got its lock."""
+
+    def __init__(self, channel: Channel, locks: dict[Lock, int]) -> None:
+        self.channel = channel
+        self._locks = locks
+        self._turn = 0
+        self.left = 0
+
+    def words(self, fifo: str) -> int:
+        """Words that it can move now."""
+        if self.left == 0:
+            descriptor = self.channel.ring[self._turn]
+            if descriptor.acquire is not None:
+                if self._locks[descriptor.acquire] < 1:
+                    return 0
+                self._locks[descriptor.acquire] -= 1
+            self.left = descriptor.words
+        return self.left
+
+    def move(self, words: int) -> None:
+        """Move as many."""
+        self.left -= words
+        if self.left == 0:
+            release = self.channel.ring[self._turn].release
+            if release is not None:
+                self._locks[release] += 1
+            self._turn = (self._turn + 1) % len(self.channel.ring)
+
+    @property
+    def partial(self) -> bool:
+        """Whether a descriptor has moved some of its words."""
+        return 0 < self.left < self.channel.ring[self._turn].words
+
+    @property
+    def waits_for(self) -> str:
+        """The lock that it waits for, or ''."""
+        lock = self.channel.ring[self._turn].acquire
+        return "" if self.left or lock is None else f"lock {lock.id} ({lock.name})"
+
+
+@dataclass
+class Shim:
+    """A channel of a shim: its tasks in order; `endless` ones never end."""
+
+    endless: bool
+    tasks: deque[Task] = field(default_factory=deque)
+
+    def words(self, fifo: str) -> int:
+        """Words that it can move now for this fifo."""
+        if self.endless:
+            return ENDLESS
+        return self.tasks[0].words if self.tasks and self.tasks[0].fifo == fifo else 0
+
+    @property
+    def waits_for(self) -> str:
+        """What it needs to go on."""
+        if not self.tasks:
+            return "a transfer that is not issued"
+        return f"the transfer on fifo {self.tasks[0].fifo} to end"
+
+    def move(self, words: int) -> None:
+        """Move as many."""
+        if not self.endless:
+            self.tasks[0].words -= words
+            if self.tasks[0].words == 0:
+                self.tasks.popleft()
+
+
+class _TokenCore(Core):
+    """Buffers of integers are there; of the others only their names."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.integers = {
+            b.name: _aligned(b.array.count) for b in worker.buffers if b.array.element == "i32"
+        }
+
+    def loop(self, count: Any) -> Iterable[int]:
+        return range(count)
+
+    def buffer(self, name: str) -> Any:
+        return self.integers.get(name)
+
+
+def _aligned(count: int) -> np.ndarray:
+    """Zeros (count,) int32 that begin at a multiple of 64 bytes, as buffers in L1 do."""
+    block = np.zeros(count + 16, dtype=np.int32)
+    start = -block.ctypes.data % 64 // WORD
+    return block[start : start + count]
+
+
+class Process:
+    """A worker that runs until a lock or a start is missing."""
+
+    def __init__(self, plan: WorkerPlan, locks: dict[Lock, int], run: Runner) -> None:
+        self.plan = plan
+        self._core = _TokenCore(plan.worker)
+        self._run = run
+        self._known: set[str] = set()  # buffers that the last kernel to have them was called for
+        self.starts: deque[tuple[int, ...]] = deque()
+        self.passes = 0
+        self.waits_for = ""
+        self._locks = locks
+        self._held: dict[str, int] = dict.fromkeys(plan.pools, 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._body = self.plan.worker.body(self._core)
+        self._taken = 0
+        self._step: Any = next(self._body, None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it stands at the start of its body."""
+        return self._taken == 0
+
+    def touches(self, fifos: Container[str]) -> bool:
+        """Whether a port of it is one of `fifos`."""
+        worker = self.plan.worker
+        return any(f.name in fifos for f in (*worker.inputs.values(), *worker.outputs.values()))
+
+    @property
+    def rests(self) -> bool:
+        """Whether it stands there and waits for the sequence."""
+        return self.idle and isinstance(self._step, Parameters)
+
+    def advance(self) -> int:
+        """Go on as far as possible; gives the number of steps, passes through the body too."""
+        steps = 0
+        while True:
+            if self._step is None:
+                self.passes += 1
+                worked = self._taken
+                self._begin()
+                if not worked or self._step is None:
+                    return steps
+            answer = self._answer(self._step)
+            if answer is None:
+                return steps
+            steps += 1
+            self._taken += 1
+            if steps > MAX_STEPS:
+                raise Unpredictable(f"worker {self.plan.worker.name} runs on and on")
+            try:
+                self._step = self._body.send(answer[0])
+            except StopIteration:
+                self._step = None
+
+    def _answer(self, step: Any) -> tuple[Any] | None:
+        """What the body gets for a step, in a tuple; None when it has to wait."""
+        name = self.plan.worker.name
+        match step:
+            case Acquire(port, count):
+                need = count - self._held[port]
+                lock = self._lock(port, taking=True)
+                if need > 0:
+                    if self._locks[lock] < need:
+                        kind = "filled" if port in self.plan.worker.inputs else "free"
+                        self.waits_for = (
+                            f"worker {name} waits for {need} {kind} object(s) of fifo "
+                            f"{self.plan.worker.port(port).name} (port {port})"
+                        )
+                        return None
+                    self._locks[lock] -= need
+                    self._held[port] = count
+                return (None if count == 1 else [None] * count,)
+            case Release(port, count):
+                self._held[port] -= count
+                self._locks[self._lock(port, taking=False)] += count
+                return (None,)
+            case Call():
+                self._call(step)
+                return (None,)
+            case Parameters():
+                if not self.starts:
+                    self.waits_for = f"worker {name} waits to be started"
+                    return None
+                return (self.starts.popleft(),)
+            case Read(buffer, index):
+                if buffer not in self._known:
+                    raise Unpredictable(f"loop counts of worker {name} are data")
+                return (int(self._core.integers[buffer][index]),)
+        raise DesignError(f"worker {name} yields {step!r}, which is no step")
+
+    def _call(self, step: Call) -> None:
+        """Call a kernel that has nothing but integers; what others may have written is unknown."""
+        given = {
+            name
+            for name, array in self._core.integers.items()
+            if any(argument is array for argument in step.arguments)
+        }
+        arrays = [a for a in step.kernel.arguments if isinstance(a, Array)]
+        if given and all(a.element == "i32" for a in arrays) and len(given) == len(arrays):
+            self._run(step.kernel, *step.arguments)
+            self._known |= given
+        else:
+            self._known -= given
+
+    def _lock(self, port: str, taking: bool) -> Lock:
+        pool = self.plan.pools[port]
+        return pool.consume if (port in self.plan.worker.inputs) == taking else pool.produce

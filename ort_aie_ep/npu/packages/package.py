@@ -1,0 +1,280 @@
+"""Design packages: a folder with `overlay.xclbin` and `manifest.json`.
+
+The manifest is all that the runtime knows of a design: where its fifos meet the shims, where the
+run-time parameters of its workers lie, and its sequences. `manifest(design)` makes it from
+`configure(design)`; the lowering to IRON pins what is written there and compares it with what the
+compiler reports.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import uuid as uuids
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ort_aie_ep.models.checked_json import parse_json, read_json
+from ort_aie_ep.models.files import is_regular, open_regular
+from ort_aie_ep.npu.packages.manifest_check import COSTS, FORMAT, check_manifest, validate
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import TILES
+from ort_aie_ep.npu.vocabulary.errors import PackageError
+
+OVERLAY = "overlay.xclbin"
+MANIFEST = "manifest.json"
+KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every xclbin
+
+# struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
+# then the header, in which the uuid follows lengths, times, versions, mode and platform name.
+_XCLBIN_MAGIC = b"xclbin2\0"
+_XCLBIN_LENGTH = 304
+_XCLBIN_UUID = 416
+_XCLBIN_SECTIONS = 448  # their number; the table of sections follows 8 bytes later
+_SECTION = struct.Struct("<I16s4xQQ")  # struct axlf_section_header: kind, name, offset, size
+_USER_METADATA = 16  # axlf_section_kind
+_SIMULATED = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # namespace of their UUIDs
+
+
+def manifest(
+    design: Design, *, toolchain: Mapping[str, str] | None = None, uuid: str | None = None
+) -> dict[str, Any]:
+    """The manifest of `design`, as it stands in JSON.
+
+    `toolchain` (name: version) and `uuid` (of the xclbin) are None before a build. Raises
+    DesignError where the design cannot be configured.
+    """
+    device, plan = design.device, configure(design)
+    read, write = costs.ddr(device.architecture)
+    fifos = {
+        name: {
+            "column": port.tile.column,
+            "channel": port.index,
+            "direction": port.direction,
+            "packet": design.fifos[name].packet,
+        }
+        for name, port in plan.shim_ports.items()
+    }
+    return {
+        "format": FORMAT,
+        "name": design.name,
+        "device": device.name,
+        "generation": device.generation,
+        "rows": device.rows,
+        "columns": device.columns,
+        "kernel": KERNEL,
+        "clock_hz": int(device.clock_hz),
+        "ddr_bytes_per_second": int(read.value),
+        "ddr_write_bytes_per_second": int(write.value),
+        "costs": {name: getattr(costs, name.upper()).value for name in COSTS},
+        "fifos": fifos,
+        "workers": {
+            name: {
+                "column": w.worker.tile.column,
+                "row": w.worker.tile.row,
+                "parameters": list(w.worker.parameters),
+                "address": w.parameters,
+                "lock": w.go.id,
+            }
+            for name, w in plan.workers.items()
+        },
+        # Nothing on a shim is static: object fifos leave all of its descriptors to the streams.
+        "bds": {
+            str(column): list(range(TILES["shim"].descriptors))
+            for column in sorted({port.tile.column for port in plan.shim_ports.values()})
+        },
+        "sequences": {name: s.to_json() for name, s in design.sequences.items()},
+        "toolchain": None if toolchain is None else dict(toolchain),
+        "uuid": uuid,
+    }
+
+
+def xclbin_uuid(path: Path) -> str:
+    """The UUID in the header of an xclbin. Raises PackageError if `path` cannot be read as one."""
+    header = _read(path, _XCLBIN_UUID + 16)
+    if len(header) < _XCLBIN_UUID + 16 or not header.startswith(_XCLBIN_MAGIC):
+        raise PackageError(f"{path} is not an xclbin: it does not start with an axlf header")
+    return str(uuids.UUID(bytes=struct.unpack_from("16s", header, _XCLBIN_UUID)[0]))
+
+
+def _read(path: Path, size: int = -1) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return file.read(size)
+    except OSError as error:
+        raise PackageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Package:
+    """A design package that has been read and validated."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def overlay(self) -> Path:
+        """The xclbin."""
+        return self.folder / OVERLAY
+
+
+def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> Package:
+    """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
+
+    A package that is already there is replaced; of several writers, one leaves its own.
+    Raises PackageError when `folder` is something else, or the manifest is not valid.
+    """
+    validate(manifest, str(folder / MANIFEST))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        _held(folder.parent),
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside,
+    ):
+        if folder.exists() and not (folder / MANIFEST).is_file():
+            raise PackageError(f"{folder} exists and is no design package; give another folder")
+        new = Path(beside) / "new"
+        new.mkdir()
+        shutil.copyfile(overlay, new / OVERLAY)
+        (new / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+        with suppress(FileNotFoundError):
+            folder.rename(Path(beside) / "old")
+        new.rename(folder)
+    return Package(folder, dict(manifest))
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keeps other writers out of a folder: one looks at what is there, and replaces it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def read_package(folder: Path, *, device: str | None = None) -> Package:
+    """The package in `folder`. Raises PackageError that names what does not fit.
+
+    With `device`, the package must be for that one: an overlay of another device runs, completes
+    and gives zeros.
+    """
+    path = folder / MANIFEST
+    if not is_regular(path):
+        raise PackageError(f"{folder} is not a design package: it has no {MANIFEST}")
+    read = read_json(path, PackageError)
+    check_manifest(read)
+    content = read.object()
+    if device is not None and content["device"] != device:
+        raise PackageError(
+            f"{folder} is a package for {content['device']}, and the device is {device}; "
+            f"build it with: ort-aie kernels build {content['name']} --device {device}"
+        )
+    package = Package(folder, content)
+    if not package.overlay.is_file():
+        raise PackageError(f"{folder} has no {OVERLAY}")
+    if content["uuid"] is not None:
+        found = xclbin_uuid(package.overlay)
+        if found != content["uuid"]:
+            raise PackageError(
+                f"{path} belongs to the xclbin {content['uuid']}, and {OVERLAY} beside it is "
+                f"{found}; build the package again"
+            )
+    return package
+
+
+# --- packages for the modelled NPU ----------------------------------------------------------------
+@dataclass(frozen=True)
+class SimulatedOverlay:
+    """What stands in an overlay for the modelled NPU, in the place of a configuration.
+
+    `design` is the name under which `aie_kernels` has the design, `digest` that of its manifest: an
+    overlay that another version of this library made is told by it.
+    """
+
+    design: str
+    device: str
+    digest: str
+
+    @property
+    def content(self) -> bytes:
+        """The section of the xclbin."""
+        fields = {"design": self.design, "device": self.device, "manifest": self.digest}
+        return json.dumps({"simulated": fields}).encode()
+
+    @property
+    def uuid(self) -> str:
+        """The UUID, which follows from the content."""
+        return str(uuids.uuid5(_SIMULATED, self.content.hex()))
+
+
+def simulated_overlay(name: str, design: Design) -> SimulatedOverlay:
+    """The overlay for the modelled NPU of the design that `aie_kernels` has as `name`."""
+    digest = hashlib.sha256(json.dumps(manifest(design), sort_keys=True).encode()).hexdigest()
+    return SimulatedOverlay(name, design.device.name, digest)
+
+
+def write_simulated_package(folder: Path, name: str, design: Design) -> Package:
+    """Write a package for the modelled NPU, as `simulated_overlay`; no compiler is needed.
+
+    Its overlay is an xclbin in form: an axlf header with a UUID, and one section that names the
+    design. Raises PackageError as `write_package` does.
+    """
+    overlay = simulated_overlay(name, design)
+    start = _XCLBIN_SECTIONS + 8 + _SECTION.size
+    head = bytearray(start)
+    head[: len(_XCLBIN_MAGIC)] = _XCLBIN_MAGIC
+    struct.pack_into("<i", head, 8, -1)  # no signature
+    struct.pack_into("<Q", head, _XCLBIN_LENGTH, start + len(overlay.content))
+    head[_XCLBIN_UUID : _XCLBIN_UUID + 16] = uuids.UUID(overlay.uuid).bytes
+    struct.pack_into("<I", head, _XCLBIN_SECTIONS, 1)
+    _SECTION.pack_into(
+        head, _XCLBIN_SECTIONS + 8, _USER_METADATA, b"simulated", start, len(overlay.content)
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / OVERLAY
+        path.write_bytes(head + overlay.content)
+        return write_package(folder, manifest(design, uuid=overlay.uuid), path)
+
+
+def read_simulated_overlay(path: Path) -> SimulatedOverlay:
+    """What a simulated overlay holds.
+
+    Raises PackageError for an xclbin of a real NPU, and for a file that is damaged.
+    """
+    found = xclbin_uuid(path)
+    data = _read(path)
+    count = struct.unpack_from("<I", data, _XCLBIN_SECTIONS)[0] if len(data) > 456 else 0
+    # The table of sections follows their number.
+    if (
+        count < 1
+        or struct.unpack_from("<Q", data, _XCLBIN_LENGTH)[0] != len(data)
+        or len(data) < _XCLBIN_SECTIONS + 8 + _SECTION.size
+    ):
+        raise PackageError(f"{path} is damaged: its length is not the one in its header")
+    kind, name, start, size = _SECTION.unpack_from(data, _XCLBIN_SECTIONS + 8)
+    if kind != _USER_METADATA or not name.startswith(b"simulated"):
+        raise PackageError(
+            f"{path} is an overlay for a real NPU; the modelled one takes packages that "
+            "ort_aie_ep.npu.simulator.device_process.write_packages makes"
+        )
+    content = parse_json(
+        data[start : start + size], f"{path} is damaged: its section", PackageError
+    )
+    design, device, digest = (
+        content.field("simulated", key).text() for key in ("design", "device", "manifest")
+    )
+    overlay = SimulatedOverlay(design, device, digest)
+    if overlay.uuid != found:
+        raise PackageError(f"{path} is damaged: its UUID {found} does not fit its content")
+    return overlay

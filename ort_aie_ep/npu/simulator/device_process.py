@@ -1,0 +1,313 @@
+"""The modelled NPU as a process of its own: what the stand-in of XRT starts, and talks to.
+
+    python -m ort_aie_ep.npu.simulator.device_process --device npu2 --socket 3 --memory 4
+
+The memory of the device is a memfd that both map; requests and replies are JSON objects, one a
+line, over a socket. A request that works is answered with {"ok": true, ...}, another one with
+{"ok": false, "kind": ..., "error": ...}:
+
+    {"op": "hello"}                                     device, name
+    {"op": "load", "overlay": path, "uuid": u}          context
+    {"op": "run", "context": n, "words": [offset, count], "arguments": [[offset, bytes], ...]}
+                                                        seconds of the device
+    {"op": "release", "context": n}
+    {"op": "packages", "folder": path}                  designs
+    {"op": "stop"}
+
+The kind of a failed run is "timeout", if the watchdog of the device has ended it, or "error". After
+either the array is configured anew. Who kills this process has pulled out the device.
+
+For tests, "load" takes "wrong": true, as if the overlay were one of another NPU, and "run" takes
+"fault": "timeout" or "error". Such a run leaves garbage where it would have left results, and its
+reply has the "operation" at which it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checked_json import Field, parse_json
+from ort_aie_ep.npu.packages.package import (
+    MANIFEST,
+    OVERLAY,
+    read_simulated_overlay,
+    simulated_overlay,
+    write_simulated_package,
+    xclbin_uuid,
+)  # fmt: skip
+from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.simulator.parts import Process
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import Device, device
+from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError, SimulationError, StreamError
+
+WATCHDOG = 2.0  # seconds a run may take: the driver's `timeout_in_sec`
+GARBAGE = 0xFF  # what a run that failed leaves: not-a-number as bf16, fp16 and fp32
+
+NAMES = {"aie2": "NPU Phoenix (simulated)", "aie2p": "NPU Strix (simulated)"}
+
+_PR_SET_PDEATHSIG = 1
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class RequestError(AieError):
+    """A request that is not what it must be."""
+
+
+class WatchdogError(SimulationError):
+    """A run that took longer than the driver lets it."""
+
+
+@dataclass
+class Context:
+    """The array as one hardware context has it; None is an overlay made for another NPU.
+
+    That configures nothing, so its runs complete and write nothing.
+    """
+
+    design: Design | None
+    machine: Machine | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Configure the array anew."""
+        self.machine = None if self.design is None else Machine(self.design)
+
+    def run(self, words: npt.NDArray[np.uint32], arguments: list[tuple[str, Bytes]]) -> float:
+        """Execute a stream; seconds of the device.
+
+        Raises WatchdogError, SimulationError or StreamError; then the context must be reset.
+        """
+        if self.machine is None:
+            return 0.0
+        _start_watchdog(self.machine)
+        try:
+            return self.machine.run(words, arguments).seconds
+        except SimulationError as error:
+            if str(error).startswith("deadlock"):  # to the driver: a run that does not end
+                raise WatchdogError(str(error)) from error
+            raise
+
+
+def _start_watchdog(machine: Machine) -> None:
+    """Let the run that comes next fail after `WATCHDOG` seconds of the device."""
+    env = machine.env
+
+    def watchdog() -> Process:
+        yield env.timeout(WATCHDOG)
+        if env.peek() != float("inf"):  # otherwise the run is over, or stands still for ever
+            machine.failed.append(WatchdogError(f"the run is not over after {WATCHDOG} s"))
+
+    env.process(watchdog())
+
+
+def designs_for(target: Device) -> dict[str, Design]:
+    """By the name that `aie_kernels` has for it, every design that exists for a device."""
+    from ort_aie_ep.aie_kernels.build import find_designs
+
+    found = {}
+    for name, build in find_designs().items():
+        try:
+            found[name] = build(target)
+            simulated_overlay(name, found[name])
+        except DesignError:  # its kernels or its layout are not for this one
+            found.pop(name, None)
+    return found
+
+
+def write_packages(folder: Path, target: Device) -> list[str]:
+    """Write the packages of all designs for the modelled NPU; those that are there are kept.
+
+    Gives the names, those of the folders in `folder` and of the manifests.
+    """
+    names = []
+    for name, design in designs_for(target).items():
+        package = folder / design.name
+        if not _fits(package, name, design):
+            try:
+                write_simulated_package(package, name, design)
+            except OSError:
+                if not _fits(package, name, design):  # another process was as fast
+                    raise
+        names.append(design.name)
+    return names
+
+
+def _fits(package: Path, name: str, design: Design) -> bool:
+    try:
+        return (package / MANIFEST).is_file() and (
+            xclbin_uuid(package / OVERLAY) == simulated_overlay(name, design).uuid
+        )
+    except (PackageError, OSError):
+        return False
+
+
+class DeviceProcess:
+    """The modelled device: its contexts, and what is asked of it. `memory` is (n,) uint8."""
+
+    def __init__(self, target: Device, memory: Bytes) -> None:
+        self._device = target
+        self._memory = memory
+        self._contexts: dict[int, Context] = {}
+        self._next = 1
+        self._operations: dict[str, Callable[[Field], dict[str, Any]]] = {
+            "hello": self._hello,
+            "load": self._load,
+            "run": self._run,
+            "release": self._release,
+            "packages": self._packages,
+        }
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        """The reply to a request; never raises for what a request can do wrong."""
+        try:
+            fields = Field(request, "the request", "", RequestError)
+            operation = fields.field("op").one_of(self._operations)
+            return {"ok": True, **self._operations[operation](fields)}
+        except WatchdogError as error:
+            return _failure("timeout", str(error))
+        except (AieError, OSError) as error:
+            return _failure("error", f"{type(error).__name__}: {error}")
+
+    def _hello(self, _: Field) -> dict[str, Any]:
+        return {"device": self._device.name, "name": NAMES[self._device.architecture]}
+
+    def _load(self, request: Field) -> dict[str, Any]:
+        path, uuid = Path(request.field("overlay").text()), request.field("uuid").text()
+        overlay = read_simulated_overlay(path)
+        if overlay.uuid != uuid:
+            raise PackageError(f"{path} is the overlay {overlay.uuid}, and {uuid} was registered")
+        wrong = request.find("wrong")
+        design = None if wrong is not None and wrong.boolean() else self._design(path)
+        self._contexts[self._next] = Context(design)
+        self._next += 1
+        return {"context": self._next - 1}
+
+    def _design(self, path: Path) -> Design | None:
+        from ort_aie_ep.aie_kernels.build import make_design
+
+        overlay = read_simulated_overlay(path)
+        target = device(overlay.device)
+        if target.generation != self._device.generation:
+            return None
+        if target.columns > self._device.columns:
+            raise PackageError(
+                f"{path} is for {target.columns} columns; {self._device.name} has "
+                f"{self._device.columns}"
+            )
+        design = make_design(overlay.design, target)
+        if simulated_overlay(overlay.design, design) != overlay:
+            raise PackageError(
+                f"{path} was made by another version of ort_aie_ep; delete the package, and it is "
+                "made again"
+            )
+        return design
+
+    def _run(self, request: Field) -> dict[str, Any]:
+        context = self._contexts[self._context(request)]
+        words = self._view(request.field("words"), 4).view(np.uint32)
+        arguments = [
+            (f"argument {i}", self._view(span))
+            for i, span in enumerate(request.field("arguments").elements())
+        ]
+        asked = request.find("fault")
+        fault = asked.one_of(("timeout", "error")) if asked is not None else ""
+        before = [data.copy() for _, data in arguments] if fault else []
+        try:
+            seconds = context.run(words, arguments)
+        except (SimulationError, StreamError):
+            context.reset()
+            raise
+        if fault:
+            for (_, data), old in zip(arguments, before, strict=True):
+                data[data != old] = GARBAGE
+            context.reset()
+            # As if what the stream waits for at its end never came. Word 2 counts its operations.
+            return _failure(fault, f"injected fault: {fault}") | {"operation": int(words[2]) - 1}
+        return {"seconds": seconds}
+
+    def _context(self, request: Field) -> int:
+        context = request.field("context")
+        context.require(context.integer() in self._contexts, "a context that is loaded")
+        return context.integer()
+
+    def _view(self, span: Field, item_bytes: int = 1) -> Bytes:
+        """A part of the memory, given as [offset in bytes, number of items]."""
+        ends = span.elements()
+        span.require(len(ends) == 2, "a pair [offset, count]")
+        offset = ends[0].integer(0, self._memory.size)
+        size = ends[1].integer(0, (self._memory.size - offset) // item_bytes) * item_bytes
+        return self._memory[offset : offset + size]
+
+    def _release(self, request: Field) -> dict[str, Any]:
+        del self._contexts[self._context(request)]
+        return {}
+
+    def _packages(self, request: Field) -> dict[str, Any]:
+        folder = Path(request.field("folder").text())
+        return {"designs": write_packages(folder, self._device)}
+
+
+def _failure(kind: str, text: str) -> dict[str, Any]:
+    return {"ok": False, "kind": kind, "error": text}
+
+
+def serve(process: DeviceProcess, reader: TextIO, writer: TextIO) -> None:
+    """Answer requests until a stop, or until the other end closes."""
+    for line in reader:
+        try:
+            request = parse_json(line.encode(), "the request", RequestError).value
+        except RequestError as error:
+            reply = _failure("error", str(error))
+        else:
+            if request == {"op": "stop"}:
+                return
+            reply = process.answer(request)
+        writer.write(json.dumps(reply) + "\n")
+        writer.flush()
+
+
+def main() -> None:
+    """Serve the process that has started this one, and end with it."""
+    parser = argparse.ArgumentParser(description="The modelled NPU, for the stand-in of XRT.")
+    parser.add_argument("--device", required=True, help="a device of `ort-aie kernels list`")
+    parser.add_argument("--socket", type=int, required=True, help="file descriptor of the requests")
+    parser.add_argument("--memory", type=int, required=True, help="file descriptor of the memory")
+    arguments = parser.parse_args()
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with (
+        socket.socket(fileno=arguments.socket) as channel,
+        channel.makefile("r", encoding="utf-8") as reader,
+        channel.makefile("w", encoding="utf-8") as writer,
+    ):
+        shared = mmap.mmap(arguments.memory, os.fstat(arguments.memory).st_size)
+        memory = np.frombuffer(shared, dtype=np.uint8)
+        try:
+            target = device(arguments.device)
+        except DesignError as error:
+            reader.readline()
+            writer.write(json.dumps(_failure("error", str(error))) + "\n")
+            return
+        serve(DeviceProcess(target, memory), reader, writer)
+
+
+if __name__ == "__main__":
+    main()

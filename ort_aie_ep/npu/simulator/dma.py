@@ -1,0 +1,299 @@
+"""DMA channels and streams of the simulated array.
+
+A stream is one process: it takes a transfer of its source, waits until every destination has a
+descriptor that can take data, and moves as many bytes as the shortest of them allows: an event per
+descriptor, not per beat. A destination that is not ready holds back the source and so all others,
+as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) and hops (2 cycles) are not
+modelled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import simpy
+
+from ort_aie_ep.npu.simulator.parts import LockCell, Process, word_offsets
+from ort_aie_ep.npu.simulator.state import ArrayState
+from ort_aie_ep.npu.simulator.txn import ShimDescriptor
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.configuration import Channel, Descriptor, Port, Stream
+from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, WORD
+from ort_aie_ep.npu.vocabulary.errors import SimulationError
+
+#: The largest piece of a transfer that takes DDR at once, so that shims share it fairly (bytes).
+PIECE = 8192
+
+
+@dataclass
+class Transfer:
+    """A descriptor at work: `offsets` are the byte offsets of its words in `memory`, in order.
+
+    `position` counts the words done. `run` is the contiguous run in bytes, for the price in DDR.
+    """
+
+    memory: np.ndarray
+    base: int
+    offsets: np.ndarray | None  # None: linear
+    words: int
+    run: int
+    packet: int | None
+    position: int = 0
+    finish: Callable[[], None] = lambda: None
+
+    @property
+    def remaining(self) -> int:
+        """Words still to move."""
+        return self.words - self.position
+
+    def _index(self, words: int) -> np.ndarray | slice:
+        if self.offsets is None:
+            start = self.base + self.position * WORD
+            return slice(start, start + words * WORD)
+        at = self.offsets[self.position : self.position + words] + self.base
+        return (at[:, None] + np.arange(WORD)).ravel()
+
+    def read(self, words: int) -> np.ndarray:
+        """The next `words` words as bytes."""
+        data: np.ndarray = self.memory[self._index(words)]
+        return data
+
+    def write(self, data: np.ndarray) -> None:
+        """Store bytes as the next words, and go on."""
+        self.memory[self._index(data.size // WORD)] = data
+
+
+class Endpoint(Protocol):
+    """One end of a stream: something that yields transfers one after the other."""
+
+    port: Port
+    waiting: str
+
+    def next(self) -> Process:
+        """Wait for the next transfer and return it."""
+
+
+class RingEndpoint:
+    """A channel of a compute or memory tile: an endless ring of descriptors with locks."""
+
+    def __init__(self, array: ArrayState, channel: Channel) -> None:
+        self.port = Port(channel.tile, channel.direction, channel.index)
+        self.waiting = ""
+        self._array = array
+        self._channel = channel
+        self._next = 0
+
+    def next(self) -> Process:
+        """Take the lock of the next descriptor in the ring."""
+        descriptor = self._channel.ring[self._next]
+        self._next = (self._next + 1) % len(self._channel.ring)
+        if descriptor.acquire is not None:
+            cell = self._array.lock(descriptor.acquire)
+            self.waiting = _waits_for(cell)
+            yield cell.acquire(1, f"{self.port} ({self._channel.fifo})")
+        self.waiting = ""
+        yield self._array.env.timeout(self._array.clock.cost(costs.BD_SETUP))
+        return self._transfer(descriptor)
+
+    def _transfer(self, descriptor: Descriptor) -> Transfer:
+        release = descriptor.release
+
+        def finish() -> None:
+            if release is not None:
+                self._array.lock(release).release(1)
+
+        offsets = None
+        if descriptor.layout is not None:
+            offsets = word_offsets(descriptor.layout.dimensions, descriptor.words)
+        return Transfer(
+            self._array.memory(self.port.tile), descriptor.address, offsets, descriptor.words,
+            descriptor.words * WORD, None, finish=finish,
+        )  # fmt: skip
+
+
+@dataclass
+class Task:
+    """An entry of a shim channel's queue: start descriptor, runs, and whether a token is due."""
+
+    descriptor: int
+    runs: int
+    token: bool
+    source: str  # the operation that pushed it, for reports
+
+
+class ShimEndpoint:
+    """A channel of a shim: tasks that the instruction stream pushed, descriptors that it wrote."""
+
+    def __init__(self, array: ArrayState, port: Port) -> None:
+        self.port = port
+        self.waiting = ""
+        self.tokens = simpy.Container(array.env)
+        self.tasks: deque[Task] = deque()
+        self.current: Task | None = None
+        self.dropped = 0
+        self._array = array
+        self._pushed = array.env.event()
+        self._left = 0
+        self._chain: int | None = None
+
+    @property
+    def busy(self) -> list[Task]:
+        """Tasks that are not complete."""
+        return [*([self.current] if self.current else []), *self.tasks]
+
+    def push(self, task: Task) -> None:
+        """Queue a task; a queue that is full drops it silently, as the hardware does."""
+        if len(self.tasks) >= MAX_QUEUED_TASKS:
+            self.dropped += 1
+            return
+        self.tasks.append(task)
+        self._pushed.succeed()
+        self._pushed = self._array.env.event()
+
+    def next(self) -> Process:
+        """The transfer of the next run of the current task, or of the next task."""
+        array = self._array
+        if self._chain is not None:
+            number, self._chain = self._chain, None
+            return (yield from self._start(number))
+        while self.current is None or self._left == 0:
+            idle = not self.tasks
+            while not self.tasks:
+                self.waiting = "a task of the instruction stream"
+                yield self._pushed
+            self.waiting = ""
+            self.current = self.tasks.popleft()
+            self._left = self.current.runs
+            gate = costs.GATE_IDLE if idle else costs.GATE_PIPELINED
+            yield array.env.timeout(array.clock.cost(gate))
+        return (yield from self._start(self.current.descriptor))
+
+    def _start(self, number: int) -> Process:
+        """The transfer of a descriptor, once it has its lock."""
+        array = self._array
+        acquire = array.shim_descriptor(self.port.tile, number).acquire
+        if acquire is not None:
+            if acquire.value >= 0:  # waits until the lock is equal to it
+                raise SimulationError(
+                    f"{self.port}, descriptor {number}: acquires lock {acquire.id} at exactly "
+                    f"{acquire.value}; the simulator knows at least (negative values) only"
+                )
+            cell = array.lock_by_id(self.port.tile, acquire.id)
+            self.waiting = _waits_for(cell)
+            yield cell.acquire(-acquire.value, str(self.port))
+            self.waiting = ""
+        return self._transfer(number)
+
+    def _transfer(self, number: int) -> Transfer:
+        array, task = self._array, self.current
+        assert task is not None
+        what = f"{self.port}, descriptor {number} ({task.source})"
+        descriptor: ShimDescriptor = array.shim_descriptor(self.port.tile, number)
+        if not descriptor.valid:
+            raise SimulationError(f"{what}: the descriptor is not marked valid")
+        if descriptor.length == 0:
+            raise SimulationError(f"{what}: the descriptor has length 0")
+        iteration = array.advance_iteration(self.port.tile, number, descriptor)
+        dimensions = tuple(descriptor.dimensions)
+        offsets = None
+        high = descriptor.length * WORD
+        if dimensions != ((descriptor.length, WORD),):
+            offsets = word_offsets(dimensions, descriptor.length)
+            high = int(offsets.max()) + WORD
+        data, base = array.host.find(
+            descriptor.address + iteration * descriptor.iteration_step, 0, high, what
+        )
+        packet = descriptor.packet_id if descriptor.packet_enabled else None
+        run = contiguous_run(dimensions)
+
+        def finish() -> None:
+            if descriptor.release is not None:
+                array.lock_by_id(self.port.tile, descriptor.release.id).release(
+                    descriptor.release.value
+                )
+            if descriptor.next is not None:
+                self._chain = descriptor.next
+                return
+            self._left -= 1
+            if self._left == 0:
+                if task.token:
+                    self.tokens.put(1)
+                self.current = None
+
+        return Transfer(data, base, offsets, descriptor.length, run, packet, finish=finish)
+
+
+def contiguous_run(dimensions: tuple[tuple[int, int], ...]) -> int:
+    """Bytes of the longest run that the innermost dimensions make without a gap."""
+    run = WORD
+    for count, stride in reversed(dimensions):
+        if stride != run:
+            break
+        run *= count
+    return run
+
+
+def _waits_for(cell: LockCell) -> str:
+    lock = cell.lock
+    return f"lock {lock.id} of {lock.tile} ({lock.name}), now {cell.value}"
+
+
+@dataclass
+class StreamState:
+    """A source and where it goes, with what is under way (for reports and utilisation)."""
+
+    source: RingEndpoint | ShimEndpoint
+    routes: dict[int | None, Stream] = field(default_factory=dict)
+    receiving: dict[Port, Transfer] = field(default_factory=dict)
+    sending: Transfer | None = None
+    busy: float = 0.0
+
+
+def pump(
+    array: ArrayState, endpoints: Mapping[Port, RingEndpoint | ShimEndpoint], state: StreamState
+) -> Process:
+    """The process of one source: move its transfers for ever."""
+    env, clock = array.env, array.clock
+    source_is_shim = state.source.port.tile.kind == "shim"
+    while True:
+        sending: Transfer = yield from state.source.next()
+        state.sending = sending
+        if sending.packet not in state.routes:
+            known = ", ".join(str(p) for p in state.routes)
+            raise SimulationError(
+                f"{state.source.port} sends packet id {sending.packet}; its streams have {known}"
+            )
+        stream = state.routes[sending.packet]
+        while sending.remaining:
+            receiving = []
+            for port in stream.destinations:
+                transfer = state.receiving.get(port)
+                if transfer is None:
+                    transfer = yield from endpoints[port].next()
+                    state.receiving[port] = transfer
+                receiving.append((port, transfer))
+            words = min(sending.remaining, PIECE // WORD, *(t.remaining for _, t in receiving))
+            seconds = clock.seconds(words * WORD / costs.STREAM.value)
+            start = env.now
+            if source_is_shim:
+                yield array.ddr_read.transfer(words * WORD, sending.run, seconds)
+            elif receiving[0][0].tile.kind == "shim":
+                yield array.ddr_write.transfer(words * WORD, receiving[0][1].run, seconds)
+            else:
+                yield env.timeout(seconds)
+            state.busy += env.now - start
+            array.trace.span(str(state.source.port), stream.fifo, start, env.now)
+            data = sending.read(words)
+            sending.position += words
+            for port, transfer in receiving:
+                transfer.write(data)
+                transfer.position += words
+                if transfer.remaining == 0:
+                    del state.receiving[port]
+                    transfer.finish()
+        state.sending = None
+        sending.finish()

@@ -1,0 +1,195 @@
+"""The operations of an instruction stream (`txn` reads them), as frozen dataclasses.
+
+Addresses are the array's: (column << 25) | (row << 20) | offset; `registers` says what they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ort_aie_ep.npu.simulator.registers import Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first four words: version, device, number of operations, size in bytes."""
+
+    major: int
+    minor: int
+    generation: int
+    rows: int
+    columns: int
+    memory_rows: int
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: its number in the stream, and the index of its first word."""
+
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Operation):
+    """`value` to the register at `address`."""
+
+    address: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWrite(Operation):
+    """`words` to the registers from `address` on."""
+
+    address: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskWrite(Operation):
+    """The bits of `mask` at `address` become those of `value`."""
+
+    address: int
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPoll(Operation):
+    """Wait until (register & mask) == value; `busy` for the variant that does not yield."""
+
+    address: int
+    value: int
+    mask: int
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Operation):
+    """One completion token from `channel` of every tile of a rectangle (the format's TCT)."""
+
+    column: int
+    row: int
+    columns: int
+    rows: int
+    direction: Direction
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPatch(Operation):
+    """Adds the address of run argument `argument`, and `plus` bytes, to a descriptor's address.
+
+    `address` is that of the descriptor's word 1 (shim and memory tiles), which an earlier
+    BlockWrite in the stream holds. From argument 5 on, `plus` contains 0x80000000 (`aperture`),
+    which the firmware adds for the first five.
+    """
+
+    address: int
+    argument: int
+    plus: int
+
+    @property
+    def aperture(self) -> int:
+        """The part of `plus` that is the array's view of DDR and no offset, bytes."""
+        return 0x80000000 if self.argument >= 5 else 0
+
+    @property
+    def buffer_offset(self) -> int:
+        """Bytes from the start of the argument's buffer."""
+        return self.plus - self.aperture
+
+
+@dataclass(frozen=True, slots=True)
+class Noop(Operation):
+    """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt(Operation):
+    """A place for preemption; `level` 0 none, 1 memory tiles, 2 AIE tiles, 3 AIE registers."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPdi(Operation):
+    """Load the configuration `id` of `bytes` bytes from `address`."""
+
+    id: int
+    bytes: int
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPmStart(Operation):
+    """The start of `count` operations that load program memory `id`."""
+
+    count: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateScratchpad(Operation):
+    """The state table of `bytes` bytes at `address`."""
+
+    usage: int
+    bytes: int
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStateTable(Operation):
+    """`function` with `argument` on entry `entry` of the state table."""
+
+    entry: int
+    function: int
+    argument: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRegister(Operation):
+    """`function` of a state table entry and `argument` on the register at `address`."""
+
+    entry: int
+    function: int
+    argument: int
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateScratch(Operation):
+    """Refresh the scratchpad."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRegisters(Operation):
+    """Read the registers at `addresses`."""
+
+    addresses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTimer(Operation):
+    """Record a time stamp under `id`."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSync(Operation):
+    """Wait for `tokens` tokens from `columns` columns."""
+
+    tokens: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A decoded stream."""
+
+    header: Header
+    operations: tuple[Operation, ...]

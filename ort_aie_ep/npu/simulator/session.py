@@ -1,0 +1,104 @@
+"""Run the sequences of a design in the simulator: for tests, and for people.
+
+session = Session(fused_dqp.build(device("npu2")))
+results = session.run("matvec", {"N": 2048, "K": 2048, "bias": 0, "activation": 0}, buffers)
+results[0].seconds
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+
+from ort_aie_ep import _native
+from ort_aie_ep.npu.packages.package import manifest
+from ort_aie_ep.npu.simulator.machine import Machine, Result
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+#: Of an argument with random numbers: four times what the largest matrix of an 8B model has.
+MAX_BYTES = 1 << 30
+
+
+@dataclass
+class Session:
+    """A design on a `Machine`, with streams from the native interpreter.
+
+    The machine keeps its state between runs. `trace` records spans for `machine.trace`.
+    """
+
+    design: Design
+    trace: bool = False
+    machine: Machine = field(init=False)
+    _manifest: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.machine = Machine(self.design, trace=self.trace)
+        self._manifest = json.dumps(manifest(self.design))
+
+    def build(
+        self, sequence: str, parameters: Mapping[str, int], buffers: Iterable[str]
+    ) -> list[np.ndarray]:
+        """The instruction words of each run of `sequence` for a shape.
+
+        Raises DesignError for a shape that the sequence refuses.
+        """
+        order = list(buffers)
+        names = [a.name for a in self.design.sequences[sequence].arguments]
+        step = {
+            "sequence": sequence,
+            "parameters": dict(parameters),
+            "arguments": {name: (order.index(name), 0) for name in names},
+        }
+        try:
+            runs = _native.npu_build(self._manifest, [step])
+        except ValueError as error:
+            raise DesignError(str(error)) from error
+        return [np.asarray(run["words"]) for run in runs]
+
+    def run(
+        self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
+    ) -> list[Result]:
+        """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
+        place."""
+        bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
+        return [
+            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
+        ]
+
+
+def random_buffers(
+    design: Design, sequence: str, parameters: Mapping[str, int], seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Buffers (n,) uint8 for every argument of `sequence`, by name.
+
+    Inputs hold small bfloat16 numbers, which also are Q4NX blocks of finite weights; outputs are
+    zero.
+
+    Raises DesignError for an unknown sequence, a parameter without value, or more than MAX_BYTES.
+    """
+    if sequence not in design.sequences:
+        raise DesignError(
+            f"design {design.name} has no sequence {sequence!r}; it has "
+            f"{', '.join(design.sequences)}"
+        )
+    sizes = design.sequences[sequence].argument_bytes(parameters)
+    for name, size in sizes.items():
+        if not 0 <= size <= MAX_BYTES:
+            raise DesignError(
+                f"sequence {sequence}: argument {name} would have {size:,} bytes; a simulation "
+                f"takes up to {MAX_BYTES:,}"
+            )
+    rng = np.random.default_rng(seed)
+    buffers = {}
+    for name, size in sizes.items():
+        values = rng.standard_normal(-(-size // 2)) * 0.1
+        buffers[name] = values.astype(ml_dtypes.bfloat16).view(np.uint8)[:size].copy()
+    for argument in design.sequences[sequence].arguments:
+        if argument.direction == "out":
+            buffers[argument.name][:] = 0
+    return buffers

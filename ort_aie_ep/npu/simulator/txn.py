@@ -1,0 +1,440 @@
+"""Reads instruction streams: the words of a TXN binary back into operations and descriptors.
+
+    stream = decode(words)                          # words: (n,) uint32, a run's, header included
+    for op in stream.operations:
+        match op:
+            case BlockWrite() if shim_descriptor_of(op.address) is not None:
+                descriptor = ShimDescriptor.from_words(op.words)
+            case Write() if shim_queue_of(op.address) is not None:
+                push = QueuePush.from_word(op.value)
+            case Wait(): ...
+    print(format_stream(stream))                    # as text, with the names of registers
+
+Written from the tables of the format (mlir-aie's TxnEncoding and AIETargetNPU, aie-rt, AM020),
+apart from the encoder in src/npu, so that each is evidence for the other. Versions 0.1 and 1.0.
+Whatever is malformed raises StreamError, which names the operation, the word, what was expected and
+what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.npu.simulator.operations import (
+    AddressPatch,
+    BlockWrite,
+    CreateScratchpad,
+    Header,
+    LoadPdi,
+    LoadPmStart,
+    MaskPoll,
+    MaskWrite,
+    MergeSync,
+    Noop,
+    Operation,
+    Preempt,
+    ReadRegisters,
+    RecordTimer,
+    Stream,
+    UpdateRegister,
+    UpdateScratch,
+    UpdateStateTable,
+    Wait,
+    Write,
+)
+from ort_aie_ep.npu.simulator.registers import (
+    Direction,
+    QueuePush,
+    ShimDescriptor,
+    core_lock_of,
+    core_memory_of,
+    register_name,
+    shim_control_of,
+    shim_descriptor_of,
+    shim_queue_of,
+    split_address,
+)
+from ort_aie_ep.npu.vocabulary.errors import StreamError
+
+__all__ = [
+    "AddressPatch",
+    "BlockWrite",
+    "CreateScratchpad",
+    "Direction",
+    "Header",
+    "LoadPdi",
+    "LoadPmStart",
+    "MaskPoll",
+    "MaskWrite",
+    "MergeSync",
+    "Noop",
+    "Operation",
+    "Preempt",
+    "QueuePush",
+    "ReadRegisters",
+    "RecordTimer",
+    "ShimDescriptor",
+    "Stream",
+    "UpdateRegister",
+    "UpdateScratch",
+    "UpdateStateTable",
+    "Wait",
+    "Write",
+    "core_lock_of",
+    "core_memory_of",
+    "decode",
+    "format_stream",
+    "register_name",
+    "shim_control_of",
+    "shim_descriptor_of",
+    "shim_queue_of",
+    "split_address",
+]
+
+#: The device generations that a header can name.
+GENERATIONS = {3: "NPU1", 4: "NPU2"}
+
+HEADER_WORDS = 4
+
+
+def _integer(value: int, low: int, bits: int) -> int:
+    return value >> low & (1 << bits) - 1
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+#: The fixed numbers of words of the operations of both versions that have no size word.
+_UNSIZED_WORDS = {5: 1, 6: 1, 8: 4, 9: 2, 10: 4, 11: 2, 12: 3, 13: 1}
+
+_NAMES = {
+    0: "WRITE",
+    1: "BLOCKWRITE",
+    2: "BLOCKSET",
+    3: "MASKWRITE",
+    4: "MASKPOLL",
+    5: "NOOP",
+    6: "PREEMPT",
+    7: "MASKPOLL_BUSY",
+    8: "LOADPDI",
+    9: "LOAD_PM_START",
+    10: "CREATE_SCRATCHPAD",
+    11: "UPDATE_STATE_TABLE",
+    12: "UPDATE_REG",
+    13: "UPDATE_SCRATCH",
+    0x80: "TCT",
+    0x81: "DDR_PATCH",
+    0x82: "READ_REGS",
+    0x83: "RECORD_TIMER",
+    0x84: "MERGE_SYNC",
+}
+
+
+class _Decoder:
+    """Goes through the words once. `at` is the first word of the operation that is read."""
+
+    def __init__(self, words: list[int], short: bool) -> None:
+        self.words = words
+        self.short = short  # the layouts of version 1.0
+        self.index = 0
+        self.at = HEADER_WORDS
+
+    def fail(self, word: int, expected: str, found: str) -> StreamError:
+        """What is wrong with word `word` of the operation."""
+        opcode = self.words[self.at] & 0xFF if self.at < len(self.words) else -1
+        return StreamError(
+            f"operation {self.index} ({_NAMES.get(opcode, 'no known opcode')}), word "
+            f"{self.at + word}: expected {expected}, found {found}"
+        )
+
+    def take(self, count: int) -> list[int]:
+        """The operation's words, of which there must be `count`."""
+        left = len(self.words) - self.at
+        if left < count:
+            raise self.fail(left, f"{count} words of the operation", f"the end after {left}")
+        return self.words[self.at : self.at + count]
+
+    def require(self, word: int, found: int, expected: Iterable[int], what: str) -> None:
+        allowed = list(expected)
+        if found not in allowed:
+            choice = " or ".join(f"{value:#x}" for value in allowed)
+            raise self.fail(word, f"{what} {choice}", f"{found:#x}")
+
+    def require_zero(self, ops: list[int], *places: int) -> None:
+        for place in places:
+            self.require(place, ops[place], [0], "zero:")
+
+    def next(self) -> Operation:
+        """The operation at `at`, which then is the next one's place."""
+        opcode = self.take(1)[0] & 0xFF  # aie-rt leaves other bytes of the word non-zero
+        if opcode not in _NAMES:
+            raise self.fail(0, "a known opcode", f"{opcode:#x}")
+        reader = self.READERS[opcode]
+        operation, count = reader(self, opcode)
+        self.at += count
+        self.index += 1
+        return operation
+
+    def write(self, opcode: int) -> tuple[Operation, int]:
+        if self.short:
+            ops = self.take(3)
+            return Write(self.index, self.at, ops[1], ops[2]), 3
+        ops = self.take(6)
+        self.require_zero(ops, 1, 3)
+        self.require(5, ops[5], [0x18], "a size of")
+        return Write(self.index, self.at, ops[2], ops[4]), 6
+
+    def masked(self, opcode: int) -> tuple[Operation, int]:
+        if self.short:
+            ops = self.take(4)
+            address, value, mask, count = ops[1], ops[2], ops[3], 4
+        else:
+            ops = self.take(7)
+            self.require_zero(ops, 1, 3)
+            # aie-rt's structure has a word of padding after the size.
+            self.require(6, ops[6], [0x1C, 0x20], "a size of")
+            address, value, mask, count = ops[2], ops[4], ops[5], ops[6] // 4
+            self.take(count)
+        if opcode == 3:
+            return MaskWrite(self.index, self.at, address, value, mask), count
+        return MaskPoll(self.index, self.at, address, value, mask, opcode == 7), count
+
+    def block_write(self, opcode: int) -> tuple[Operation, int]:
+        head = 3 if self.short else 4
+        ops = self.take(head)
+        address = ops[head - 2]
+        size = ops[head - 1]
+        if not self.short and ops[1] != 0:
+            self.require(
+                1, ops[1], [address >> 25 | (address >> 20 & 0x1F) << 8], "zero or the tile"
+            )
+        count = size // 4
+        if size % 4 != 0 or count <= head:
+            expected = f"a multiple of 4 above {4 * head:#x} as size"
+            raise self.fail(head - 1, expected, f"{size:#x}")
+        data = self.take(count)[head:]
+        return BlockWrite(self.index, self.at, address, tuple(data)), count
+
+    def sized(self, *sizes: int) -> list[int]:
+        """The words of a custom operation, whose second word is its size, one of `sizes`."""
+        size = self.take(2)[1]
+        self.require(1, size, sizes, "a size of")
+        return self.take(size // 4)
+
+    def wait(self, opcode: int) -> tuple[Operation, int]:
+        ops = self.sized(0x10)
+        tile, rectangle = ops[2], ops[3]
+        self.require(2, tile & 0xFF, [0, 1], "a direction of")
+        self.require(2, tile >> 24, [0], "an upper byte of")
+        self.require(3, rectangle & 0xFF, [0], "a low byte of")
+        rows, columns = _integer(rectangle, 8, 8), _integer(rectangle, 16, 8)
+        if rows == 0 or columns == 0:
+            raise self.fail(3, "at least one row and column", f"{rows} and {columns}")
+        return Wait(
+            self.index,
+            self.at,
+            column=_integer(tile, 16, 8),
+            row=_integer(tile, 8, 8),
+            columns=columns,
+            rows=rows,
+            direction="MM2S" if tile & 0xFF else "S2MM",
+            channel=rectangle >> 24,
+        ), len(ops)
+
+    def address_patch(self, opcode: int) -> tuple[Operation, int]:
+        ops = self.sized(0x30, 0x18) if self.short else self.sized(0x30)
+        if len(ops) == 6:
+            address, argument, low, high = ops[2:]
+            place = 3
+        else:
+            self.require_zero(ops, 2, 3, 4, 5, 7, 9)
+            address, argument, low, high = ops[6], ops[8], ops[10], ops[11]
+            place = 8
+        if argument > 31:
+            raise self.fail(place, "an argument index of at most 31", str(argument))
+        plus = high << 32 | low
+        if argument >= 5 and plus < 0x80000000:
+            expected = "0x80000000 within the offset, as the argument's index is 5 or more"
+            raise self.fail(place + 2, expected, f"{plus:#x}")
+        return AddressPatch(self.index, self.at, address, argument, plus), len(ops)
+
+    def unsized(self, opcode: int) -> tuple[Operation, int]:
+        ops = self.take(_UNSIZED_WORDS[opcode])
+        first, where = ops[0], (self.index, self.at)
+        operation: Operation
+        match opcode:
+            case 5:
+                operation = Noop(*where)
+            case 6:
+                self.require(0, first >> 8 & 0xFF, range(4), "a level of")
+                operation = Preempt(*where, first >> 8 & 0xFF)
+            case 8:
+                operation = LoadPdi(*where, first >> 16, ops[1], ops[3] << 32 | ops[2])
+            case 9:
+                operation = LoadPmStart(*where, first >> 8, ops[1])
+            case 10:
+                if ops[1] > 128 or ops[1] % 4 != 0:
+                    raise self.fail(1, "a multiple of 4 up to 128 as size", str(ops[1]))
+                operation = CreateScratchpad(
+                    *where, first >> 8 & 0xFF, ops[1], ops[3] << 32 | ops[2]
+                )
+            case 11:
+                operation = UpdateStateTable(*where, first >> 8 & 0xFF, first >> 16, ops[1])
+            case 12:
+                operation = UpdateRegister(*where, first >> 8 & 0xFF, first >> 16, *ops[1:])
+            case _:
+                operation = UpdateScratch(*where)
+        return operation, len(ops)
+
+    def read_registers(self, opcode: int) -> tuple[Operation, int]:
+        size, count = self.take(3)[1:]
+        # 64-bit addresses after a word of padding, or (older) 32-bit ones at once.
+        self.require(1, size, [16 + 8 * count, 12 + 4 * count], f"for {count} registers a size of")
+        ops = self.take(size // 4)
+        if size == 12 + 4 * count:
+            return ReadRegisters(self.index, self.at, tuple(ops[3:])), len(ops)
+        self.require_zero(ops, 3)
+        addresses = (low | high << 32 for low, high in zip(ops[4::2], ops[5::2], strict=True))
+        return ReadRegisters(self.index, self.at, tuple(addresses)), len(ops)
+
+    def record_timer(self, opcode: int) -> tuple[Operation, int]:
+        ops = self.sized(0xC)
+        return RecordTimer(self.index, self.at, ops[2]), 3
+
+    def merge_sync(self, opcode: int) -> tuple[Operation, int]:
+        ops = self.sized(0xC)
+        return MergeSync(self.index, self.at, ops[2] & 0xFF, ops[2] >> 8 & 0xFF), 3
+
+    READERS: ClassVar[dict[int, Callable[[_Decoder, int], tuple[Operation, int]]]] = {
+        0: write,
+        1: block_write,
+        2: block_write,
+        3: masked,
+        4: masked,
+        7: masked,
+        **dict.fromkeys(_UNSIZED_WORDS, unsized),
+        0x80: wait,
+        0x81: address_patch,
+        0x82: read_registers,
+        0x83: record_timer,
+        0x84: merge_sync,
+    }
+
+
+def _decode_header(words: list[int], generation: int | None) -> Header:
+    def fail(word: int, expected: str, found: str) -> StreamError:
+        return StreamError(f"header, word {word}: expected {expected}, found {found}")
+
+    if len(words) < HEADER_WORDS:
+        raise fail(len(words), f"{HEADER_WORDS} words", f"the end after {len(words)}")
+    header = Header(
+        major=words[0] & 0xFF,
+        minor=_integer(words[0], 8, 8),
+        generation=_integer(words[0], 16, 8),
+        rows=words[0] >> 24,
+        columns=words[1] & 0xFF,
+        memory_rows=_integer(words[1], 8, 8),
+        operations=words[2],
+        bytes=words[3],
+    )
+    if (header.major, header.minor) not in ((0, 1), (1, 0)):
+        raise fail(0, "version 0.1 or 1.0", f"{header.major}.{header.minor}")
+    if generation is not None and header.generation != generation:
+        raise fail(0, f"device generation {generation}", str(header.generation))
+    if header.generation not in GENERATIONS:
+        raise fail(0, "device generation 3 or 4", str(header.generation))
+    if header.rows == 0 or header.columns == 0:
+        raise fail(0, "at least one row and column", f"{header.rows} and {header.columns}")
+    if words[1] >> 16:
+        raise fail(1, "zero padding", f"{words[1] >> 16:#x}")
+    if header.bytes != 4 * len(words):
+        raise fail(3, f"a size of {4 * len(words):#x} bytes", f"{header.bytes:#x}")
+    return header
+
+
+def decode(words: npt.ArrayLike, device_generation: int | None = None) -> Stream:
+    """The operations of a stream.
+
+    `words` is (n,), integers of 32 bits; `device_generation` is 3 (NPU1) or 4 (NPU2) when the
+    stream must be for that device. Raises StreamError for whatever is malformed.
+    """
+    array = np.asarray(words)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise StreamError(
+            f"a stream is a list of 32-bit words, got {array.dtype} of shape {array.shape}"
+        )
+    if array.size and (array.min() < 0 or array.max() > 0xFFFFFFFF):
+        raise StreamError("a stream is a list of 32-bit words, got one outside of 0 to 0xFFFFFFFF")
+    plain: list[int] = array.tolist()
+    header = _decode_header(plain, device_generation)
+    decoder = _Decoder(plain, short=header.major == 1)
+    operations = []
+    while decoder.at < len(plain):
+        if decoder.index == header.operations:
+            raise StreamError(
+                f"header, word 2: expected the end after {header.operations} operations, found "
+                f"{len(plain) - decoder.at} more words at word {decoder.at}"
+            )
+        operations.append(decoder.next())
+    if decoder.index != header.operations:
+        raise StreamError(
+            f"header, word 2: expected a count of {decoder.index}, the operations that follow, "
+            f"found {header.operations}"
+        )
+    return Stream(header, tuple(operations))
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def _describe(op: Operation) -> str:
+    match op:
+        case BlockWrite() if (
+            len(op.words) == 8 and (at := shim_descriptor_of(op.address)) is not None
+        ):
+            if at[2] != 0:
+                return f"BLOCKWRITE {register_name(op.address)}"
+            descriptor = ShimDescriptor.from_words(op.words)
+            dims = " ".join(f"{count}x{step}" for count, step in descriptor.dimensions)
+            text = (
+                f"BLOCKWRITE {register_name(op.address)}: {4 * descriptor.length} bytes as {dims}"
+            )
+            if descriptor.iteration_count > 1:
+                text += f", iterating {descriptor.iteration_count}x{descriptor.iteration_step}"
+            if descriptor.packet_enabled:
+                text += f", packet {descriptor.packet_id}"
+            return text if descriptor.valid else f"{text}, not valid"
+        case BlockWrite():
+            return f"BLOCKWRITE {register_name(op.address)}: {len(op.words)} words"
+        case Write() if shim_queue_of(op.address) is not None:
+            push = QueuePush.from_word(op.value & 0x80FF000F)
+            token = ", token" if push.token else ""
+            return f"WRITE {register_name(op.address)}: BD {push.descriptor} x{push.runs}{token}"
+        case Write():
+            return f"WRITE {register_name(op.address)} = {op.value:#x}"
+        case MaskWrite():
+            return f"MASKWRITE {register_name(op.address)} = {op.value:#x} & {op.mask:#x}"
+        case Wait():
+            tiles = f"({op.column}, {op.row})"
+            if (op.columns, op.rows) != (1, 1):
+                tiles += f" and {op.columns}x{op.rows} tiles from it"
+            return f"WAIT {tiles} {op.direction} {op.channel}"
+        case AddressPatch():
+            what = f"argument {op.argument} + {op.buffer_offset:#x}"
+            return f"PATCH {register_name(op.address)} += {what}"
+    fields = {name: getattr(op, name) for name in op.__slots__}
+    return type(op).__name__ + "".join(f" {name}={value!r}" for name, value in fields.items())
+
+
+def format_stream(stream: Stream) -> str:
+    """The stream as text: a line for the header, and one for every operation."""
+    header = stream.header
+    lines = [
+        f"TXN {header.major}.{header.minor}, {GENERATIONS[header.generation]}, {header.columns} "
+        f"columns, {header.rows} rows: {header.operations} operations, {header.bytes} bytes"
+    ]
+    lines += [f"{op.index:6d} {op.offset:8d}  {_describe(op)}" for op in stream.operations]
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""Cycles of a core for a unit of each design's work: by our kernels' models, and as published.
+
+`OURS` asks the catalogs, whose models count what our kernels issue; nobody has measured them.
+`PUBLISHED` has mlir-aie's measured counts for kernels of the same purpose, often less exact ones
+(costs.py), and ours where nothing is published. The papers' own kernels are not public: what they
+cost lies nearer to `PUBLISHED`, so constants are fitted with it, and the difference between the two
+is what our kernels would add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.kernel import Kernel
+
+ARCHITECTURE = "aie2p"
+RMS_OBJECT, OBJECT = 128, 256  # elements of the vector operators' pieces
+GEMM_ROWS, GEMM_COLUMNS, GEMM_DEPTH = 64, 128, 64  # of a core's block, and of a step of K
+FLOW_KV_ELEMENTS, FLOW_QKV_ELEMENTS = 4096, 2048  # of keys in a chunk
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Cycles of one core.
+
+    `dqp_block` and `dequant_block` are for 32 x 256 weights, `gemm_step` for 64 x 64 x 128
+    products, `gemm_block` for what comes once to a block of C. `flow_kv_chunk(queries, head_dim)`
+    and `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair, `flow_qkv_begin(rows,
+    head_dim)` for the start of a sweep. `rms_norm`, `silu` and `gelu` take the elements of a row,
+    `rope` and `qk_norm` the elements of a token and the head dimension.
+    """
+
+    name: str
+    dqp_block: float
+    dequant_block: float
+    gemm_step: float
+    gemm_block: float
+    flow_kv_chunk: Callable[[int, int], float]
+    flow_qkv_chunk: Callable[[int, int], float]
+    flow_qkv_begin: Callable[[int, int], float]
+    rms_norm: Callable[[int], float]
+    rope: Callable[[int, int], float]
+    qk_norm: Callable[[int, int], float]
+    silu: Callable[[int], float]
+    gelu: Callable[[int], float]
+
+
+def _cycles(kernel: Kernel, *leading: int) -> float:
+    """A call's cycles: `leading` scalars, the others zero (no mask, no softcap, first index)."""
+    scalars = sum(argument is int for argument in kernel.arguments)
+    return kernel.cycles(ARCHITECTURE, (*leading, *(0,) * (scalars - len(leading))))
+
+
+def _flow_kv_chunk(queries: int, head_dim: int) -> float:
+    kernels = (catalog_attention.FLOW_KV_SCORES, catalog_attention.FLOW_KV_VALUES)
+    return max(_cycles(kernel, queries, head_dim) for kernel in kernels)
+
+
+def _flow_qkv_chunk(rows: int, head_dim: int) -> float:
+    kernels = (catalog_attention.FLOW_QKV_SCORES, catalog_attention.FLOW_QKV_VALUES)
+    return max(_cycles(kernel, head_dim, rows) for kernel in kernels)
+
+
+def _flow_qkv_begin(rows: int, head_dim: int) -> float:
+    pieces = rows * head_dim / 512
+    return _cycles(catalog_attention.FLOW_QKV_BEGIN, head_dim, rows) + pieces * _cycles(
+        catalog_attention.FLOW_QKV_LOAD_Q
+    )
+
+
+def _rms_norm(elements: int) -> float:
+    row = _cycles(catalog_vector.RMS_BEGIN) + _cycles(catalog_vector.RMS_SCALE)
+    kernels = (catalog_vector.RMS_ADD, catalog_vector.RMS_SUM, catalog_vector.RMS_FINISH)
+    return row + ceil(elements / RMS_OBJECT) * sum(_cycles(kernel) for kernel in kernels)
+
+
+def _pieces(kernel: Kernel) -> Callable[[int], float]:
+    return lambda elements: ceil(elements / OBJECT) * _cycles(kernel, OBJECT)
+
+
+def _rope(elements: int, head_dim: int) -> float:
+    return ceil(elements / OBJECT) * _cycles(catalog_vector.ROPE, head_dim, head_dim)
+
+
+def _qk_norm(elements: int, head_dim: int) -> float:
+    return ceil(elements / OBJECT) * _cycles(catalog_vector.QK_NORM, head_dim)
+
+
+OURS = Kernels(
+    name="ours",
+    dqp_block=_cycles(catalog_linear.DQP_BLOCK),
+    dequant_block=_cycles(catalog_linear.Q4NX_DEQUANT),
+    gemm_step=GEMM_COLUMNS
+    / 32
+    * _cycles(catalog_linear.GEMM_TILE, GEMM_ROWS // 8, GEMM_DEPTH // 8, 32 // 8),
+    gemm_block=catalog_linear.GEMM_ZERO.cycles(ARCHITECTURE, (GEMM_ROWS * GEMM_COLUMNS,))
+    + catalog_linear.GEMM_STORE_BF16.cycles(ARCHITECTURE, (0, GEMM_ROWS * 32)),
+    flow_kv_chunk=_flow_kv_chunk,
+    flow_qkv_chunk=_flow_qkv_chunk,
+    flow_qkv_begin=_flow_qkv_begin,
+    rms_norm=_rms_norm,
+    rope=_rope,
+    qk_norm=_qk_norm,
+    silu=_pieces(catalog_vector.SILU_MUL),
+    gelu=_pieces(catalog_vector.GELU_MUL),
+)
+
+PUBLISHED = Kernels(
+    name="published",
+    dqp_block=OURS.dqp_block,
+    dequant_block=costs.DEQUANT_BLOCK.value,
+    gemm_step=GEMM_ROWS * GEMM_COLUMNS * GEMM_DEPTH / costs.GEMM_RATE.value,
+    gemm_block=OURS.gemm_block,
+    flow_kv_chunk=lambda queries, _: queries * FLOW_KV_ELEMENTS / costs.FLOW_KV_RATE.value,
+    flow_qkv_chunk=lambda rows, _: rows * FLOW_QKV_ELEMENTS / costs.FLOW_QKV_RATE.value,
+    flow_qkv_begin=_flow_qkv_begin,
+    rms_norm=lambda elements: elements * (costs.RMS_NORM.value + costs.ADD.value),
+    rope=lambda elements, _: elements * costs.ROPE.value,
+    qk_norm=lambda elements, _: elements * costs.RMS_NORM.value,
+    silu=lambda elements: elements * (costs.SILU.value + costs.MUL.value),
+    gelu=lambda elements: elements * (costs.GELU.value + costs.MUL.value),
+)

@@ -1,0 +1,389 @@
+"""What each design asks of the array, in core cycles and bytes: one small function each.
+
+An operator is a sequence of `Step`s. Within a step the streams, the kernels and the DDR traffic
+overlap and the slowest decides; steps follow each other. These are closed forms of the designs in
+`aie_kernels/designs/`, independent of the simulator that executes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from ort_aie_ep.npu.speed.kernels import (
+    GEMM_COLUMNS,
+    GEMM_DEPTH,
+    GEMM_ROWS,
+    PUBLISHED,
+    Kernels,
+)
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+Bound = Literal["DDR", "streams", "kernels", "control"]
+
+CORE_ROWS = 4
+ALL_COLUMNS = 8
+DQP_WORDS = 6  # to a core: its five parameters and its start
+FLOW_KV_WORDS = 19  # to a pair
+FLOW_QKV_WORDS = 16 * 26  # to all pairs
+PAIRS = 4  # of cores: FlowKV's, and FlowQKV's of one query chunk
+Q4NX_BLOCK = 5120  # bytes: 32 outputs x 256 inputs
+Q4NX_OUTPUTS, Q4NX_INPUTS = 32, 256
+BF16 = 2  # bytes
+FLOW_KV_CHUNK = 8192  # bytes of keys, and of values
+FLOW_QKV_CHUNK = 4096
+FLOW_KV_QUERIES = 2048  # query elements of a sweep
+STARTED_SWEEPS = 16  # of FlowQKV between two starts
+FLOW_QKV_QUERY = 8192  # query elements of a pair: rows x head dimension
+QUERY_CHUNKS = 4  # of a super-chunk: two columns each
+SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
+GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
+GEMM_ITERATIONS = 64  # megatiles of a task of A
+SHORT_RUN = 64  # bytes: DDR gives and takes no less at once
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stretch of work in which everything overlaps.
+
+    `streams` and `kernels` are cycles of the busiest DMA channel and core, `commands` those of the
+    command processor, `read` and `write` bytes of DDR; `control` are cycles before or after, that
+    overlap with nothing.
+    """
+
+    streams: float = 0
+    kernels: float = 0
+    commands: float = 0
+    read: float = 0
+    write: float = 0
+    control: float = 0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device as the model sees it. Bandwidths in bytes a second, the rest in seconds.
+
+    `fused_dqp_columns` is 4 (activations on a channel of their own, FlowKV beside it) or 8;
+    `flow_kv_pairs` 4 or 8, each with a shim channel for keys and one for values; `vector_copies`
+    is how many of each vector operator share the rows of a prompt.
+    """
+
+    clock_hz: float = costs.CLOCK.value
+    columns: int = 8
+    ddr_read: float = costs.DDR_READ.value
+    ddr_write: float = costs.DDR_WRITE.value
+    dispatch: float = costs.DISPATCH.value
+    overlay_switch: float = costs.OVERLAY_SWITCH.value
+    fused_dqp_columns: int = 4
+    flow_kv_pairs: int = PAIRS
+    vector_copies: int = 1
+    kernels: Kernels = PUBLISHED
+
+    def seconds(self, steps: tuple[Step, ...]) -> float:
+        """How long steps take, one after the other."""
+        return sum(self.by_bound(steps).values())
+
+    def by_bound(self, steps: tuple[Step, ...]) -> dict[Bound, float]:
+        """Seconds of steps by what decides them."""
+        total: dict[Bound, float] = {"DDR": 0.0, "streams": 0.0, "kernels": 0.0, "control": 0.0}
+        for step in steps:
+            alone: dict[Bound, float] = {
+                "DDR": max(step.read / self.ddr_read, step.write / self.ddr_write),
+                "streams": step.streams / self.clock_hz,
+                "kernels": step.kernels / self.clock_hz,
+                "control": step.commands / self.clock_hz,
+            }
+            slowest = max(alone, key=lambda bound: alone[bound])
+            total[slowest] += alone[slowest]
+            total["control"] += step.control / self.clock_hz
+        return total
+
+
+#: Cycles of one shim task: eight descriptor words, an address patch and a push.
+TASK = (
+    costs.BLOCKWRITE.value
+    + 8 * costs.BLOCKWRITE_WORD.value
+    + costs.DDR_PATCH.value
+    + costs.WRITE32.value
+)
+
+
+def control(tasks: int, words: int = 0) -> float:
+    """Cycles before an operator moves: shim tasks, and words of parameters and start locks.
+
+    One of the tasks asks for a token and is waited for; the first data takes its time to come.
+    """
+    return (
+        tasks * TASK
+        + words * costs.RTP_WORD.value
+        + costs.MASKWRITE.value
+        + costs.TCT_WAIT.value
+        + costs.GATE_IDLE.value
+    )
+
+
+def _stream(size: float) -> float:
+    """Cycles of `size` bytes on one channel."""
+    return size / costs.STREAM.value
+
+
+def fused_dqp(
+    outputs: int, inputs: int, columns: int = 4, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """A projection of one row by int4 weights.
+
+    A column's two shim channels feed two cores each with Q4NX blocks, by a task a round. A round is
+    32 outputs of every core; the last one is moved back over rows that are computed already, so it
+    costs as much as the others. With four columns the activations come by a channel of their own
+    while the first blocks queue (two a core); with eight every channel carries weights, so the
+    activations go ahead of them.
+    """
+    cores = CORE_ROWS * columns
+    channels = 2 * columns
+    depth = ceil(inputs / Q4NX_INPUTS)
+    rounds = ceil(ceil(outputs / Q4NX_OUTPUTS) / cores)
+    block = _stream(Q4NX_BLOCK)
+    activations = _stream(BF16 * depth * Q4NX_INPUTS)
+    early = 4 * block if columns < ALL_COLUMNS else 0
+    kernel = kernels.dqp_block
+    tasks = channels + 1 + columns  # weights of the first round, activations, outputs
+    return (
+        Step(
+            control=control(tasks, DQP_WORDS * cores) + max(0, activations - early) + kernel,
+            read=BF16 * inputs,
+            write=BF16 * outputs,
+        ),
+        Step(
+            streams=rounds * (depth * 2 * block + costs.GATE_PIPELINED.value),
+            kernels=rounds * depth * kernel,
+            commands=(rounds - 1) * channels * TASK,
+            read=rounds * cores * depth * Q4NX_BLOCK,
+        ),
+    )
+
+
+def copies(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
+    """Steps of one core's operator, shared by `count` copies with a core and channels each."""
+    return tuple(replace(s, streams=s.streams / count, kernels=s.kernels / count) for s in steps)
+
+
+def padded_head(head_dim: int) -> int:
+    """The head dimension as the attention designs hold it. Raises DesignError above 256."""
+    for size in (64, 128, 256):
+        if head_dim <= size:
+            return size
+    raise DesignError(f"head dimension {head_dim}: the attention designs hold at most 256")
+
+
+def flow_kv(
+    keys: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    pairs: int = PAIRS,
+    kernels: Kernels = PUBLISHED,
+) -> tuple[Step, ...]:
+    """Attention of one query to `keys` cached keys.
+
+    A sweep is a pair's walk through the keys of a KV head, for at most 2,048 query elements; sweep
+    n goes to pair n % pairs. Keys and values have a shim channel each, in chunks of 8 KB; the
+    queries go ahead on the keys' channel.
+    """
+    head = padded_head(head_dim)
+    group = heads // kv_heads
+    parts = ceil(group / (FLOW_KV_QUERIES // head))
+    queries = ceil(group / parts)
+    sweeps = kv_heads * parts
+    at_once = min(sweeps, pairs)
+    rounds = ceil(sweeps / pairs)
+    per_chunk = FLOW_KV_CHUNK // (BF16 * head)
+    first = 0 if window is None else max(0, keys - window)
+    chunks = ceil(keys / per_chunk) - first // per_chunk
+    chunk = _stream(FLOW_KV_CHUNK)
+    kernel = kernels.flow_kv_chunk(queries, head)
+    return (
+        # Queries, keys, values and outputs of a sweep are tasks; values trail keys by a chunk.
+        Step(control=control(4 * at_once, FLOW_KV_WORDS * at_once) + max(kernel, chunk)),
+        Step(
+            streams=rounds * (chunks * chunk + _stream(BF16 * queries * head)),
+            kernels=rounds * chunks * kernel,
+            commands=4 * (sweeps - at_once) * TASK,
+            read=2 * sweeps * chunks * FLOW_KV_CHUNK,
+        ),
+    )
+
+
+def rms_norm(rows: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """RMSNorm of a residual sum, on one core.
+
+    Residual and weight share a channel, and so do the sum and its norm; each row asks for a task of
+    each, and the core waits for three of them to start.
+    """
+    return (
+        Step(
+            streams=rows * _stream(2 * BF16 * hidden),
+            kernels=rows * (kernels.rms_norm(hidden) + 3 * costs.GATE_PIPELINED.value),
+            commands=(rows - 1) * 4 * TASK,
+            read=rows * 3 * BF16 * hidden,
+            write=rows * 2 * BF16 * hidden,
+            control=control(tasks=5, words=7),
+        ),
+    )
+
+
+def rope(
+    rows: int, heads: int, kv_heads: int, head_dim: int, norm: bool, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """Rotation of queries, and of keys into the cache, on one core; with `norm` RMSNorms first.
+
+    Values go the same way, unrotated. The cache is written in runs of 16 bytes, by a task for eight
+    tokens, or for a head of a single one.
+    """
+    queries, keys = heads * head_dim, kv_heads * head_dim
+
+    def step(elements: int, cycles: float, tasks: int, run: float) -> Step:
+        return Step(
+            streams=rows * _stream(BF16 * elements),
+            kernels=rows * cycles,
+            commands=(tasks - 1) * TASK,
+            read=rows * BF16 * (elements + 256),
+            write=rows * BF16 * elements * run,
+            control=control(tasks=4, words=9),
+        )
+
+    into_cache = kv_heads if rows == 1 else ceil(rows / 8)
+    short = SHORT_RUN / 16
+    plain = kernels.rope(keys, head_dim)
+    norms = kernels.qk_norm(queries, head_dim), kernels.qk_norm(keys, head_dim)
+    of_queries, of_keys = norms if norm else (0, 0)
+    return (
+        step(queries, kernels.rope(queries, head_dim) + of_queries, 1, 1),
+        step(keys, plain + of_keys, into_cache, short),
+        step(keys, plain, into_cache, short),
+    )
+
+
+def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel."""
+    return (
+        Step(
+            streams=rows * _stream(2 * BF16 * ffn),
+            kernels=rows * (kernels.gelu if gelu else kernels.silu)(ffn),
+            read=rows * 2 * BF16 * ffn,
+            write=rows * BF16 * ffn,
+            control=control(tasks=2, words=3),
+        ),
+    )
+
+
+def dequant(
+    outputs: int, inputs: int, columns: int = ALL_COLUMNS, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """Q4NX to bf16 in DDR on all cores, four blocks a column at a time.
+
+    A column takes them by one channel, and sends 16,384 bytes of each out by two.
+    """
+    blocks = ceil(outputs / Q4NX_OUTPUTS) * ceil(inputs / Q4NX_INPUTS)
+    share = ceil(blocks / CORE_ROWS / columns)  # of a column, in fours
+    produced = BF16 * Q4NX_OUTPUTS * Q4NX_INPUTS
+    in_all = share * CORE_ROWS * columns
+    return (
+        Step(
+            streams=share * _stream(2 * produced),
+            kernels=share * kernels.dequant_block,
+            read=in_all * Q4NX_BLOCK,
+            write=in_all * produced,
+            control=control(tasks=3 * columns, words=2 * CORE_ROWS * columns),
+        ),
+    )
+
+
+def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with megatiles of 512 x 512.
+
+    A core keeps 64 x 128 of C, takes A and B by a channel each, 64 deep, and sends C into its
+    memory tile before it begins the next; from there C goes to DDR beside the next one's reads. A
+    is read once for each 512 columns of C, B once for each 512 rows. K is padded to 256; bands of
+    C that would pass its end are moved back and compute some of it twice, so every pass is whole.
+    The first slab of B fills its memory tile before anything is computed, and the last C, of the
+    same size, leaves its own when all is.
+    """
+    passes_m, passes_n = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
+    depth = ceil(k / GEMM_SLAB) * GEMM_SLAB
+    megatiles = passes_m * passes_n
+    steps = megatiles * depth // GEMM_DEPTH
+    tasks_a_and_c = passes_m * 2 * ALL_COLUMNS * ceil(passes_n / GEMM_ITERATIONS)
+    return (
+        Step(
+            streams=steps * _stream(BF16 * GEMM_DEPTH * GEMM_COLUMNS),
+            kernels=steps * kernels.gemm_step,
+            commands=(tasks_a_and_c + megatiles * CORE_ROWS) * TASK,
+            read=megatiles * 2 * SUPERTILE * depth * BF16,
+            write=megatiles * SUPERTILE * SUPERTILE * BF16,
+        ),
+        Step(
+            streams=megatiles * _stream(BF16 * GEMM_ROWS * GEMM_COLUMNS),
+            control=control(tasks=20, words=3 * 32)
+            + megatiles * kernels.gemm_block
+            + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
+        ),
+    )
+
+
+def flow_qkv(
+    queries: int,
+    past: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    causal: bool = True,
+    kernels: Kernels = PUBLISHED,
+) -> tuple[Step, ...]:
+    """Attention of `queries` rows after `past` cached ones.
+
+    Two columns a query chunk, four chunks a super-chunk, whose keys and values are broadcast to
+    all; a row of cores takes one KV head. A group is divided into parts, heads of their own to the
+    rows of cores, when it is too large for 8 queries or rows of cores would be idle. For every
+    super-chunk and four (parts of) KV heads, a sweep over the keys that any of its queries sees.
+    """
+    head = padded_head(head_dim)
+    group = heads // kv_heads
+    most = FLOW_QKV_QUERY // head  # rows of a pair: queries of the heads of a part
+    wanted = max(ceil(group / (most // 8)), min(group, PAIRS // kv_heads))
+    part = ceil(group / wanted)
+    all_heads = kv_heads * ceil(group / part)
+    longest = most // part // 8 * 8
+    super_chunks = ceil(queries / (QUERY_CHUNKS * longest))
+    chunk_rows = 8 * ceil(queries / (super_chunks * QUERY_CHUNKS * 8))
+    super_chunk = QUERY_CHUNKS * chunk_rows
+    keys = FLOW_QKV_CHUNK // (BF16 * head)
+    chunks = 0
+    for index in range(super_chunks):
+        first = past + index * super_chunk
+        end = past + (min(queries, (index + 1) * super_chunk) if causal else queries)
+        begin = 0 if window is None else max(0, first - window + 1)
+        chunks += ceil(end / keys) - begin // keys
+    turns = ceil(all_heads / PAIRS)
+    sweeps = turns * super_chunks
+    tasks = PAIRS * (2 * QUERY_CHUNKS + 2)  # queries, outputs; keys and values
+    rows = part * chunk_rows
+    return (
+        Step(
+            streams=turns * chunks * _stream(FLOW_QKV_CHUNK),
+            kernels=turns * chunks * kernels.flow_qkv_chunk(rows, head),
+            commands=(sweeps - 1) * tasks * TASK,
+            read=2 * all_heads * chunks * FLOW_QKV_CHUNK,
+        ),
+        # Between sweeps queries enter, two cores a channel, while outputs leave.
+        Step(
+            streams=sweeps * _stream(2 * BF16 * rows * head),
+            read=BF16 * heads * head * queries,
+            write=BF16 * heads * head * queries,
+            control=sweeps * kernels.flow_qkv_begin(rows, head)
+            + ceil(sweeps / STARTED_SWEEPS) * control(tasks, FLOW_QKV_WORDS),
+        ),
+    )

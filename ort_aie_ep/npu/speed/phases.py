@@ -1,0 +1,181 @@
+"""A token and a prompt: operators composed into runs, layers and models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import Literal
+
+from ort_aie_ep.models.shapes import Shape
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.models import (
+    layer_projections,
+    lm_head,
+    norms_of_layer,
+    windows,
+)
+from ort_aie_ep.npu.speed.operators import Bound, Machine, Step
+from ort_aie_ep.npu.vocabulary import costs
+
+Part = Literal[
+    "projections", "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches"
+]
+
+#: Overlays: the paper's decode placement (FusedDQP, FlowKV, vector operators) and prefill's three.
+Overlay = Literal["decode", "dequant", "gemm", "flow_qkv"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a token or a prompt: by part, and by what bounds them.
+
+    `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
+    `write` are DDR bytes, which alone would take `ddr_seconds`.
+    """
+
+    seconds: float
+    parts: dict[Part, float]
+    by_bound: dict[Bound, float]
+    runs: int
+    switches: int
+    read: float
+    write: float
+    ddr_seconds: float
+
+
+class _Tally:
+    """Adds operators up."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.parts: dict[Part, float] = defaultdict(float)
+        self.bounds: dict[Bound, float] = defaultdict(float)
+        self.read = self.write = 0.0
+
+    def add(self, part: Part, steps: tuple[Step, ...], times: int = 1) -> float:
+        """Counts an operator `times` times; gives the seconds of one."""
+        bounds = self.machine.by_bound(steps)
+        for bound, seconds in bounds.items():
+            self.bounds[bound] += times * seconds
+        one = sum(bounds.values())
+        self.parts[part] += times * one
+        self.read += times * sum(step.read for step in steps)
+        self.write += times * sum(step.write for step in steps)
+        return one
+
+    def timing(self, runs: int, switches: int) -> Timing:
+        self.parts["dispatch"] = runs * self.machine.dispatch
+        self.parts["switches"] = switches * self.machine.overlay_switch
+        return Timing(
+            sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
+            self.read, self.write,
+            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
+        )  # fmt: skip
+
+
+def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int = 0) -> Timing:
+    """One token with `context` tokens in the cache.
+
+    All operators of a layer are in one overlay and one run; the last norm and the projection to the
+    vocabulary are another: layers + 1 runs. The host's own work (embedding, sampling) is not
+    counted. `switches_per_layer` is for placements whose operators do not fit into one overlay:
+    then every stretch between two switches is a run.
+    """
+    tally = _Tally(machine)
+    layers = shape.layers
+    columns, kernels = machine.fused_dqp_columns, machine.kernels
+    for projection in layer_projections(shape):
+        steps = op.fused_dqp(projection.outputs, projection.inputs, columns, kernels)
+        tally.add("projections", steps, layers)
+    for window, count in windows(shape).items():
+        steps = op.flow_kv(
+            context,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            window,
+            machine.flow_kv_pairs,
+            kernels,
+        )
+        tally.add("attention", steps, count)
+    _vectors(tally, shape, 1)
+    head = lm_head(shape)
+    tally.add("lm_head", op.fused_dqp(head.outputs, head.inputs, columns, kernels))
+    return tally.timing(layers * max(1, switches_per_layer) + 1, layers * switches_per_layer)
+
+
+def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
+    """A prompt of `prompt` tokens with nothing cached, up to the first token.
+
+    Layer by layer, each over the whole prompt: its weights are dequantised into DDR at once, then
+    its operators follow, each in its overlay and in as many runs as the watchdog asks for. The
+    vector operators are those of the decode overlay: one core each.
+    """
+    tally = _Tally(machine)
+    layers = shape.layers
+    runs = 0
+    projections = {p.name: p for p in layer_projections(shape)}
+
+    def run(part: Part, steps: tuple[Step, ...], times: int) -> None:
+        nonlocal runs
+        one = tally.add(part, steps, times)
+        runs += times * max(1, ceil(one / costs.WATCHDOG_BUDGET.value))
+
+    kernels = machine.kernels
+    every = tuple(
+        step
+        for p in projections.values()
+        for step in op.dequant(p.outputs, p.inputs, machine.columns, kernels)
+    )
+    run("dequant", every, layers)
+    for p in projections.values():
+        run("gemm", op.gemm(prompt, p.inputs, p.outputs, kernels), layers)
+    for window, count in windows(shape).items():
+        steps = op.flow_qkv(
+            prompt, 0, shape.heads, shape.kv_heads, shape.head_dim, window, kernels=kernels
+        )
+        run("attention", steps, count)
+    places = layer_overlays().count("decode")
+    each = _vectors(tally, shape, prompt) / places
+    runs += places * layers * max(1, ceil(each / costs.WATCHDOG_BUDGET.value))
+    head = lm_head(shape)
+    run("lm_head", op.fused_dqp(head.outputs, head.inputs, machine.fused_dqp_columns, kernels), 1)
+    return tally.timing(runs, switches_of(layers))
+
+
+def layer_overlays() -> tuple[Overlay, ...]:
+    """Overlays of a prefill layer in order, a run each; "decode" has the vector operators.
+
+    Norms (of the last layer's output and this one's input), all weights, QKV, rotation and norms of
+    heads, attention, O, norms, gate and up, their product, down.
+    """
+    return (
+        "decode", "dequant", "gemm", "decode", "flow_qkv", "gemm", "decode", "gemm", "decode",
+        "gemm",
+    )  # fmt: skip
+
+
+def switches_of(layers: int) -> int:
+    """Changes of overlay in a prefill; it begins and ends in the decode overlay."""
+    order = (*layer_overlays() * layers, "decode")
+    return sum(a != b for a, b in pairwise(order))
+
+
+def _vectors(tally: _Tally, shape: Shape, rows: int) -> float:
+    """The vector operators of all layers; gives the seconds of one layer."""
+    kernels = tally.machine.kernels
+    norms = norms_of_layer(shape)
+    normed, gelu = shape.family != "llama", shape.family == "gemma3_text"
+    operators = (
+        *(op.rms_norm(rows, shape.hidden, kernels),) * norms,
+        op.rope(rows, shape.heads, shape.kv_heads, shape.head_dim, normed, kernels),
+        op.gated(rows, shape.ffn, gelu, kernels),
+    )
+    one = sum(
+        tally.add("vector", op.copies(steps, tally.machine.vector_copies), shape.layers)
+        for steps in operators
+    )
+    tally.add("vector", op.rms_norm(1, shape.hidden, kernels))
+    return one

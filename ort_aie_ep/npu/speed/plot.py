@@ -1,0 +1,62 @@
+"""The model beside the papers' tables as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ort_aie_ep.npu.speed.papers import Cell, cells
+from ort_aie_ep.npu.speed.simulation import Simulation
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+_YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)}
+
+
+def check_plot() -> None:
+    """Before anything is computed. Raises DesignError if matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise DesignError("the plot needs matplotlib: pip install matplotlib, or leave out --plot")
+
+
+def plot(simulations: Sequence[Simulation], path: Path) -> None:
+    """Decode and prefill side by side: a line a model, the papers' cells as dots.
+
+    Filled dots are those that the constants were fitted to.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    decoding, prompts = figure.subplots(1, 2)
+    measured = list(cells())
+    for axes, phase, label in (
+        (decoding, "decode", "tokens per second"),
+        (prompts, "prefill", "seconds to the first token"),
+    ):
+        for number, simulation in enumerate(simulations):
+            points = [p for p in simulation.points if p.phase == phase]
+            colour = f"C{number}"
+            axes.plot(
+                [p.context for p in points], [p.value for p in points], color=colour,
+                label=simulation.model,
+            )  # fmt: skip
+            dots: list[Cell] = [
+                c for c in measured if (c.model, c.phase) == (simulation.model, phase)
+            ]
+            axes.scatter(
+                [c.context for c in dots], [c.value for c in dots], edgecolors=colour,
+                facecolors=[colour if c.calibrates else "none" for c in dots], zorder=3,
+            )  # fmt: skip
+        ticks = sorted({p.context for s in simulations for p in s.points})
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(ticks, [f"{t // 1024}k" if t % 1024 == 0 else str(t) for t in ticks])
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_yticks(_YTICKS[phase])
+        axes.set(title=phase, xlabel="context, tokens", ylabel=label)
+        axes.grid(alpha=0.3)
+    figure.legend(*decoding.get_legend_handles_labels(), loc="outside right center")
+    figure.suptitle("Model (lines), papers 1 and 2 (dots; filled: calibrated on)", fontsize="small")
+    figure.savefig(path, dpi=120)

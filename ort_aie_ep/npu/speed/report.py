@@ -1,0 +1,259 @@
+"""Simulations and judgements as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ort_aie_ep.npu.speed.judgement import Judgement
+from ort_aie_ep.npu.speed.phases import Part
+from ort_aie_ep.npu.speed.simulation import Point, Simulation
+from ort_aie_ep.npu.vocabulary import costs
+
+_DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
+_PREFILL_PARTS: tuple[Part, ...] = (
+    "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches",
+)  # fmt: skip
+_SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
+
+
+def simulation_tables(simulation: Simulation) -> RenderableType:
+    """Decode, prefill and what-if of one model."""
+    title = f"{simulation.model} on {simulation.device}"
+    shown: list[RenderableType] = []
+    for phase, unit in (("decode", "tokens per second; parts in ms"),
+                        ("prefill", "seconds to the first token; parts in s")):  # fmt: skip
+        points = [p for p in simulation.points if p.phase == phase]
+        shown.append(_parts(f"{title}: {phase}, {unit}", points))
+        if any(p.paper is not None for p in points):
+            shown.append(_beside(points))
+        shown += [_bound_line(p) for p in _ends(points)]
+        shown.append(Text())
+    shown += _what_if(simulation)
+    if simulation.speedups:
+        contexts = list(next(iter(simulation.speedups.values())))
+        table = _table("Paper 1, Table I: its NPU's speed over", *map(_context, contexts))
+        for name, values in simulation.speedups.items():
+            table.add_row(name, *(f"{v:.1f}x" for v in values.values()))
+        shown.append(Text("The papers give this model's speed as ratios only."))
+        shown.append(table)
+    return Group(*shown)
+
+
+def judgement_tables(judgement: Judgement) -> RenderableType:
+    """Constants, every cell of the papers, goals."""
+    return Group(
+        _constants(judgement),
+        _cells(judgement, "decode", "Decode, tokens per second"),
+        _cells(judgement, "prefill", "Prefill, seconds to the first token"),
+        _left_out(judgement),
+        *_slopes(judgement),
+        _end_to_end(judgement),
+        _kv(judgement),
+        _goals(judgement),
+    )
+
+
+def _parts(title: str, points: Sequence[Point]) -> Table:
+    decoding = points[0].phase == "decode"
+    names = _DECODE_PARTS if decoding else _PREFILL_PARTS
+    table = _table("context", "model", *names, "DDR alone", title=title)
+    for p in points:
+        seconds = [*(p.timing.parts.get(name, 0) for name in names), p.timing.ddr_seconds]
+        parts = (f"{s * (1e3 if decoding else 1):.2f}" for s in seconds)
+        table.add_row(_context(p.context), f"{p.value:.2f}", *parts)
+    return table
+
+
+def _beside(points: Sequence[Point]) -> Table:
+    """The same points beside the papers' cells."""
+    decoding = points[0].phase == "decode"
+    unit, scale = ("ms", 1e3) if decoding else ("s", 1)
+    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    unfitted = [] if decoding else [f"at {least * 1e6:.1f} µs a switch"]
+    hardware = list(points[0].others)
+    table = _table(
+        "context", "model", "paper", "error", f"residual, {unit}", *unfitted,
+        *(f"paper's {h}" for h in hardware),
+    )  # fmt: skip
+    for p in points:
+        if p.paper is None or p.error is None or p.residual is None or p.residual_unfitted is None:
+            continue
+        residuals = [p.residual] if decoding else [p.residual, p.residual_unfitted]
+        table.add_row(
+            _context(p.context), f"{p.value:.2f}", f"{p.paper:g}{'*' if p.calibrates else ''}",
+            f"{p.error:+.1%}", *(f"{s * scale:+.2f}" for s in residuals),
+            *(f"{p.others[h]:g}" if h in p.others else "" for h in hardware),
+        )  # fmt: skip
+    return table
+
+
+def _ends(points: Sequence[Point]) -> Sequence[Point]:
+    return points if len(points) < 2 else (points[0], points[-1])
+
+
+def _bound_line(point: Point) -> Text:
+    """Which design takes most, and what bounds."""
+    timing = point.timing
+    shares = {**timing.parts}
+    most = max(shares, key=lambda name: shares[name])
+    bounds = ", ".join(
+        f"{name} {seconds / timing.seconds:.0%}" for name, seconds in timing.by_bound.items()
+    )
+    return Text(
+        f"{point.phase} at {_context(point.context)}: most in {most} "
+        f"({shares[most] / timing.seconds:.0%}); bound by {bounds}; "
+        f"{timing.runs} runs, {timing.switches} changes of overlay"
+    )
+
+
+def _what_if(simulation: Simulation) -> Iterable[RenderableType]:
+    contexts = sorted({p.context for p in simulation.points})
+    for phase, unit in (
+        ("decode", "tokens per second. FusedDQP's columns, FlowKV's pairs"),
+        ("prefill", "seconds. Vector operators"),
+    ):
+        table = _table(
+            "placement", "kernels", "GB/s", *map(_context, contexts),
+            title=f"What if, {phase}: {unit}",
+        )  # fmt: skip
+        for w in simulation.what_if:
+            values = w.decode if phase == "decode" else w.prefill
+            if values:
+                cells = (f"{values[c]:.3g}" for c in contexts)
+                table.add_row(w.placement, w.kernels, f"{w.ddr_read / 1e9:.3g}", *cells)
+        yield table
+
+
+def _constants(judgement: Judgement) -> Table:
+    table = _table(
+        "fitted constant", "value", "unit", "sources allow", "one cell left out", "within",
+        title="Fitted constants: fitted by scripts/fit_npu_model.py",
+    )  # fmt: skip
+    for name, cost in judgement.constants.items():
+        scale, unit = _SCALES[cost.unit]
+        low, high = cost.interval or (cost.value, cost.value)
+        moved = [
+            getattr(result.constants, name.lower())
+            for result in judgement.left_out
+            if name != "OVERLAY_SWITCH" or result.cell.phase == "decode"
+        ]
+        table.add_row(
+            name, f"{cost.value / scale:.4g}", unit, f"{low / scale:.4g} to {high / scale:.4g}",
+            f"{min(moved) / scale:.4g} to {max(moved) / scale:.4g}",
+            "no" if name in judgement.outside else "yes",
+        )  # fmt: skip
+    return table
+
+
+def _cells(judgement: Judgement, phase: str, title: str) -> Table:
+    rows = [c for c in judgement.cells if c.cell.phase == phase]
+    contexts = sorted({c.cell.context for c in rows})
+    table = _table("model", "", *map(_context, contexts), title=f"{title} (*: calibrated on)")
+    for name in dict.fromkeys(c.cell.model for c in rows):
+        for kernels in dict.fromkeys(c.kernels for c in rows):
+            own = {c.cell.context: c for c in rows if (c.cell.model, c.kernels) == (name, kernels)}
+            found = [own.get(context) for context in contexts]
+            first = found[0]
+            if first and kernels == rows[0].kernels:
+                cells = (
+                    f"{c.cell.value:g}{'*' if c.cell.calibrates else ''}" if c else ""
+                    for c in found
+                )
+                paper = f"paper {first.cell.paper}, Table {first.cell.table}"
+                table.add_row(name, paper, *cells)
+            table.add_row("", kernels, *(f"{c.predicted:.3g}" if c else "" for c in found))
+            table.add_row("", "error", *(f"{c.error:+.1%}" if c else "" for c in found))
+    return table
+
+
+def _left_out(judgement: Judgement) -> Table:
+    table = _table(
+        "cell left out", "paper", "predicted", "error", title="Leave one out: refitted without it"
+    )
+    for result in judgement.left_out:
+        cell = result.cell
+        table.add_row(
+            f"{cell.model}, {cell.phase} at {_context(cell.context)}", f"{cell.value:g}",
+            f"{result.predicted:.3g}", f"{result.error:+.1%}",
+        )  # fmt: skip
+    return table
+
+
+def _slopes(judgement: Judgement) -> Iterable[Table]:
+    table = _table(
+        "model", "kernels", "vector operators", "paper", "model", "error", "worst interval",
+        "its error", title="Prefill: slope in prompt length, ms a token",
+    )  # fmt: skip
+    curves = _table(
+        "", "", "s", "s per 1k", "s per 1k²", title="Prefill: parabolas through the same points"
+    )
+    shown: set[str] = set()
+    for s in judgement.slopes:
+        begin, end = s.worst_between
+        copies = "a core each" if s.vector_copies == 1 else f"{s.vector_copies} copies"
+        table.add_row(
+            s.model_name, s.kernels, copies, f"{s.paper * 1e3:.3f}", f"{s.model * 1e3:.3f}",
+            f"{s.error:+.1%}", f"{_context(begin)} to {_context(end)}", f"{s.worst_error:+.1%}",
+        )  # fmt: skip
+        if s.model_name not in shown:
+            shown.add(s.model_name)
+            curves.add_row(s.model_name, "paper", *(f"{x:.3g}" for x in s.paper_curve))
+            curves.add_row("", s.kernels, *(f"{x:.3g}" for x in s.model_curve))
+    return table, curves
+
+
+def _end_to_end(judgement: Judgement) -> Table:
+    gemms = "\n".join(f"{name} {rate / 1e12:.1f}" for name, rate in judgement.bare_gemm.items())
+    table = _table(
+        "model", "prompt", "paper", "model",
+        title=f"Projections' TFLOP/s end to end\nBare GEMM of 2048³:\n{gemms}",
+    )  # fmt: skip
+    for e in judgement.end_to_end:
+        table.add_row(
+            e.model_name, _context(e.context), f"{e.paper / 1e12:.2f}", f"{e.model / 1e12:.2f}"
+        )
+    return table
+
+
+def _kv(judgement: Judgement) -> Table:
+    table = _table(
+        "model", "between", "paper", "its rounding allows", "cycles a chunk", "model",
+        title="KV cache: bytes a token more by time a token more, GB/s",
+    )  # fmt: skip
+    for k in judgement.kv_bandwidths:
+        table.add_row(
+            k.model_name, f"{_context(k.begin)} to {_context(k.end)}", f"{k.paper / 1e9:.1f}",
+            f"{k.paper_low / 1e9:.1f} to {k.paper_high / 1e9:.1f}", f"{k.chunk_cycles:.0f}",
+            f"{k.model / 1e9:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _goals(judgement: Judgement) -> Table:
+    table = _table(
+        "goal", "kernels", "at most", "is", "",
+        title="Goals (decode: on cells that nothing was fitted to)",
+    )  # fmt: skip
+    for goal in judgement.goals:
+        table.add_row(
+            goal.name, goal.kernels, f"{goal.limit:.0%}", f"{goal.value:.1%}",
+            "met" if goal.met else "missed",
+        )  # fmt: skip
+    return table
+
+
+def _context(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
+
+
+def _table(first: str, *others: str, title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    table.add_column(first, justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

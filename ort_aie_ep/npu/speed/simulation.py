@@ -1,0 +1,190 @@
+"""A model's speed against context, beside the papers, and what other designs would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ort_aie_ep.models.shapes import Shape
+from ort_aie_ep.npu.speed.kernels import OURS
+from ort_aie_ep.npu.speed.models import shape_of
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.papers import (
+    CONTEXTS,
+    SPEEDUPS,
+    Cell,
+    Phase,
+    cells,
+    others,
+)
+from ort_aie_ep.npu.speed.phases import Timing, decode, prefill
+from ort_aie_ep.npu.vocabulary import costs
+from ort_aie_ep.npu.vocabulary.device import device as find_device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+#: DDR read bandwidths of `WhatIf`, in bytes a second: paper 2's cap, what paper 1's FusedDQP can
+#: take, and two that only more channels can.
+BANDWIDTHS = (40e9, 57.6e9, 90e9, 120e9)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One phase at one context.
+
+    `value` is tokens per second when decoding, and seconds to the first token of a prompt;
+    `paper` the measured one, if there is one, `error` the relative difference of the prediction,
+    `residual` measured less predicted time in seconds, and `residual_unfitted` the same if a change
+    of overlay cost only the least that a source gives. `others` are other hardware's values.
+    """
+
+    phase: Phase
+    context: int
+    value: float
+    timing: Timing
+    paper: float | None
+    error: float | None
+    residual: float | None
+    residual_unfitted: float | None
+    calibrates: bool
+    others: dict[str, float]
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Speed of a placement at a bandwidth: tokens per second and seconds, by context.
+
+    `kernels` names the cycle counts; one of the phases may be empty, if the placement does not
+    concern it.
+    """
+
+    placement: str
+    kernels: str
+    ddr_read: float
+    decode: dict[int, float]
+    prefill: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What `simulate` says of a model. `speedups` are paper 1's, where it has no speeds."""
+
+    model: str
+    device: str
+    points: tuple[Point, ...]
+    what_if: tuple[WhatIf, ...]
+    speedups: dict[str, dict[int, float]]
+
+    def of(self, phase: Phase) -> tuple[Point, ...]:
+        """The points of a phase."""
+        return tuple(p for p in self.points if p.phase == phase)
+
+
+def machine(device: str) -> Machine:
+    """The device as the model sees it.
+
+    Raises:
+        DesignError: it is unknown, or the designs' placements do not fit it.
+    """
+    found = find_device(device)
+    if (found.architecture, found.columns) != ("aie2p", 8):
+        raise DesignError(
+            f"device {device!r}: the performance model's placements need 8 columns of AIE2P; "
+            "known: npu2"
+        )
+    return Machine(clock_hz=found.clock_hz, columns=found.columns)
+
+
+def simulate(model: str, device: str = "npu2", contexts: Sequence[int] | None = None) -> Simulation:
+    """Predicts `model` at `contexts`, by default the papers' columns that it has positions for.
+
+    Raises:
+        DesignError: the model, the device or a context is not one that the model covers.
+    """
+    shape = shape_of(model)
+    on = machine(device)
+    chosen = _contexts(model, shape, contexts)
+    measured = {(c.phase, c.context): c for c in cells() if c.model == model}
+    points = [
+        _point(model, shape, phase, context, on, measured.get((phase, context)))
+        for phase in ("decode", "prefill")
+        for context in chosen
+    ]
+    speedups = {
+        name: dict(zip(CONTEXTS, values, strict=True))
+        for name, values in SPEEDUPS.get(model, {}).items()
+    }
+    return Simulation(model, device, tuple(points), _what_if(shape, on, chosen), speedups)
+
+
+def _contexts(model: str, shape: Shape, contexts: Sequence[int] | None) -> tuple[int, ...]:
+    if contexts is None:
+        return tuple(c for c in CONTEXTS if c <= shape.context)
+    for context in contexts:
+        if not 1 <= context <= shape.context:
+            raise DesignError(f"context {context}: {model} has 1 to {shape.context} positions")
+    return tuple(contexts)
+
+
+def _point(
+    model: str, shape: Shape, phase: Phase, context: int, on: Machine, cell: Cell | None
+) -> Point:
+    timing = (decode if phase == "decode" else prefill)(shape, context, on)
+    value = 1 / timing.seconds if phase == "decode" else timing.seconds
+    beside = {
+        name: values[CONTEXTS.index(context)]
+        for name, values in others(model, phase).items()
+        if context in CONTEXTS[: len(values)]
+    }
+    if cell is None:
+        return Point(phase, context, value, timing, None, None, None, None, False, beside)
+    taken = 1 / cell.value if phase == "decode" else cell.value
+    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    cheaper = timing.switches * (on.overlay_switch - least)
+    return Point(
+        phase, context, value, timing, cell.value, value / cell.value - 1, taken - timing.seconds,
+        taken - timing.seconds + cheaper, cell.calibrates, beside,
+    )  # fmt: skip
+
+
+# Of FusedDQP, and of FlowKV.
+FOUR_COLUMNS = "4 columns, 4 pairs"
+EIGHT_COLUMNS = "8 columns, 8 pairs"
+TWO_OVERLAYS = "the same, two overlays"
+# Of the vector operators.
+ONE_COPY = "a core each"
+EIGHT_COPIES = "eight copies"
+
+
+def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf, ...]:
+    """Other bandwidths, placements and kernels.
+
+    Eight columns of FusedDQP fill the array: FlowKV then is a second program in the same cores,
+    which asks for both to fit into 16 KB, or an overlay of its own, which costs two changes a
+    layer, here at the least that a source gives.
+    """
+    least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
+    wide = replace(on, fused_dqp_columns=8, flow_kv_pairs=8)
+    apart = replace(wide, overlay_switch=least)
+
+    def tokens(name: str, at: Machine, switches: int = 0) -> WhatIf:
+        speeds = {c: 1 / decode(shape, c, at, switches).seconds for c in contexts}
+        return WhatIf(name, at.kernels.name, at.ddr_read, speeds, {})
+
+    def prompts(name: str, at: Machine) -> WhatIf:
+        seconds = {c: prefill(shape, c, at).seconds for c in contexts}
+        return WhatIf(name, at.kernels.name, at.ddr_read, {}, seconds)
+
+    def bandwidths(placed: Machine) -> list[Machine]:
+        return [replace(placed, ddr_read=b, ddr_write=b) for b in BANDWIDTHS]
+
+    ours, many = replace(on, kernels=OURS), replace(on, vector_copies=8)
+    return (
+        *(tokens(FOUR_COLUMNS, at) for at in bandwidths(on)),
+        *(tokens(EIGHT_COLUMNS, at) for at in bandwidths(wide)),
+        *(tokens(TWO_OVERLAYS, at, 2) for at in bandwidths(apart)),
+        tokens(FOUR_COLUMNS, ours),
+        *(prompts(ONE_COPY, at) for at in bandwidths(on)),
+        prompts(EIGHT_COPIES, many),
+        prompts(ONE_COPY, ours),
+        prompts(EIGHT_COPIES, replace(many, kernels=OURS)),
+    )

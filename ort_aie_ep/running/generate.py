@@ -1,0 +1,196 @@
+"""Greedy decoding with a KV cache on a plain InferenceSession.
+
+One sequence, one `Decoder`: `forward(tokens)` runs the tokens that are new and returns their
+logits; the cache keeps what came before. Prefill is a call with many tokens, decoding one with one.
+
+Caches are what onnxruntime-genai uses: allocated once for the whole context, the same buffer bound
+to past and present, so that a step writes its rows and copies none. Models whose graph concatenates
+past and new keys by itself (no genai_config.json, or past_present_share_buffer false there) get
+growing caches instead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.checked_json import Field
+from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
+from ort_aie_ep.models.interface import TYPES, Unfit, read_interface
+from ort_aie_ep.running.next_step import other_ways
+from ort_aie_ep.runtime import sessions
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Tokens = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
+
+# Tokens of a prompt that run at once: activations of a long one would need more memory than the
+# cache, and weights are read often enough to no harm.
+PROMPT_CHUNK = 1024
+
+
+class Decoder:
+    """A session and the cache of one sequence.
+
+    Attributes:
+        capacity: tokens that the cache can hold.
+        length: tokens that it holds.
+        vocabulary: width of the logits.
+        run_seconds: time that ONNX Runtime took for the last `forward`.
+    """
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, folder: ModelFolder, capacity: int
+    ) -> None:
+        """Allocates caches for `capacity` tokens.
+
+        Raises:
+            AieError: the model has inputs that a decoding loop cannot feed.
+        """
+        self.capacity = capacity
+        self.length = 0
+        self.run_seconds = 0.0
+        self._session = session
+        try:
+            self._interface = read_interface(
+                folder, session.get_inputs(), session.get_outputs(), capacity
+            )
+        except Unfit as reason:
+            raise AieError(
+                f"{folder.model} is no language model that this command can run: {reason}. "
+                f"{other_ways(folder)}"
+            ) from None
+        self.vocabulary = self._interface.vocabulary
+        self._shared = self._interface.shared
+        self._caches = self._interface.caches
+        self._past: dict[str, Any] = {}
+        self._last_binding: Any = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the sequence."""
+        self.length = 0
+        kept = bool(self._past) and self._shared  # rows beyond the length are never read
+        for cache in (*(() if kept else self._caches), *self._interface.states):
+            try:
+                buffer = np.zeros(cache.shape, TYPES[cache.type][0])
+            except (MemoryError, OverflowError, ValueError) as error:
+                raise AieError(
+                    f"{cache.past} of the shape {cache.shape} cannot be allocated: {error}"
+                ) from error
+            self._past[cache.past] = _value(buffer, cache.type)
+
+    def forward(self, tokens: Tokens) -> Logits:
+        """Logits (rows, vocabulary) of the `tokens` that come next; one row if the graph prunes.
+
+        Raises:
+            AieError: the cache has no room for them, or the model fails.
+        """
+        count = len(tokens)
+        self._require_room(count)
+        interface, total = self._interface, self.length + count
+        positions = np.arange(self.length, total).reshape(1, count)
+        if interface.positions is not None and len(interface.positions.shape) == 3:
+            axes = interface.positions.shape[0]
+            positions = np.tile(positions, (axes if isinstance(axes, int) else 3, 1, 1))
+        feeds = (
+            (interface.tokens, np.asarray(tokens).reshape(1, count)),
+            (interface.mask, np.ones((1, total))),
+            (interface.positions, positions),
+        )
+        binding = self._session.io_binding()
+        # A binding keeps no Python object alive, so the inputs are held until the run is over.
+        inputs = {
+            value.name: _value(np.ascontiguousarray(feed, TYPES[value.type][0]), value.type)
+            for value, feed in feeds
+            if value is not None
+        }
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for cache in (*interface.caches, *interface.states):
+            binding.bind_ortvalue_input(cache.past, self._past[cache.past])
+        if interface.shared:
+            for cache in interface.caches:
+                binding.bind_ortvalue_output(cache.present, self._past[cache.past])
+        grown = (*(() if interface.shared else interface.caches), *interface.states)
+        for cache in grown:
+            binding.bind_output(cache.present, "cpu")
+        rows = 1 if interface.logits.shape[1] == 1 else count
+        kind = interface.logits.type
+        logits = np.empty((1, rows, self.vocabulary), TYPES[kind][0])
+        binding.bind_ortvalue_output(interface.logits.name, _value(logits, kind))
+        start = time.perf_counter()
+        sessions.run(self._session, binding)
+        self.run_seconds = time.perf_counter() - start
+        if grown:
+            # In the order in which they were bound: the logits came last.
+            values = binding.get_outputs()[-1 - len(grown) : -1]
+            self._past |= {c.past: value for c, value in zip(grown, values, strict=True)}
+            self._last_binding = binding  # it owns what those values refer to
+        self.length = total
+        return _as_float(logits[0], kind)
+
+    def prefill(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Logits (vocabulary) of the last of `tokens`, which come next, in runs of PROMPT_CHUNK.
+
+        Raises:
+            AieError: as `forward`, before anything is run where the cache has no room.
+        """
+        self._require_room(len(tokens))
+        *parts, last = np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK))
+        for part in parts:
+            self.forward(part)
+        logits: npt.NDArray[np.float32] = self.forward(last)[-1]
+        return logits
+
+    def _require_room(self, count: int) -> None:
+        if self.length + count > self.capacity:
+            raise AieError(
+                f"{self.length + count} tokens do not fit the context of {self.capacity}"
+            )
+
+
+def greedy(decoder: Decoder, prompt: Tokens, count: int, stop: frozenset[int]) -> Iterator[int]:
+    """Up to `count` tokens that follow `prompt`, each the likeliest; ends before one of `stop`."""
+    logits = decoder.prefill(prompt)
+    for index in range(count):
+        token = int(np.argmax(logits))
+        if token in stop:
+            return
+        yield token
+        if index + 1 < count:
+            logits = decoder.forward(np.array([token]))[-1]
+
+
+def context_length(folder: ModelFolder, default: int = 4096) -> int:
+    """Tokens that the model was made for, or `default` where nothing says so."""
+    value = section(folder, "model").get("context_length", default)
+    return value if isinstance(value, int) and value > 0 else default
+
+
+def stop_tokens(folder: ModelFolder) -> frozenset[int]:
+    """Ids that end a text, by genai_config.json."""
+    ids = section(folder, "model").get("eos_token_id", [])
+    given = Field(ids if isinstance(ids, list) else [ids], GENAI_CONFIG, "model.eos_token_id")
+    return frozenset(token.integer() for token in given.elements())
+
+
+def _value(array: npt.NDArray[Any], type_name: str) -> Any:
+    """An OrtValue on the array's own memory."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TYPES[type_name][1])
+
+
+def _as_float(array: npt.NDArray[Any], type_name: str) -> Logits:
+    if type_name == "tensor(bfloat16)":
+        array = array.view(ml_dtypes.bfloat16)
+    return array.astype(np.float32, copy=False)

@@ -1,0 +1,112 @@
+"""What to do with a compiled folder next: the command or the lines of Python that take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ort_aie_ep.models.files import is_regular
+from ort_aie_ep.models.folder import (
+    OPTIMUM_DECODERS,
+    OPTIMUM_ENCODER,
+    ModelFolder,
+    file_sections,
+    section,
+)
+from ort_aie_ep.models.interface import TYPES, Unfit, read_interface
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+# What an encoder reads, and optimum's class for models with such an encoder.
+SEQ2SEQ_CLASSES = {
+    "input_features": "ORTModelForSpeechSeq2Seq",
+    "input_values": "ORTModelForSpeechSeq2Seq",
+    "pixel_values": "ORTModelForVision2Seq",
+    "flattened_patches": "ORTModelForPix2Struct",
+}
+SESSION_OPTIONS = (
+    "options = onnxruntime.SessionOptions()",
+    "options.register_custom_ops_library(ort_aie_ep.library_path())",
+)
+
+
+def why_not_text(folder: ModelFolder) -> str:
+    """Why `run`, `bench` and `accuracy` cannot take a folder, or an empty string.
+
+    Raises:
+        AieError: the model is damaged.
+    """
+    # Imported here: opening a session needs none of onnx_ir.
+    from ort_aie_ep.models.onnx_file import load_model
+
+    graph = load_model(folder.model).graph
+    inputs, outputs = ([_Argument.of(value) for value in v] for v in (graph.inputs, graph.outputs))
+    try:
+        read_interface(folder, inputs, outputs, 1)
+    except Unfit as reason:
+        return str(reason)
+    return ""
+
+
+def lines(folder: ModelFolder) -> list[str]:
+    """Lines of Python that load a compiled folder which is no language model by itself.
+
+    Raises:
+        AieError: the encoder of an encoder-decoder export is missing or damaged.
+    """
+    path = str(folder.path)
+    if folder.model.name in OPTIMUM_DECODERS:
+        name = "ORTModelForCausalLM"
+        if folder.is_optimum_encoder_decoder:
+            name = _seq2seq_class(folder)
+        return [
+            *SESSION_OPTIONS,
+            f"model = {name}.from_pretrained({path!r}, session_options=options)",
+        ]
+    if _has_parts(folder):
+        return [f"model = onnxruntime_genai.Model({path!r})"]
+    return [
+        *SESSION_OPTIONS,
+        f"session = onnxruntime.InferenceSession({str(folder.model)!r}, options)",
+    ]
+
+
+def other_ways(folder: ModelFolder) -> str:
+    """A sentence: what takes a model that is no language model by itself."""
+    if folder.is_optimum_encoder_decoder:
+        return "optimum's ORTModelForSeq2SeqLM or ORTModelForSpeechSeq2Seq opens it"
+    if _has_parts(folder):
+        return "onnxruntime_genai.Model opens it together with the other files of its folder"
+    return "onnxruntime.InferenceSession opens it; its inputs are yours to make"
+
+
+def _seq2seq_class(folder: ModelFolder) -> str:
+    from ort_aie_ep.models.onnx_file import load_model
+
+    inputs = load_model(folder.path / OPTIMUM_ENCODER).graph.inputs
+    classes = [SEQ2SEQ_CLASSES[v.name] for v in inputs if v.name in SEQ2SEQ_CLASSES]
+    return classes[0] if classes else "ORTModelForSeq2SeqLM"
+
+
+def _has_parts(folder: ModelFolder) -> bool:
+    """Whether genai_config.json names other files that are there."""
+    named = (folder.path / part["filename"] for part, _ in file_sections(section(folder, "model")))
+    return any(path != folder.model and is_regular(path) for path in named)
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An input or output of a graph that no session was made of."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    type: str
+
+    @classmethod
+    def of(cls, value: ir.Value) -> _Argument:
+        dims = value.shape if value.shape is not None else ()
+        shape = tuple(dim if isinstance(dim, int) else dim.value for dim in dims)
+        number = None if value.dtype is None else value.dtype.value
+        names = [name for name, (_, element) in TYPES.items() if element == number]
+        return cls(value.name or "", shape, names[0] if names else f"of type {value.dtype}")

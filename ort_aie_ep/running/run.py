@@ -1,0 +1,145 @@
+"""`ort-aie run`: completing a prompt in plain ONNX Runtime or in onnxruntime-genai."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.running.generate import Decoder, Tokens, context_length, greedy, stop_tokens
+from ort_aie_ep.running.text import TextStream, encode, load_tokenizer
+from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, open_session, plain_message
+
+Write = Callable[[str], None]
+"""Called with pieces of text as they are generated."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one completion took, as a user sees it: choosing and printing tokens included.
+
+    Attributes:
+        prompt_tokens, new_tokens: how many.
+        prefill_seconds: from the prompt to its first new token.
+        decode_seconds: for all further ones.
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def prefill_speed(self) -> float:
+        """Prompt tokens per second."""
+        return self.prompt_tokens / self.prefill_seconds
+
+    @property
+    def decode_speed(self) -> float | None:
+        """Further tokens per second; None where there was none."""
+        return (self.new_tokens - 1) / self.decode_seconds if self.new_tokens > 1 else None
+
+
+def run_in_session(
+    folder: ModelFolder, options: Options, prompt: str, count: int, write: Write
+) -> Timing:
+    """Completes `prompt` by up to `count` tokens in an InferenceSession.
+
+    Raises:
+        AieError: the model, its tokenizer, or the prompt's length is at fault.
+    """
+    tokenizer = load_tokenizer(folder)
+    tokens = encode(tokenizer, prompt)
+    count = _fitting(folder, len(tokens), count)
+    decoder = Decoder(open_session(folder.model, options), folder, len(tokens) + count)
+    stream = TextStream(tokenizer, tokens)
+    pieces = (stream.push(token) for token in greedy(decoder, tokens, count, stop_tokens(folder)))
+    timing = _timed(len(tokens), pieces, write)
+    write(stream.finish())
+    return timing
+
+
+def run_in_genai(
+    folder: ModelFolder, options: Options, prompt: str, count: int, write: Write
+) -> Timing:
+    """The same in onnxruntime-genai, whose config names our library in a compiled folder.
+
+    Raises:
+        AieError: genai is not installed, or refuses the folder.
+    """
+    try:
+        import onnxruntime_genai as genai
+    except ImportError as error:
+        raise AieError(
+            "onnxruntime-genai is not installed: pip install onnxruntime-genai, or use "
+            "--host session"
+        ) from error
+    if folder.genai_config is None:
+        raise AieError(
+            f"{folder.model} came without genai_config.json, which onnxruntime-genai needs: give a "
+            "folder that holds one, or use --host session"
+        )
+    try:
+        config = genai.Config(str(folder.path))
+        config.overlay(_overlay(options))
+        with options.environment():
+            model = genai.Model(config)
+        tokenizer = genai.Tokenizer(model)
+        tokens = np.asarray(tokenizer.encode(prompt))
+        if not len(tokens):
+            raise AieError("the prompt is empty")
+        count = _fitting(folder, len(tokens), count)
+        search = genai.GeneratorParams(model)
+        search.set_search_options(max_length=len(tokens) + count, do_sample=False)
+        generator = genai.Generator(model, search)
+        return _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens), write)
+    except RuntimeError as error:  # what genai raises for everything
+        raise AieError(f"onnxruntime-genai: {plain_message(error)}") from error
+
+
+def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens) -> Iterator[str]:
+    stream = tokenizer.create_stream()
+    ends = set(np.asarray(tokenizer.eos_token_ids).tolist())
+    generator.append_tokens(tokens)
+    while not generator.is_done():
+        generator.generate_next_token()
+        token = int(generator.get_next_tokens()[0])
+        if token in ends:
+            return
+        yield stream.decode(token)
+
+
+def _overlay(options: Options) -> str:
+    """Session options as genai takes them: unknown ones become session config entries."""
+    entries: dict[str, object] = {"log_severity_level": LOG_FATAL, **options.entries()}
+    if options.threads is not None:
+        entries["intra_op_num_threads"] = options.threads
+    return json.dumps({"model": {"decoder": {"session_options": entries}}})
+
+
+def _fitting(folder: ModelFolder, prompt: int, count: int) -> int:
+    room = context_length(folder) - prompt
+    if room < 1:
+        raise AieError(
+            f"the prompt has {prompt} tokens and the model's context {context_length(folder)}"
+        )
+    return min(count, room)
+
+
+def _timed(prompt: int, pieces: Iterable[str], write: Write) -> Timing:
+    start = first = last = time.perf_counter()
+    count = 0
+    for piece in pieces:
+        last = time.perf_counter()
+        first = first if count else last
+        count += 1
+        write(piece)
+    end = time.perf_counter()
+    # Without a new token, all the time went into the prompt.
+    return Timing(prompt, count, (first if count else end) - start, last - first)

@@ -1,0 +1,73 @@
+"""Whether ONNX Runtime opens a model that was written, and if not, whether it opens its source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.runtime.sessions import LOG_FATAL, UNKNOWN_OPERATOR, Options, plain_message
+
+# What another ONNX Runtime, execution provider or custom-op library may open: newer versions, and
+# operators, attributes or types that this one's CPU execution provider lacks.
+ELSEWHERE = (
+    UNKNOWN_OPERATOR,
+    "Unrecognized attribute",
+    "Could not find an implementation",
+    "Unsupported model IR version",
+    "stamped with official released onnx opset",
+)
+
+
+def check_opens(compiled: Path, source: Path) -> list[str]:
+    """Opens a compiled model on this CPU; returns what a user should know.
+
+    Weights are mapped and graphs are not optimised, so this takes little time and memory.
+
+    Raises:
+        AieError: ONNX Runtime refuses the compiled model, be it that it refuses the source too.
+    """
+    import onnxruntime
+
+    runtime = f"ONNX Runtime {onnxruntime.__version__}"
+    reason = _why_not(compiled, library=True)
+    if reason is None:
+        return []
+    # An imported model has no .onnx file that it was made from.
+    original = _why_not(source, library=False) if source.is_file() else None
+    if original is None:
+        raise AieError(
+            f"{source}: {runtime} does not open what this was compiled to, which is a fault of "
+            f"ort_aie_ep: {reason}"
+        )
+    if any(text in original for text in ELSEWHERE):
+        return [
+            f"{source} and what it was compiled to could not be opened here, by {runtime} on its "
+            f"CPU execution provider: {original}"
+        ]
+    raise AieError(f"{source} is no valid model: {runtime} does not open it: {original}")
+
+
+def _why_not(model: Path, *, library: bool) -> str | None:
+    """What ONNX Runtime says against a model, or None where it opens it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = LOG_FATAL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    host = Options(target="host", log="quiet")
+    for name, value in host.entries().items():
+        options.add_session_config_entry(name, value)
+    with host.environment():
+        try:
+            if library:
+                options.register_custom_ops_library(ort_aie_ep.library_path())
+            onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        except AieError:
+            raise
+        except Exception as error:  # ONNX Runtime's share no base class
+            return re.sub(r"\s+", " ", plain_message(error))
+    return None

@@ -1,0 +1,103 @@
+"""What AieExecutionProvider does with a model's nodes, asked of a real session.
+
+The session lives in a process of its own (`-m ort_aie_ep.runtime.provider MODEL`): registering a
+provider concerns a whole process, and reasons are told by ONNX Runtime's log alone, on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+
+NAME = "AieExecutionProvider"
+# A logged line of src/ort/ep/ep.cc; terminals' colours may follow.
+_LEFT = re.compile(r"node '(.*)' stays on another execution provider: ([^\x1b\n]*)")
+_LOG_INFO = 1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What became of one node.
+
+    Attributes:
+        claimed: whether AieExecutionProvider got it.
+        reason: why not, as the provider logged it; empty where it did not look at the node.
+    """
+
+    claimed: bool
+    reason: str
+
+
+def place(model: Path) -> dict[str, Placement]:
+    """Node name → placement, in a session on an .onnx file as it is.
+
+    Nodes without a name are missing, and those that ONNX Runtime folded or fused before it asked
+    the provider.
+
+    Raises:
+        AieError: ONNX Runtime is older than 1.24, or cannot open the model.
+    """
+    import onnxruntime
+
+    if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+        raise AieError(
+            f"ONNX Runtime {onnxruntime.__version__} cannot tell what an execution provider gets: "
+            "1.24 is the first that can"
+        )
+    command = [sys.executable, "-m", "ort_aie_ep.runtime.provider", str(model.absolute())]
+    done = subprocess.run(
+        command, capture_output=True, check=False, encoding="utf-8", errors="replace"
+    )
+    if done.returncode != 0:
+        message = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise AieError(f"{model} cannot be opened with {NAME}: {message}")
+    reasons = dict(_LEFT.findall(done.stderr))
+    providers: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return {
+        node: Placement(provider == NAME, reasons.get(node, ""))
+        for node, provider in providers.items()
+    }
+
+
+def _providers(model: str) -> dict[str, str]:
+    """Node name → the provider that ONNX Runtime gave it to."""
+    import onnxruntime
+
+    onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _LOG_INFO
+    # Providers are asked after the basic optimisations: others and repacking would only cost time.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == NAME]
+    options.add_provider_for_devices(devices[:1], {})
+    session = onnxruntime.InferenceSession(model, options, enable_fallback=False)
+    return {
+        node.name: part.ep_name
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+        if node.name
+    }
+
+
+def _main() -> int:
+    from ort_aie_ep.runtime.sessions import plain_message
+
+    try:
+        print(json.dumps(_providers(sys.argv[1])))
+    except Exception as error:  # ONNX Runtime's share no base class
+        print(plain_message(error).replace("\n", " "), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

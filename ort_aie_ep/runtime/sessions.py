@@ -1,0 +1,199 @@
+"""Opening ONNX Runtime sessions the way every command does: our library, options, quiet logs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder, find_model
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# Exceptions carry the same text as ONNX Runtime's log lines; only what would end the process logs.
+LOG_FATAL = 4
+# What ONNX Runtime says of a node that no library that it knows has registered.
+UNKNOWN_OPERATOR = "is not a registered function/op"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user chooses for a session.
+
+    Attributes:
+        target: ort_aie.target (auto, host, xrt, sim), or None for what the environment says.
+        numerics: ort_aie.numerics (auto, bf16, int8), or None for what the environment says.
+        threads: threads of the session, or None for as many as ONNX Runtime takes by itself.
+        on_device_error: ort_aie.on_device_error (host, raise), or None for the environment's.
+        log: ort_aie.log (warning, quiet, trace), or None for what the environment says.
+        overlays: ort_aie.overlays, folders with design packages with : between, or None for what
+            the environment says.
+        prompt_chunk: ort_aie.prompt_chunk, tokens of a prompt that an operator works on at a time,
+            or None for what the environment says.
+    """
+
+    target: str | None = None
+    numerics: str | None = None
+    threads: int | None = None
+    on_device_error: str | None = None
+    log: str | None = None
+    overlays: str | None = None
+    prompt_chunk: int | None = None
+
+    def entries(self) -> dict[str, str]:
+        """The session config entries of the options that are set."""
+        names = ("target", "numerics", "on_device_error", "log", "overlays", "prompt_chunk")
+        options = {f"ort_aie.{name}": getattr(self, name) for name in names}
+        return {name: str(value) for name, value in options.items() if value is not None}
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """The same options as ORT_AIE_* variables while a session is made.
+
+        Custom ops can read session entries from ONNX Runtime 1.24 on; 1.23 has the environment
+        alone.
+        """
+        names = {entry: entry.upper().replace(".", "_") for entry in self.entries()}
+        before = {name: os.environ.get(name) for name in names.values()}
+        os.environ.update({names[entry]: value for entry, value in self.entries().items()})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that was looked at but not opened.
+
+    Attributes:
+        folder: where it lies.
+        compiled: whether `ort-aie compile` made it.
+    """
+
+    folder: ModelFolder
+    compiled: bool
+
+
+def inspect(path: Path) -> Model:
+    """Finds the model and checks its external data; weights are not read.
+
+    Raises:
+        AieError: there is no model, or it is damaged.
+    """
+    # Opening a session needs none of onnx_ir, which takes longer to import than all the rest.
+    from ort_aie_ep.models.onnx_file import is_compiled, load_model
+
+    folder = find_model(path)
+    return Model(folder, is_compiled(load_model(folder.model)))
+
+
+def open_session(
+    model: Path, options: Options | None = None, *, library: bool = True
+) -> onnxruntime.InferenceSession:
+    """A session on the CPU EP, with our operators unless `library` is False.
+
+    Raises:
+        AieError: ONNX Runtime refuses the model or an option.
+    """
+    return _open(str(model), model, options or Options(), library, {})
+
+
+def open_edited(model: bytes, folder: Path, options: Options) -> onnxruntime.InferenceSession:
+    """A session, without our library, on an edited model whose weights stay in `folder`."""
+    entries = {"session.model_external_initializers_file_folder_path": str(folder)}
+    return _open(model, folder, options, False, entries)
+
+
+def open_operator(model: bytes, options: Options) -> onnxruntime.InferenceSession:
+    """A session, with our library, on a model that has all its weights in itself."""
+    return _open(model, Path("the operator's graph"), options, True, {})
+
+
+def open_compiled(
+    model: Path, session_options: onnxruntime.SessionOptions | None
+) -> onnxruntime.InferenceSession:
+    """A session on a compiled model with a user's options, which get our library if they lack it.
+
+    Providers that were added to the options are kept; else there is the CPU EP alone.
+
+    Raises:
+        AieError: ONNX Runtime refuses the model or an option.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions() if session_options is None else session_options
+
+    def session() -> onnxruntime.InferenceSession:
+        providers = None if options.has_providers() else ["CPUExecutionProvider"]
+        return onnxruntime.InferenceSession(model, options, providers=providers)
+
+    with _errors(f"{model} cannot be opened"):
+        if session_options is not None:
+            # They cannot be asked whether they have our operators, by the library or by the
+            # provider's devices, and refuse them twice. Without, ONNX Runtime stops at the graph.
+            try:
+                return session()
+            except Exception as error:  # ONNX Runtime's share no base class
+                if UNKNOWN_OPERATOR not in str(error):
+                    raise
+        options.register_custom_ops_library(ort_aie_ep.library_path())
+        return session()
+
+
+def _open(
+    model: str | bytes, where: Path, options: Options, library: bool, entries: dict[str, str]
+) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    session_options = onnxruntime.SessionOptions()
+    session_options.log_severity_level = LOG_FATAL
+    if options.threads is not None:
+        session_options.intra_op_num_threads = options.threads
+    for name, value in (options.entries() | entries).items():
+        session_options.add_session_config_entry(name, value)
+    with _errors(f"{where} cannot be opened"), options.environment():
+        if library:
+            session_options.register_custom_ops_library(ort_aie_ep.library_path())
+        return onnxruntime.InferenceSession(
+            model, session_options, providers=["CPUExecutionProvider"]
+        )
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """ONNX Runtime's exceptions, which share no base class, as ours."""
+    try:
+        yield
+    except AieError:
+        raise
+    except Exception as error:
+        raise AieError(f"{what}: {plain_message(error)}") from error
+
+
+def run(session: onnxruntime.InferenceSession, binding: Any) -> None:
+    """Runs a session with bound inputs and outputs.
+
+    Raises:
+        AieError: an operator failed.
+    """
+    # An ONNX Runtime exception is as clear to a user as its text; nothing else can arise here.
+    with _errors("running the model failed"):
+        session.run_with_iobinding(binding)
+
+
+def plain_message(error: Exception) -> str:
+    """The text of an ONNX Runtime exception without its codes."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", str(error).strip())
+    return text.removeprefix("Exception during initialization: ")

@@ -1,0 +1,283 @@
+"""`ort-aie accuracy`: what rounding activations costs, in perplexity on text held out of training.
+
+The text is the part of Python's standard library that `corpus.py` keeps out of training, in windows
+of equal length spread evenly over it. Four variants of one model score the same tokens:
+
+* ONNX Runtime's CPU EP with accuracy_level 0: float activations, the reference,
+* the CPU EP with accuracy_level 4: its own int8 activations, as a yardstick,
+* the compiled model with bf16 and with int8 activations.
+
+Twice: a window in one pass (many rows: dequant + GEMM, FlowQKV), and token by token (one row:
+FusedDQP, FlowKV). Variants take turns at each window, so no logits need storing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.running.generate import Decoder, Logits, Tokens, context_length
+from ort_aie_ep.running.text import held_out_tokens, load_tokenizer, prefix_tokens
+from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
+
+RESAMPLES = 2000
+# Rows of logits turned into probabilities at a time: float64 rows of a large vocabulary are big.
+_ROWS = 64
+
+Step = Callable[[str], None]
+"""Called with what was just done; `Plan.steps()` times in all."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to score.
+
+    Attributes:
+        tokens: scored in passes over whole windows, at least.
+        decode_tokens: scored token by token, at least.
+        window: tokens of a window, what the tokenizer puts before a text included.
+    """
+
+    tokens: int
+    decode_tokens: int
+    window: int
+
+    def windows(self, prefix: int) -> tuple[int, int]:
+        """(windows to score in one pass, windows to decode).
+
+        A window scores all its tokens but the first, which nothing precedes.
+        """
+        scored = self.window - max(prefix, 1)
+        return -(-self.tokens // scored), -(-self.decode_tokens // scored)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % interval: percentiles of a bootstrap over windows."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """One variant in one mode.
+
+    Attributes:
+        variant: which session.
+        mode: "prefill" or "decode".
+        tokens: how many were scored.
+        perplexity: of the held-out text.
+        ratio: perplexity / the reference's; resampled in pairs, so that how hard a window is
+            cancels.
+        top1: fraction of positions where its likeliest token is the reference's.
+        largest_difference: of any logit from the reference's.
+    """
+
+    variant: str
+    mode: str
+    tokens: int
+    perplexity: Interval
+    ratio: Interval
+    top1: float
+    largest_difference: float
+
+
+@dataclass(frozen=True)
+class AccuracyReport:
+    """All scores; the reference comes first in each mode."""
+
+    window: int
+    windows: int
+    decode_windows: int
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What one variant made of one window: sums over its scored tokens."""
+
+    loss: float
+    tokens: int
+    same: int
+    largest_difference: float
+
+
+def accuracy(
+    compiled: ModelFolder,
+    source: ModelFolder,
+    threads: int | None,
+    plan: Plan,
+    total: Callable[[int], None],
+    step: Step,
+) -> AccuracyReport:
+    """Scores the four variants. `total` is told how many calls of `step` will come.
+
+    Raises:
+        AieError: the model has no tokenizer, the text is too short, or a session fails.
+    """
+    return score(
+        lambda: _variants(compiled, source, threads, plan.window), source, plan, total, step
+    )
+
+
+def score(
+    open_variants: Callable[[], Sequence[tuple[str, Decoder]]],
+    source: ModelFolder,
+    plan: Plan,
+    total: Callable[[int], None],
+    step: Step,
+) -> AccuracyReport:
+    """Scores named variants of `source`, opened once the plan is known to fit; their decoders hold
+    a window, and the first is the reference.
+
+    Raises:
+        AieError: the model has no tokenizer, the text is too short, or a session fails.
+    """
+    if not 2 <= plan.window <= context_length(source):
+        raise AieError(
+            f"a window of {plan.window} tokens does not fit the model's context of "
+            f"{context_length(source)}"
+        )
+    tokenizer = load_tokenizer(source)
+    prefix = prefix_tokens(tokenizer)
+    if plan.window <= len(prefix):
+        raise AieError(f"a window of {plan.window} tokens has no room for text")
+    count, decode_count = plan.windows(len(prefix))
+    windows = _windows(held_out_tokens(tokenizer), prefix, plan.window, max(count, decode_count))
+    variants = open_variants()
+    total((count + decode_count) * len(variants))
+    scores: list[Score] = []
+    for mode, used in (("prefill", windows[:count]), ("decode", windows[:decode_count])):
+        if used:
+            scores += _score(mode, used, max(len(prefix), 1), variants, step)
+    return AccuracyReport(plan.window, count, decode_count, tuple(scores))
+
+
+def _windows(text: Tokens, prefix: Tokens, size: int, count: int) -> list[Tokens]:
+    """`count` windows of `size` tokens, none overlapping, at even distances over the text."""
+    part = size - len(prefix)
+    if count * part > len(text):
+        raise AieError(
+            f"{count} windows of {size} tokens need {count * part} tokens, and the held-out text "
+            f"has {len(text)}"
+        )
+    # In the order of a fixed shuffle: a part of the windows is spread over the text as well.
+    starts = np.linspace(0, len(text) - part, count).astype(np.int64)
+    np.random.default_rng(0).shuffle(starts)
+    return [np.concatenate([prefix, text[start : start + part]]) for start in starts]
+
+
+def _variants(
+    compiled: ModelFolder, source: ModelFolder, threads: int | None, capacity: int
+) -> list[tuple[str, Decoder]]:
+    plain = Options(threads=threads)
+    sessions = {
+        f"CPU EP, level {level}": (
+            open_edited(with_accuracy_level(source, level), source.model.parent, plain),
+            source,
+        )
+        for level in (0, 4)
+    } | {
+        f"ours, {numerics}": (
+            open_session(compiled.model, Options("host", numerics, threads)),
+            compiled,
+        )
+        for numerics in ("bf16", "int8")
+    }
+    return [
+        (name, Decoder(session, folder, capacity)) for name, (session, folder) in sessions.items()
+    ]
+
+
+def with_accuracy_level(source: ModelFolder, level: int) -> bytes:
+    """The model with another accuracy_level at every MatMulNBits; weights stay where they are."""
+    model = load_model(source.model)
+    changed = 0
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.op_type == "MatMulNBits":
+            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", level)
+            changed += 1
+    if not changed:
+        raise AieError(f"{source.model} has no MatMulNBits")
+    content: bytes = ir.to_proto(model).SerializeToString()
+    return content
+
+
+def _score(
+    mode: str,
+    windows: Sequence[Tokens],
+    first: int,
+    variants: Sequence[tuple[str, Decoder]],
+    step: Step,
+) -> list[Score]:
+    """Scores tokens [first, end) of each window with each variant; the first is the reference."""
+    results: dict[str, list[_Window]] = {name: [] for name, _ in variants}
+    for tokens in windows:
+        reference: Logits | None = None
+        for name, decoder in variants:
+            logits = _logits(mode, decoder, tokens)[first - 1 :]
+            reference = logits if reference is None else reference
+            results[name].append(_compare(logits, reference, tokens[first:]))
+            step(f"{mode}: {name}")
+    losses = {name: np.array([w.loss for w in results[name]]) for name, _ in variants}
+    counts = np.array([w.tokens for w in results[variants[0][0]]])
+    base = losses[variants[0][0]]
+    return [
+        Score(
+            variant=name,
+            mode=mode,
+            tokens=int(counts.sum()),
+            perplexity=_bootstrap(losses[name], counts),
+            ratio=_bootstrap(losses[name] - base, counts),
+            top1=sum(w.same for w in results[name]) / int(counts.sum()),
+            largest_difference=max(w.largest_difference for w in results[name]),
+        )
+        for name, _ in variants
+    ]
+
+
+def _logits(mode: str, decoder: Decoder, tokens: Tokens) -> Logits:
+    """Logits (len(tokens) - 1, vocabulary): of the token that follows each but the last."""
+    decoder.reset()
+    if mode == "prefill":
+        logits = decoder.forward(tokens[:-1])
+        if len(logits) == len(tokens) - 1:
+            return logits
+        # The graph computes the last row alone, so windows can be scored one row a pass only.
+        raise AieError("the model gives logits of the last token alone; use --tokens 0")
+    return np.concatenate(
+        [decoder.forward(token) for token in np.split(tokens[:-1], len(tokens) - 1)]
+    )
+
+
+def _compare(logits: Logits, reference: Logits, targets: Tokens) -> _Window:
+    loss, same, largest = 0.0, 0, 0.0
+    for start in range(0, len(targets), _ROWS):
+        rows = slice(start, start + _ROWS)
+        ours, theirs = logits[rows].astype(np.float64), reference[rows]
+        top = ours.max(axis=1)
+        log_sum = top + np.log(np.exp(ours - top[:, None]).sum(axis=1))
+        loss += float((log_sum - ours[np.arange(len(ours)), targets[rows]]).sum())
+        same += int((logits[rows].argmax(axis=1) == theirs.argmax(axis=1)).sum())
+        largest = max(largest, float(np.abs(logits[rows] - theirs).max()))
+    return _Window(loss, len(targets), same, largest)
+
+
+def _bootstrap(losses: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> Interval:
+    """exp(sum of losses / sum of counts) and its 95 % interval over resampled windows.
+
+    The generator is seeded alike for all variants: they are resampled with the same windows.
+    """
+    picks = np.random.default_rng(0).integers(0, len(losses), (RESAMPLES, len(losses)))
+    samples = np.exp(losses[picks].sum(axis=1) / counts[picks].sum(axis=1))
+    low, high = np.percentile(samples, (2.5, 97.5))
+    return Interval(float(np.exp(losses.sum() / counts.sum())), float(low), float(high))

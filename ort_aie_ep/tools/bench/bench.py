@@ -1,0 +1,163 @@
+"""`ort-aie bench`: the compiled model against ONNX Runtime's CPU EP on the model it came from.
+
+Both sessions live in one process and take turns, so that whatever else the machine does meets both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.running.generate import Decoder, Tokens, context_length
+from ort_aie_ep.running.text import measuring_tokens
+from ort_aie_ep.runtime.sessions import Options
+from ort_aie_ep.tools.bench.agreement import Agreement, compare
+from ort_aie_ep.tools.bench.pair import Pair, open_pair
+
+# ONNX Runtime's threads spin for a while after a run, on the cores that the other session wants.
+SETTLE_SECONDS = 0.1
+
+Step = Callable[[str], None]
+"""Called with what was just done; `steps()` times in all."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        lengths: context lengths in tokens: each is prefilled in one pass, then decoded from.
+        new_tokens: tokens decoded at each length, one by one.
+        runs: of each length and session, after one that is not counted.
+    """
+
+    lengths: tuple[int, ...]
+    new_tokens: int
+    runs: int
+
+    def steps(self) -> int:
+        """Calls of `Step` that `run` makes."""
+        return len(self.lengths) * (self.runs + 1) * 2 + self.new_tokens
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens per second of one phase over all runs: median, least and most."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Speed:
+        """Of measured tokens per second, or of their ratios."""
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One phase at one context length.
+
+    Attributes:
+        phase: prefill or decode.
+        length: context length in tokens.
+        ours, reference: tokens per second.
+        ratio: ours / reference, of runs that followed each other.
+    """
+
+    phase: str
+    length: int
+    ours: Speed
+    reference: Speed
+    ratio: Speed
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All comparisons of a model, and how far the logits agree.
+
+    Attributes:
+        load_seconds: see `Pair`.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    agreement: Agreement
+    load_seconds: tuple[float, float]
+
+
+def default_lengths(folder: ModelFolder, new_tokens: int) -> tuple[int, ...]:
+    """128, 512 and 1024 tokens as far as the model's context allows, or else what it allows."""
+    room = context_length(folder) - new_tokens
+    lengths = tuple(length for length in (128, 512, 1024) if length <= room)
+    return lengths or (max(1, room // 2),)
+
+
+def bench(
+    compiled: ModelFolder, source: ModelFolder, options: Options, plan: Plan, step: Step
+) -> BenchReport:
+    """Measures both.
+
+    Raises:
+        AieError: the plan does not fit the model's context, or a session fails.
+    """
+    capacity = max(plan.lengths) + plan.new_tokens
+    if capacity > context_length(source):
+        raise AieError(
+            f"{max(plan.lengths)} tokens and {plan.new_tokens} new ones exceed the model's context "
+            f"of {context_length(source)}"
+        )
+    pair = open_pair(compiled, source, options, capacity)
+    tokens = measuring_tokens(source, pair.reference.vocabulary, capacity)
+    comparisons = [c for n in plan.lengths for c in compare_speed(pair, tokens, n, plan, step)]
+    # The shortest context: agreement is about numbers, and the reference adds its own tokens.
+    agreement = compare(
+        pair.ours,
+        pair.reference,
+        tokens[: min(plan.lengths)],
+        plan.new_tokens,
+        lambda: step("comparing logits"),
+    )
+    return BenchReport(tuple(comparisons), agreement, pair.load_seconds)
+
+
+def compare_speed(
+    pair: Pair, tokens: Tokens, length: int, plan: Plan, step: Step
+) -> list[Comparison]:
+    """Prefill of `length` tokens and decoding from there; `step` is called 2 (runs + 1) times."""
+    speeds: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for run in range(plan.runs + 1):
+        both = []
+        for name, decoder in (("ours", pair.ours), ("CPU EP", pair.reference)):
+            time.sleep(SETTLE_SECONDS)
+            both.append(_speeds(decoder, tokens, length, plan.new_tokens))
+            step(f"context {length}: {name}")
+        if run > 0:  # the first one touches pages and fills caches
+            speeds.append((both[0], both[1]))
+    return [
+        Comparison(
+            phase,
+            length,
+            Speed.of([ours[i] for ours, _ in speeds]),
+            Speed.of([reference[i] for _, reference in speeds]),
+            Speed.of([ours[i] / reference[i] for ours, reference in speeds]),
+        )
+        for i, phase in enumerate(("prefill", "decode"))
+    ]
+
+
+def _speeds(decoder: Decoder, tokens: Tokens, length: int, new_tokens: int) -> tuple[float, float]:
+    """(prefill, decode) tokens per second of one run, time spent in ONNX Runtime alone."""
+    decoder.reset()
+    decoder.forward(tokens[:length])
+    prefill = length / decoder.run_seconds
+    seconds = []
+    for token in tokens[length : length + new_tokens]:
+        decoder.forward(np.array([token]))
+        seconds.append(decoder.run_seconds)
+    return prefill, new_tokens / sum(seconds)

@@ -1,0 +1,82 @@
+"""A compiled model and the one it came from, for commands that compare them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ort_aie_ep.compiler.compile import CompileResult, Progress, compile_model
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, inspect, open_session
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both as sessions with their caches.
+
+    Attributes:
+        ours: the compiled model with our library.
+        reference: the source on ONNX Runtime's CPU EP alone.
+        load_seconds: to make each session, in this order; the CPU EP repacks its weights then.
+    """
+
+    ours: Decoder
+    reference: Decoder
+    load_seconds: tuple[float, float]
+
+
+def open_pair(compiled: ModelFolder, source: ModelFolder, options: Options, capacity: int) -> Pair:
+    """Opens both with the same number of threads and room for `capacity` tokens."""
+    started = time.perf_counter()
+    session = open_session(compiled.model, options)
+    loaded = time.perf_counter()
+    reference = open_session(source.model, Options(threads=options.threads), library=False)
+    done = time.perf_counter()
+    return Pair(
+        Decoder(session, compiled, capacity),
+        Decoder(reference, source, capacity),
+        (loaded - started, done - loaded),
+    )
+
+
+@contextmanager
+def compiled_and_source(
+    path: Path, baseline: Path | None, progress: Progress
+) -> Iterator[tuple[ModelFolder, ModelFolder]]:
+    """(compiled, source) folders of a model.
+
+    `path` is a compiled model and `baseline` what it was compiled from; or `path` is a source
+    alone, which is then compiled into a folder that exists as long as the context.
+
+    Raises:
+        AieError: the two do not fit this, or the compilation fails.
+    """
+    model = inspect(path)
+    if model.compiled:
+        if baseline is None:
+            raise AieError(
+                f"{path} is compiled already: name the model it was made from with --baseline, or "
+                "give that model alone"
+            )
+        source = inspect(baseline)
+        if source.compiled:
+            raise AieError(f"--baseline {baseline} is compiled too; it must be the source")
+        yield model.folder, source.folder
+        return
+    if baseline is not None:
+        raise AieError(f"{path} is not compiled, so it is its own baseline: leave out --baseline")
+    with compiled_for_now(path, progress) as result:
+        yield find_model(result.path), model.folder
+
+
+@contextmanager
+def compiled_for_now(path: Path, progress: Progress) -> Iterator[CompileResult]:
+    """Compiles into a temporary folder, which disappears with the context."""
+    with tempfile.TemporaryDirectory(prefix="ort-aie-") as scratch:
+        yield compile_model(path, Path(scratch, "model"), progress=progress)

@@ -1,0 +1,169 @@
+"""Medians of what was measured, and ours against the best of the peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, kind
+from ort_aie_ep.tools.bench.peers.runner import DECODE, PHASES, Measured, Results
+from ort_aie_ep.tools.bench.peers.starts import STATES
+from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One engine in one column.
+
+    Attributes:
+        engine: its name.
+        phase: decode or prefill.
+        length: context in tokens.
+        speed: tokens per second.
+        rounds: that it is the median of.
+    """
+
+    engine: str
+    phase: str
+    length: int
+    speed: Interval
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours against the peer that is fastest in a column.
+
+    Attributes:
+        phase, length: the column.
+        peer: the one with the highest median.
+        ratio: ours / peer, of rounds.
+    """
+
+    phase: str
+    length: int
+    peer: str
+    ratio: Interval
+
+
+@dataclass(frozen=True)
+class Start:
+    """One engine's starts from one state of the page cache, in seconds.
+
+    Attributes:
+        engine: its name.
+        state: warm or cold.
+        load: from the file to a ready session.
+        first_token: from the start of the process to the first token.
+    """
+
+    engine: str
+    state: str
+    load: Interval
+    first_token: Interval
+
+
+@dataclass(frozen=True)
+class StartRatio:
+    """Ours against the peer that has its first token soonest.
+
+    Attributes:
+        state: warm or cold.
+        peer: the one with the lowest median.
+        first_token: ours / peer, of turns.
+        load: ours / ONNX Runtime's CPU EP, of turns; None without that.
+    """
+
+    state: str
+    peer: str
+    first_token: Interval
+    load: Interval | None
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """What an engine reads of weights while it decodes.
+
+    Attributes:
+        read: bytes per second.
+        share: of what the probe read beside it, of rounds.
+    """
+
+    read: Interval
+    share: Interval
+
+
+def cells(results: Results) -> tuple[Cell, ...]:
+    """Of every engine in every column that it was measured in."""
+    return tuple(
+        Cell(m.engine, phase, length, median(rounds), len(rounds))
+        for m in results.measured
+        for phase in PHASES
+        for length, rounds in m.speeds[phase].items()
+    )
+
+
+def ratios(results: Results) -> tuple[Ratio, ...]:
+    """Of all columns; none without ours or without a peer."""
+    ours, peers = sides(results)
+    if ours is None or not peers:
+        return ()
+    found = []
+    for phase in PHASES:
+        for length, rounds in ours.speeds[phase].items():
+            columns = {m.engine: m.speeds[phase].get(length, []) for m in peers}
+            # Not what was left out after the pilot.
+            rivals = {name: r for name, r in columns.items() if len(r) == len(rounds)}
+            best = max(rivals, key=lambda name: median(rivals[name]).value)
+            found.append(Ratio(phase, length, best, ratio(rounds, rivals[best])))
+    return tuple(found)
+
+
+def starts(results: Results) -> tuple[Start, ...]:
+    """Of every engine, warm and cold."""
+    return tuple(
+        Start(
+            m.engine,
+            state,
+            median(m.starts.load_seconds[state]),
+            median(m.starts.first_token_seconds[state]),
+        )
+        for m in results.measured
+        for state in STATES
+    )
+
+
+def start_ratios(results: Results) -> tuple[StartRatio, ...]:
+    """Warm and cold; none without ours or without a peer."""
+    ours, peers = sides(results)
+    if ours is None or not peers:
+        return ()
+    by_name = {m.engine: m.starts for m in peers}
+    found = []
+    for state in STATES:
+        first = {name: s.first_token_seconds[state] for name, s in by_name.items()}
+        best = min(first, key=lambda name: median(first[name]).value)
+        load = None
+        if CPU_EP in by_name:
+            theirs = by_name[CPU_EP].load_seconds[state]
+            load = ratio(ours.starts.load_seconds[state], theirs)
+        first_token = ratio(ours.starts.first_token_seconds[state], first[best])
+        found.append(StartRatio(state, best, first_token, load))
+    return tuple(found)
+
+
+def bandwidth(results: Results) -> dict[str, Bandwidth]:
+    """By engine, at the shortest decoded context."""
+    shortest = min((n for m in results.measured for n in m.speeds[DECODE]), default=0)
+    found = {}
+    for m in results.measured:
+        read = [speed * m.weight_bytes for speed in m.speeds[DECODE].get(shortest, [])]
+        if read:
+            share = ratio(read, results.probes[: len(read)])
+            found[m.engine] = Bandwidth(median(read), share)
+    return found
+
+
+def sides(results: Results) -> tuple[Measured | None, list[Measured]]:
+    """(ours, the peers); ours with float keys and values is neither."""
+    ours = next((m for m in results.measured if m.engine == OURS), None)
+    return ours, [m for m in results.measured if kind(m.engine).library != OURS]

@@ -1,0 +1,180 @@
+"""The engines by name: what they need, how their model is made, how it is opened.
+
+A process that only opens an engine imports nothing but that engine: imports count in its memory and
+in its time to the first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings
+
+if TYPE_CHECKING:
+    from ort_aie_ep.models.folder import ModelFolder
+    from ort_aie_ep.tools.bench.peers.weights import LlamaWeights
+
+OURS = "ort_aie_ep"
+OURS_FLOAT = "ort_aie_ep, float KV"
+CPU_EP = "ORT CPU EP"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What models are made from.
+
+    Attributes:
+        folder: what onnxruntime-genai's builder wrote.
+        weights: of that folder.
+        scratch: a folder for what is made of it.
+    """
+
+    folder: ModelFolder
+    weights: LlamaWeights
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An engine.
+
+    Attributes:
+        library: what it is a way of using; of each peer only the faster way counts.
+        packages: modules that making and opening its model imports, by what installs them.
+        imports: modules that opening imports; they are no part of the time to load a model.
+        model: writes what it opens.
+        open: opens that.
+    """
+
+    library: str
+    packages: dict[str, str]
+    imports: tuple[str, ...]
+    model: Callable[[Source], Model]
+    open: Callable[[Model, Settings], Engine]
+
+    def missing(self) -> str | None:
+        """How to get what is missing, or None where all is there."""
+        absent = [name for name, module in self.packages.items() if find_spec(module) is None]
+        if not absent:
+            return None
+        return (
+            f"not installed: pip install {' '.join(absent)}, or install ort_aie_ep with its extra "
+            "[bench]"
+        )
+
+
+def _our_model(source: Source) -> Model:
+    return _compiled(source, "f16")
+
+
+def _our_float_model(source: Source) -> Model:
+    return _compiled(source, None)
+
+
+def _compiled(source: Source, kv: str | None) -> Model:
+    """With the last position's logits alone, which is what the other engines compute."""
+    from ort_aie_ep.compiler.compile import compile_model
+    from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
+
+    path = source.scratch / f"compiled-{kv or 'float'}"
+    compile_model(source.folder.path, path, kv=kv, last_logits=True)
+    return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
+
+
+def _ours(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.onnxruntime_cpu import OrtEngine
+
+    return OrtEngine(model, settings, library=True)
+
+
+def _cpu_ep_model(source: Source) -> Model:
+    from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
+
+    return onnxruntime_cpu.source_model(source.folder, source.weights)
+
+
+def _cpu_ep(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.onnxruntime_cpu import OrtEngine
+
+    return OrtEngine(model, settings, library=False)
+
+
+def _gguf(source: Source) -> Model:
+    from ort_aie_ep.tools.bench.peers import llama_cpp
+
+    path = source.scratch / "model.gguf"
+    # Both ways of attention open the same file.
+    write = llama_cpp.gguf_model if path.exists() else llama_cpp.write_gguf
+    return write(source.weights, path)
+
+
+def _llama_cpp(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.llama_cpp import LlamaCppEngine
+
+    return LlamaCppEngine(model, settings, flash_attention=True)
+
+
+def _llama_cpp_plain(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.llama_cpp import LlamaCppEngine
+
+    return LlamaCppEngine(model, settings, flash_attention=False)
+
+
+def _ir(source: Source) -> Model:
+    from ort_aie_ep.tools.bench.peers import openvino
+
+    # GenAI opens a folder and expects this name.
+    path = source.scratch / "openvino" / "openvino_model.xml"
+    path.parent.mkdir(exist_ok=True)
+    write = openvino.ir_model if path.exists() else openvino.write_ir
+    return write(source.weights, path)
+
+
+def _openvino(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.openvino import OpenVinoEngine
+
+    return OpenVinoEngine(model, settings)
+
+
+def _openvino_genai(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.openvino import OpenVinoGenAiEngine
+
+    return OpenVinoGenAiEngine(model, settings)
+
+
+_ORT = ("onnxruntime", "ort_aie_ep.tools.bench.peers.onnxruntime_cpu")
+_LLAMA_CPP = ("llama_cpp", "ort_aie_ep.tools.bench.peers.llama_cpp")
+_OPENVINO = ("openvino", "ort_aie_ep.tools.bench.peers.openvino")
+_GENAI = (*_OPENVINO, "openvino_genai")
+_GET_LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}
+_GET_OPENVINO = {"openvino": "openvino"}
+_GET_GENAI = {"openvino": "openvino", "openvino-genai": "openvino_genai"}
+
+KINDS = {
+    OURS: Kind(OURS, {}, _ORT, _our_model, _ours),
+    OURS_FLOAT: Kind(OURS, {}, _ORT, _our_float_model, _ours),
+    CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep),
+    "llama.cpp": Kind("llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp),
+    # On CPUs it is the faster one for some contexts.
+    "llama.cpp, no FA": Kind("llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain),
+    "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino),
+    "OpenVINO GenAI": Kind("OpenVINO", _GET_GENAI, _GENAI, _ir, _openvino_genai),
+}
+"""Ours first, then the peers."""
+
+
+def kind(name: str) -> Kind:
+    """The engine of that name.
+
+    Raises:
+        AieError: there is none.
+    """
+    if name not in KINDS:
+        raise AieError(f"no engine is called {name!r}; there are {', '.join(KINDS)}")
+    return KINDS[name]

@@ -1,0 +1,176 @@
+"""What this project wants to reach beside the peers, and whether a run shows it.
+
+A goal is met where the bound on its bad side meets it: the lower bound of a speed, the upper bound
+of a cost. What was measured once, such as memory, is its own bound.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ort_aie_ep.tools.bench.peers.comparisons import Bandwidth, Ratio, StartRatio, sides
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS
+from ort_aie_ep.tools.bench.peers.growth import Fit
+from ort_aie_ep.tools.bench.peers.runner import (
+    DECODE,
+    DECODE_LENGTHS,
+    PREFILL,
+    PREFILL_LENGTHS,
+    Results,
+)
+from ort_aie_ep.tools.bench.peers.starts import COLD, STATES, STAYED
+from ort_aie_ep.tools.bench.peers.statistics import Interval, median
+
+FACTORS = {(DECODE, 64): 1.05, (DECODE, 4096): 2.0} | {(PREFILL, n): 1.3 for n in PREFILL_LENGTHS}
+"""Ours / best peer by phase and context, at least; in every other column ahead is enough."""
+BANDWIDTH_SHARE = 0.9
+"""Of the memory's read bandwidth, at the shortest decoded context, at least."""
+LOAD_FACTOR = 0.25
+"""Time to load of ours / ONNX Runtime's, less than."""
+MEMORY_FACTOR, MEMORY_BYTES = 1.1, 200_000_000
+"""Peak memory is at most the factor times the weights' files, the KV cache, and these bytes."""
+GROWTH_FACTOR = 1.2
+"""Cost of a token of context / reading its keys and values once, at most."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One goal.
+
+    Attributes:
+        what: what is compared with what, and the limit.
+        measured: None where this run did not measure it.
+        limit: that the bound on the bad side has to meet.
+        unit: of both: "" for a ratio, "MB", "%".
+        detail: what the number is made of.
+        met: None where this run did not measure it.
+    """
+
+    what: str
+    measured: Interval | None
+    limit: float
+    unit: str
+    detail: str
+    met: bool | None
+
+
+def goals(
+    results: Results,
+    ratios: Sequence[Ratio],
+    start_ratios: Sequence[StartRatio],
+    bandwidth: Mapping[str, Bandwidth],
+    fit: Fit | None,
+) -> tuple[Goal, ...]:
+    """All goals, those that this run did not measure too."""
+    return (
+        *_speeds(ratios),
+        _bandwidth(results, bandwidth.get(OURS)),
+        *_starts(results, start_ratios),
+        _memory(results),
+        _growth(results, fit),
+    )
+
+
+Comparison = Callable[[float, float], bool]
+
+
+def _goal(
+    what: str,
+    measured: Interval | None,
+    wanted: Comparison,
+    limit: float,
+    detail: str = "",
+    unit: str = "",
+) -> Goal:
+    if measured is None:
+        return Goal(what, None, limit, unit, detail, None)
+    worst = measured.low if wanted in (operator.gt, operator.ge) else measured.high
+    return Goal(what, measured, limit, unit, detail, wanted(worst, limit))
+
+
+def _speeds(ratios: Sequence[Ratio]) -> list[Goal]:
+    found = {(r.phase, r.length): r for r in ratios}
+    wanted = {(DECODE, n) for n in DECODE_LENGTHS} | {(PREFILL, n) for n in PREFILL_LENGTHS}
+    made = []
+    for phase, length in sorted(found.keys() | wanted):
+        factor = FACTORS.get((phase, length))
+        r = found.get((phase, length))
+        interval, detail = (r.ratio, f"× {r.peer}") if r else (None, "")
+        name = f"{phase} at {length}"
+        if factor is None:
+            made.append(_goal(f"{name}: ahead of the best peer", interval, operator.gt, 1, detail))
+        else:
+            what = f"{name}: at least {factor:g} × the best peer"
+            made.append(_goal(what, interval, operator.ge, factor, detail))
+    return made
+
+
+def _bandwidth(results: Results, reached: Bandwidth | None) -> Goal:
+    share = None
+    if reached is not None:
+        values = (reached.share.value, reached.share.low, reached.share.high)
+        share = Interval(*(value * 100 for value in values))
+    return _goal(
+        f"decode at the shortest context: at least {BANDWIDTH_SHARE:.0%} of the read bandwidth",
+        share,
+        operator.ge,
+        BANDWIDTH_SHARE * 100,
+        f"of {_usual(results.probes)} GB/s, the Q4NX bytes of a token alone",
+        "%",
+    )
+
+
+def _starts(results: Results, ratios: Sequence[StartRatio]) -> list[Goal]:
+    found = {r.state: r for r in ratios}
+    kept = max((m.starts.kept for m in results.measured), default=0.0)
+    made = []
+    for state in STATES:
+        r, to_load, to_first = found.get(state), "", ""
+        if state == COLD and kept > STAYED:
+            r, to_load = None, f"not cold: up to {kept:.0%} of a model stayed in memory"
+            to_first = to_load
+        elif r:
+            to_load, to_first = f"× {CPU_EP}", f"× {r.peer}"
+        load, first = (r.load, r.first_token) if r else (None, None)
+        what = f"session load, {state}: under {LOAD_FACTOR} × ONNX Runtime's"
+        made.append(_goal(what, load, operator.lt, LOAD_FACTOR, to_load))
+        what = f"process start to first token, {state}: ahead of every peer"
+        made.append(_goal(what, first, operator.lt, 1, to_first))
+    return made
+
+
+def _memory(results: Results) -> Goal:
+    what = f"peak memory: at most {MEMORY_FACTOR} × weights + KV cache + {MEMORY_BYTES // 10**6} MB"
+    ours, _ = sides(results)
+    if ours is None or not ours.memory["peak"]:
+        return _goal(what, None, operator.le, 0)
+    megabytes = {name: size / 1e6 for name, size in ours.memory.items()}
+    weights, cache = ours.file_bytes / 1e6, results.cache_bytes / 1e6
+    bound = MEMORY_FACTOR * weights + cache + MEMORY_BYTES / 1e6
+    peak = megabytes["peak"]
+    detail = (
+        f"VmHWM; at the end {megabytes['anonymous']:.0f} anonymous, {megabytes['files']:.0f} of "
+        f"files. Limit {bound:.0f}: weights {weights:.0f}, KV cache of {results.capacity} tokens "
+        f"{cache:.0f}"
+    )
+    return _goal(what, Interval(peak, peak, peak), operator.le, bound, detail, "MB")
+
+
+def _usual(probes: Sequence[float]) -> str:
+    """GB/s of the median round."""
+    return f"{median(probes).value / 1e9:.1f}" if probes else "0"
+
+
+def _growth(results: Results, fit: Fit | None) -> Goal:
+    what = f"cost of context: at most {GROWTH_FACTOR} × KV bytes / read bandwidth"
+    if fit is None or results.growth is None:
+        return _goal(what, None, operator.le, GROWTH_FACTOR)
+    lengths = results.growth.seconds
+    detail = (
+        f"{fit.slope * 1e9:.0f} ns a token of context, fitted from {min(lengths)} to "
+        f"{max(lengths)}; {results.growth.cache_bytes} bytes at "
+        f"{_usual(results.growth.read_bytes_per_second)} GB/s"
+    )
+    return _goal(what, fit.ratio, operator.le, GROWTH_FACTOR, detail)

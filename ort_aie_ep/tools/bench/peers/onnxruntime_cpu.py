@@ -1,0 +1,148 @@
+"""ONNX Runtime: the source on its CPU EP alone, or a compiled folder with our library.
+
+Opening a session needs none of onnx_ir, which takes longer to import than all the rest: only what
+writes models imports it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import ort_aie_ep
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats.q4nx import BLOCK_BYTES, MINIMA_BYTES
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
+from ort_aie_ep.tools.bench.peers.engine import Model, Settings, StepEngine
+
+if TYPE_CHECKING:
+    from ort_aie_ep.tools.bench.peers.weights import LlamaWeights
+
+
+def source_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
+    """The source as it is."""
+    bits = weights.source_bits()
+    read = int(weights.product_elements() * bits / 8)
+    return Model(folder.path, bits, read, _file_bytes(folder))
+
+
+def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
+    """A compiled folder; the Q4NX bytes that its projections read, embeddings alone left out."""
+    from ort_aie_ep.models.onnx_file import load_model
+
+    stored, read = 0, 0
+    for node in load_model(folder.model).graph:
+        if node.domain != "aie" or node.op_type == "Q4NXGather":
+            continue
+        symmetric = "symmetric" in node.attributes and node.attributes["symmetric"].as_int() == 1
+        for value in node.inputs:
+            if value is None or value.const_value is None or not str(value.name).endswith("_q4nx"):
+                continue
+            size = value.const_value.nbytes
+            stored += size
+            # Kernels leave the minima of symmetric weights where they are.
+            read += size - (size // BLOCK_BYTES * MINIMA_BYTES if symmetric else 0)
+    bits = stored * 8 / weights.product_elements()
+    return Model(folder.path, bits, read, _file_bytes(folder))
+
+
+def _file_bytes(folder: ModelFolder) -> int:
+    """Of external data; a small model without any holds its weights in the graph's file."""
+    from ort_aie_ep.models.onnx_file import external_files, load_model
+
+    files = external_files(load_model(folder.model)) or {folder.model}
+    return sum(path.stat().st_size for path in files)
+
+
+class _SkippingDecoder(Decoder):
+    """A decoder that can go on as if it had been given a prompt."""
+
+    def fill(self) -> None:
+        """Writes small random numbers into every row: zeros may share a page of memory.
+
+        Raises:
+            AieError: the caches grow with the sequence.
+        """
+        if not self._shared:
+            raise AieError(
+                "past and present are no shared buffer: set search.past_present_share_buffer in "
+                "genai_config.json"
+            )
+        generator = np.random.default_rng(0)
+        shapes = {cache.shape for cache in self._caches}
+        values = {
+            shape: generator.standard_normal(shape, np.float32) / np.float32(16) for shape in shapes
+        }
+        for cache in self._caches:
+            kind = np.float16 if cache.type == "tensor(float16)" else np.float32
+            self._past[cache.past].update_inplace(values[cache.shape].astype(kind))
+
+    def skip_to(self, length: int) -> None:
+        """Takes the first `length` rows as those of a sequence."""
+        self.length = length
+
+
+class OrtEngine(StepEngine):
+    """An InferenceSession with bound caches."""
+
+    def __init__(self, model: Model, settings: Settings, *, library: bool) -> None:
+        """Opens it, with our operators where `library` is set.
+
+        Raises:
+            AieError: ONNX Runtime refuses the model or an option.
+        """
+        folder = find_model(model.path)
+        wanted = settings.options if library else {}
+        options = Options(wanted.get("target"), wanted.get("numerics"), settings.threads)
+        session = open_session(folder.model, options, library=library)
+        self._decoder = _SkippingDecoder(session, folder, settings.capacity)
+        self._filled = False
+        caches = {v.type for v in session.get_inputs() if v.name.startswith("past_key_values.")}
+        rows = next(v.shape[1] for v in session.get_outputs() if v.name == "logits")
+        self._description = {
+            "version": f"onnxruntime {metadata.version('onnxruntime')}",
+            "threads": str(settings.threads),
+            "logits": "of the last position" if rows == 1 else "of all positions",
+            "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
+        }
+        if library:
+            from ort_aie_ep import _native
+
+            self._description |= {
+                "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self._description['version']}",
+                "kernels": _native.selected_isa(),
+                "numerics": options.numerics or "auto",
+            }
+
+    def describe(self) -> dict[str, str]:
+        """See `Engine`."""
+        return self._description
+
+    def reset(self) -> None:
+        """See `StepEngine`."""
+        self._decoder.reset()
+
+    def decode_at(self, total: int, count: int) -> float:
+        """See `Skipping`.
+
+        Raises:
+            AieError: the caches cannot be filled, or are shorter than `total`.
+        """
+        if not self._filled:
+            self._decoder.fill()
+            self._filled = True
+        token, start = 0, time.perf_counter()
+        for _ in range(count):
+            self._decoder.skip_to(total - 1)
+            token = self.forward([token])
+        return time.perf_counter() - start
+
+    def forward(self, tokens: Sequence[int]) -> int:
+        """See `StepEngine`."""
+        return int(np.argmax(self._decoder.prefill(np.asarray(tokens, np.int64))))

@@ -1,0 +1,173 @@
+"""A report as tables of text, for a terminal and for Markdown alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ort_aie_ep.tools.bench.peers.comparisons import Cell
+from ort_aie_ep.tools.bench.peers.engines import KINDS
+from ort_aie_ep.tools.bench.peers.goals import Goal
+from ort_aie_ep.tools.bench.peers.report import PeersReport
+from ort_aie_ep.tools.bench.peers.runner import PILOT_MARGIN, PILOT_ROUNDS
+from ort_aie_ep.tools.bench.peers.starts import COLD, STATES, STAYED
+from ort_aie_ep.tools.bench.peers.statistics import RESAMPLES, Interval, median
+
+MET = {True: "met", False: "gap", None: "not measured"}
+"""What a goal came to, in a word."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table.
+
+    Attributes:
+        title: of it.
+        header: of the columns.
+        rows: cells as text, as many as the header has.
+        numbers: whether all columns but the first hold numbers.
+        note: below it.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: bool = True
+    note: str = ""
+
+
+def sheets(report: PeersReport) -> list[Sheet]:
+    """Engines, speeds, starts, memory, the cost of context, goals; those that have rows."""
+    made = [_speeds(report), _starts(report), _memory(report), _growth(report), _goals(report)]
+    return [_engines(report), *(sheet for sheet in made if sheet.rows)]
+
+
+def _engines(report: PeersReport) -> Sheet:
+    rows = [
+        (m.engine, "; ".join(f"{name}: {value}" for name, value in m.settings.items()))
+        for m in report.results.measured
+    ]
+    rows += list(report.results.left_out.items())
+    return Sheet("Engines", ("engine", "settings"), tuple(rows), numbers=False)
+
+
+def _speeds(report: PeersReport) -> Sheet:
+    columns, cells = report.columns, {(c.engine, c.phase, c.length): c for c in report.cells}
+    rows = []
+    for m in report.results.measured:
+        row = (cells[m.engine, phase, length] for phase, length in columns)
+        rows.append((m.engine, *(_speed(c, report.results.rounds) for c in row)))
+    if report.ratios:
+        found = {(r.phase, r.length): r for r in report.ratios}
+        rows.append(("best peer", *(found[column].peer for column in columns)))
+        values = (_shown(found[column].ratio, digits=".2f") for column in columns)
+        rows.append(("ours / best peer", *values))
+    note = f"( ): 95 % bounds of the median, bootstrap over rounds, {RESAMPLES} resamples."
+    if any(c.rounds < report.results.rounds for c in report.cells):
+        note += (
+            f" [ ]: of the first {PILOT_ROUNDS} rounds alone, where it was more than "
+            f"{PILOT_MARGIN:.0%} slower than another way to run the same library."
+        )
+    header = ("tokens per second", *(f"{phase} {length}" for phase, length in columns))
+    return Sheet("Speed", header, tuple(rows), note=note)
+
+
+def _starts(report: PeersReport) -> Sheet:
+    found = {(s.engine, s.state): s for s in report.starts}
+    rows = []
+    for m in report.results.measured:
+        loads = (_shown(found[m.engine, state].load, digits=".2f") for state in STATES)
+        firsts = (_shown(found[m.engine, state].first_token, digits=".2f") for state in STATES)
+        rows.append((m.engine, *loads, *firsts))
+    if report.start_ratios:
+        firsts = (_shown(r.first_token, digits=".2f") for r in report.start_ratios)
+        rows.append(("best peer", "", "", *(r.peer for r in report.start_ratios)))
+        rows.append(("ours / best peer", "", "", *firsts))
+    note = (
+        "Load: from the file to a ready session. First token: from the start of the process, "
+        "prompt of 64 tokens. Cold: the model's files are dropped from the page cache; Python and "
+        "the packages stay warm."
+    )
+    not_cold = [m for m in report.results.measured if m.starts.kept > STAYED]
+    if not_cold:
+        kept = ", ".join(f"{m.starts.kept:.0%} of {m.engine}'s" for m in not_cold)
+        note += (
+            f" NOT {COLD}: {kept} files stayed in memory, because they are on a file system in "
+            "memory or another process has them mapped: MODEL, and --out or else TMPDIR, must be "
+            "on a disk and used by nothing else."
+        )
+    header = ("seconds", *(f"load, {s}" for s in STATES), *(f"first token, {s}" for s in STATES))
+    return Sheet("Starts", header, tuple(rows), note=note)
+
+
+def _memory(report: PeersReport) -> Sheet:
+    rows = []
+    for m in report.results.measured:
+        reached = report.bandwidth.get(m.engine)
+        rows.append(
+            (
+                m.engine,
+                _megabytes(m.memory["peak"]),
+                _megabytes(m.file_bytes),
+                f"{m.bits:.2f}",
+                _shown(reached.read, 1e9) if reached else "",
+                _shown(reached.share, 0.01, ".0f") + " %" if reached else "",
+            )
+        )
+    probes = report.results.probes
+    note = (
+        "Peak memory: VmHWM, mapped files included. GB/s: weights alone, in the format's bytes, at "
+        "the shortest decoded context. Limit: what a plain read of memory reaches beside it, in "
+        f"the same round: {_shown(median(probes), 1e9)} GB/s."
+    )
+    names = ("peak memory, MB", "files, MB", "bits/weight", "GB/s decoding", "of limit")
+    return Sheet("Memory and bandwidth", ("", *names), tuple(rows), note=note)
+
+
+def _growth(report: PeersReport) -> Sheet:
+    header = ("context", "ms per token")
+    if report.fit is None or report.results.growth is None:
+        return Sheet("", header, ())
+    seconds = report.results.growth.seconds
+    rows = tuple((str(n), _shown(median(rounds), 1e-3, ".2f")) for n, rounds in seconds.items())
+    fit, cache = report.fit, report.results.growth.cache_bytes
+    note = (
+        "ort_aie_ep alone, over a cache of random numbers, nothing prefilled. Fit: "
+        f"{fit.start * 1e3:.2f} ms + {fit.slope * 1e9:.0f} ns · context, which is "
+        f"{_shown(fit.ratio, digits='.2f')} × the time to read {cache} bytes of keys and values "
+        f"at {_shown(median(report.results.growth.read_bytes_per_second), 1e9)} GB/s."
+    )
+    return Sheet("Cost of context", header, rows, note=note)
+
+
+def _goals(report: PeersReport) -> Sheet:
+    rows = tuple((goal.what, _measured(goal), MET[goal.met]) for goal in report.goals)
+    note = "Met where the bound on the bad side meets it."
+    if absent := [name for name in report.results.left_out if name in KINDS]:
+        note += f" Without {', '.join(absent)}."
+    header = ("goal", "measured (95 % bounds)", "met?")
+    return Sheet("Goals", header, rows, numbers=False, note=note)
+
+
+def _measured(goal: Goal) -> str:
+    if goal.measured is None:
+        return goal.detail
+    m = goal.measured
+    digits = ".0f" if goal.unit else ".2f"
+    value = format(m.value, digits) if m.low == m.high else _shown(m, digits=digits)
+    return " ".join(part for part in (value, goal.unit, goal.detail) if part)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f}" if size else ""
+
+
+def _speed(cell: Cell, rounds: int) -> str:
+    digits = ".1f" if cell.speed.value < 100 else ".0f"
+    if cell.rounds < rounds:
+        return f"[{cell.speed.value:{digits}}]"
+    return _shown(cell.speed, digits=digits)
+
+
+def _shown(value: Interval, unit: float = 1, digits: str = ".1f") -> str:
+    middle, low, high = (format(x / unit, digits) for x in (value.value, value.low, value.high))
+    return f"{middle} ({low}–{high})"

@@ -1,0 +1,97 @@
+"""One engine in a process of its own: requests in on stdin, answers out on stdout, a line each.
+
+Started by `process.py` as `python -m ort_aie_ep.tools.bench.peers.worker`. The first request says
+what to open; every further one is a context length to prefill and a number of tokens to decode from
+there, or a total length to decode at without. What libraries print goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings, Skipping
+from ort_aie_ep.tools.bench.peers.engines import kind
+
+_SEED = 0
+
+
+def main() -> None:
+    """Answers until stdin ends; an engine's failure is the answer {"error": text}."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    engine: Engine | None = None
+    tokens: list[int] = []
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if engine is None:
+                engine, answer = _open(request)
+                generator = np.random.default_rng(_SEED)
+                capacity = request["settings"]["capacity"]
+                tokens = generator.integers(0, request["vocabulary"], capacity).tolist()
+            elif "total" in request:
+                answer = _skip(engine, request["total"], request["count"])
+            else:
+                answer = _measure(engine, tokens, request["length"], request["new_tokens"])
+        except Exception as error:  # every engine has kinds of its own
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+
+
+def _open(request: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
+    model = Model(**(request["model"] | {"path": Path(request["model"]["path"])}))
+    chosen = kind(request["engine"])
+    for name in chosen.imports:
+        import_module(name)
+    start = time.perf_counter()
+    engine = chosen.open(model, Settings(**request["settings"]))
+    seconds = time.perf_counter() - start
+    return engine, {"load_seconds": seconds, "settings": engine.describe()}
+
+
+def _measure(engine: Engine, tokens: list[int], length: int, new_tokens: int) -> dict[str, Any]:
+    """Seconds of the prefill and of all decoded tokens together, and the memory so far."""
+    run = engine.run(tokens[:length], new_tokens)
+    return {
+        "prefill_seconds": run.prefill_seconds,
+        "decode_seconds": run.decode_seconds,
+        "memory": memory(),
+    }
+
+
+def _skip(engine: Engine, total: int, count: int) -> dict[str, Any]:
+    if not isinstance(engine, Skipping):
+        raise AieError(f"{type(engine).__name__} cannot decode without a prompt")
+    return {"decode_seconds": engine.decode_at(total, count)}
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process by the kernel's account; 0 where it says nothing.
+
+    `peak` is VmHWM, the most it ever had, mapped files included; `anonymous` and `files` are what
+    it has now.
+    """
+    names = {"VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "files"}
+    sizes = dict.fromkeys(names.values(), 0)
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return sizes
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in names:
+            sizes[names[name]] = int(value.split()[0]) << 10
+    return sizes
+
+
+if __name__ == "__main__":
+    main()

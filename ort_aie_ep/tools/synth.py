@@ -1,0 +1,123 @@
+"""Models of any size without a download: random int4 weights in the model builder's graphs.
+
+`synth("llama-3.2-1b", folder)` writes what onnxruntime-genai's model builder 0.18 writes for the
+CPU at int4 (symmetric, block 32, accuracy level 4): the same nodes, names, attributes, types and
+file layout, compared node for node in tests/test_synth.py. Only the numbers are random, scaled so
+that activations stay near one. There is no tokenizer: such a folder is for measuring speed and
+memory, and for tests.
+
+Weights go to the disk a few megabytes at a time, so memory does not grow with the model.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.builder.config import genai_config
+from ort_aie_ep.models.builder.decoder import build
+from ort_aie_ep.models.builder.weights import BLOCK
+from ort_aie_ep.models.shapes import SHAPES, Shape
+
+Progress = Callable[[int, int, str], None]
+"""Called with (bytes written so far, bytes in all, name of the weight being written)."""
+
+DATA_FILE = "model.onnx.data"
+
+
+class SynthError(AieError):
+    """The model asked for cannot be made, or not there."""
+
+
+def _write(shape: Shape, folder: Path, seed: int, int4: bool, progress: Progress | None) -> None:
+    model, weights = build(shape, int4)
+    total = sum(weight.bytes for weight in weights)
+    free = shutil.disk_usage(folder).free
+    if free < total:
+        raise SynthError(
+            f"the weights take {total / 1e9:.1f} GB and the disk has room for {free / 1e9:.1f} GB"
+        )
+    offset = 0
+    with (folder / DATA_FILE).open("wb") as file:
+        for weight in weights:
+            model.graph.initializers[weight.name].const_value = ir.ExternalTensor(
+                DATA_FILE,
+                offset,
+                weight.bytes,
+                weight.dtype,
+                shape=ir.Shape(weight.shape),
+                name=weight.name,
+                base_dir=folder,
+            )
+            for chunk in weight.chunks(seed):
+                file.write(chunk.data)
+                offset += chunk.nbytes
+                if progress is not None:
+                    progress(offset, total, weight.name)
+    ir.save(model, folder / "model.onnx")
+    config = json.dumps(genai_config(shape), indent=4) + "\n"
+    (folder / "genai_config.json").write_text(config)
+
+
+def _resolve(shape: str | Shape, layers: int | None, vocab: int | None) -> Shape:
+    if isinstance(shape, str):
+        if shape not in SHAPES:
+            raise SynthError(f"no shape is called {shape!r}; there are {', '.join(SHAPES)}")
+        shape = SHAPES[shape]
+    shape = replace(
+        shape,
+        layers=shape.layers if layers is None else layers,
+        vocab=shape.vocab if vocab is None else vocab,
+    )
+    for what in ("layers", "vocab"):
+        if getattr(shape, what) < 1:
+            raise SynthError(f"{what} must be at least 1, not {getattr(shape, what)}")
+    if shape.hidden % BLOCK:
+        raise SynthError(f"hidden must be a multiple of {BLOCK}, not {shape.hidden}")
+    return shape
+
+
+def synth(
+    shape: str | Shape,
+    dst: str | Path,
+    *,
+    layers: int | None = None,
+    vocab: int | None = None,
+    seed: int = 0,
+    int4: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a genai folder with random weights, and return its path.
+
+    `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own.
+    Without `int4`, the weights are float32: something to quantise. The same arguments give the same
+    bytes. Builds beside `dst` and renames, so `dst` is there complete or
+    not at all.
+
+    Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot
+    be written, and too little room on the disk.
+    """
+    shape = _resolve(shape, layers, vocab)
+    if seed < 0:
+        raise SynthError(f"seed must be at least 0, not {seed}")
+    dst = Path(dst)
+    try:
+        if dst.exists() or dst.is_symlink():
+            raise SynthError(f"{dst} exists already; give a new folder or remove it")
+        dst.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{dst.name}.", dir=dst.parent) as scratch:
+            # A folder in a folder: the outer one is private, the inner gets the usual permissions.
+            folder = Path(scratch, "model")
+            folder.mkdir()
+            _write(shape, folder, seed, int4, progress)
+            folder.rename(dst)
+    except OSError as error:
+        raise SynthError(f"cannot write {dst}: {error.strerror or error}") from error
+    return dst
