@@ -1,26 +1,28 @@
-"""What all passes share: the report of each node's fate, and reading what a rule matched."""
+"""What all passes share: the report of each node's fate, and the kinds of passes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, pattern
 
 from ort_aie_ep import _native
-from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.walk import node_label, producer
 
 if TYPE_CHECKING:
-    from ort_aie_ep.graph_passes.float_weights import FloatLayers
+    from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers
 
 DOMAIN = "aie"
 FORMAT: int = _native.FORMAT
 NONE = "ort_aie.none"
 NO_OPERATOR = "no aie operator"
+# The integer inputs of a decoder that hosts feed by name.
+ATTENTION_MASK, POSITION_IDS, INPUT_IDS = "attention_mask", "position_ids", "input_ids"
+HOST_INPUTS = frozenset({ATTENTION_MASK, POSITION_IDS, INPUT_IDS})
 
-T = TypeVar("T", int, float, str)
 Attribute = int | float | str
 
 
@@ -127,31 +129,6 @@ class NodeRule(pattern.RewriteRuleClassBase):
         raise NotImplementedError
 
 
-def producer(value: ir.Value) -> ir.Node:
-    """The node that computes `value`; the rewriter binds node outputs only."""
-    node = value.producer()
-    assert node is not None
-    return node
-
-
-def attribute(node: ir.Node, name: str, default: T) -> T:
-    """An attribute's value, or the default that the op's schema gives."""
-    attr = node.attributes.get(name)
-    if attr is None:
-        return default
-    if not isinstance(attr.value, type(default)):
-        raise AieError(
-            f"node '{node_label(node)}' ({node.op_type}): attribute {name} must be "
-            f"{type(default).__name__}, got {attr.value!r}"
-        )
-    return attr.value
-
-
-def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """Input `index`, or None where it is absent or left empty."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
 def none_value(node: ir.Node) -> ir.Value:
     """The initializer of the node's graph that stands for an input that is not given, where others
     follow: ONNX Runtime 1.23 crashes on an empty name."""
@@ -164,16 +141,3 @@ def none_value(node: ir.Node) -> ir.Value:
             ir.Value(name=NONE, shape=shape, type=float_type, const_value=tensor)
         )
     return graph.initializers[NONE]
-
-
-def type_name(*values: ir.Value | None) -> str:
-    """ONNX's name of the first type that is known among values of one type."""
-    for value in values:
-        if value is not None and value.dtype is not None:
-            return value.dtype.name
-    return "of unknown type"
-
-
-def node_label(node: ir.Node) -> str:
-    """The node's name, or what it computes where it has none."""
-    return node.name or f"{node.op_type} -> {node.outputs[0].name}"

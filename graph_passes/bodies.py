@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_region import HOST_INPUTS
+from ort_aie_ep.graph_passes.base import HOST_INPUTS
 from ort_aie_ep.graph_passes.subgraph import HOLDER_DOMAIN
 
 _NUMBER = "ort_aie.number"  # attribute of a holder: no two are alike

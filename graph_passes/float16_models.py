@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import DOMAIN, input_at
+from ort_aie_ep.graph_passes.base import DOMAIN
+from ort_aie_ep.graph_passes.walk import input_at
 
 _ATTENTION = "FlowAttention"
 _PAST_KEY = 3

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_layout import fixed_dim
-from ort_aie_ep.graph_passes.attention_region import PROJECTIONS, projected_width
-from ort_aie_ep.graph_passes.base import DOMAIN, attribute, input_at
-from ort_aie_ep.graph_passes.subgraph import constant
+from ort_aie_ep.graph_passes.base import DOMAIN
+from ort_aie_ep.graph_passes.projection.width import PROJECTIONS, projected_width
+from ort_aie_ep.graph_passes.walk import attribute, constant, fixed_dim, input_at
 
 ROWWISE = {
     ("", "Cast"),

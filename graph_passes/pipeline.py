@@ -11,32 +11,33 @@ from onnx_ir.passes import common as common_passes
 from onnxscript.rewriter import RewritePass
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.attention import fuse_attention
-from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report, node_label
-from ort_aie_ep.graph_passes.bias import bias_rules
+from ort_aie_ep.graph_passes.attention.exported.rewrite import fuse_decomposed_attention
+from ort_aie_ep.graph_passes.attention.gqa import GroupQueryAttentionToFlow
+from ort_aie_ep.graph_passes.attention.mha import fuse_multi_head_attention
+from ort_aie_ep.graph_passes.attention.onnx_attention import fuse_attention
+from ort_aie_ep.graph_passes.attention.qk_norm import fuse_qk_norms
+from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
+from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
-from ort_aie_ep.graph_passes.decomposed_attention import fuse_decomposed_attention
-from ort_aie_ep.graph_passes.dequantize import convert_dequantized
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
-from ort_aie_ep.graph_passes.float_matmul import check_patterns, convert_float_matmuls
-from ort_aie_ep.graph_passes.float_weights import WeightForm
-from ort_aie_ep.graph_passes.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
-from ort_aie_ep.graph_passes.group_query_attention import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
-from ort_aie_ep.graph_passes.matmul_nbits import MatMulNBitsToQ4NX
-from ort_aie_ep.graph_passes.multi_head_attention import fuse_multi_head_attention
-from ort_aie_ep.graph_passes.norm import flatten_weights, fuse_norms
-from ort_aie_ep.graph_passes.qk_norm import fuse_qk_norms
-from ort_aie_ep.graph_passes.rotary import explain_rotations
-from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
-from ort_aie_ep.graph_passes.tied_embedding import TiedEmbedding
+from ort_aie_ep.graph_passes.projection.bias import bias_rules
+from ort_aie_ep.graph_passes.projection.dequantize import convert_dequantized
+from ort_aie_ep.graph_passes.projection.float_matmul import check_patterns, convert_float_matmuls
+from ort_aie_ep.graph_passes.projection.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
+from ort_aie_ep.graph_passes.projection.matmul_nbits import MatMulNBitsToQ4NX
+from ort_aie_ep.graph_passes.projection.norm import flatten_weights, fuse_norms
+from ort_aie_ep.graph_passes.projection.spelled_out import collapse_gelus, collapse_norms
+from ort_aie_ep.graph_passes.projection.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
 from ort_aie_ep.graph_passes.value_types import (
     infer_types,
     remove_idle_nodes,
     remove_unread_nodes,
 )
-from ort_aie_ep.graph_passes.weights import PackedWeights
+from ort_aie_ep.graph_passes.walk import node_label
+from ort_aie_ep.graph_passes.weights.float_weights import WeightForm
+from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 from ort_aie_ep.graph_passes.work import work_of
 
 

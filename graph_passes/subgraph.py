@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import attribute
+from ort_aie_ep.graph_passes.walk import Array, attribute, constant, nodes_above
 
 # Of nodes whose bodies are models of their own while passes run (bodies.py).
 HOLDER_DOMAIN = "ort_aie.holder"
@@ -28,8 +26,6 @@ MASKED = -1e4
 ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
 # Constants of a part, in all: none that is looked into has weights of a projection.
 MOST_BYTES = 16 << 20
-
-Array = npt.NDArray[Any]
 
 
 class NoMatch(Exception):
@@ -109,19 +105,6 @@ def narrows(cast: ir.Node, dtype: ir.DataType | None) -> bool:
     return BITS.get(ir.DataType(attribute(cast, "to", 0)), 0) < bits
 
 
-def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor of an initializer or a Constant node, or None for a value that is computed."""
-    if value is None or value.is_graph_input():
-        return None
-    return ir.convenience.get_const_tensor(value)
-
-
-def constant_array(value: ir.Value | None) -> Array | None:
-    """A constant as a numpy array, or None for a value that is computed."""
-    tensor = constant(value)
-    return None if tensor is None else tensor.numpy()
-
-
 def magnitude(array: Array) -> int:
     """The largest magnitude, rounded up, of a few numbers, but for those that stand for no end and
     for what hides a score."""
@@ -134,58 +117,26 @@ def magnitude(array: Array) -> int:
     return math.ceil(float(np.abs(numbers[counted]).max(initial=0)))
 
 
-def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
-    """Values through which all of `value` comes, nearest first, found in at most `limit` nodes."""
-    graph = value.graph
-    assert isinstance(graph, ir.Graph)
-    position: dict[ir.Node | None, int] = {node: index for index, node in enumerate(graph)}
-    frontier, found, done = {value}, [], 0
-    while frontier and done < limit:
-        last = max(frontier, key=lambda v: position.get(v.producer(), -1))
-        node = last.producer()
-        if node is None:
-            break
-        frontier.remove(last)
-        frontier |= {v for v in node.inputs if v is not None and constant(v) is None}
-        done += 1
-        if len(frontier) == 1:
-            found.append(next(iter(frontier)))
-    return found
-
-
 def _between(
     inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
 ) -> tuple[list[ir.Node], list[ir.Value]]:
     """The nodes that compute the outputs from the inputs, in order, and their initializers."""
-    nodes: dict[ir.Node, None] = {}
-    constants: dict[ir.Value, None] = {}
     known = set(inputs)
-    stack = list(outputs)
-    while stack:
-        value = stack[-1]
+    constants: dict[ir.Value, None] = {}
+
+    def edge(value: ir.Value) -> bool:
         node = value.producer()
-        if value in known or node in nodes:
-            stack.pop()
-            continue
+        if value in known:
+            return True
         if node is None:
             if not value.is_initializer():
                 raise NoMatch(f"depends on '{value.name}' too")
             constants[value] = None
-            known.add(value)
-            continue
-        if node.domain == HOLDER_DOMAIN:
+        elif node.domain == HOLDER_DOMAIN:
             raise NoMatch(f"'{node.name}' has a graph of its own")
-        missing = [
-            source
-            for source in node.inputs
-            if source is not None and source not in known and source.producer() not in nodes
-        ]
-        if missing:
-            stack += missing
-            continue
-        nodes[node] = None
-        stack.pop()
-    return list(nodes), list(constants)
+        return node is None
+
+    return nodes_above(outputs, edge=edge), list(constants)
 
 
 def _embed(graph: ir.Graph) -> None:

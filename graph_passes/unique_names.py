@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_region import HOST_INPUTS
+from ort_aie_ep.graph_passes.base import HOST_INPUTS
 
 
 def name_nodes(model: ir.Model) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import attribute, input_at
-from ort_aie_ep.graph_passes.subgraph import constant
+from ort_aie_ep.graph_passes.walk import attribute, constant, input_at
 
 # Their results are constants where their inputs are: the weights are those of who reads them.
 PASSED_ON = {

@@ -27,7 +27,7 @@ from rich.progress import Progress
 from ort_aie_ep import _native
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
-from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.running.generate import Decoder

@@ -21,7 +21,7 @@ from ort_aie_ep.compiler.compiled_folder import (
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN, Report, WeightForm, run_passes
-from ort_aie_ep.graph_passes.float_matmul import matching_patterns
+from ort_aie_ep.graph_passes.projection.float_matmul import matching_patterns
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
 from ort_aie_ep.models.onnx_file import external_files, load_model

@@ -17,9 +17,9 @@ import onnx_ir as ir
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
-from ort_aie_ep.graph_passes.kv_cache import set_cache_type
-from ort_aie_ep.graph_passes.last_logits import keep_last_logits, mend_pruned_logits
-from ort_aie_ep.graph_passes.shared_initializers import copies, copies_left_out
+from ort_aie_ep.graph_passes.attention.cache_type import set_cache_type
+from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits, mend_pruned_logits
+from ort_aie_ep.graph_passes.weights.shared_initializers import copies, copies_left_out
 from ort_aie_ep.models.folder import (
     GENAI_CONFIG,
     ModelFolder,

@@ -17,7 +17,7 @@ from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.float_matmul import UNASKED
+from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.checked_json import read_json

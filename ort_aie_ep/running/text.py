@@ -1,4 +1,4 @@
-"""Tokens of a model folder: its tokenizer, streamed text, and text to measure on."""
+"""Tokens of a model folder: its tokenizer, and streamed text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.generate import Tokens
-from ort_aie_ep.tools.bench import corpus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -92,21 +91,6 @@ class TextStream:
         return str(self._tokenizer.decode(self._ids[self._from :])[len(before) :])
 
 
-def held_out_tokens(tokenizer: Tokenizer) -> Tokens:
-    """Tokens of all held-out modules of the standard library, in order of their names."""
-    texts = (text for _, text in corpus.held_out_text())
-    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    return np.concatenate([np.array(part, np.int64) for part in ids])
-
-
 def prefix_tokens(tokenizer: Tokenizer) -> Tokens:
     """What the tokenizer puts before every text, such as a begin-of-text token; may be empty."""
     return np.array(tokenizer.encode("").ids, np.int64)
-
-
-def measuring_tokens(folder: ModelFolder, vocabulary: int, count: int) -> Tokens:
-    """`count` tokens to time and compare with: held-out text, or random ids without a tokenizer."""
-    if not has_tokenizer(folder):
-        return np.random.default_rng(0).integers(0, vocabulary, count, np.int64)
-    tokens = held_out_tokens(load_tokenizer(folder))
-    return np.resize(tokens, count)

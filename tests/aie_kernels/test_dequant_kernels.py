@@ -8,7 +8,7 @@ from linear_kernels import COLUMNS, KINDS, ROWS, weights, zeros
 from standin import Array, aligned, bits16, f64, to_bf16
 
 from ort_aie_ep.aie_kernels.catalog_linear import Q4NX_DEQUANT
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 
 
 @pytest.fixture(scope="module", params=["aie2", "aie2p"])

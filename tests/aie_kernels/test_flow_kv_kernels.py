@@ -19,7 +19,7 @@ from attention_reference import (
 )
 
 from ort_aie_ep.aie_kernels import catalog_attention as catalog
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 
 CHUNK = 4096
 LARGEST_GROUP = {64: 32, 128: 16, 256: 8}

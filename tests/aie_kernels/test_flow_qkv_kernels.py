@@ -25,7 +25,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels import catalog_attention as catalog
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 
 CHUNK = 2048
 # Of exp2_coarse (float_math.h): a cubic with bfloat16 steps.

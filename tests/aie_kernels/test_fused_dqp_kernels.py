@@ -27,7 +27,7 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     DQP_LOAD_X,
     DQP_ZERO,
 )
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 
 
 @pytest.fixture(scope="module", params=["aie2", "aie2p"])

@@ -14,7 +14,7 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     GEMM_ZERO,
     Q4NX_DEQUANT,
 )
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 
 SHAPES = [(64, 64, 32), (16, 64, 16), (64, 32, 64), (32, 128, 16)]  # m, k, n
 

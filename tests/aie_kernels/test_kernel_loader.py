@@ -13,7 +13,7 @@ from linear_kernels import zeros
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
 

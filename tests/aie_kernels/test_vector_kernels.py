@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ort_aie_ep.aie_kernels import catalog_vector as catalog
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 
 PIECE = 128

@@ -30,7 +30,7 @@ from ort_aie_ep.aie_kernels import catalog_attention
 from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, gemm
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.checks.check import check
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.machine import Machine
 from ort_aie_ep.npu.simulator.parts import aligned_bytes
 from ort_aie_ep.npu.simulator.session import Session

@@ -305,7 +305,7 @@ def test_a_mask_of_positions_is_used_as_it_is() -> None:
 
 
 def test_a_mask_is_read_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ort_aie_ep.graph_passes import attention_mask
+    from ort_aie_ep.graph_passes.attention import mask as attention_mask
 
     parts = []
     part = attention_mask.Part

@@ -136,7 +136,7 @@ def test_weights_are_packed_in_ranges_of_rows(
     save(projection_model(200, 320, zero_points=True), tmp_path / "source")
     ort_aie_ep.compile(tmp_path / "source", tmp_path / "whole")
     # 160 bytes a row: 64 rows at a time, the last range of 8.
-    monkeypatch.setattr("ort_aie_ep.graph_passes.weights.CHUNK_BYTES", 64 * 160)
+    monkeypatch.setattr("ort_aie_ep.graph_passes.weights.packed.CHUNK_BYTES", 64 * 160)
     ort_aie_ep.compile(tmp_path / "source", tmp_path / "ranges")
     whole, ranges = (tmp_path / name / "model.onnx.data" for name in ("whole", "ranges"))
     assert whole.read_bytes() == ranges.read_bytes()

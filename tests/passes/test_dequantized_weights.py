@@ -16,7 +16,8 @@ from op_models import FLOAT16, FLOAT32, ONNX_TYPES, onnx_tensor, open_session, r
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.graph_passes import dequantize, run_passes
+from ort_aie_ep.graph_passes import run_passes
+from ort_aie_ep.graph_passes.projection import dequantize
 from ort_aie_ep.models.onnx_file import load_model
 
 Array = npt.NDArray[Any]

@@ -25,7 +25,7 @@ from test_decomposed_attention import (
 )
 
 from ort_aie_ep.graph_passes import run_passes
-from ort_aie_ep.graph_passes.spelled_out import collapse_gelus, collapse_norms
+from ort_aie_ep.graph_passes.projection.spelled_out import collapse_gelus, collapse_norms
 
 __all__ = ["load"]  # a fixture
 

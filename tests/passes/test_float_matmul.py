@@ -188,7 +188,9 @@ def test_large_weights_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
         for form in FORMS:
             whole, pieces = [], []
             for chunk, blocks in ((64 << 20, whole), (1, pieces)):
-                monkeypatch.setattr("ort_aie_ep.graph_passes.float_weights.PIECE_BYTES", chunk)
+                monkeypatch.setattr(
+                    "ort_aie_ep.graph_passes.weights.float_weights.PIECE_BYTES", chunk
+                )
                 model, report = rewritten(matmul_model(k, n, behind=behind), form)
                 (node,) = model.graph
                 blocks.append(stored(node, form, k, n))

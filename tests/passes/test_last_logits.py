@@ -20,7 +20,7 @@ from op_models import model_of, onnx_tensor
 from optimum_models import write_export
 
 import ort_aie_ep
-from ort_aie_ep.graph_passes.last_logits import keep_last_logits
+from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from ort_aie_ep.graph_passes.spelled_out import collapse_norms
+from ort_aie_ep.graph_passes.projection.spelled_out import collapse_norms
 
 CHANNELS = 16
 

@@ -22,7 +22,7 @@ from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, route
 from ort_aie_ep.npu.checks.structure import notes, structure
 from ort_aie_ep.npu.checks.token_parts import Unpredictable
 from ort_aie_ep.npu.checks.tokens import TokenRun
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration, Direction, configure
 from ort_aie_ep.npu.vocabulary.design import Design, Layout, Worker
 from ort_aie_ep.npu.vocabulary.device import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import simpy
 
-from ort_aie_ep.npu.simulator.kernels import Kernels
+from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.simulator.parts import Clock, Ddr, HostMemory, LockCell, aligned_bytes
 from ort_aie_ep.npu.simulator.trace import Trace
 from ort_aie_ep.npu.simulator.txn import ShimDescriptor

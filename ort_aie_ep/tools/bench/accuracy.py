@@ -24,8 +24,9 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens, context_length
-from ort_aie_ep.running.text import held_out_tokens, load_tokenizer, prefix_tokens
+from ort_aie_ep.running.text import load_tokenizer, prefix_tokens
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
+from ort_aie_ep.tools.bench.measured_text import held_out_tokens
 
 RESAMPLES = 2000
 # Rows of logits turned into probabilities at a time: float64 rows of a large vocabulary are big.

@@ -9,10 +9,11 @@ from pathlib import Path
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.generate import context_length, greedy
-from ort_aie_ep.running.text import encode, load_tokenizer, measuring_tokens
+from ort_aie_ep.running.text import encode, load_tokenizer
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench import bench
 from ort_aie_ep.tools.bench.agreement import Agreement, compare
+from ort_aie_ep.tools.bench.measured_text import measuring_tokens
 from ort_aie_ep.tools.bench.pair import open_pair
 
 MODEL = Path(__file__).parents[2] / "demo_model"

@@ -15,15 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK
-from ort_aie_ep.graph_passes.mask_reach import reach_of
-from ort_aie_ep.graph_passes.subgraph import (
-    MASKED,
-    Array,
-    NoMatch,
-    Part,
-    constant,
-)
+from ort_aie_ep.graph_passes.attention.mask_reach import reach_of
+from ort_aie_ep.graph_passes.base import ATTENTION_MASK
+from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, Part
+from ort_aie_ep.graph_passes.walk import Array, above, constant, value_inputs
 
 SEED = 1
 SHORTEST = 64
@@ -61,11 +56,11 @@ class MaskReader:
 
 
 def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
-    for value in _sources(mask, lengths=False):
+    for value in above([mask], edge=_is_constant, inputs=value_inputs):
         # No run has all the values that a mask may look for: a token, or a kind of tokens.
         if value.is_graph_input() and value.name != ATTENTION_MASK:
             raise NoMatch(f"depends on the values of '{value.name}'")
-    inputs = [value for value in _sources(mask, lengths=True) if value.is_graph_input()]
+    inputs = [value for value in above([mask], edge=_is_constant) if value.is_graph_input()]
     reach = reach_of(model, [mask])
     part = Part(model, inputs, [mask], reach.stand_ins)
     shown = next((v for v in inputs if v.name == ATTENTION_MASK), None)
@@ -100,21 +95,8 @@ def _seen(part: Part, inputs: list[ir.Value], keys: int, with_past: bool) -> int
     return int(visible[0, -1].sum())
 
 
-def _sources(mask: ir.Value, *, lengths: bool) -> dict[ir.Value, None]:
-    """What a value is computed from, itself included, and what it takes the `lengths` of."""
-    found: dict[ir.Value, None] = {}
-    stack = [mask]
-    while stack:
-        value = stack.pop()
-        if value in found:
-            continue
-        found[value] = None
-        node = value.producer()
-        if node is None or constant(value) is not None:
-            continue
-        if lengths or node.op_type not in ("Shape", "Size"):
-            stack += [v for v in node.inputs if v is not None]
-    return found
+def _is_constant(value: ir.Value) -> bool:
+    return constant(value) is not None
 
 
 def _probes(with_past: bool, mask: CausalMask, longest: int) -> Iterator[tuple[int, Array]]:

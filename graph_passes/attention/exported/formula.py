@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.subgraph import EPSILON, Array, constant_array
+from ort_aie_ep.graph_passes.subgraph import EPSILON
+from ort_aie_ep.graph_passes.walk import Array, constant_array
 
 Floats = npt.NDArray[np.float64]
 

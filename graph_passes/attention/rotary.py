@@ -6,8 +6,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_layout import Layout, fixed_dim, only_user, rank
-from ort_aie_ep.graph_passes.base import Report, attribute, input_at, node_label
+from ort_aie_ep.graph_passes.attention.node import Layout
+from ort_aie_ep.graph_passes.base import Report
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    fixed_dim,
+    input_at,
+    made_by,
+    node_label,
+    only_reader,
+    rank,
+)
 
 OP_TYPE = "RotaryEmbedding"
 
@@ -87,14 +96,11 @@ def explain_rotations(model: ir.Model, report: Report) -> None:
 
 
 def _rotary(value: ir.Value) -> ir.Node | None:
-    node = value.producer()
-    if node is None or node.op_type != OP_TYPE or node.domain not in ("", "com.microsoft"):
-        return None
-    return node
+    return made_by(value, OP_TYPE) or made_by(value, OP_TYPE, domain="com.microsoft")
 
 
 def _read(node: ir.Node, heads: int, layout: Layout) -> Angles | str:
-    if only_user(node.outputs[0]) is None:
+    if only_reader(node.outputs[0]) is None:
         return "others read the rotated value as well"
     if node.domain == "":
         cos, sin, positions = (input_at(node, i) for i in (1, 2, 3))

@@ -17,14 +17,15 @@ from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.attention_formula import Parameters, Rotary
-from ort_aie_ep.graph_passes.attention_laboratory import Laboratory
-from ort_aie_ep.graph_passes.attention_layout import INPUTS, OP_TYPE
-from ort_aie_ep.graph_passes.attention_operators import check_operators
-from ort_aie_ep.graph_passes.attention_proof import prove, read_parameters
-from ort_aie_ep.graph_passes.attention_region import Region, find_region
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value, type_name
+from ort_aie_ep.graph_passes.attention.exported.formula import Parameters, Rotary
+from ort_aie_ep.graph_passes.attention.exported.laboratory import Laboratory
+from ort_aie_ep.graph_passes.attention.exported.operators import check_operators
+from ort_aie_ep.graph_passes.attention.exported.proof import prove, read_parameters
+from ort_aie_ep.graph_passes.attention.exported.region import Region, find_region
+from ort_aie_ep.graph_passes.attention.node import INPUTS, OP_TYPE
+from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value
 from ort_aie_ep.graph_passes.subgraph import NoMatch
+from ort_aie_ep.graph_passes.walk import type_name
 
 Angles = tuple[ir.Value, ir.Value, ir.Value]  # cos, sin, position_ids
 

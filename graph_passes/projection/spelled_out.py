@@ -13,20 +13,18 @@ projections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import attribute, input_at, producer
-from ort_aie_ep.graph_passes.subgraph import (
-    EPSILON,
+from ort_aie_ep.graph_passes.subgraph import EPSILON, NoMatch, Part, narrows
+from ort_aie_ep.graph_passes.walk import (
     Array,
-    NoMatch,
-    Part,
+    attribute,
+    below,
     bottlenecks,
     constant_array,
-    narrows,
+    input_at,
+    producer,
 )
 
 # Nodes of the longest spelling, with room; what is larger is something else.
@@ -50,7 +48,7 @@ SEED = 1
 def collapse_norms(model: ir.Model) -> None:
     """Replaces each RMS norm over the last dimension."""
     for mean in [node for node in model.graph if node.op_type == "ReduceMean"]:
-        for product in _below(mean, NORM_NODES):
+        for product in below(mean, NORM_NODES):
             weight = _vector_operand(product)
             if weight is None:
                 continue
@@ -74,21 +72,11 @@ def collapse_norms(model: ir.Model) -> None:
 def collapse_gelus(model: ir.Model) -> None:
     """Replaces each tanh-Gelu of float32; ONNX Runtime's FastGelu on the CPU EP has no other."""
     for tanh in [node for node in model.graph if node.op_type == "Tanh"]:
-        for last in _below(tanh, 3):
+        for last in below(tanh, 3):
             source = _gelu_source(model, last.outputs[0])
             if source is not None:
                 _replace(model, last, "FastGelu", [source], [], domain="com.microsoft")
                 break
-
-
-def _below(node: ir.Node, limit: int) -> Iterator[ir.Node]:
-    """The nodes that follow while each result has one user, at most `limit`."""
-    for _ in range(limit):
-        users = node.outputs[0].consumers()
-        if len(users) != 1 or node.outputs[0].is_graph_output():
-            return
-        node = users[0]
-        yield node
 
 
 def _vector_operand(node: ir.Node) -> ir.Value | None:

@@ -16,16 +16,17 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import (
-    DOMAIN,
-    FORMAT,
-    Attribute,
-    Report,
+from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Attribute, Report
+from ort_aie_ep.graph_passes.walk import (
     attribute,
+    before,
+    before_transpose,
     input_at,
+    is_op,
+    made_by,
     node_label,
 )
-from ort_aie_ep.graph_passes.float_weights import FloatLayers, FloatWeights, WeightForm
+from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers, FloatWeights, WeightForm
 
 OPS = ("MatMul", "Gemm")
 UNASKED = "its weights are {}: compile --quantize q4nx or bf16 replaces it"
@@ -78,7 +79,7 @@ def _labels(model: ir.Model) -> list[str]:
 
 
 def _is_product(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type in OPS
+    return is_op(node, *OPS)
 
 
 def _matches(label: str, pattern: str) -> bool:
@@ -88,29 +89,19 @@ def _matches(label: str, pattern: str) -> bool:
 
 def _constant(value: ir.Value | None) -> ir.Value | None:
     """The initializer, or the Constant's output, that a value is, perhaps behind Identity nodes."""
-    while value is not None:
-        if value.const_value is not None:
-            return None if value.is_graph_input() else value
-        producer = value.producer()
-        if producer is None or producer.domain != "":
-            return None
-        if producer.op_type == "Constant" and "value" in producer.attributes:
-            return ir.Value(name=value.name, const_value=producer.attributes["value"].as_tensor())
-        if producer.op_type != "Identity":
-            return None
-        value = input_at(producer, 0)
-    return None
+    source = None if value is None else before(value, "Identity")
+    if source is None or source.const_value is not None:
+        return None if source is None or source.is_graph_input() else source
+    node = made_by(source, "Constant")
+    if node is None or "value" not in node.attributes:
+        return None
+    return ir.Value(name=source.name, const_value=node.attributes["value"].as_tensor())
 
 
 def _matrix(value: ir.Value | None) -> FloatWeights | None:
     """The constant that a value is, perhaps transposed; `rows_are_outputs` says whether it is."""
-    node, transposed = value.producer() if value is not None else None, False
-    if node is not None and (node.domain, node.op_type) == ("", "Transpose"):
-        perm = node.attributes.get("perm")
-        if perm is not None and list(perm.as_ints()) != [1, 0]:
-            return None
-        value, transposed = input_at(node, 0), True
-    constant = _constant(value)
+    source, transposed = before_transpose(value) or (None, False)
+    constant = _constant(source)
     return None if constant is None else FloatWeights(constant, transposed)
 
 
@@ -179,7 +170,7 @@ def _replace(node: ir.Node, weights: FloatWeights, form: WeightForm, report: Rep
 def _note_embeddings(graph: ir.Graph, report: Report) -> None:
     """Rows of float matrices are gathered as they are, also where a product shares the matrix."""
     for node in graph:
-        if (node.domain, node.op_type) != ("", "Gather"):
+        if not is_op(node, "Gather"):
             continue
         matrix = _matrix(input_at(node, 0))
         tensor = matrix.tensor if matrix is not None else None

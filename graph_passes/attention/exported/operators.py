@@ -11,10 +11,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
-from ort_aie_ep.graph_passes.base import attribute, node_label
-from ort_aie_ep.graph_passes.norm import NORMS
-from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, constant_array, narrows
+from ort_aie_ep.graph_passes.attention.exported.region import Region
+from ort_aie_ep.graph_passes.base import ATTENTION_MASK
+from ort_aie_ep.graph_passes.projection.norm import NORMS
+from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, narrows
+from ort_aie_ep.graph_passes.walk import (
+    above,
+    attribute,
+    constant_array,
+    made_by,
+    node_label,
+    value_inputs,
+)
 
 MOVING = {
     "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze",
@@ -48,22 +56,15 @@ def check_values(region: Region, tables: tuple[ir.Value, ...]) -> None:
 
     Angles (`tables`) may be made of any, for what makes them stays in the graph.
     """
-    stack = [region.output, region.keys.present, region.values.present]
+    results = [region.output, region.keys.present, region.values.present]
     edges = {region.query, region.key, region.value, region.keys.past, region.values.past}
-    seen = {*tables, *edges, *region.shape_only}
-    while stack:
-        value = stack.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        node = value.producer()
-        if value.is_graph_input() and value.name != ATTENTION_MASK:
+    edges |= {*tables, *region.shape_only}
+    for value in above(results, edge=edges.__contains__, inputs=value_inputs):
+        if value.is_graph_input() and value not in edges and value.name != ATTENTION_MASK:
             raise NoMatch(
                 f"its mask or its scores depend on the values of '{value.name}'; those of "
                 f"'{ATTENTION_MASK}' alone are known"
             )
-        if node is not None and node.op_type not in ("Shape", "Size"):
-            stack += [source for source in node.inputs if source is not None]
 
 
 def _way(region: Region, of: frozenset[ir.Value]) -> str:
@@ -129,10 +130,7 @@ def _is_of_scores(
         floors = [constant_array(value) for value in node.inputs if value not in data]
         return len(data) == 1 and all(f is not None and bool((f <= MASKED).all()) for f in floors)
     condition, *branches = node.inputs
-    by_data = condition is not None and condition in data
-    if by_data:
-        # Probabilities of a row without any key, which are NaN.
-        producer = condition.producer() if condition is not None else None
-        if producer is None or producer.op_type != "IsNaN":
-            return False
+    # Data choose where a row sees no key at all: its probabilities are NaN.
+    if condition in data and made_by(condition, "IsNaN") is None:
+        return False
     return sum(branch in data for branch in branches) == 1

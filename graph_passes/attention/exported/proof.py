@@ -15,18 +15,32 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_formula import (
+from ort_aie_ep.graph_passes.attention.exported.formula import (
     Operands,
     Parameters,
     Result,
     Rotary,
     attention,
 )
-from ort_aie_ep.graph_passes.attention_laboratory import FORMS, SEED, Laboratory, Outcome, Probe
-from ort_aie_ep.graph_passes.attention_region import ATTENTION_MASK, Region
-from ort_aie_ep.graph_passes.base import attribute, node_label
-from ort_aie_ep.graph_passes.norm import NORMS
-from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, Array, NoMatch, constant_array
+from ort_aie_ep.graph_passes.attention.exported.laboratory import (
+    FORMS,
+    SEED,
+    Laboratory,
+    Outcome,
+    Probe,
+)
+from ort_aie_ep.graph_passes.attention.exported.region import Region
+from ort_aie_ep.graph_passes.base import ATTENTION_MASK
+from ort_aie_ep.graph_passes.projection.norm import NORMS
+from ort_aie_ep.graph_passes.subgraph import EPSILON, MASKED, NoMatch
+from ort_aie_ep.graph_passes.walk import (
+    Array,
+    above,
+    attribute,
+    constant_array,
+    node_label,
+    producer,
+)
 
 IN_ORDER = "expected all queries, then all keys, then all values"
 SIDE_BY_SIDE = (
@@ -230,7 +244,7 @@ def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
 def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
     """The weights of query's and key's norm, and their epsilon."""
     region, size = lab.region, lab.size
-    key_nodes = _ancestors(region.keys.new, region)
+    key_nodes = _inside_above(region.keys.new, region)
     found = [node for node in region.nodes if node.op_type in NORMS and not node.domain]
     keys = [node for node in found if node in key_nodes]
     queries = [node for node in found if node not in key_nodes]
@@ -244,7 +258,7 @@ def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
         return None, None, 0.0
     turning = {table.producer() for table in lab.tables}
     for node in (*queries, *keys):
-        if turning & _ancestors(node.outputs[0], region):
+        if turning & _inside_above(node.outputs[0], region):
             raise NoMatch(
                 f"the norm '{node_label(node)}' comes after the rotation; aie.FlowAttention's come "
                 "before it"
@@ -274,14 +288,8 @@ def _softcap(region: Region) -> float:
     return 0.0
 
 
-def _ancestors(value: ir.Value, region: Region) -> set[ir.Node]:
+def _inside_above(value: ir.Value, region: Region) -> set[ir.Node]:
     """The region's nodes that `value` comes from: those of earlier layers rotate too."""
-    inside = set(region.nodes)
-    nodes: set[ir.Node] = set()
-    stack = [value]
-    while stack:
-        node = stack.pop().producer()
-        if node is not None and node in inside and node not in nodes:
-            nodes.add(node)
-            stack += [source for source in node.inputs if source is not None]
-    return nodes
+    inside = set[ir.Node | None](region.nodes)
+    values = above([value], edge=lambda v: v.producer() not in inside)
+    return {producer(v) for v in values if v.producer() in inside}

@@ -14,15 +14,17 @@ import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.attention_layout import (
-    Layout,
-    Workbench,
+from ort_aie_ep.graph_passes.attention.node import Layout, Workbench, inferred_shapes
+from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
     fixed_dim,
-    inferred_shapes,
+    input_at,
+    is_op,
     rank,
+    type_name,
     used_output,
 )
-from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, type_name
 
 BECOMES = "FlowAttention"
 BIAS, PADDING, ATTENTION_BIAS, FIRST_OF_CACHE, OUTPUT_QK = 3, 4, 5, 6, 3
@@ -31,9 +33,7 @@ BIAS, PADDING, ATTENTION_BIAS, FIRST_OF_CACHE, OUTPUT_QK = 3, 4, 5, 6, 3
 def fuse_multi_head_attention(model: ir.Model, report: Report) -> None:
     """Replaces each eligible MultiHeadAttention."""
     nodes = [
-        node
-        for node in model.graph
-        if (node.domain, node.op_type) == ("com.microsoft", "MultiHeadAttention")
+        node for node in model.graph if is_op(node, "MultiHeadAttention", domain="com.microsoft")
     ]
     if not nodes:
         return

@@ -22,8 +22,15 @@ from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN, NONE, attribute, input_at, node_label
-from ort_aie_ep.graph_passes.subgraph import constant, constant_array
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    before,
+    constant,
+    constant_array,
+    input_at,
+    node_label,
+)
 
 LOGITS, MASK = "logits", "attention_mask"
 PREFIX = f"{LOGITS}.last"
@@ -37,6 +44,8 @@ PROJECTIONS = {
 SKIP = 4  # input of Q4NXMatMul that is added to input 0
 # Each element of the result is computed from that element of one input, and from constants.
 ELEMENTWISE = {"Add", "Cast", "Clip", "Div", "Identity", "Mul", "Neg", "Sub", "Tanh", "Where"}
+# Through them a matrix comes to who multiplies by it.
+UNMULTIPLIED = ("Transpose", "DequantizeLinear", "Cast", "Identity")
 LENGTHS_OPS = {(DOMAIN, "FlowAttention"), ("com.microsoft", "GroupQueryAttention")}
 SEQLENS_K = 5  # their input that gives each row's length
 OPSET = 13  # Unsqueeze with axes as an input; ArgMax and GatherND as they are used here
@@ -179,13 +188,8 @@ def _is_matrix(value: ir.Value | None) -> bool:
     """Whether it has two dimensions and is made of constants: a Transpose of one, for example."""
     if value is None:
         return False
-    tensor = constant(value)
-    if tensor is not None:
-        return len(tensor.shape) == 2
-    node = value.producer()
-    if node is None or node.op_type not in ("Transpose", "DequantizeLinear", "Cast", "Identity"):
-        return False
-    return _is_matrix(input_at(node, 0))
+    tensor = constant(before(value, *UNMULTIPLIED, domains=("", "com.microsoft")))
+    return tensor is not None and len(tensor.shape) == 2
 
 
 def _source_of_row(rows: ir.Value) -> ir.Value | None:

@@ -15,15 +15,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import (
-    DOMAIN,
-    NONE,
-    Report,
-    attribute,
-    input_at,
-    none_value,
-)
-from ort_aie_ep.graph_passes.norm import NORMS, Norm, read_norm
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report, none_value
+from ort_aie_ep.graph_passes.projection.norm import NORMS, Norm, read_norm
+from ort_aie_ep.graph_passes.walk import attribute, input_at, is_op, made_by, only_reader
 
 QUERY, KEY, VALUE, Q_NORM, INPUTS = 0, 1, 2, 14, 16
 
@@ -40,7 +34,7 @@ class HeadNorm:
 def fuse_qk_norms(model: ir.Model, report: Report) -> None:
     """Fuses the norms of each FlowAttention whose queries and keys both have one."""
     for attention in list(model.graph):
-        if (attention.domain, attention.op_type) != (DOMAIN, "FlowAttention"):
+        if not is_op(attention, "FlowAttention", domain=DOMAIN):
             continue
         q = _read(attention.inputs[QUERY], attention, "num_heads")
         k = _read(input_at(attention, KEY), attention, "kv_num_heads")
@@ -105,19 +99,14 @@ def _read(value: ir.Value | None, attention: ir.Node, heads: str) -> HeadNorm | 
 
 
 def _only_result_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node of ONNX's domain that computes `value` for one reader alone."""
-    node = value.producer() if value is not None else None
-    if value is None or node is None or node.domain or node.op_type not in op_types:
-        return None
-    return node if len(value.uses()) == 1 and not value.is_graph_output() else None
+    """The node that computes `value` for one reader alone."""
+    node = made_by(value, *op_types)
+    return node if value is not None and only_reader(value) is not None else None
 
 
 def _split_of_qkv(parts: list[ir.Value | None]) -> ir.Node | None:
     """The Split along the channels whose outputs are `parts`, for this attention alone."""
-    split = parts[0].producer() if parts[0] is not None else None
-    if split is None or (split.domain, split.op_type) != ("", "Split"):
+    split = made_by(parts[0], "Split")
+    if split is None or list(split.outputs) != parts or attribute(split, "axis", 0) not in (-1, 2):
         return None
-    if list(split.outputs) != parts or attribute(split, "axis", 0) not in (-1, 2):
-        return None
-    only = all(len(v.uses()) == 1 and not v.is_graph_output() for v in split.outputs)
-    return split if only else None
+    return split if all(only_reader(value) is not None for value in split.outputs) else None

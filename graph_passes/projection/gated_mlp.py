@@ -17,17 +17,10 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, pattern
 
-from ort_aie_ep.graph_passes.base import (
-    DOMAIN,
-    FORMAT,
-    Attribute,
-    Report,
-    attribute,
-    input_at,
-    producer,
-)
-from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.weights import PackedWeights
+from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Attribute, Report
+from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.walk import attribute, input_at, producer
+from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 BECOMES = "Q4NXGatedMLP"
 ACTIVATIONS = {"Sigmoid": "silu", "Gelu": "gelu_tanh", "FastGelu": "gelu_tanh"}

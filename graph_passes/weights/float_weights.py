@@ -17,9 +17,9 @@ import onnx_ir as ir
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import bf16_blocks, q4nx
-from ort_aie_ep.graph_passes.base import node_label
-from ort_aie_ep.graph_passes.shared_initializers import SharedInitializers
-from ort_aie_ep.graph_passes.weights import tensor_rows
+from ort_aie_ep.graph_passes.walk import node_label
+from ort_aie_ep.graph_passes.weights.packed import tensor_rows
+from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
 
 # Source bytes per step of packing, of which several temporary copies are made.
 PIECE_BYTES = 16 << 20

@@ -17,9 +17,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_layout import fixed_dim, rank
-from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, input_at, none_value
-from ort_aie_ep.graph_passes.subgraph import constant
+from ort_aie_ep.graph_passes.base import DOMAIN, Report, none_value
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    constant,
+    fixed_dim,
+    input_at,
+    is_op,
+    is_read,
+    made_by,
+    only_reader,
+    rank,
+)
 
 # Projections, and their inputs before norm_weight and skip.
 INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3}
@@ -67,7 +76,7 @@ def fuse_norms(model: ir.Model, report: Report) -> None:
             continue
         norm = read_norm(node)
         if norm is None:
-            if not node.domain and node.op_type in NORMS and not _is_row(input_at(node, 1)):
+            if is_op(node, *NORMS) and not _is_row(input_at(node, 1)):
                 report.left(node, BROADCAST.format(_dims(input_at(node, 1))))
             continue
         add = norm.a.producer()
@@ -86,13 +95,13 @@ def read_norm(node: ir.Node) -> Norm | None:
     """The norm that `node` is, or None where it is none or more than an aie operator takes in."""
     a, weight, skip, total = input_at(node, 0), input_at(node, 1), None, None
     rest, epsilon = node.inputs[2:], 1e-5  # each op has a default of its own
-    if (node.domain, node.op_type) == ("com.microsoft", "SkipSimplifiedLayerNormalization"):
+    if is_op(node, "SkipSimplifiedLayerNormalization", domain="com.microsoft"):
         skip, weight = weight, input_at(node, 2)
         total = node.outputs[3] if len(node.outputs) > 3 else None
         rest, epsilon = node.inputs[3:], 1e-12
         if a is None or skip is None or a.shape is None or a.shape != skip.shape:
             return None  # a skip of fewer dimensions would be broadcast
-    elif node.domain or node.op_type not in NORMS:
+    elif not is_op(node, *NORMS):
         return None
     if attribute(node, "axis", -1) != -1 or attribute(node, "stash_type", 1) != 1:
         return None
@@ -101,7 +110,7 @@ def read_norm(node: ir.Node) -> Norm | None:
     if not _is_row(weight):
         return None  # RMSNormalization broadcasts it
     # A bias; mean or deviation.
-    if any(value is not None for value in rest) or any(map(_is_used, node.outputs[1:3])):
+    if any(value is not None for value in rest) or any(map(is_read, node.outputs[1:3])):
         return None
     return Norm(a, weight, skip, total, attribute(node, "epsilon", epsilon))
 
@@ -118,8 +127,8 @@ def _dims(weight: ir.Value | None) -> str:
 
 def _with_residual(norm: Norm, node: ir.Node) -> Norm:
     """With the addition before it, where its terms are of one shape."""
-    add = norm.a.producer()
-    if norm.skip is not None or add is None or (add.domain, add.op_type) != ("", "Add"):
+    add = made_by(norm.a, "Add")
+    if norm.skip is not None or add is None:
         return norm
     a, skip = add.inputs
     if a is None or skip is None or a.shape is None or a.shape != skip.shape:
@@ -134,11 +143,8 @@ def _with_residual(norm: Norm, node: ir.Node) -> Norm:
 
 def _only_user(value: ir.Value) -> ir.Node | None:
     """The projection that reads `value` as its activations, where nobody else does."""
-    uses = list(value.uses())
-    if len(uses) != 1 or value.is_graph_output():
-        return None
-    node, index = uses[0]
-    return node if node.domain == DOMAIN and node.op_type in INPUTS and index == 0 else None
+    node = only_reader(value)
+    return node if is_op(node, *INPUTS, domain=DOMAIN) and node.inputs[0] is value else None
 
 
 def _initializer(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
@@ -149,10 +155,6 @@ def _initializer(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
         kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         graph.register_initializer(ir.Value(name=name, shape=shape, type=kind, const_value=tensor))
     return graph.initializers[name]
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _fuse(norm: Norm, projection: ir.Node) -> None:

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import (
-    Attribute,
-    NodeRule,
-    Report,
-    attribute,
-    input_at,
-)
-from ort_aie_ep.graph_passes.matmul_nbits import matmul_weights, why_not_matmul
-from ort_aie_ep.graph_passes.weights import PackedWeights
+from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
+from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
+from ort_aie_ep.graph_passes.walk import attribute, input_at, made_by
+from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
 
 class TiedEmbedding(NodeRule):
@@ -70,10 +65,8 @@ class TiedEmbedding(NodeRule):
 def _source(gather: ir.Node) -> ir.Value | None:
     """The initializer behind the gather's data, through the Reshape that the builder writes."""
     data = gather.inputs[0]
-    reshape = data.producer() if data is not None else None
-    if reshape is not None and reshape.op_type == "Reshape" and reshape.domain == "":
-        return reshape.inputs[0]
-    return data
+    reshape = made_by(data, "Reshape")
+    return data if reshape is None else reshape.inputs[0]
 
 
 def _is_rows(gather: ir.Node, n: int, row_bytes: int) -> bool:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN, node_label
+from ort_aie_ep.graph_passes.base import DOMAIN
 from ort_aie_ep.graph_passes.bodies import body_labels
+from ort_aie_ep.graph_passes.walk import input_at, is_op, node_label
 
 PASTS, PRESENTS = (3, 4), (1, 2)
 TYPES = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
@@ -29,9 +30,7 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
     if kv not in TYPES:
         raise AieError(f"kv type {kv!r} is unknown; expected one of {', '.join(TYPES)}")
     nodes = [
-        node
-        for node in model.graph.all_nodes()
-        if (node.domain, node.op_type) == (DOMAIN, "FlowAttention")
+        node for node in model.graph.all_nodes() if is_op(node, "FlowAttention", domain=DOMAIN)
     ]
     if not nodes:
         raise AieError(f"kv type {kv}: no attention became aie.FlowAttention, which alone takes it")
@@ -43,7 +42,7 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
                 "type of past and present can be changed in the main graph alone"
             )
         for index in PASTS:
-            past = node.inputs[index] if index < len(node.inputs) else None
+            past = input_at(node, index)
             if past is None or not past.is_graph_input() or len(_readers(past)) != 1:
                 raise AieError(
                     f"kv type {kv}: the past of node '{node_label(node)}' is no graph input of its "

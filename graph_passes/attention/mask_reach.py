@@ -14,13 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.subgraph import (
+from ort_aie_ep.graph_passes.subgraph import NoMatch, Part, magnitude
+from ort_aie_ep.graph_passes.walk import (
+    OF_LENGTHS,
     Array,
-    NoMatch,
-    Part,
     constant,
     constant_array,
-    magnitude,
+    given_inputs,
+    nodes_above,
+    value_inputs,
 )
 
 # Runs beyond take gigabytes. Larger numbers are exchanged for small ones: the graph is the same,
@@ -107,7 +109,7 @@ def reach_of(model: ir.Model, values: Iterable[ir.Value]) -> Reach:
         NoMatch: it is beyond LONGEST_WINDOW, or a table is neither causal order nor a window.
     """
     targets = list(values)
-    nodes = _above(targets)
+    nodes = nodes_above(targets, edge=lambda v: constant(v) is not None, inputs=value_inputs)
     constants = _constants(nodes, targets)
     large = {magnitude(array) for array in constants.values() if array.size == 1}
     large = {number for number in large if number > LONGEST_WINDOW}
@@ -128,33 +130,8 @@ def reach_of(model: ir.Model, values: Iterable[ir.Value]) -> Reach:
     return Reach(keys, stand_ins, min(limits, default=None))
 
 
-def _above(values: list[ir.Value]) -> list[ir.Node]:
-    """The nodes that compute the values, sources first, as far as they are not constant."""
-    nodes: dict[ir.Node, None] = {}
-    stack = [value for value in values if value.producer() is not None]
-    while stack:
-        node = stack[-1].producer()
-        if node is None or node in nodes or constant(stack[-1]) is not None:
-            stack.pop()
-            continue
-        inputs = [] if _of_lengths(node) else [v for v in node.inputs if v]
-        waiting = [
-            value
-            for value in inputs
-            if value.producer() is not None
-            and value.producer() not in nodes
-            and constant(value) is None
-        ]
-        if waiting:
-            stack += waiting
-        else:
-            nodes[node] = None
-            stack.pop()
-    return list(nodes)
-
-
 def _constants(nodes: list[ir.Node], targets: list[ir.Value]) -> dict[ir.Value, Array]:
-    values = [value for node in nodes if not _of_lengths(node) for value in node.inputs if value]
+    values = [value for node in nodes for value in value_inputs(node)]
     arrays = {value: constant_array(value) for value in (*values, *targets)}
     return {value: array for value, array in arrays.items() if array is not None}
 
@@ -166,14 +143,10 @@ def _computed(
     found: list[ir.Value] = []
     known = set(constants)
     for node in nodes:
-        if not _of_lengths(node) and known.issuperset(v for v in node.inputs if v is not None):
+        if node.op_type not in OF_LENGTHS and known.issuperset(given_inputs(node)):
             known.update(node.outputs)
             found += [value for value in node.outputs if value.uses()]
     return dict(zip(found, Part(model, [], found).run({}), strict=True)) if found else {}
-
-
-def _of_lengths(node: ir.Node) -> bool:
-    return node.op_type in ("Shape", "Size")
 
 
 def _combined(node: ir.Node, far: dict[ir.Value, _Far]) -> _Far:
@@ -182,7 +155,7 @@ def _combined(node: ir.Node, far: dict[ir.Value, _Far]) -> _Far:
     if node.op_type == "ConstantOfShape":
         fill = node.attributes.get("value")
         return _Far(0 if fill is None else magnitude(fill.as_tensor().numpy()), fixed=True)
-    if _of_lengths(node) or not inputs:
+    if node.op_type in OF_LENGTHS or not inputs:
         return _Far(0)
     if node.op_type in PASSING:
         return inputs[0]

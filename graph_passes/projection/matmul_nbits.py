@@ -9,15 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.base import (
-    Attribute,
-    NodeRule,
-    Report,
-    attribute,
-    input_at,
-    type_name,
-)
-from ort_aie_ep.graph_passes.weights import MatMulNBitsWeights, PackedWeights
+from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
+from ort_aie_ep.graph_passes.walk import attribute, input_at, type_name
+from ort_aie_ep.graph_passes.weights.packed import MatMulNBitsWeights, PackedWeights
 
 
 def why_not_matmul(node: ir.Node) -> str:

@@ -11,14 +11,16 @@ import onnx_ir as ir
 from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
-from ort_aie_ep.graph_passes.base import (
-    DOMAIN,
-    FORMAT,
-    Attribute,
+from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Attribute, none_value
+from ort_aie_ep.graph_passes.walk import (
     attribute,
+    constant_array,
+    fixed_dim,
     input_at,
+    is_op,
     node_label,
-    none_value,
+    permutes,
+    rank,
 )
 
 OP_TYPE = "FlowAttention"
@@ -38,19 +40,6 @@ class Layout:
     kv_heads: int
     dim: int
     split: bool
-
-
-def rank(value: ir.Value | None) -> int | None:
-    """The number of dimensions, where it is known."""
-    return len(value.shape) if value is not None and value.shape is not None else None
-
-
-def fixed_dim(value: ir.Value | None, axis: int) -> int | None:
-    """A dimension, where it is a number."""
-    if value is None or value.shape is None or len(value.shape) <= axis:
-        return None
-    dim = value.shape[axis]
-    return dim if isinstance(dim, int) else None
 
 
 @contextmanager
@@ -89,18 +78,6 @@ def _spread_shapes(graph: ir.Graph) -> bool:
     return found
 
 
-def used_output(node: ir.Node, index: int) -> ir.Value | None:
-    """Output `index`, where the node has it and somebody reads it."""
-    output = node.outputs[index] if index < len(node.outputs) else None
-    return output if output is not None and (output.uses() or output.is_graph_output()) else None
-
-
-def only_user(value: ir.Value) -> ir.Node | None:
-    """The node that reads `value`, where it is one and no graph output."""
-    uses = value.uses()
-    return next(iter(uses))[0] if len(uses) == 1 and not value.is_graph_output() else None
-
-
 class Workbench:
     """Makes nodes at the end of a graph, which is sorted afterwards.
 
@@ -119,7 +96,7 @@ class Workbench:
         if not layout.split:
             return value
         node, shape = value.producer(), value.shape
-        tokens = node.inputs[0] if node is not None and _is_swap(node) else None
+        tokens = node.inputs[0] if permutes(node, SWAP) else None
         if tokens is not None:
             node = tokens.producer()
             source = node.inputs[0] if node is not None and _splits_channels(node) else None
@@ -179,7 +156,7 @@ class Workbench:
         tokens = self._reshape(output, f"{old.name}.tokens", 0, 0, layout.heads, layout.dim)
         tokens.type = old.type
         for user in old.consumers():
-            if not _is_swap(user):
+            if not permutes(user, SWAP):
                 continue
             swapped = user.outputs[0]
             for flattening in swapped.consumers():
@@ -305,20 +282,12 @@ def _take_over(old: ir.Value, new: ir.Value) -> None:
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 
 
-def _is_swap(node: ir.Node) -> bool:
-    perm = node.attributes.get("perm")
-    return (node.domain, node.op_type) == ("", "Transpose") and (
-        perm is not None and list(perm.as_ints()) == SWAP
-    )
-
-
 def _reshape_dims(node: ir.Node, rank: int) -> list[int] | None:
     """The constant shape of a Reshape to `rank` dimensions."""
-    if (node.domain, node.op_type) != ("", "Reshape") or attribute(node, "allowzero", 0):
+    if not is_op(node, "Reshape") or attribute(node, "allowzero", 0):
         return None
-    value = input_at(node, 1)
-    shape = None if value is None else ir.convenience.get_const_tensor(value)
-    dims = None if shape is None else shape.numpy().tolist()
+    shape = constant_array(input_at(node, 1))
+    dims = None if shape is None else shape.tolist()
     return dims if dims is not None and len(dims) == rank else None
 
 

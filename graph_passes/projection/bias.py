@@ -9,7 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, pattern
 
-from ort_aie_ep.graph_passes.base import DOMAIN, Report, attribute, producer
+from ort_aie_ep.graph_passes.base import DOMAIN, Report
+from ort_aie_ep.graph_passes.walk import attribute, producer
 
 PROJECTIONS = ("Q4NXMatMul", "GEMM")
 

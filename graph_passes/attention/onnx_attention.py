@@ -19,24 +19,20 @@ import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.attention_layout import (
-    Layout,
-    Workbench,
+from ort_aie_ep.graph_passes.attention.mask import MaskReader
+from ort_aie_ep.graph_passes.attention.node import Layout, Workbench, inferred_shapes
+from ort_aie_ep.graph_passes.attention.rotary import read_rotations
+from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, Report
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
     fixed_dim,
-    inferred_shapes,
+    input_at,
+    is_op,
+    made_by,
     rank,
+    type_name,
     used_output,
 )
-from ort_aie_ep.graph_passes.attention_mask import MaskReader
-from ort_aie_ep.graph_passes.base import (
-    DOMAIN,
-    Attribute,
-    Report,
-    attribute,
-    input_at,
-    type_name,
-)
-from ort_aie_ep.graph_passes.rotary import read_rotations
 
 BECOMES = "FlowAttention"
 MASK, PAST_KEY, PAST_VALUE, NONPAD = 3, 4, 5, 6
@@ -77,7 +73,7 @@ def fuse_attention(model: ir.Model, report: Report) -> None:
 
 
 def _is_attention(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "Attention")
+    return is_op(node, "Attention")
 
 
 def _layout(node: ir.Node) -> Layout | str:
@@ -168,8 +164,8 @@ def _before_repetition(value: ir.Value) -> ir.Value | None:
     """x (B, KV, T, D), where `value` is Reshape(Expand(Unsqueeze(x))), each head G times."""
     steps: list[list[int | str | None]] = []
     for op_type in ("Reshape", "Expand", "Unsqueeze"):
-        node = value.producer()
-        if node is None or (node.domain, node.op_type) != ("", op_type) or value.shape is None:
+        node = made_by(value, op_type)
+        if node is None or value.shape is None:
             return None
         steps.append([d if isinstance(d, int) else d.value for d in value.shape])
         source = node.inputs[0]
@@ -203,8 +199,8 @@ def _cache(node: ir.Node) -> Cache:
 
 def _appended(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     """The past and the new part of a Concat along the tokens of (B, H, T, D)."""
-    node = value.producer()
-    if node is None or (node.domain, node.op_type) != ("", "Concat") or rank(value) != 4:
+    node = made_by(value, "Concat")
+    if node is None or rank(value) != 4:
         return None
     if len(node.inputs) != 2 or attribute(node, "axis", 0) not in (SEQUENCE, SEQUENCE - 4):
         return None

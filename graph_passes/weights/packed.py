@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.graph_passes.shared_initializers import SharedInitializers
+from ort_aie_ep.graph_passes.weights.shared_initializers import SharedInitializers
 
 # Source bytes per step of packing: what is resident besides the result.
 CHUNK_BYTES = 64 << 20

@@ -8,17 +8,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.attention_layout import fixed_dim
-from ort_aie_ep.graph_passes.attention_region import projected_width
-from ort_aie_ep.graph_passes.base import (
-    Attribute,
-    NodeRule,
-    Report,
-    attribute,
-    input_at,
-    none_value,
-    type_name,
-)
+from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report, none_value
+from ort_aie_ep.graph_passes.projection.width import projected_width
+from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, type_name
 
 PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, OUTPUT_QK = 3, 7, 12, 13, 3
 PRESENTS_END = 3  # outputs: output, present_key, present_value

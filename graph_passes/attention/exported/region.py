@@ -8,17 +8,21 @@ the projection that takes the result is the region; what it computes is for the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import attribute, input_at, node_label
-from ort_aie_ep.graph_passes.subgraph import NoMatch, constant
-
-# The integer inputs of a decoder that hosts feed by name.
-ATTENTION_MASK, POSITION_IDS, INPUT_IDS = "attention_mask", "position_ids", "input_ids"
-HOST_INPUTS = frozenset({ATTENTION_MASK, POSITION_IDS, INPUT_IDS})
-PROJECTIONS = {("", "MatMul"), ("com.microsoft", "MatMulNBits"), ("aie", "Q4NXMatMul")}
+from ort_aie_ep.graph_passes.base import HOST_INPUTS, INPUT_IDS
+from ort_aie_ep.graph_passes.projection.width import projected_width
+from ort_aie_ep.graph_passes.subgraph import NoMatch
+from ort_aie_ep.graph_passes.walk import (
+    above,
+    attribute,
+    given_inputs,
+    made_by,
+    node_label,
+)
 
 
 @dataclass(frozen=True)
@@ -95,31 +99,6 @@ class _Trace:
     shapes: set[ir.Value] = field(default_factory=set)
 
 
-def projected_width(value: ir.Value | None) -> int | None:
-    """The last dimension of a projection's result; None for other values.
-
-    A bias, a norm over all of that dimension, as in OLMo 2, and a Clip, as in OLMo, count as part
-    of the projection: they stay in the graph.
-    """
-    node = value.producer() if value is not None else None
-    if node is None:
-        return None
-    if (node.domain, node.op_type) in PROJECTIONS:
-        if node.op_type != "MatMul":
-            return attribute(node, "N", 0)
-        matrix = constant(input_at(node, 1))
-        return matrix.shape.numpy()[1] if matrix is not None and len(matrix.shape) == 2 else None
-    if (node.domain, node.op_type) == ("", "Clip"):
-        limits = all(constant(limit) is not None for limit in node.inputs[1:] if limit is not None)
-        return projected_width(node.inputs[0]) if limits else None
-    if node.op_type in ("Add", "SimplifiedLayerNormalization") and not node.domain:
-        for operand, vector in (node.inputs[:2], node.inputs[1::-1]):
-            width, weights = projected_width(operand), constant(vector)
-            if width is not None and weights is not None and weights.shape == (width,):
-                return width
-    return None
-
-
 def find_cache(node: ir.Node) -> Cache | None:
     """The cache that a Concat writes, or None for other nodes."""
     if node.op_type != "Concat" or len(node.inputs) != 2 or not node.outputs[0].is_graph_output():
@@ -191,24 +170,28 @@ def find_region(softmax: ir.Node) -> Region:
 
 
 def _trace(values: list[ir.Value]) -> _Trace:
-    trace, stack, seen = _Trace(), list(values), set(values)
-    while stack:
-        value = stack.pop()
-        node = value.producer()
+    trace = _Trace()
+
+    def edge(value: ir.Value) -> bool:
         if value.is_graph_input():
             trace.inputs.add(value)
         elif projected_width(value) is not None:
             trace.projected.add(value)
-        elif node is not None:
-            trace.nodes.add(node)
-            for source in node.inputs:
-                if source is None or source in seen or source.is_initializer():
-                    continue
-                if node.op_type == "Shape" and _is_float(source):
-                    trace.shapes.add(source)
-                    continue
-                seen.add(source)
-                stack.append(source)
+        else:
+            return False
+        return True
+
+    def computed(node: ir.Node) -> Iterator[ir.Value]:
+        trace.nodes.add(node)
+        for source in given_inputs(node):
+            if source.is_initializer():
+                continue
+            if node.op_type == "Shape" and _is_float(source):
+                trace.shapes.add(source)
+            else:
+                yield source
+
+    list(above(values, edge=edge, inputs=computed))
     return trace
 
 
@@ -267,8 +250,6 @@ def _projection_input(softmax: ir.Node) -> ir.Value:
 
 def _before_norm(value: ir.Value) -> ir.Value:
     """What a norm before the projection takes, as in BitNet: it stays in the graph."""
-    node = value.producer()
-    if node is None or (node.domain, node.op_type) != ("", "SimplifiedLayerNormalization"):
-        return value
-    source = node.inputs[0]
+    node = made_by(value, "SimplifiedLayerNormalization")
+    source = node.inputs[0] if node is not None else None
     return value if source is None else source

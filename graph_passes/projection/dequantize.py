@@ -21,16 +21,16 @@ from onnx_ir.passes import common as common_passes
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.graph_passes.base import (
-    DOMAIN,
-    FORMAT,
-    Report,
+from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report
+from ort_aie_ep.graph_passes.walk import (
     attribute,
+    before_transpose,
     input_at,
+    made_by,
     node_label,
     type_name,
 )
-from ort_aie_ep.graph_passes.weights import (
+from ort_aie_ep.graph_passes.weights.packed import (
     CHUNK_BYTES,
     SCALE_TYPES,
     MatMulNBitsWeights,
@@ -170,18 +170,12 @@ def _dequantized(node: ir.Node) -> tuple[ir.Node, bool] | None:
     rows_are_outputs = node.op_type == "Gather" or (
         node.op_type == "Gemm" and attribute(node, "transB", 0) == 1
     )
-    producer = value.producer() if value is not None else None
-    if producer is not None and (producer.domain, producer.op_type) == ("", "Transpose"):
-        perm = producer.attributes.get("perm")
-        if perm is not None and list(perm.as_ints()) != [1, 0]:
-            return None
-        value = producer.inputs[0]
-        producer = value.producer() if value is not None else None
-        rows_are_outputs = not rows_are_outputs
-    if producer is None or (producer.domain, producer.op_type) != ("", "DequantizeLinear"):
+    source, transposed = before_transpose(value) or (None, False)
+    dequantize = made_by(source, "DequantizeLinear")
+    x = dequantize.inputs[0] if dequantize is not None else None
+    if dequantize is None or x is None or len(_dims(x)) != 2:
         return None
-    x = producer.inputs[0]
-    return (producer, rows_are_outputs) if x is not None and len(_dims(x)) == 2 else None
+    return dequantize, rows_are_outputs != transposed
 
 
 def _why_not(node: ir.Node, dequantize: ir.Node, rows_are_outputs: bool) -> str:

@@ -9,17 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.attention_formula import Operands
-from ort_aie_ep.graph_passes.attention_operators import check_values
-from ort_aie_ep.graph_passes.attention_region import (
-    ATTENTION_MASK,
-    INPUT_IDS,
-    POSITION_IDS,
-    Region,
-    projected_width,
-)
-from ort_aie_ep.graph_passes.mask_reach import reach_of
-from ort_aie_ep.graph_passes.subgraph import MASKED, Array, NoMatch, Part
+from ort_aie_ep.graph_passes.attention.exported.formula import Operands
+from ort_aie_ep.graph_passes.attention.exported.operators import check_values
+from ort_aie_ep.graph_passes.attention.exported.region import Region
+from ort_aie_ep.graph_passes.attention.mask_reach import reach_of
+from ort_aie_ep.graph_passes.base import ATTENTION_MASK, INPUT_IDS, POSITION_IDS
+from ort_aie_ep.graph_passes.projection.width import projected_width
+from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, Part
+from ort_aie_ep.graph_passes.walk import Array, before
 
 SEED = 11
 # A window is found by running one token behind so many keys at least.
@@ -310,13 +307,5 @@ def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:
         for value in inputs:
             is_float = value.dtype is not None and value.dtype.is_floating_point()
             if is_float and value in varying and not made.get(value):
-                floats[_unsqueezed(value)] = None
+                floats[before(value, "Unsqueeze")] = None
     return tuple(floats)
-
-
-def _unsqueezed(value: ir.Value) -> ir.Value:
-    node = value.producer()
-    while node is not None and node.op_type == "Unsqueeze" and node.inputs[0] is not None:
-        value = node.inputs[0]
-        node = value.producer()
-    return value

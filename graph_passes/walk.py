@@ -1,0 +1,238 @@
+"""Questions to a graph: what a node and a value are, who gives a value, who reads it, of what it is
+made.
+
+Here: whatever walks a graph, for all passes. Not here: anything that changes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeGuard, TypeVar
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ort_aie_ep.errors import AieError
+
+Array = npt.NDArray[Any]
+T = TypeVar("T", int, float, str)
+# Operators that take of a value its shape alone.
+OF_LENGTHS = ("Shape", "Size")
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def node_label(node: ir.Node) -> str:
+    """The node's name, or what it computes where it has none."""
+    return node.name or f"{node.op_type} -> {node.outputs[0].name}"
+
+
+def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> TypeGuard[ir.Node]:
+    """Whether there is a node, and it is one of these operators of `domain` (ONNX's own)."""
+    return node is not None and node.domain == domain and node.op_type in op_types
+
+
+def attribute(node: ir.Node, name: str, default: T) -> T:
+    """An attribute's value, or the default that the op's schema gives."""
+    attr = node.attributes.get(name)
+    if attr is None:
+        return default
+    if not isinstance(attr.value, type(default)):
+        raise AieError(
+            f"node '{node_label(node)}' ({node.op_type}): attribute {name} must be "
+            f"{type(default).__name__}, got {attr.value!r}"
+        )
+    return attr.value
+
+
+def permutes(node: ir.Node | None, perm: list[int]) -> TypeGuard[ir.Node]:
+    """Whether a node is a Transpose by `perm`."""
+    given = node.attributes.get("perm") if is_op(node, "Transpose") else None
+    return given is not None and list(given.as_ints()) == perm
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """Input `index`, or None where it is absent or left empty."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def given_inputs(node: ir.Node) -> list[ir.Value]:
+    """The inputs that are not left empty."""
+    return [value for value in node.inputs if value is not None]
+
+
+def value_inputs(node: ir.Node) -> list[ir.Value]:
+    """The inputs whose elements a node takes: none of an operator that takes a shape alone."""
+    return [] if node.op_type in OF_LENGTHS else given_inputs(node)
+
+
+def used_output(node: ir.Node, index: int) -> ir.Value | None:
+    """Output `index`, where the node has it and somebody reads it."""
+    output = node.outputs[index] if index < len(node.outputs) else None
+    return output if output is not None and is_read(output) else None
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """The number of dimensions, where it is known."""
+    return len(value.shape) if value is not None and value.shape is not None else None
+
+
+def fixed_dim(value: ir.Value | None, axis: int) -> int | None:
+    """A dimension, where it is a number."""
+    if value is None or value.shape is None or len(value.shape) <= axis:
+        return None
+    dim = value.shape[axis]
+    return dim if isinstance(dim, int) else None
+
+
+def type_name(*values: ir.Value | None) -> str:
+    """ONNX's name of the first type that is known among values of one type."""
+    for value in values:
+        if value is not None and value.dtype is not None:
+            return value.dtype.name
+    return "of unknown type"
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or a Constant node, or None for a value that is computed."""
+    if value is None or value.is_graph_input():
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def constant_array(value: ir.Value | None) -> Array | None:
+    """A constant as a numpy array, or None for a value that is computed."""
+    tensor = constant(value)
+    return None if tensor is None else tensor.numpy()
+
+
+# --- who gives a value, and who reads it ----------------------------------------------------------
+
+
+def producer(value: ir.Value) -> ir.Node:
+    """The node that computes a value of which it is known that one does."""
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def made_by(value: ir.Value | None, *op_types: str, domain: str = "") -> ir.Node | None:
+    """The node that computes `value`, where it is one of these operators of `domain`."""
+    node = value.producer() if value is not None else None
+    return node if is_op(node, *op_types, domain=domain) else None
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a node or whoever runs the graph reads `value`."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The node that reads `value`, once, where that is all that does."""
+    uses = value.uses()
+    return next(iter(uses))[0] if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def before(value: ir.Value, *op_types: str, domains: tuple[str, ...] = ("",)) -> ir.Value:
+    """What `value` was before any of these operators, by their first inputs."""
+    while True:
+        node = value.producer()
+        if node is None or node.domain not in domains or node.op_type not in op_types:
+            return value
+        source = input_at(node, 0)
+        if source is None:
+            return value
+        value = source
+
+
+def before_transpose(matrix: ir.Value | None) -> tuple[ir.Value | None, bool] | None:
+    """A matrix before it was transposed, and whether it was; None for another Transpose."""
+    node = made_by(matrix, "Transpose")
+    if node is None:
+        return matrix, False
+    if "perm" in node.attributes and not permutes(node, [1, 0]):
+        return None
+    return input_at(node, 0), True
+
+
+# --- further up and down --------------------------------------------------------------------------
+
+
+def above(
+    values: Iterable[ir.Value],
+    *,
+    edge: Callable[[ir.Value], bool] = lambda value: False,
+    inputs: Callable[[ir.Node], Iterable[ir.Value]] = given_inputs,
+) -> Iterator[ir.Value]:
+    """Values and what they are made of, each once; not what is behind an `edge`, which is asked
+    about each of them. `inputs` gives those of a node that count."""
+    stack, seen = list(values), set[ir.Value]()
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        yield value
+        node = None if edge(value) else value.producer()
+        if node is not None:
+            stack += inputs(node)
+
+
+def nodes_above(
+    values: Iterable[ir.Value],
+    *,
+    edge: Callable[[ir.Value], bool],
+    inputs: Callable[[ir.Node], Iterable[ir.Value]] = given_inputs,
+) -> list[ir.Node]:
+    """The nodes that make `values`, sources first; none behind an `edge`, which is asked about each
+    value that is met, also one that no node makes."""
+    nodes: dict[ir.Node, None] = {}
+    stack, edges = list(values), set[ir.Value]()
+    while stack:
+        value = stack[-1]
+        node = value.producer()
+        if node in nodes or value in edges:
+            stack.pop()
+        elif edge(value) or node is None:
+            edges.add(value)
+            stack.pop()
+        else:
+            waiting = [v for v in inputs(node) if v not in edges and v.producer() not in nodes]
+            if waiting:
+                stack += waiting
+            else:
+                nodes[node] = None
+                stack.pop()
+    return list(nodes)
+
+
+def below(node: ir.Node, limit: int) -> Iterator[ir.Node]:
+    """The nodes that follow while each first result has one reader, at most `limit`."""
+    for _ in range(limit):
+        readers = node.outputs[0].consumers()
+        if len(readers) != 1 or node.outputs[0].is_graph_output():
+            return
+        node = readers[0]
+        yield node
+
+
+def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
+    """Values through which all of `value` comes, nearest first, found in at most `limit` nodes."""
+    graph = value.graph
+    assert isinstance(graph, ir.Graph)
+    position: dict[ir.Node | None, int] = {node: index for index, node in enumerate(graph)}
+    frontier, found, done = {value}, [], 0
+    while frontier and done < limit:
+        last = max(frontier, key=lambda v: position.get(v.producer(), -1))
+        node = last.producer()
+        if node is None:
+            break
+        frontier.remove(last)
+        frontier |= {v for v in node.inputs if v is not None and constant(v) is None}
+        done += 1
+        if len(frontier) == 1:
+            found.append(next(iter(frontier)))
+    return found
