@@ -100,7 +100,6 @@ MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2
 A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
 C_OBJECT = ROWS * PART
-B_BLOCK = SLAB * PART * 2  # bytes of one [K/256] entry of packed B
 MAX_ITERATIONS = 64  # of a shim descriptor
 RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
 

@@ -246,16 +246,14 @@ def _waits_for(cell: LockCell) -> str:
 class StreamState:
     """A source and where it goes, with what is under way (for reports and utilisation)."""
 
-    source: RingEndpoint | ShimEndpoint
+    source: Endpoint
     routes: dict[int | None, Stream] = field(default_factory=dict)
     receiving: dict[Port, Transfer] = field(default_factory=dict)
     sending: Transfer | None = None
     busy: float = 0.0
 
 
-def pump(
-    array: ArrayState, endpoints: Mapping[Port, RingEndpoint | ShimEndpoint], state: StreamState
-) -> Process:
+def pump(array: ArrayState, endpoints: Mapping[Port, Endpoint], state: StreamState) -> Process:
     """The process of one source: move its transfers for ever."""
     env, clock = array.env, array.clock
     source_is_shim = state.source.port.tile.kind == "shim"

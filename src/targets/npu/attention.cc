@@ -9,13 +9,12 @@
 #include "ops/error.h"
 #include "targets/host/attention_inputs.h"
 #include "targets/npu/conversions.h"
+#include "targets/npu/designs.h"
 #include "targets/npu/kv_copies.h"
-#include "targets/npu/projection.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr int64_t kMaxDim = 256;
 // A prompt of more queries than one run takes goes in chunks, for which the chunks before are past.
 constexpr int64_t kChunkMultiple = 64;  // tokens
 // Elements of the sequences `rope` and `append`.
@@ -181,31 +180,6 @@ bool StoreNewRows(Engine& engine, const AttentionStep& step, const uint16_t* key
 }
 
 }  // namespace
-
-std::string WhyNotAttention(Engine& engine, const AttentionStep& step) {
-  if (step.windowed_cache) return "a cache that keeps a window only";
-  if (step.key_sequence != step.sequence) return "keys of another sequence than the queries";
-  if (!step.visible_keys.empty()) return "an attention mask with hidden keys";
-  if (step.bias != nullptr) return "attention_bias";
-  if (step.head_sink != nullptr) return "head_sink";
-  if (step.smooth_softmax) return "smooth_softmax";
-  if (step.dim > kMaxDim) return "heads of more than 256 dimensions";
-  if (!step.causal && step.window > 0) return "a window without causality";
-  for (size_t b = 0; b < step.total_length.size(); ++b) {
-    if (step.total_length[b] > step.present_capacity) return "more tokens than the cache holds";
-  }
-  if (step.sequence == 1) {
-    if (AttentionDesign(engine) == nullptr) return "no overlay decode or flow_kv";
-  } else if (engine.device().Overlay(kFlowQkv) == nullptr) {
-    return "no overlay flow_qkv";
-  }
-  return "";
-}
-
-const char* AttentionDesign(Engine& engine) {
-  if (engine.device().Overlay(kDecode) != nullptr) return kDecode;
-  return engine.device().Overlay(kFlowKv) != nullptr ? kFlowKv : nullptr;
-}
 
 bool AppendAttention(Engine& engine, Batch& batch, const char* design, const AttentionStep& step,
                      const ThreadPool& threads) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "targets/host/kernels/kernels.h"
+#include "targets/npu/designs.h"
 #include "targets/npu/device.h"
 #include "targets/npu/executor.h"
 
@@ -22,6 +23,9 @@ class Engine {
   Engine(std::shared_ptr<Device> device, const ExecutorOptions& options);
 
   Device& device() const { return *device_; }
+  HasOverlay overlays() const {
+    return [this](std::string_view design) { return device_->Overlay(design) != nullptr; };
+  }
   const host::Kernels& kernels() const { return kernels_; }
   const ExecutorOptions& options() const { return options_; }
 

@@ -1,5 +1,6 @@
 #include "targets/npu/executor.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <optional>
@@ -11,12 +12,41 @@
 #include "targets/npu/engine.h"
 #include "targets/npu/gemm.h"
 #include "targets/npu/projection.h"
+#include "targets/npu/reasons.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr const char* kGivenUp = "the device was given up";
-constexpr const char* kRefused = "the sequence of the overlay refuses the shape";
+ProjectionFacts FactsOf(const MatMulStep& step) {
+  return {.bits = step.bits,
+          .rows = step.rows,
+          .n = step.n,
+          .k = step.k,
+          .numerics = step.numerics,
+          .has_bias = step.bias != nullptr,
+          .has_norm = step.norm_weight != nullptr,
+          .has_skip = step.skip != nullptr};
+}
+
+ProjectionFacts FactsOf(const GemmStep& step) {
+  return {
+      .bits = 16, .rows = step.rows, .n = step.n, .k = step.k, .has_bias = step.bias != nullptr};
+}
+
+AttentionFacts FactsOf(const AttentionStep& step) {
+  const auto beyond = [&](int64_t total) { return total > step.present_capacity; };
+  return {.rows = step.sequence,
+          .dim = step.dim,
+          .windowed_cache = step.windowed_cache,
+          .other_keys = step.key_sequence != step.sequence,
+          .hidden_keys = !step.visible_keys.empty(),
+          .has_bias = step.bias != nullptr,
+          .has_head_sink = step.head_sink != nullptr,
+          .smooth_softmax = step.smooth_softmax,
+          .causal = step.causal,
+          .window = step.window,
+          .more_than_cache = std::ranges::any_of(step.total_length, beyond)};
+}
 
 class Executor final : public XrtTarget {
  public:
@@ -29,7 +59,8 @@ class Executor final : public XrtTarget {
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
     for (size_t next = 0; next < plan.size();) {
-      next = in_use_ ? OnDevice(plan, next, threads) : OnHost(plan, next, kGivenUp, threads);
+      next =
+          in_use_ ? OnDevice(plan, next, threads) : OnHost(plan, next, Reason::kGivenUp, threads);
     }
   }
 
@@ -70,8 +101,8 @@ class Executor final : public XrtTarget {
 
   // Up to `most` steps in one submission; a single one may take several, or the host.
   size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
-    const std::string reason = WhyNot(plan[first]);
-    if (!reason.empty()) return OnHost(plan, first, reason, threads);
+    const Reason reason = WhyNot(plan[first]);
+    if (reason != Reason::kNone) return OnHost(plan, first, reason, threads);
     size_t next = first;
     try {
       if (const char* design = TokenDesign(plan[first])) {
@@ -90,7 +121,7 @@ class Executor final : public XrtTarget {
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
       if (next - first > 1) return Group(plan, first, 1, threads);
       if (!refused_.exchange(true)) Report(error.what(), "going on with this step on this CPU");
-      return OnHost(plan, first, kRefused, threads);
+      return OnHost(plan, first, Reason::kRefused, threads);
     }
     engine_.Count([&](ExecutorCounters& counters) {
       counters.device_steps += static_cast<int64_t>(next - first);
@@ -98,8 +129,7 @@ class Executor final : public XrtTarget {
     return next;
   }
 
-  size_t OnHost(const Plan& plan, size_t first, const std::string& reason,
-                const ThreadPool& threads) const {
+  size_t OnHost(const Plan& plan, size_t first, Reason reason, const ThreadPool& threads) const {
     Plan step = {plan[first]};
     if (!in_use_) {
       Release(plan[first]);
@@ -108,7 +138,7 @@ class Executor final : public XrtTarget {
       if (projection != nullptr) projection->numerics = Numerics::kBf16;
     }
     HostTarget().Execute(step, threads);
-    engine_.Count([&](ExecutorCounters& counters) { ++counters.host_steps[reason]; });
+    engine_.Count([&](ExecutorCounters& counters) { ++counters.host_steps[Words(reason)]; });
     return first + 1;
   }
 
@@ -125,28 +155,32 @@ class Executor final : public XrtTarget {
         step);
   }
 
-  std::string WhyNot(const Step& step) const {
+  Reason WhyNot(const Step& step) const {
+    const HasOverlay has = engine_.overlays();
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
-      return WhyNotProjection(engine_, *projection);
+      return WhyNotProjection(FactsOf(*projection), has);
     }
     if (const auto* attention = std::get_if<AttentionStep>(&step)) {
-      return WhyNotAttention(engine_, *attention);
+      return WhyNotAttention(FactsOf(*attention), has);
     }
-    if (const auto* gemm = std::get_if<GemmStep>(&step)) return WhyNotGemm(engine_, *gemm);
-    return "rows of an embedding";
+    if (const auto* gemm = std::get_if<GemmStep>(&step)) {
+      return WhyNotProjection(FactsOf(*gemm), has);
+    }
+    return WhyNotGather();
   }
 
   // The overlay of a step of one row; null for others.
   const char* TokenDesign(const Step& step) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
-      return projection->rows == 1 ? ProjectionDesign(engine_) : nullptr;
+      return projection->rows == 1 ? ProjectionDesign(engine_.overlays()) : nullptr;
     }
     const auto* attention = std::get_if<AttentionStep>(&step);
-    return attention != nullptr && attention->sequence == 1 ? AttentionDesign(engine_) : nullptr;
+    const bool token = attention != nullptr && attention->sequence == 1;
+    return token ? AttentionDesign(engine_.overlays()) : nullptr;
   }
 
   bool Joins(const Step& step, const char* design) const {
-    return WhyNot(step).empty() && TokenDesign(step) == design;
+    return WhyNot(step) == Reason::kNone && TokenDesign(step) == design;
   }
 
   bool Append(Batch& batch, const char* design, const Step& step, const ThreadPool& threads) const {

@@ -5,14 +5,12 @@
 #include "q4nx/layout.h"
 #include "targets/host/scratch.h"
 #include "targets/npu/conversions.h"
-#include "targets/npu/projection.h"
+#include "targets/npu/designs.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
-// Of the design; its head comment states them.
-constexpr int64_t kLeastN = 128;
-constexpr int64_t kMaxK = 65536;
+// Of the design; its head comment states it.
 constexpr int64_t kLeastRows = 64;
 constexpr int64_t kRowMultiple = 512;  // rows of C that eight columns compute in a pass
 
@@ -50,14 +48,6 @@ void StoreRow(const host::Kernels& kernels, const GemmStep& step, int64_t row,
 }
 
 }  // namespace
-
-std::string WhyNotGemm(Engine& engine, const GemmStep& step) {
-  // The array takes the time of 64 rows at least, this CPU that of reading the weights.
-  if (step.rows == 1) return "a single row of an unquantised projection";
-  if (q4nx::PaddedRows(step.n) < kLeastN) return "a projection to fewer than 128 out-features";
-  if (q4nx::PaddedCols(step.k) > kMaxK) return "a projection from more than 65536 in-features";
-  return engine.device().Overlay(kGemm) == nullptr ? "no overlay gemm" : "";
-}
 
 void RunGemm(Engine& engine, const GemmStep& step, const ThreadPool& threads) {
   const auto& kernels = engine.kernels();

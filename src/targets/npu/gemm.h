@@ -5,9 +5,6 @@
 
 namespace ort_aie::npu_target {
 
-// Why the host has to do a step; empty where the device can.
-std::string WhyNotGemm(Engine& engine, const GemmStep& step);
-
 // B is pinned where it lies: blocks have the overlay's order.
 void RunGemm(Engine& engine, const GemmStep& step, const ThreadPool& threads);
 

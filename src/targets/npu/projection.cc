@@ -6,6 +6,7 @@
 #include "ops/error.h"
 #include "q4nx/layout.h"
 #include "targets/npu/conversions.h"
+#include "targets/npu/designs.h"
 #include "targets/npu/host_math.h"
 
 namespace ort_aie::npu_target {
@@ -13,11 +14,7 @@ namespace {
 
 using q4nx::CeilDiv;
 
-// Of the designs; each states it in its head comment.
-constexpr int64_t kLeastN = 128;
-constexpr int64_t kMatvecMaxK = 16384;
-constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
-constexpr int64_t kGemmMaxK = 65536;
+// Of the designs; each states them in its head comment.
 constexpr int64_t kGemmLeastRows = 64;
 constexpr int64_t kGluLeast = 256;
 constexpr int64_t kRmsMultiple = 128;
@@ -126,31 +123,6 @@ class RowInput {
 };
 
 }  // namespace
-
-std::string WhyNotProjection(Engine& engine, const MatMulStep& step) {
-  if (step.bits == 2) return "2-bit weights";
-  if (step.numerics == Numerics::kInt8) return "int8 numerics";
-  if (step.skip != nullptr && step.norm_weight == nullptr) return "a sum without a norm";
-  if (q4nx::PaddedRows(step.n) < kLeastN) return "a projection to fewer than 128 out-features";
-  if (q4nx::PaddedCols(step.k) > (step.rows == 1 ? kMatvecMaxK : kGemmMaxK)) {
-    return step.rows == 1 ? "a token's projection from more than 16384 in-features"
-                          : "a projection from more than 65536 in-features";
-  }
-  if (step.rows == 1) {
-    if (step.bias != nullptr && step.n > kMatvecMaxBias) return "a bias of more than 40960";
-    if (ProjectionDesign(engine) == nullptr) return "no overlay decode or fused_dqp";
-  } else if (engine.device().Overlay(kDequant) == nullptr) {
-    return "no overlay dequant";
-  } else if (engine.device().Overlay(kGemm) == nullptr) {
-    return "no overlay gemm";
-  }
-  return "";
-}
-
-const char* ProjectionDesign(Engine& engine) {
-  if (engine.device().Overlay(kDecode) != nullptr) return kDecode;
-  return engine.device().Overlay(kFusedDqp) != nullptr ? kFusedDqp : nullptr;
-}
 
 bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = step.up_weights != nullptr;
