@@ -15,21 +15,18 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.attention.node import is_flow_attention, named_input
 from ort_aie_ep.graph_passes.base import DOMAIN
-from ort_aie_ep.graph_passes.walk import input_at
-
-_ATTENTION = "FlowAttention"
-_PAST_KEY = 3
 
 
 def keep_float16_digits(model: ir.Model) -> None:
     """Does nothing where a projection became an aie operator: its activations are rounded too."""
     aie = [node for node in model.graph if node.domain == DOMAIN]
-    if any(node.op_type != _ATTENTION for node in aie):
+    if not all(is_flow_attention(node) for node in aie):
         return
     for node in aie:
         # Not of a cache that `--kv` makes float16: who asks for that asks for speed.
-        if _is_float16(node.inputs[0]) or _is_float16(input_at(node, _PAST_KEY)):
+        if _is_float16(node.inputs[0]) or _is_float16(named_input(node, "past_key")):
             node.attributes.add(ir.AttrInt64("float32_products", 1))
     for node in list(model.graph):
         if node.op_type == "SimplifiedLayerNormalization" and _is_float16(node.inputs[0]):
