@@ -1,6 +1,6 @@
 """The C++ side (src/python/module.cc). Bad arguments raise ValueError."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -64,6 +64,33 @@ def why_not_flow_attention(
     has_output_qk: bool,
     type: str,
     cache_type: str,
+) -> str: ...
+def npu_reasons() -> list[str]: ...
+def why_not_npu_gather() -> str: ...
+def why_not_npu_projection(
+    *,
+    bits: int,  # 16: bfloat16
+    rows: int | None,  # None: what holds for any number
+    n: int,
+    k: int,
+    int8: bool = False,
+    has_bias: bool = False,
+    has_norm: bool = False,
+    has_skip: bool = False,
+    overlays: Set[str],
+) -> str: ...
+def why_not_npu_attention(
+    *,
+    rows: int | None,
+    dim: int,  # 0: not known
+    windowed_cache: bool,
+    hidden_keys: bool = False,
+    has_bias: bool,
+    has_head_sink: bool,
+    smooth_softmax: bool,
+    causal: bool,
+    window: int,
+    overlays: Set[str],
 ) -> str: ...
 def available_isas() -> list[str]: ...
 def selected_isa() -> str: ...

@@ -12,7 +12,7 @@ from ort_aie_ep import library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
-from ort_aie_ep.explain.npu_reasons import TWO_BITS, Verdict, judge
+from ort_aie_ep.explain.npu_reasons import Verdict, has_two_bits, judge
 from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
@@ -173,7 +173,7 @@ class _Npu:
         """(where, why not on the NPU) of a node of the domain aie."""
         verdict = judge(node, self.overlays)
         if self.lacks:
-            return HOST, verdict.always if verdict.always == TWO_BITS else self.lacks
+            return HOST, verdict.always if has_two_bits(node) else self.lacks
         if verdict == Verdict():
             return XRT, ""
         return (HOST, verdict.always) if verdict.always else (XRT, f"except {verdict.sometimes}")

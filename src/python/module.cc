@@ -1,5 +1,5 @@
 // What Python wants from C++: packing, the eligibility rules, the host kernels for tests, and (in
-// npu_module.cc) instruction streams.
+// npu_module.cc) instruction streams, (in npu_reasons_module.cc) what an NPU leaves to the host.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -15,6 +15,7 @@
 #include "ops/error.h"
 #include "ops/format.h"
 #include "python/npu_module.h"
+#include "python/npu_reasons_module.h"
 #include "q4nx/pack.h"
 #include "q4nx/quantize.h"
 #include "targets/host/host_target.h"
@@ -369,4 +370,5 @@ PYBIND11_MODULE(_native, m) {
         py::arg("cache"), py::arg("isa"));
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
   npu::DefineNpu(m);
+  npu_target::DefineNpuReasons(m);
 }

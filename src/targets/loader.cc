@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "ops/error.h"
-#include "targets/xrt/module.h"
+#include "targets/module.h"
 
 namespace ort_aie {
 namespace {

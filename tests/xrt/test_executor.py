@@ -27,7 +27,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def program(project: Project) -> Path:
-    return project.build("src/targets/xrt/executor_test")
+    return project.build("src/targets/npu/executor_test")
 
 
 @pytest.fixture(scope="module")

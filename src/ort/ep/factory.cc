@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ort/ep/ep.h"
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 #include "targets/loader.h"
 
 namespace ort_aie::ep {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 #include "targets/target.h"
 
 namespace ort_aie::host {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 

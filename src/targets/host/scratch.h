@@ -9,7 +9,7 @@
 #include <new>
 
 #include "ops/size.h"
-#include "targets/host/kernels.h"
+#include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {
 

@@ -20,15 +20,15 @@
 #include <vector>
 
 #include "ops/error.h"
+#include "targets/npu/xrt/mappings.h"
+#include "targets/npu/xrt/trace.h"
+#include "targets/npu/xrt/xrt_device.h"
 #include "targets/sim/control.h"
-#include "targets/xrt/mappings.h"
-#include "targets/xrt/trace.h"
-#include "targets/xrt/xrt_device.h"
 
 namespace {
 
 using namespace ort_aie;
-using namespace ort_aie::xrt;
+using namespace ort_aie::npu_target;
 
 constexpr int64_t kN = 256, kK = 512;
 

@@ -9,7 +9,7 @@
 #include "bench.h"
 #include "targets/host/attention_inputs.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 
 // What `roundings` to bfloat16, one after the other, can do to a value, relative to it.
 inline double Roundings(int roundings) { return 1 / std::pow(1 - kUnit, roundings) - 1; }
@@ -94,4 +94,4 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
   return bounds;
 }
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

@@ -1,7 +1,7 @@
 // Attention of tokens and prompts.
 #include "generator.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 void TokensOfAllKinds() {
@@ -93,4 +93,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

@@ -2,7 +2,7 @@
 
 #include "q4nx/bfloat16.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 std::mt19937& Random() {
@@ -72,4 +72,4 @@ void Bench::OnlyDevice() const {
   Check(lines.empty(), "reported: ", lines.empty() ? "" : lines[0]);
 }
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

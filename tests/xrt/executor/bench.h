@@ -18,10 +18,10 @@
 #include "q4nx/pack.h"
 #include "reference_device.h"
 #include "targets/host/host_target.h"
-#include "targets/host/kernels.h"
-#include "targets/xrt/executor.h"
+#include "targets/host/kernels/kernels.h"
+#include "targets/npu/executor.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 
 // Adds cases to those that the program has.
 class Cases {
@@ -98,4 +98,4 @@ struct Bench {
   std::unique_ptr<XrtTarget> target;
 };
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

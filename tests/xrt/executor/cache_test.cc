@@ -3,7 +3,7 @@
 
 #include "generator.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 int64_t Sent(const Bench& bench, const std::function<void()>& what) {
@@ -96,4 +96,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

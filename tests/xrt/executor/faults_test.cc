@@ -7,7 +7,7 @@
 #include "generator.h"
 #include "projection.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 // The steps of each kind; `run` executes them and checks the results.
@@ -211,4 +211,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

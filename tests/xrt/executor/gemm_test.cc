@@ -5,7 +5,7 @@
 #include "bench.h"
 #include "q4nx/bfloat16.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 struct GemmCase {
@@ -163,4 +163,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

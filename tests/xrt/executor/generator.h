@@ -7,7 +7,7 @@
 #include "attention_bounds.h"
 #include "bench.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 
 struct Layer {
   int64_t batch = 1, heads = 4, kv_heads = 2, dim = 64;
@@ -167,4 +167,4 @@ class Generator {
   Values cos_, sin_, q_norm_, k_norm_, sinks_;
 };
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

@@ -5,7 +5,7 @@
 #include "generator.h"
 #include "projection.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 void HostStepsHaveReasons() {
@@ -100,4 +100,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

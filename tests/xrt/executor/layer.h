@@ -9,7 +9,7 @@
 #include "generator.h"
 #include "projection.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 
 struct LayerShape {
   Layer attention{.rotary = true};
@@ -193,4 +193,4 @@ class DecoderLayer {
   AttentionStep attention_;
 };
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

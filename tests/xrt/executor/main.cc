@@ -10,7 +10,7 @@
 #include "bench.h"
 
 int main(int argc, char** argv) {
-  using namespace ort_aie::xrt;
+  using namespace ort_aie::npu_target;
   if (argc != 3 || !Cases::All().contains(argv[2])) {
     std::fprintf(stderr, "usage: executor_test MANIFESTS CASE\n");
     return 2;

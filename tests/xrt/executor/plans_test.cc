@@ -4,7 +4,7 @@
 #include "layer.h"
 #include "q4nx/bfloat16.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 struct Token {
@@ -268,4 +268,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

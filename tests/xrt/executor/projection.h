@@ -8,7 +8,7 @@
 
 #include "bench.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 
 struct ProjectionCase {
   int64_t rows = 1, k = 512, n = 256;
@@ -157,4 +157,4 @@ class Projection {
   }
 };
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

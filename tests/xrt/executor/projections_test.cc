@@ -1,7 +1,7 @@
 // Projections of a token and of a prompt.
 #include "projection.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 void ProjectionsOfAToken() {
@@ -77,4 +77,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

@@ -13,9 +13,9 @@
 #include "ops/error.h"
 #include "q4nx/bfloat16.h"
 #include "q4nx/pack.h"
-#include "targets/xrt/engine.h"
+#include "targets/npu/engine.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 constexpr uint8_t kPoison = 0xff;  // NaN in bfloat16
@@ -365,4 +365,4 @@ void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,
   }
 }
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

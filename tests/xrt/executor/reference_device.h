@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "targets/xrt/device.h"
+#include "targets/npu/device.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 
 class ReferenceDevice final : public Device {
  public:
@@ -45,4 +45,4 @@ class ReferenceDevice final : public Device {
   std::mutex mutex_;
 };
 
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

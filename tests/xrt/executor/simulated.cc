@@ -6,9 +6,9 @@
 #include <string>
 
 #include "layer.h"
-#include "targets/xrt/module.h"
+#include "targets/module.h"
 
-namespace ort_aie::xrt {
+namespace ort_aie::npu_target {
 namespace {
 
 // The bounds of the kernels' own tests (ort_aie_ep/npu/validate/references.py): a product of two
@@ -72,4 +72,4 @@ const Cases registered({
 });
 
 }  // namespace
-}  // namespace ort_aie::xrt
+}  // namespace ort_aie::npu_target

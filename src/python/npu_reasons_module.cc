@@ -1,0 +1,76 @@
+#include "python/npu_reasons_module.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "targets/npu/reasons.h"
+
+namespace py = pybind11;
+
+namespace ort_aie::npu_target {
+namespace {
+
+using Designs = std::set<std::string, std::less<>>;
+using Rows = std::optional<int64_t>;  // none: any number
+
+HasOverlay In(const Designs& overlays) {
+  return [&overlays](std::string_view design) { return overlays.contains(design); };
+}
+
+std::vector<std::string> AllWords() {
+  std::vector<std::string> all;
+  for (int i = static_cast<int>(Reason::kNone) + 1; i < static_cast<int>(Reason::kCount); ++i) {
+    all.push_back(Words(static_cast<Reason>(i)));
+  }
+  return all;
+}
+
+}  // namespace
+
+void DefineNpuReasons(py::module_& m) {
+  m.def("npu_reasons", &AllWords);
+  m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
+  m.def(
+      "why_not_npu_projection",
+      [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, bool has_bias, bool has_norm,
+         bool has_skip, const Designs& overlays) {
+        return Words(WhyNotProjection({.bits = bits,
+                                       .rows = rows.value_or(kAnyRows),
+                                       .n = n,
+                                       .k = k,
+                                       .numerics = int8 ? Numerics::kInt8 : Numerics::kBf16,
+                                       .has_bias = has_bias,
+                                       .has_norm = has_norm,
+                                       .has_skip = has_skip},
+                                      In(overlays)));
+      },
+      py::kw_only(), py::arg("bits"), py::arg("rows"), py::arg("n"), py::arg("k"),
+      py::arg("int8") = false, py::arg("has_bias") = false, py::arg("has_norm") = false,
+      py::arg("has_skip") = false, py::arg("overlays"));
+  m.def(
+      "why_not_npu_attention",
+      [](Rows rows, int64_t dim, bool windowed_cache, bool hidden_keys, bool has_bias,
+         bool has_head_sink, bool smooth_softmax, bool causal, int64_t window,
+         const Designs& overlays) {
+        return Words(WhyNotAttention({.rows = rows.value_or(kAnyRows),
+                                      .dim = dim,
+                                      .windowed_cache = windowed_cache,
+                                      .hidden_keys = hidden_keys,
+                                      .has_bias = has_bias,
+                                      .has_head_sink = has_head_sink,
+                                      .smooth_softmax = smooth_softmax,
+                                      .causal = causal,
+                                      .window = window},
+                                     In(overlays)));
+      },
+      py::kw_only(), py::arg("rows"), py::arg("dim"), py::arg("windowed_cache"),
+      py::arg("hidden_keys") = false, py::arg("has_bias"), py::arg("has_head_sink"),
+      py::arg("smooth_softmax"), py::arg("causal"), py::arg("window"), py::arg("overlays"));
+}
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,10 @@
+// The part of _native that says what the NPU leaves to the host.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ort_aie::npu_target {
+
+void DefineNpuReasons(pybind11::module_& m);
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,360 @@
+#include "targets/host/bench/cases.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "q4nx/layout.h"
+
+namespace ort_aie::host {
+namespace {
+
+using q4nx::kBlockBytes;
+using q4nx::kBlockCols;
+using q4nx::kBlockRows;
+using q4nx::kGroup;
+
+constexpr int64_t kRows = 512;       // of activations in a GEMM: a chunk of a prompt
+constexpr int64_t kQueries = 64;     // of attention to a prompt
+constexpr int64_t kFew = 4;          // of a token: heads that share keys
+constexpr int64_t kMaxDim = 128;     // of an attention head
+constexpr int64_t kElements = 2048;  // of an elementwise kernel: all in L1
+constexpr int64_t kMinimaBytes = 2 * kBlockCols;
+
+// A block with scales of 0.5; minima of -4 make it symmetric. Its codes are ordinary bfloat16
+// values as well, so that blocks of two bits, which are shorter, may start anywhere.
+constexpr uint16_t kScale = 0x3f00, kMin = 0xc080, kNan = 0x7fc0;
+void FillBlock(uint8_t* block, uint16_t min) {
+  for (int64_t i = 0; i < kBlockCols; ++i) {
+    std::memcpy(block + 2 * i, &kScale, 2);
+    std::memcpy(block + q4nx::kMinsOffset + 2 * i, &min, 2);
+  }
+  std::memset(block + q4nx::kCodesOffset, 0x3f, kBlockBytes - q4nx::kCodesOffset);
+}
+
+Work FusedDqpWork(int64_t k, bool reads_minima) {
+  const double block_bytes = reads_minima ? kBlockBytes : kBlockBytes - kMinimaBytes;
+  return {block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
+}
+
+template <bool kSymmetric>
+Work FusedDqpBf16(const Kernels& kernels, Streamed& d, int64_t k) {
+  kernels.fused_dqp_bf16(d.NextRow(k), k / kBlockCols, d.x, d.sums, kSymmetric, d.y);
+  return FusedDqpWork(k, !kSymmetric || d.bf16_reads_minima);
+}
+
+template <bool kSymmetric>
+Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
+  kernels.fused_dqp_int8(d.NextRow(k), k / kBlockCols, d.codes, d.scales, d.q_sums, kSymmetric,
+                         d.y);
+  return FusedDqpWork(k, !kSymmetric || d.int8_reads_minima);
+}
+
+template <bool kBf16, bool kSymmetric>
+Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
+  const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  matvec.multiply(d.NextRow(k, 2), k / kBlockCols, d.tables, d.scales, d.sums, kSymmetric, d.y);
+  const int64_t block_bytes = q4nx::kBlockBytes2 - (kSymmetric ? kMinimaBytes : 0);
+  return {1.0 * block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
+}
+
+// What a row of blocks costs when it is in the caches: computing alone.
+template <bool kBf16>
+Work FusedDqpCached(const Kernels& kernels, Cached& d, int64_t k) {
+  if (kBf16) {
+    kernels.fused_dqp_bf16(d.weights.data(), k / kBlockCols, d.x, d.sums, true, d.y);
+  } else {
+    kernels.fused_dqp_int8(d.weights.data(), k / kBlockCols, d.codes, d.scales, d.q_sums, true,
+                           d.y);
+  }
+  return {.flops = 2.0 * k * kBlockRows};
+}
+
+template <bool kBf16>
+Work LookupCached(const Kernels& kernels, Cached& d, int64_t k) {
+  const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  matvec.multiply(d.weights.data(), k / kBlockCols, d.tables, d.scales, d.sums, true, d.y);
+  return {.flops = 2.0 * k * kBlockRows};
+}
+
+template <bool kBf16>
+Work MakeTables(const Kernels& kernels, Cached& d, int64_t k) {
+  const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  matvec.make_tables(d.x, k / kGroup, d.tables, d.scales, d.sums);
+  return {.flops = 3.0 * 16 * k / q4nx::kQuad};
+}
+
+// The GEMMs as the projection step does them: a row of blocks is unpacked into a panel, which is
+// multiplied with all rows.
+Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
+  const uint8_t* row = d.NextRow(k);
+  for (int64_t b = 0; b < k / kBlockCols; ++b) {
+    kernels.dequantize_block(row + b * kBlockBytes, d.panel + b * kBlockCols * kBlockRows);
+  }
+  kernels.gemm_bf16(d.a, k, kRows, d.panel, k / 2, d.y, kBlockRows);
+  return {.flops = 2.0 * kRows * k * kBlockRows};
+}
+
+template <bool kSymmetric>
+Work GemmInt8(const Kernels& kernels, Cached& d, int64_t k) {
+  const uint8_t* row = d.NextRow(k);
+  for (int64_t b = 0; b < k / kBlockCols; ++b) {
+    kernels.unpack_block(row + b * kBlockBytes, d.panel_codes + b * kBlockCols * kBlockRows,
+                         d.panel_scales + b * kBlockCols, d.panel_mins + b * kBlockCols,
+                         d.panel_offsets + b * kBlockCols);
+  }
+  kernels.gemm_int8(d.a_codes, d.a_scales, d.a_sums, k, kRows, d.panel_codes, d.panel_scales,
+                    kSymmetric ? nullptr : d.panel_mins, d.panel_offsets, k / kGroup, d.y,
+                    kBlockRows);
+  return {.flops = 2.0 * kRows * k * kBlockRows};
+}
+
+Work DequantizeBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) kernels.dequantize_block(d.weights.data(), d.panel);
+  return {.bytes = 1.0 * blocks * (kBlockBytes + 2 * kBlockCols * kBlockRows)};
+}
+
+Work InterleaveBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    kernels.interleave_block(reinterpret_cast<const uint16_t*>(d.weights.data()), d.panel);
+  }
+  return {.bytes = 4.0 * blocks * kBlockCols * kBlockRows};
+}
+
+Work UnpackBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    kernels.unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
+                         d.panel_offsets);
+  }
+  return {.bytes = 1.0 * blocks * (kBlockBytes + kBlockCols * kBlockRows + 12 * kBlockCols)};
+}
+
+Work DequantizeTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) kernels.lookup->dequantize_block(d.weights.data(), d.panel);
+  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + 2 * kBlockCols * kBlockRows)};
+}
+
+Work UnpackTwoBits(const Kernels& kernels, Cached& d, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    kernels.lookup->unpack_block(d.weights.data(), d.panel_codes, d.panel_scales, d.panel_mins,
+                                 d.panel_offsets);
+  }
+  return {.bytes = 1.0 * blocks * (q4nx::kBlockBytes2 + kBlockCols * kBlockRows + 12 * kBlockCols)};
+}
+
+// Elementwise kernels count the bytes that they read and write.
+Work QuantizeInt8(const Kernels& k, Cached& d, int64_t n) {
+  k.quantize_int8(d.x, n / kGroup, 0, d.a_codes, d.a_scales, d.a_sums);
+  return Work{5.25 * n};
+}
+
+Work GroupSums(const Kernels& k, Cached& d, int64_t n) {
+  k.group_sums(d.x, n / kGroup, d.y);
+  return Work{4.125 * n};
+}
+
+Work Float16ToFloat(const Kernels& k, Cached& d, int64_t n) {
+  k.float16_to_float(d.halves, n, d.y);
+  return Work{6.0 * n};
+}
+
+Work Bfloat16ToFloat(const Kernels& k, Cached& d, int64_t n) {
+  k.bfloat16_to_float(d.halves, n, d.y);
+  return Work{6.0 * n};
+}
+
+Work FloatToFloat16(const Kernels& k, Cached& d, int64_t n) {
+  k.float_to_float16(d.x, n, d.panel);
+  return Work{6.0 * n};
+}
+
+Work FloatToBfloat16(const Kernels& k, Cached& d, int64_t n) {
+  k.float_to_bfloat16(d.x, n, d.panel);
+  return Work{6.0 * n};
+}
+
+Work Add(const Kernels& k, Cached& d, int64_t n) {
+  k.add(d.scratch, n, d.y);
+  return Work{12.0 * n};
+}
+
+Work RmsNorm(const Kernels& k, Cached& d, int64_t n) {
+  k.rms_norm(d.x, n, 1e-5f, d.y);
+  return Work{12.0 * n};
+}
+
+Work GateSilu(const Kernels& k, Cached& d, int64_t n) {
+  k.gate_silu(d.x, n, d.y);
+  return Work{12.0 * n};
+}
+
+Work GateGelu(const Kernels& k, Cached& d, int64_t n) {
+  k.gate_gelu_tanh(d.x, n, d.y);
+  return Work{12.0 * n};
+}
+
+Work AttentionWork(int64_t rows, int64_t dim) { return {.flops = 2.0 * rows * kChunk * dim}; }
+
+// Of a token: heads that share keys; the cache is float16, read as it lies.
+Work Scores(const Kernels& k, Cached& d, int64_t dim) {
+  k.scores[kCacheFloat16](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
+  return AttentionWork(kFew, dim);
+}
+
+Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
+  // The correction is x, all 0.5, so that the sums stay finite.
+  k.accumulate[kCacheFloat16](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
+  return AttentionWork(kFew, dim);
+}
+
+// Of a prompt, in float32 and in bfloat16.
+Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
+  k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
+  return AttentionWork(kQueries, dim);
+}
+
+Work AccumulateMany(const Kernels& k, Cached& d, int64_t dim) {
+  k.accumulate[kCacheFloat32](d.scores, kQueries, d.keys, kChunk, dim, d.x, d.output);
+  return AttentionWork(kQueries, dim);
+}
+
+Work ScoresBf16(const Kernels& k, Cached& d, int64_t dim) {
+  if (k.bf16_attention == nullptr) return {};
+  k.bf16_attention->scores(d.a, kQueries, dim, d.panel, kChunk, 0.1f, d.scores);
+  return AttentionWork(kQueries, dim);
+}
+
+Work AccumulateBf16(const Kernels& k, Cached& d, int64_t dim) {
+  if (k.bf16_attention == nullptr) return {};
+  k.bf16_attention->accumulate(d.a, kQueries, d.panel, kChunk, dim, d.x, d.output);
+  return AttentionWork(kQueries, dim);
+}
+
+Work Softcap(const Kernels& k, Cached& d, int64_t n) {
+  k.softcap(d.scores, n, 30);
+  return Work{8.0 * n};
+}
+
+Work Softmax(const Kernels& k, Cached& d, int64_t rows) {
+  k.softmax(d.scores, rows, kChunk, d.x, d.y, d.y + rows);
+  return Work{8.0 * rows * kChunk};
+}
+
+Work SoftmaxBf16(const Kernels& k, Cached& d, int64_t rows) {
+  if (k.bf16_attention == nullptr) return {};
+  k.bf16_attention->softmax(d.scores, rows, kChunk, d.x, d.y, d.y + rows, d.panel);
+  return Work{6.0 * rows * kChunk};
+}
+
+const Bench<Streamed> kStreamedBenches[] = {
+    {"fused_dqp_bf16", Limit::kMemory, "K", {2048, 8192}, FusedDqpBf16<false>},
+    {"fused_dqp_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpBf16<true>},
+    {"fused_dqp_int8", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<false>},
+    {"fused_dqp_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<true>},
+    {"lookup_bf16", Limit::kMemory, "K", {2048, 8192}, Lookup<true, false>},
+    {"lookup_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<true, true>},
+    {"lookup_int8", Limit::kMemory, "K", {2048, 8192}, Lookup<false, false>},
+    {"lookup_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<false, true>},
+};
+
+const Bench<Cached> kCachedBenches[] = {
+    {"fused_dqp_bf16 in cache", Limit::kFp32, "K", {2048, 8192}, FusedDqpCached<true>},
+    {"fused_dqp_int8 in cache", Limit::kInt8, "K", {2048, 8192}, FusedDqpCached<false>},
+    {"lookup_bf16 in cache", Limit::kFp32, "K", {2048, 8192}, LookupCached<true>},
+    {"lookup_int8 in cache", Limit::kInt8, "K", {2048, 8192}, LookupCached<false>},
+    {"lookup tables bf16", Limit::kFp32, "K", {2048, 8192}, MakeTables<true>},
+    {"lookup tables int8", Limit::kFp32, "K", {2048, 8192}, MakeTables<false>},
+    {"gemm_bf16", Limit::kBf16, "512 rows, K", {2048, 8192}, GemmBf16},
+    {"gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<false>},
+    {"gemm_int8 symmetric", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<true>},
+    {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},
+    {"interleave_block", Limit::kL1, "blocks", {1}, InterleaveBlock},
+    {"unpack_block", Limit::kL1, "blocks", {1}, UnpackBlock},
+    {"dequantize_block 2 bits", Limit::kL1, "blocks", {1}, DequantizeTwoBits},
+    {"unpack_block 2 bits", Limit::kL1, "blocks", {1}, UnpackTwoBits},
+    {"quantize_int8", Limit::kL1, "n", {kElements}, QuantizeInt8},
+    {"group_sums", Limit::kL1, "n", {kElements}, GroupSums},
+    {"float16_to_float", Limit::kL1, "n", {kElements}, Float16ToFloat},
+    {"bfloat16_to_float", Limit::kL1, "n", {kElements}, Bfloat16ToFloat},
+    {"float_to_float16", Limit::kL1, "n", {kElements}, FloatToFloat16},
+    {"float_to_bfloat16", Limit::kL1, "n", {kElements}, FloatToBfloat16},
+    {"add", Limit::kL1, "n", {kElements}, Add},
+    {"rms_norm", Limit::kL1, "n", {kElements}, RmsNorm},
+    {"gate_silu", Limit::kL1, "n", {kElements}, GateSilu},
+    {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
+    {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
+    {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate},
+    {"scores_transposed", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
+    {"accumulate float32", Limit::kFp32, "64 rows, dim", {64, 128}, AccumulateMany},
+    {"bf16 scores", Limit::kBf16, "64 rows, dim", {64, 128}, ScoresBf16},
+    {"bf16 accumulate", Limit::kBf16, "64 rows, dim", {64, 128}, AccumulateBf16},
+    {"softcap", Limit::kL1, "n", {kChunk}, Softcap},
+    {"softmax", Limit::kL1, "rows", {kFew, kQueries}, Softmax},
+    {"bf16 softmax", Limit::kL1, "rows", {kQueries}, SoftmaxBf16},
+};
+
+}  // namespace
+
+Weights::Weights() {
+  const int64_t last_cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const int64_t row_bytes = kMaxK / kBlockCols * kBlockBytes;
+  const int64_t bytes =
+      std::clamp<int64_t>(4 * last_cache, 256 << 20, 1 << 30) / row_bytes * row_bytes;
+  auto* blocks = arena_.New<uint8_t>(bytes, 0);
+  for (int64_t i = 0; i < bytes; i += kBlockBytes) FillBlock(blocks + i, kMin);
+  blocks_ = {blocks, static_cast<size_t>(bytes)};
+}
+
+Streamed::Streamed(std::span<const uint8_t> weights)
+    : weights(weights),
+      x(arena.New(kMaxK, 0.5f)),
+      sums(arena.New(kMaxK / kGroup, 16.0f)),
+      scales(arena.New(kMaxK / kGroup, 0.5f)),
+      y(arena.New(kRows * kBlockRows, 0.0f)),
+      codes(arena.New<int8_t>(kMaxK, 3)),
+      q_sums(arena.New<int32_t>(kMaxK / kGroup, 3 * kGroup)),
+      tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x3f)) {}
+
+const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
+  const size_t bytes = static_cast<size_t>(k / kBlockCols * q4nx::BlockBytes(bits));
+  if (next + bytes > weights.size()) next = 0;
+  const uint8_t* row = weights.data() + next;
+  next += bytes;
+  return row;
+}
+
+void Streamed::Prepare(const Kernels& kernels) {
+  // NaN instead of minima reach the result if they are read.
+  Arena temporary;
+  auto* block = temporary.New<uint8_t>(2 * kBlockBytes, 0);
+  FillBlock(block, kNan);
+  kernels.fused_dqp_bf16(block, 1, x, sums, true, y);
+  bf16_reads_minima = std::isnan(y[0]);
+  kernels.fused_dqp_int8(block, 1, codes, scales, q_sums, true, y);
+  int8_reads_minima = std::isnan(y[0]);
+}
+
+Cached::Cached(std::span<const uint8_t> weights)
+    : Streamed(weights),
+      halves(arena.New<uint16_t>(kElements, 0x3800)),
+      a(arena.New<uint16_t>(kRows * kMaxK, 0x3f00)),
+      panel(arena.New<uint16_t>(kMaxK * kBlockRows, 0)),
+      a_codes(arena.New<uint8_t>(kRows * kMaxK, 131)),
+      a_scales(arena.New(kRows * kMaxK / kGroup, 0.5f)),
+      panel_scales(arena.New(kMaxK / kGroup * kBlockRows, 0.0f)),
+      panel_mins(arena.New(kMaxK / kGroup * kBlockRows, 0.0f)),
+      a_sums(arena.New<int32_t>(kRows * kMaxK / kGroup, 3 * kGroup)),
+      panel_offsets(arena.New<int32_t>(kMaxK / kGroup * kBlockRows, 0)),
+      panel_codes(arena.New<int8_t>(kMaxK * kBlockRows, 0)),
+      queries(arena.New(kQueries * kMaxDim, 0.5f)),
+      keys(arena.New(kChunk * kMaxDim, 0.5f)),
+      scores(arena.New(kQueries * kChunk, 0.5f)),
+      output(arena.New(kQueries * kMaxDim, 0.5f)),
+      scratch(arena.New(kChunk * kMaxDim, 0.0f)) {}
+
+std::span<const Bench<Streamed>> StreamedBenches() { return kStreamedBenches; }
+std::span<const Bench<Cached>> CachedBenches() { return kCachedBenches; }
+
+}  // namespace ort_aie::host

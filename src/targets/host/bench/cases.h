@@ -1,0 +1,99 @@
+// What kernels_bench measures: a line per kernel, and the data that they work on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "targets/host/kernels/kernels.h"
+
+namespace ort_aie::host {
+
+constexpr int64_t kMaxK = 8192;  // in-features of the projections
+
+enum class Limit { kMemory, kL1, kFp32, kBf16, kInt8 };
+
+// What one call did: bytes read and written, where they limit it, and operations.
+struct Work {
+  double bytes = 0, flops = 0;
+};
+
+template <typename T>
+struct Bench {
+  const char* name;
+  Limit limit;
+  const char* unit;  // of the sizes
+  std::vector<int64_t> sizes;
+  Work (*run)(const Kernels& kernels, T& data, int64_t size);
+};
+
+// Page-aligned arrays, which live as long as it.
+class Arena {
+ public:
+  template <typename T>
+  T* New(int64_t count, T value) {
+    const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 4095) / 4096 * 4096;
+    T* array = static_cast<T*>(std::aligned_alloc(4096, bytes));
+    if (array == nullptr) throw std::bad_alloc();
+    arrays_.emplace_back(array);
+    std::fill_n(array, count, value);
+    return array;
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<void, Free>> arrays_;
+};
+
+// Q4NX blocks far beyond the last cache: they come from memory however often they are read.
+class Weights {
+ public:
+  Weights();
+  std::span<const uint8_t> blocks() const { return blocks_; }
+
+ private:
+  Arena arena_;
+  std::span<const uint8_t> blocks_;
+};
+
+// Weights to stream through, and one row of activations. The values are of no interest; they are
+// ordinary numbers.
+struct Streamed {
+  explicit Streamed(std::span<const uint8_t> weights);
+  // The next row of blocks of K in-features; after the last, the first again.
+  const uint8_t* NextRow(int64_t k, int64_t bits = 4);
+  // Finds out which symmetric kernels read the minima all the same.
+  void Prepare(const Kernels& kernels);
+
+  Arena arena;
+  std::span<const uint8_t> weights;
+  size_t next = 0;  // byte of weights
+  bool bf16_reads_minima = true, int8_reads_minima = true;
+  float *x, *sums, *scales, *y;
+  int8_t* codes;
+  int32_t* q_sums;
+  uint8_t* tables;  // of lookups, whatever their numerics
+};
+
+// What all other kernels need besides; several megabytes.
+struct Cached : Streamed {
+  explicit Cached(std::span<const uint8_t> weights);
+
+  uint16_t *halves, *a, *panel;
+  uint8_t* a_codes;
+  float *a_scales, *panel_scales, *panel_mins;
+  int32_t *a_sums, *panel_offsets;
+  int8_t* panel_codes;
+  float *queries, *keys, *scores, *output, *scratch;  // of attention
+};
+
+std::span<const Bench<Streamed>> StreamedBenches();  // measured on all threads as well
+std::span<const Bench<Cached>> CachedBenches();
+
+}  // namespace ort_aie::host

@@ -1,0 +1,173 @@
+// AVX2, FMA and F16C.
+#include <immintrin.h>
+
+#include "targets/host/kernels/kernels.h"
+
+#define ORT_AIE_VECTOR_BYTES 32
+#define ORT_AIE_MADDUBS(w, a) (vh) _mm256_maddubs_epi16((__m256i)(w), (__m256i)(a))
+
+namespace ort_aie::host {
+namespace {
+
+#include "targets/host/kernels/generic/kernels.inc"
+
+// Even or odd out-features of half a block, 32 k: 16-bit sums of at most 8 * 2 * 15 * 127.
+inline vli AddLanes(__m256i sums) {
+  return (vli)_mm256_add_epi32(_mm256_cvtepi16_epi32(_mm256_castsi256_si128(sums)),
+                               _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1)));
+}
+
+// Blocks are read once and in order; one block ahead keeps the memory busy.
+inline void Prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
+}
+
+// 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose
+// bytes are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
+template <bool kSymmetric>
+inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                               const float* scales, const int32_t* q_sums, float* y) {
+  const __m256i interleave = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+  const __m256i spread = _mm256_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1,  //
+                                          2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
+  const __m256i nibble = _mm256_set1_epi8(15);
+  vlf even[2] = {}, odd[2] = {};
+  for (int64_t b = 0; b < k_blocks;
+       ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
+    for (int g = 0; g < 8; ++g) {
+      Prefetch(blocks + g * 64);
+      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      __m256i e[2] = {}, o[2] = {};
+      for (int k = 0; k < 32; k += 4) {
+        int32_t four;
+        __builtin_memcpy(&four, a + g * 32 + k, 4);
+        const __m256i activations = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
+        for (int half = 0; half < 2; ++half) {
+          const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256 + k * 8;
+          if (k % 8 == 0) Prefetch(codes);
+          const __m256i x = _mm256_shuffle_epi8(
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), interleave);
+          const __m256i low = _mm256_and_si256(x, nibble);
+          const __m256i high = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);
+          e[half] = _mm256_add_epi16(e[half], _mm256_maddubs_epi16(low, activations));
+          o[half] = _mm256_add_epi16(o[half], _mm256_maddubs_epi16(high, activations));
+        }
+      }
+      const float sum = scales[g] * (float)q_sums[g];
+      const int32_t offset = kSymmetric ? -8 * q_sums[g] : 0;
+      for (int half = 0; half < 2; ++half) {
+        const EvenOdd scale = LoadEvenOdd(blocks + g * 64 + half * 32);
+        even[half] +=
+            __builtin_convertvector(AddLanes(e[half]) + offset, vlf) * (scale.even * scales[g]);
+        odd[half] +=
+            __builtin_convertvector(AddLanes(o[half]) + offset, vlf) * (scale.odd * scales[g]);
+        if (!kSymmetric) {
+          const EvenOdd min = LoadEvenOdd(blocks + kMinsOffset + g * 64 + half * 32);
+          even[half] += min.even * sum;
+          odd[half] += min.odd * sum;
+        }
+      }
+    }
+  }
+  for (int half = 0; half < 2; ++half) StoreInterleaved(y + 16 * half, even[half], odd[half]);
+}
+
+void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const int32_t* q_sums, bool symmetric, float* y) {
+  (symmetric ? FusedDqpInt8Blocks<true> : FusedDqpInt8Blocks<false>)(blocks, k_blocks, a, scales,
+                                                                     q_sums, y);
+}
+
+// Adds the lanes of two vectors half by half: those of x into the low half, those of y into the
+// high.
+inline __m256 AddHalves(__m256 x, __m256 y) {
+  return _mm256_add_ps(_mm256_blend_ps(x, y, 0xf0), _mm256_permute2f128_ps(x, y, 0x21));
+}
+
+// 32 code bytes are 4 k x 8 pairs of out-features: as 32-bit lanes, lane j holds k j / 2, and its
+// nibble p the out-feature p + 8 (j % 2). A nibble becomes a float where it stands, as code * 16^p,
+// p < 4, so that neither bytes are moved nor nibbles shifted one by one; the power of 16 is exact
+// and taken out of the group's sum, which overflows from activations of 1e32 on. sums[p] adds up
+// four k and two out-features in its lanes.
+inline void AddProducts(const uint8_t* codes, __m256 activations, __m256 sums[8]) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+  const __m256i high = _mm256_srli_epi32(x, 16);
+  for (int p = 0; p < 4; ++p) {
+    const __m256i nibble = _mm256_set1_epi32(15 << (4 * p));
+    const auto add = [&](__m256 sum, __m256i lanes) {
+      return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_and_si256(lanes, nibble)), activations, sum);
+    };
+    sums[p] = add(sums[p], x);
+    sums[4 + p] = add(sums[4 + p], high);
+  }
+}
+
+// Four such sums -> eight totals: of p = a, a + 8, b, b + 8, c, c + 8, d, d + 8.
+inline __m256 Totals(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 ac = AddHalves(a, c), bd = AddHalves(b, d);
+  return _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
+}
+
+template <bool kSymmetric>
+inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
+                               const float* sums, float* y) {
+  // The totals of even out-features come as 0, 8, 2, 10, 4, 12, 6, 14, those of odd ones likewise.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i back = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+  const __m256 even_power = _mm256_setr_ps(1, 1, 0x1p-8f, 0x1p-8f, 1, 1, 0x1p-8f, 0x1p-8f);
+  const __m256 odd_power = even_power * 0x1p-4f;
+  const __m256i spread = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+  const auto load_pairs = [order](const uint8_t* p) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const vlu ordered = (vlu)_mm256_permutevar8x32_epi32(pairs, order);
+    return EvenOdd{(vlf)(ordered << 16), (vlf)(ordered & 0xffff0000u)};
+  };
+  vlf even[2] = {}, odd[2] = {};
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
+    for (int g = 0; g < 8; ++g) {
+      Prefetch(blocks + g * 64);
+      if (!kSymmetric) Prefetch(blocks + kMinsOffset + g * 64);
+      for (int half = 0; half < 2; ++half) {
+        const uint8_t* codes = blocks + kCodesOffset + half * kHalfBytes + g * 256;
+        __m256 s[8] = {};
+        for (int k = 0; k < 32; k += 4) {
+          if (k % 8 == 0) Prefetch(codes + 8 * k);
+          const __m256 four = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(a + g * 32 + k));
+          AddProducts(codes + 8 * k, _mm256_permutevar8x32_ps(four, spread), s);
+        }
+        const float offset = kSymmetric ? -8.0f * sums[g] : 0.0f;
+        const EvenOdd scale = load_pairs(blocks + g * 64 + half * 32);
+        even[half] += (Totals(s[0], s[2], s[4], s[6]) * even_power + offset) * scale.even;
+        odd[half] += (Totals(s[1], s[3], s[5], s[7]) * odd_power + offset) * scale.odd;
+        if (!kSymmetric) {
+          const EvenOdd min = load_pairs(blocks + kMinsOffset + g * 64 + half * 32);
+          even[half] += min.even * sums[g];
+          odd[half] += min.odd * sums[g];
+        }
+      }
+    }
+  }
+  for (int half = 0; half < 2; ++half) {
+    StoreInterleaved(y + 16 * half, _mm256_permutevar8x32_ps(even[half], back),
+                     _mm256_permutevar8x32_ps(odd[half], back));
+  }
+}
+
+void FusedDqpBf16Avx2(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                      bool symmetric, float* y) {
+  (symmetric ? FusedDqpBf16Blocks<true> : FusedDqpBf16Blocks<false>)(blocks, k_blocks, a, sums, y);
+}
+
+}  // namespace
+
+extern const Kernels kAvx2Kernels;
+constinit const Kernels kAvx2Kernels = [] {
+  Kernels kernels = GenericKernels("avx2");
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx2;
+  kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.lookup = &kAvx2Lookup;
+  return kernels;
+}();
+
+}  // namespace ort_aie::host

@@ -1,0 +1,211 @@
+// AVX-512 as from Ice Lake and Zen 4 on: F, BW, DQ, VL, VNNI, VBMI.
+#include <immintrin.h>
+
+#include "targets/host/kernels/kernels.h"
+
+#define ORT_AIE_VECTOR_BYTES 64
+#define ORT_AIE_DPBUSD(acc, w, a) \
+  (vi) _mm512_dpbusd_epi32((__m512i)(acc), (__m512i)(w), (__m512i)(a))
+
+namespace ort_aie::host {
+namespace {
+
+#include "targets/host/kernels/generic/kernels.inc"
+
+// 32 bfloat16 values -> those of the 16 even and of the 16 odd out-features.
+inline __m512 Even(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+inline __m512 Odd(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+}
+
+inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  _mm512_storeu_ps(y, _mm512_permutex2var_ps(even, low, odd));
+  _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(even, high, odd));
+}
+
+using Hint = decltype(_MM_HINT_T0);  // an enum of GCC's, an int of clang's
+
+// Blocks are read once and in order: one block ahead keeps the memory busy. Where it goes is the
+// CPU's matter: past L2, as what is read once should (NTA), is fastest on AMD's Zen 5 and halves
+// the speed of Intel's servers, which want it in L2 (T1).
+template <Hint kHint>
+inline void Prefetch(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
+}
+
+// One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
+// nibbles into floats: the permute reads the low four bits of its index alone.
+template <Hint kHint, bool kSymmetric>
+void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        float* y) {
+  const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512 even = _mm512_setzero_ps(), odd = even;
+  for (int64_t b = 0; b < k_blocks; ++b, blocks += kBlockBytes, a += 256, sums += 8) {
+    for (int g = 0; g < 8; ++g) {
+      const uint8_t* codes = blocks + kCodesOffset + g * 256;
+      Prefetch<kHint>(blocks + g * 64);
+      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
+      __m512 e[4] = {}, o[4] = {};
+      for (int k = 0; k < 32; k += 4) {
+        if (k % 8 == 0) {
+          Prefetch<kHint>(codes + 8 * k);
+          Prefetch<kHint>(codes + 8 * k + kHalfBytes);
+        }
+        for (int i = 0; i < 4; ++i) {
+          __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8 * (k + i)));
+          bytes = _mm_castps_si128(
+              _mm_loadh_pi(_mm_castsi128_ps(bytes),
+                           reinterpret_cast<const __m64*>(codes + kHalfBytes + 8 * (k + i))));
+          const __m512i x = _mm512_cvtepu8_epi32(bytes);
+          const __m512 activation = _mm512_set1_ps(a[g * 32 + k + i]);
+          e[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(x, table), activation, e[i]);
+          o[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), table), activation,
+                                 o[i]);
+        }
+      }
+      const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
+      const __m512 sum = _mm512_set1_ps(sums[g]);
+      __m512 even_dot = (e[0] + e[1]) + (e[2] + e[3]), odd_dot = (o[0] + o[1]) + (o[2] + o[3]);
+      if (kSymmetric) {
+        even_dot -= 8.0f * sum;
+        odd_dot -= 8.0f * sum;
+      }
+      even = _mm512_fmadd_ps(even_dot, Even(scale), even);
+      odd = _mm512_fmadd_ps(odd_dot, Odd(scale), odd);
+      if (!kSymmetric) {
+        const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
+        even = _mm512_fmadd_ps(Even(min), sum, even);
+        odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+      }
+    }
+  }
+  StoreInterleaved32(y, even, odd);
+}
+
+template <Hint kHint>
+void FusedDqpBf16Hinted(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        bool symmetric, float* y) {
+  (symmetric ? FusedDqpBf16Blocks<kHint, true> : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks,
+                                                                                   a, sums, y);
+}
+
+// 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
+// side, as dpbusd wants them: k..k+3 in the low half, k+4..k+7 in the high half.
+template <Hint kHint, bool kSymmetric>
+void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                        const float* scales, const int32_t* q_sums, float* y) {
+  alignas(64) static constexpr uint8_t kOrder[64] = {
+      0,  8,  16, 24, 1,  9,  17, 25, 2,  10, 18, 26, 3,  11, 19, 27,  //
+      4,  12, 20, 28, 5,  13, 21, 29, 6,  14, 22, 30, 7,  15, 23, 31,  //
+      32, 40, 48, 56, 33, 41, 49, 57, 34, 42, 50, 58, 35, 43, 51, 59,  //
+      36, 44, 52, 60, 37, 45, 53, 61, 38, 46, 54, 62, 39, 47, 55, 63};
+  const __m512i order = _mm512_load_si512(kOrder);
+  const __m512i spread = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+  const __m512i nibble = _mm512_set1_epi8(15);
+  __m512 even = _mm512_setzero_ps(), odd = even;
+  for (int64_t b = 0; b < k_blocks;
+       ++b, blocks += kBlockBytes, a += 256, scales += 8, q_sums += 8) {
+    for (int g = 0; g < 8; ++g) {
+      const uint8_t* codes = blocks + kCodesOffset + g * 256;
+      Prefetch<kHint>(blocks + g * 64);
+      if (!kSymmetric) Prefetch<kHint>(blocks + kMinsOffset + g * 64);
+      __m512i e[2] = {}, o[2] = {};
+      const __m512i group =
+          _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + g * 32)));
+      for (int k = 0; k < 32; k += 8) {
+        const __m512i activations =
+            _mm512_permutexvar_epi32(_mm512_add_epi32(spread, _mm512_set1_epi32(k / 4)), group);
+        for (int half = 0; half < 2; ++half) {
+          const uint8_t* source = codes + half * kHalfBytes + 8 * k;
+          Prefetch<kHint>(source);
+          const __m512i x = _mm512_permutexvar_epi8(order, _mm512_loadu_si512(source));
+          e[half] = _mm512_dpbusd_epi32(e[half], _mm512_and_si512(x, nibble), activations);
+          o[half] = _mm512_dpbusd_epi32(o[half], _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble),
+                                        activations);
+        }
+      }
+      // Low and high halves hold the same out-features: add them, half 0 of the block below half 1.
+      __m512i even_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(e[0], e[1], 0x44),
+                                          _mm512_shuffle_i64x2(e[0], e[1], 0xee));
+      __m512i odd_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(o[0], o[1], 0x44),
+                                         _mm512_shuffle_i64x2(o[0], o[1], 0xee));
+      if (kSymmetric) {
+        const __m512i eights = _mm512_set1_epi32(8 * q_sums[g]);
+        even_dot = _mm512_sub_epi32(even_dot, eights);
+        odd_dot = _mm512_sub_epi32(odd_dot, eights);
+      }
+      const __m512i scale = _mm512_loadu_si512(blocks + g * 64);
+      const __m512 factor = _mm512_set1_ps(scales[g]);
+      even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(even_dot), Even(scale) * factor, even);
+      odd = _mm512_fmadd_ps(_mm512_cvtepi32_ps(odd_dot), Odd(scale) * factor, odd);
+      if (!kSymmetric) {
+        const __m512i min = _mm512_loadu_si512(blocks + kMinsOffset + g * 64);
+        const __m512 sum = _mm512_set1_ps(scales[g] * (float)q_sums[g]);
+        even = _mm512_fmadd_ps(Even(min), sum, even);
+        odd = _mm512_fmadd_ps(Odd(min), sum, odd);
+      }
+    }
+  }
+  StoreInterleaved32(y, even, odd);
+}
+
+template <Hint kHint>
+void FusedDqpInt8Hinted(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                        const float* scales, const int32_t* q_sums, bool symmetric, float* y) {
+  (symmetric ? FusedDqpInt8Blocks<kHint, true>
+             : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, y);
+}
+
+// 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.
+void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                       int32_t* offsets) {
+  UnpackScales(block, scales, mins);
+  alignas(64) uint8_t order_bytes[64];
+  for (int i = 0; i < 64; ++i) {  // output byte: out-feature i / 4, k i % 4
+    order_bytes[i] = (uint8_t)((i % 4) * 8 + i / 8);
+  }
+  const __m512i order = _mm512_load_si512(order_bytes);
+  const __m512i next = _mm512_add_epi8(order, _mm512_set1_epi8(32));
+  const __m512i nibble = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
+  const __m512i factor = _mm512_set1_epi8(-128);  // 128, unsigned
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* source = block + kCodesOffset + half * kHalfBytes;
+    for (int g = 0; g < 8; ++g) {
+      __m512i sum = _mm512_setzero_si512();
+      for (int k = g * 32; k < g * 32 + 32; k += 8) {
+        const __m512i x = _mm512_loadu_si512(source + 8 * k);
+        int8_t* out = codes + (k / 4) * 128 + half * 64;
+        for (int i = 0; i < 2; ++i) {
+          __m512i panel = _mm512_permutexvar_epi8(i == 0 ? order : next, x);
+          // Four bytes of an even out-feature, four of an odd one: high nibbles.
+          panel = _mm512_mask_srli_epi32(panel, 0xaaaa, panel, 4);
+          panel = _mm512_sub_epi8(_mm512_and_si512(panel, nibble), eight);
+          _mm512_storeu_si512(out + i * 128, panel);
+          sum = _mm512_dpbusd_epi32(sum, factor, panel);
+        }
+      }
+      _mm512_storeu_si512(offsets + g * 32 + half * 16,
+                          _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+    }
+  }
+}
+
+template <Hint kHint>
+constexpr Kernels Avx512Kernels() {
+  Kernels kernels = GenericKernels("avx512");
+  kernels.fused_dqp_bf16 = FusedDqpBf16Hinted<kHint>;
+  kernels.fused_dqp_int8 = FusedDqpInt8Hinted<kHint>;
+  kernels.unpack_block = UnpackBlockAvx512;
+  kernels.lookup = &kAvx512Lookup;
+  return kernels;
+}
+
+}  // namespace
+
+extern const Kernels kAvx512Kernels, kAvx512AmdKernels;
+constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>();
+constinit const Kernels kAvx512AmdKernels = Avx512Kernels<_MM_HINT_NTA>();
+
+}  // namespace ort_aie::host

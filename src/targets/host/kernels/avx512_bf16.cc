@@ -1,0 +1,242 @@
+// AVX512_BF16 on top of avx512.cc: the GEMM and the attention of prompts gain from it.
+#include <immintrin.h>
+
+#include "targets/host/kernels/kernels.h"
+
+namespace ort_aie::host {
+namespace {
+
+// R rows x 32 out-features in registers, accumulated over all of k. 12 x 2 accumulators and two
+// weight vectors fit the 32 registers, and hide the latency of the dot product.
+template <int R>
+inline void Tile(const uint16_t* a, int64_t lda, const uint16_t* panel, int64_t k_pairs, float* y,
+                 int64_t ldy) {
+  __m512 low[R], high[R];
+  for (int r = 0; r < R; ++r) low[r] = high[r] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < k_pairs; ++p, panel += 64) {
+    const __m512bh w0 = (__m512bh)_mm512_loadu_si512(panel);
+    const __m512bh w1 = (__m512bh)_mm512_loadu_si512(panel + 32);
+    for (int r = 0; r < R; ++r) {
+      int32_t pair;
+      __builtin_memcpy(&pair, a + r * lda + 2 * p, 4);
+      const __m512bh activations = (__m512bh)_mm512_set1_epi32(pair);
+      low[r] = _mm512_dpbf16_ps(low[r], activations, w0);
+      high[r] = _mm512_dpbf16_ps(high[r], activations, w1);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    _mm512_storeu_ps(y + r * ldy, low[r]);
+    _mm512_storeu_ps(y + r * ldy + 16, high[r]);
+  }
+}
+
+// --- attention -----------------------------------------------------------------------------------
+
+// 16 + 16 elements of a cache, those that the masks select and zeros else, as 32 bfloat16.
+template <CacheType kType>
+inline __m512i Load32(const uint16_t* low, __mmask16 low_mask, const uint16_t* high,
+                      __mmask16 high_mask) {
+  const __m256i a = _mm256_maskz_loadu_epi16(low_mask, low);
+  const __m256i b = _mm256_maskz_loadu_epi16(high_mask, high);
+  if constexpr (kType == kCacheFloat16) {
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtph_ps(b), _mm512_cvtph_ps(a));
+  } else {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  }
+}
+
+// The first n of 16 elements; n may be negative or more than 16.
+inline __mmask16 First(int64_t n) {
+  return (__mmask16)(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
+}
+
+// 16 x 16 lanes: in turn for each bit of the indices, blocks off the diagonal change places.
+inline void Transpose(__m512i rows[16]) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int bit = 1; bit < 16; bit *= 2) {
+    // Of two rows: the lanes without the bit, and those with it. Index bit 4 selects the second.
+    const __mmask16 has_bit = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(bit));
+    const __m512i without = _mm512_mask_add_epi32(lane, has_bit, lane, _mm512_set1_epi32(16 - bit));
+    const __m512i with = _mm512_add_epi32(without, _mm512_set1_epi32(bit));
+    for (int i = 0; i < 16; ++i) {
+      if ((i & bit) != 0) continue;
+      const __m512i a = rows[i], b = rows[i + bit];
+      rows[i] = _mm512_permutex2var_epi32(a, without, b);
+      rows[i + bit] = _mm512_permutex2var_epi32(a, with, b);
+    }
+  }
+}
+
+template <CacheType kType>
+void PackKeys(const void* cache, int64_t keys, int64_t dim, uint16_t* panels) {
+  const auto* k = static_cast<const uint16_t*>(cache);
+  for (int64_t j = 0; j < keys; j += 32, panels += dim * 32) {
+    for (int64_t half = 0; half < 32; half += 16) {
+      for (int64_t d = 0; d < dim; d += 32) {
+        __m512i pairs[16];
+        for (int i = 0; i < 16; ++i) {
+          const int64_t key = j + half + i;
+          const uint16_t* row = k + key * dim + d;
+          pairs[i] = key < keys ? Load32<kType>(row, First(dim - d), row + 16, First(dim - d - 16))
+                                : _mm512_setzero_si512();
+        }
+        Transpose(pairs);
+        const int64_t count = dim - d < 32 ? (dim - d) / 2 : 16;
+        for (int64_t i = 0; i < count; ++i) {
+          _mm512_storeu_si512(panels + (d / 2 + i) * 64 + half * 2, pairs[i]);
+        }
+      }
+    }
+  }
+}
+
+template <CacheType kType>
+void PackValues(const void* cache, int64_t keys, int64_t dim, uint16_t* pairs) {
+  const auto* v = static_cast<const uint16_t*>(cache);
+  alignas(64) uint16_t order_lanes[32];
+  for (int i = 0; i < 32; ++i) order_lanes[i] = (uint16_t)(i / 2 + i % 2 * 16);
+  const __m512i order = _mm512_load_si512(order_lanes);
+  const int64_t padded = (keys + kScoreLanes - 1) / kScoreLanes * kScoreLanes;
+  for (int64_t j = 0; j < padded; j += 2, pairs += 2 * dim) {
+    for (int64_t d = 0; d < dim; d += 16) {
+      const __mmask16 lanes = First(dim - d);
+      const uint16_t* row = v + j * dim + d;
+      const __m512i two =
+          Load32<kType>(row, j < keys ? lanes : 0, row + dim, j + 1 < keys ? lanes : 0);
+      _mm512_mask_storeu_epi32(pairs + 2 * d, lanes, _mm512_permutexvar_epi16(order, two));
+    }
+  }
+}
+
+// Columns of a product of many rows: as many rows at a time as registers hold, 32 columns, those
+// that the masks select. a (rows, 2 * count), panel: count rows of pairs, stride apart.
+struct Columns {
+  const uint16_t* panel;
+  int64_t stride, count;
+  __mmask16 low, high;
+};
+
+// y (R, 32) = factor * (a . panel), or factor[row] * y + a . panel. GCC 12 keeps accumulators in
+// memory unless it unrolls the loops over rows before it looks at the arrays: the pragmas, without
+// which this takes twice as long.
+template <int R, bool kAccumulate>
+inline void MultiplyTile(const uint16_t* a, int64_t lda, const Columns& columns,
+                         const float* factor, float* y, int64_t ldy) {
+  const __mmask16 low_mask = columns.low, high_mask = columns.high;
+  __m512 low[R] = {}, high[R] = {};
+  if (kAccumulate) {
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      low[r] = _mm512_maskz_loadu_ps(low_mask, y + r * ldy) * factor[r];
+      high[r] = _mm512_maskz_loadu_ps(high_mask, y + r * ldy + 16) * factor[r];
+    }
+  }
+  const uint16_t* panel = columns.panel;
+  for (int64_t p = 0; p < columns.count; ++p, panel += columns.stride) {
+    const __m512bh w0 = (__m512bh)_mm512_maskz_loadu_epi32(low_mask, panel);
+    const __m512bh w1 = (__m512bh)_mm512_maskz_loadu_epi32(high_mask, panel + 32);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      int32_t pair;
+      __builtin_memcpy(&pair, a + r * lda + 2 * p, 4);
+      const __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
+      low[r] = _mm512_dpbf16_ps(low[r], x, w0);
+      high[r] = _mm512_dpbf16_ps(high[r], x, w1);
+    }
+  }
+  const __m512 scale = _mm512_set1_ps(kAccumulate ? 1.0f : *factor);
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    _mm512_mask_storeu_ps(y + r * ldy, low_mask, low[r] * scale);
+    _mm512_mask_storeu_ps(y + r * ldy + 16, high_mask, high[r] * scale);
+  }
+}
+
+template <bool kAccumulate>
+inline void Multiply(const uint16_t* a, int64_t lda, int64_t rows, const Columns& columns,
+                     const float* factor, float* y, int64_t ldy) {
+  const auto factors = [factor](int64_t r) { return kAccumulate ? factor + r : factor; };
+  int64_t r = 0;
+  for (; r + 12 <= rows; r += 12) {
+    MultiplyTile<12, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+  for (; r + 4 <= rows; r += 4) {
+    MultiplyTile<4, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+  for (; r < rows; ++r) {
+    MultiplyTile<1, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+}
+
+void Scores(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* panels, int64_t keys,
+            float scale, float* s) {
+  for (int64_t j = 0; j < keys; j += 32, panels += dim * 32) {
+    Multiply<false>(q, dim, rows, {panels, 64, dim / 2, 0xffff, 0xffff}, &scale, s + j, kChunk);
+  }
+}
+
+// exp(x) = 2^floor(t) * p(t - floor(t)), t = x log2(e); p is the polynomial of degree 3 with the
+// least relative error, 7.5e-5 = 2^-13.7, which hardly adds to the rounding to bfloat16, 2^-8.
+inline __m512 Exp(__m512 x) {
+  const __m512 t = x * 1.44269504f;
+  const __m512 r = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0780245215f), r, _mm512_set1_ps(0.226067156f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.695833564f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.999925196f));
+  return _mm512_scalef_ps(p, t);
+}
+
+void Softmax(const float* s, int64_t rows, int64_t keys, float* max, float* sum, float* correction,
+             uint16_t* f) {
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  for (int64_t r = 0; r < rows; ++r, s += kChunk, f += kChunk) {
+    __m512 largest = _mm512_set1_ps(max[r]);
+    for (int64_t j = 0; j < keys; j += 16) {
+      largest = _mm512_max_ps(_mm512_loadu_ps(s + j), largest);  // the second if one is NaN
+    }
+    const float now = _mm512_reduce_max_ps(largest);
+    // Where all are -infinity, any finite shift makes zeros.
+    const float shift = now == -__builtin_inff() ? 0.0f : now;
+    __m512 total = _mm512_setzero_ps();
+    for (int64_t j = 0; j < keys; j += 32) {
+      const __m512 low = Exp(_mm512_loadu_ps(s + j) - shift);
+      const __m512 high = Exp(_mm512_loadu_ps(s + j + 16) - shift);
+      const __m512bh rounded = _mm512_cvtne2ps_pbh(high, low);
+      _mm512_storeu_si512(f + j, (__m512i)rounded);
+      total = _mm512_dpbf16_ps(total, rounded, ones);
+    }
+    correction[r] = _mm512_cvtss_f32(Exp(_mm512_set1_ps(max[r] - shift)));
+    sum[r] = correction[r] * sum[r] + _mm512_reduce_add_ps(total);
+    max[r] = now;
+  }
+}
+
+void Accumulate(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys, int64_t dim,
+                const float* correction, float* y) {
+  for (int64_t d = 0; d < dim; d += 32) {
+    Multiply<true>(f, kChunk, rows,
+                   {pairs + 2 * d, 2 * dim, (keys + 1) / 2, First(dim - d), First(dim - d - 16)},
+                   correction, y + d, dim);
+  }
+}
+
+}  // namespace
+
+extern const Bf16Attention kAvx512Bf16Attention;
+constinit const Bf16Attention kAvx512Bf16Attention = {
+    {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>},
+    {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>},
+    Scores,
+    Softmax,
+    Accumulate,
+};
+
+void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                        int64_t k_pairs, float* y, int64_t ldy) {
+  int64_t r = 0;
+  for (; r + 12 <= rows; r += 12) Tile<12>(a + r * lda, lda, panel, k_pairs, y + r * ldy, ldy);
+  for (; r + 4 <= rows; r += 4) Tile<4>(a + r * lda, lda, panel, k_pairs, y + r * ldy, ldy);
+  for (; r < rows; ++r) Tile<1>(a + r * lda, lda, panel, k_pairs, y + r * ldy, ldy);
+}
+
+}  // namespace ort_aie::host

@@ -1,0 +1,136 @@
+// The CPU kernels of the host target, one table per instruction set, chosen at run time.
+//
+// A kernel works on one thread, allocates nothing, and knows no shapes beyond its arguments: who
+// calls (projection.cc, attention.cc) splits work over threads and owns the buffers. The kernel
+// files hold no STL and no inline function of another header: the linker keeps one copy of an
+// inline function, and that copy must not be the one compiled for AVX-512.
+#pragma once
+
+#include <stdint.h>
+
+#include "targets/host/kernels/lookup_kernels.h"
+
+namespace ort_aie::host {
+
+// Keys of an attention chunk, and the columns of its scores: a chunk of K and V stays in L1 and L2.
+constexpr int64_t kChunk = 256;
+// Columns of scores that kernels work on at a time. Those from the chunk's last key up to a
+// multiple of this are -infinity when the softmax starts.
+constexpr int64_t kScoreLanes = 32;
+
+enum CacheType { kCacheFloat32, kCacheFloat16, kCacheBfloat16, kCacheTypes };
+
+// Attention of many query rows on a 16-bit cache with dot products of bfloat16: queries, keys,
+// numerators and values are rounded to bfloat16, sums are float32.
+struct Bf16Attention {
+  // k (keys, dim) -> panels [ceil(keys / 32)][dim / 2][32][2]: pairs along dim, zeros after the
+  // last key. By type of the cache; none for float32.
+  void (*pack_keys[kCacheTypes])(const void* k, int64_t keys, int64_t dim, uint16_t* panels);
+  // v (keys, dim) -> pairs [ceil(keys / 32) * 16][dim][2]: pairs along keys, likewise.
+  void (*pack_values[kCacheTypes])(const void* v, int64_t keys, int64_t dim, uint16_t* pairs);
+  // s (rows, kChunk) = scale * q (rows, dim) . k^T.
+  void (*scores)(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* panels, int64_t keys,
+                 float scale, float* s);
+  // As Kernels::softmax, with rounded numerators f (rows, kChunk). The sums are those of the
+  // rounded numerators, so that the weights of a row still add up to one.
+  void (*softmax)(const float* s, int64_t rows, int64_t keys, float* max, float* sum,
+                  float* correction, uint16_t* f);
+  // y (rows, dim) = correction[row] * y + f . v.
+  void (*accumulate)(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys,
+                     int64_t dim, const float* correction, float* y);
+};
+
+struct Kernels {
+  const char* name;
+
+  // --- conversions, n elements -------------------------------------------------------------
+  void (*float16_to_float)(const uint16_t* x, int64_t n, float* y);
+  void (*bfloat16_to_float)(const uint16_t* x, int64_t n, float* y);
+  void (*float_to_float16)(const float* x, int64_t n, uint16_t* y);
+  void (*float_to_bfloat16)(const float* x, int64_t n, uint16_t* y);
+
+  // --- activations ---------------------------------------------------------------------------
+  // Per group of 32: scale = max|x| / 127, q = round(x / scale), q_sum = sum of q. A group with a
+  // NaN or an infinity gets scale = NaN, so that it propagates. Stored is q + offset as a byte.
+  void (*quantize_int8)(const float* x, int64_t groups, int32_t offset, uint8_t* q, float* scales,
+                        int32_t* q_sums);
+  // sums[g] = sum of x over group g of 32.
+  void (*group_sums)(const float* x, int64_t groups, float* sums);
+  // x += y.
+  void (*add)(const float* y, int64_t n, float* x);
+  // x = x / sqrt(mean of x^2 + epsilon) * weight (RMS norm).
+  void (*rms_norm)(const float* weight, int64_t n, float epsilon, float* x);
+  // gate = gate * sigmoid(gate) * up (SiLU), or with the tanh form of GELU in SiLU's place.
+  void (*gate_silu)(const float* up, int64_t n, float* gate);
+  void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
+
+  // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
+  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums. symmetric says
+  // that every min is -8 * scale, so that a kernel need not read the minima.
+  void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                         bool symmetric, float* y);
+  void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+                         const float* scales, const int32_t* q_sums, bool symmetric, float* y);
+
+  // --- dequantisation + GEMM ---------------------------------------------------------------------
+  // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
+  void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
+  // A block of bfloat16 weights [256/8][32/8][8 k][8 n] -> the same panel.
+  void (*interleave_block)(const uint16_t* block, uint16_t* panel);
+  // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
+  void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                    int64_t k_pairs, float* y, int64_t ldy);
+  // One block -> codes less 8 [256/4][32][4]; scales and mins [8][32], weight = scale * (code - 8)
+  // + min; offsets [8][32] = -128 * the sum of a group's codes less 8. mins null: not wanted.
+  void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
+                       int32_t* offsets);
+  // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null
+  // means that all are 0. a holds codes + 128: dot products want one side unsigned, and what that
+  // adds, offsets, is the same for all rows.
+  void (*gemm_int8)(const uint8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
+                    int64_t rows, const int8_t* codes, const float* scales, const float* mins,
+                    const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
+
+  // --- attention (paper 1, III-B, equations 5 to 10); scores s are (rows, kChunk) ---------------
+  // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
+  // multiple of 8. What follows in memory is prefetched: a cache is read in order.
+  void (*scores[kCacheTypes])(const float* q, int64_t rows, int64_t dim, const void* k,
+                              int64_t keys, float scale, float* s);
+  // For many rows: kt [dim][kChunk] = k^T, zeros up to a multiple of 64 keys, and the product with
+  // it.
+  void (*transpose_keys)(const float* k, int64_t keys, int64_t dim, float* kt);
+  void (*scores_transposed)(const float* q, int64_t rows, int64_t dim, const float* kt,
+                            int64_t keys, float scale, float* s);
+  // s = cap * tanh(s / cap), n contiguous scores.
+  void (*softcap)(float* s, int64_t n, float cap);
+  // Equations 6 to 9 for a chunk: scores become numerators exp(s - max), max and sum (rows) are
+  // brought up to date, correction[row] is the factor for what was accumulated before. A row whose
+  // scores have all been -infinity keeps that maximum, and its numerators are zeros.
+  void (*softmax)(float* s, int64_t rows, int64_t keys, float* max, float* sum, float* correction);
+  // y (rows, dim) = correction[row] * y + s . v (keys, dim), v by type of the cache.
+  void (*accumulate[kCacheTypes])(const float* s, int64_t rows, const void* v, int64_t keys,
+                                  int64_t dim, const float* correction, float* y);
+  const Bf16Attention* bf16_attention;  // null without dot products of bfloat16
+
+  const LookupKernels* lookup;  // for weights of two bits
+};
+
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;     // F, BW, DQ, VL, VNNI, VBMI
+extern const Kernels kAvx512AmdKernels;  // the same, reading ahead as AMD's CPUs like it
+// gemm_bf16 for CPUs that have AVX512_BF16 as well.
+void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                        int64_t k_pairs, float* y, int64_t ldy);
+extern const Bf16Attention kAvx512Bf16Attention;
+#endif
+
+// The tables that this CPU can run, best last; ends with a null pointer.
+const Kernels* const* AvailableKernels();
+
+// The best table, or the one that ORT_AIE_ISA names (portable, avx2, avx512, avx512_bf16). An
+// unknown name, or one that this CPU lacks, is reported on stderr once and ignored.
+const Kernels& SelectedKernels();
+
+}  // namespace ort_aie::host

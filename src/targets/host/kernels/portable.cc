@@ -1,0 +1,67 @@
+// The baseline of the compiler's target (SSE2 on x86-64), written in vector extensions only.
+#include <stddef.h>
+#include <stdint.h>
+
+#include "targets/host/kernels/kernels.h"
+
+#define ORT_AIE_VECTOR_BYTES 16
+
+namespace ort_aie::host {
+namespace {
+#include "targets/host/kernels/generic/kernels.inc"
+
+// Eight pairs of out-features as 16-bit lanes: 16 products of at most 15 * 127 fit, 32 do not, so
+// each group takes two turns.
+void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                  const int32_t* q_sums, bool /*symmetric*/, float* y) {
+  typedef uint8_t v16b __attribute__((vector_size(16)));
+  typedef int64_t v2q __attribute__((vector_size(16)));
+  for (int half = 0; half < 2; ++half) {
+    vlf even[2] = {}, odd[2] = {};
+    for (int64_t b = 0; b < k_blocks; ++b) {
+      const uint8_t* block = blocks + b * kBlockBytes;
+      for (int g = 0; g < 8; ++g) {
+        const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + g * 256;
+        const int8_t* x = a + b * 256 + g * 32;
+        vli e[2] = {}, o[2] = {};
+        for (int turn = 0; turn < 32; turn += 16) {
+          vh e16 = {}, o16 = {};
+          for (int k = turn; k < turn + 16; ++k) {
+            int64_t eight;
+            __builtin_memcpy(&eight, codes + 8 * k, 8);
+            const v16b bytes = (v16b)v2q{eight};
+            const vh shorts = (vh)__builtin_shufflevector(bytes, v16b{}, 0, 16, 1, 17, 2, 18, 3, 19,
+                                                          4, 20, 5, 21, 6, 22, 7, 23);
+            e16 += (shorts & 15) * (int16_t)x[k];
+            o16 += (shorts >> 4) * (int16_t)x[k];
+          }
+          e[0] += (vli)__builtin_shufflevector(e16, e16, 0, 8, 1, 9, 2, 10, 3, 11) >> 16;
+          e[1] += (vli)__builtin_shufflevector(e16, e16, 4, 12, 5, 13, 6, 14, 7, 15) >> 16;
+          o[0] += (vli)__builtin_shufflevector(o16, o16, 0, 8, 1, 9, 2, 10, 3, 11) >> 16;
+          o[1] += (vli)__builtin_shufflevector(o16, o16, 4, 12, 5, 13, 6, 14, 7, 15) >> 16;
+        }
+        for (int i = 0; i < 2; ++i) {
+          const int64_t offset = g * 64 + half * 32 + i * 16;
+          const EvenOdd scale = LoadEvenOdd(block + offset);
+          const EvenOdd min = LoadEvenOdd(block + kMinsOffset + offset);
+          const float factor = scales[b * 8 + g], sum = factor * (float)q_sums[b * 8 + g];
+          even[i] += __builtin_convertvector(e[i], vlf) * (scale.even * factor) + min.even * sum;
+          odd[i] += __builtin_convertvector(o[i], vlf) * (scale.odd * factor) + min.odd * sum;
+        }
+      }
+    }
+    for (int i = 0; i < 2; ++i) StoreInterleaved(y + 16 * half + 8 * i, even[i], odd[i]);
+  }
+}
+
+}  // namespace
+
+extern const Kernels kPortableKernels;
+constinit const Kernels kPortableKernels = [] {
+  Kernels kernels = GenericKernels("portable");
+  kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.lookup = &kPortableLookup;
+  return kernels;
+}();
+
+}  // namespace ort_aie::host

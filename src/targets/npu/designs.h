@@ -1,0 +1,38 @@
+// The designs that the executor runs, by the names of their overlays, and what they take.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+namespace ort_aie::npu_target {
+
+inline constexpr const char kDecode[] = "decode";
+inline constexpr const char kFusedDqp[] = "fused_dqp";
+inline constexpr const char kFlowKv[] = "flow_kv";
+inline constexpr const char kFlowQkv[] = "flow_qkv";
+inline constexpr const char kDequant[] = "dequant";
+inline constexpr const char kGemm[] = "gemm";
+
+// Each design states these in its head comment; rows and columns are those of whole blocks.
+inline constexpr int64_t kLeastN = 128;
+inline constexpr int64_t kMatvecMaxK = 16384;
+inline constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
+inline constexpr int64_t kGemmMaxK = 65536;
+inline constexpr int64_t kMaxHeadDim = 256;
+
+// Whether there is an overlay of a design.
+using HasOverlay = std::function<bool(std::string_view design)>;
+
+// The overlay for a step of one row: that of a token's steps, or that of its kind alone on a device
+// without room for it. Null if there is neither.
+inline const char* ProjectionDesign(const HasOverlay& has) {
+  if (has(kDecode)) return kDecode;
+  return has(kFusedDqp) ? kFusedDqp : nullptr;
+}
+inline const char* AttentionDesign(const HasOverlay& has) {
+  if (has(kDecode)) return kDecode;
+  return has(kFlowKv) ? kFlowKv : nullptr;
+}
+
+}  // namespace ort_aie::npu_target

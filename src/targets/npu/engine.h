@@ -1,0 +1,104 @@
+// What the parts of the executor share: the device, scratch memory, counters.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "targets/host/kernels/kernels.h"
+#include "targets/npu/designs.h"
+#include "targets/npu/device.h"
+#include "targets/npu/executor.h"
+
+namespace ort_aie::npu_target {
+
+class Engine {
+ public:
+  Engine(std::shared_ptr<Device> device, const ExecutorOptions& options);
+
+  Device& device() const { return *device_; }
+  HasOverlay overlays() const {
+    return [this](std::string_view design) { return device_->Overlay(design) != nullptr; };
+  }
+  const host::Kernels& kernels() const { return kernels_; }
+  const ExecutorOptions& options() const { return options_; }
+
+  // Names the engine, among all of the process, and what the device's memory holds of its buffers:
+  // a new one after every fault.
+  uint64_t generation() const { return generation_; }
+  // Gives up contexts and buffers of `generation`, if that is still the present one.
+  void Renew(uint64_t generation);
+  // Of what a fault left, nothing is used again.
+  void Forget();
+  // As Forget, and gives up contexts and memory, for there will be no next time.
+  void GiveUp();
+
+  void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers);
+
+  template <typename F>
+  void Count(const F& f) {
+    const std::lock_guard lock(mutex_);
+    f(counters_);
+  }
+  ExecutorCounters counters() const {
+    const std::lock_guard lock(mutex_);
+    return counters_;
+  }
+
+  // The two buffers of a prompt's dequantised weights. One prompt's projection at a time.
+  struct Scratch {
+    std::unique_lock<std::mutex> lock;
+    std::shared_ptr<Buffer> buffers[2];
+  };
+  // Two of `bytes`, or one.
+  Scratch TakeScratch(size_t bytes, bool both);
+
+ private:
+  std::shared_ptr<Device> device_;
+  const ExecutorOptions options_;
+  const host::Kernels& kernels_;
+  std::atomic<uint64_t> generation_;
+  std::mutex renewing_;
+  mutable std::mutex mutex_;  // of the counters
+  ExecutorCounters counters_;
+
+  std::mutex scratch_mutex_;
+  uint64_t scratch_generation_ = 0;
+  std::shared_ptr<Buffer> scratch_[2];
+};
+
+// Tells who traces how long it lived.
+class Timed {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Timed(const Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() {
+    if (engine_.options().trace) engine_.options().trace(what_, begin_, Clock::now());
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  const Engine& engine_;
+  std::string_view what_;
+  Clock::time_point begin_ = Clock::now();
+};
+
+// The bytes of an invocation's argument, as the sequence has it.
+int64_t ArgumentBytes(const npu::Manifest& manifest, const npu::Invocation& invocation,
+                      std::string_view argument);
+
+// A float parameter of a sequence.
+int64_t FloatBits(float value);
+
+constexpr int64_t RoundUp(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+}  // namespace ort_aie::npu_target

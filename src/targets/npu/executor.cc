@@ -1,0 +1,223 @@
+#include "targets/npu/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "ops/error.h"
+#include "targets/npu/attention.h"
+#include "targets/npu/batch.h"
+#include "targets/npu/engine.h"
+#include "targets/npu/gemm.h"
+#include "targets/npu/projection.h"
+#include "targets/npu/reasons.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+ProjectionFacts FactsOf(const MatMulStep& step) {
+  return {.bits = step.bits,
+          .rows = step.rows,
+          .n = step.n,
+          .k = step.k,
+          .numerics = step.numerics,
+          .has_bias = step.bias != nullptr,
+          .has_norm = step.norm_weight != nullptr,
+          .has_skip = step.skip != nullptr};
+}
+
+ProjectionFacts FactsOf(const GemmStep& step) {
+  return {
+      .bits = 16, .rows = step.rows, .n = step.n, .k = step.k, .has_bias = step.bias != nullptr};
+}
+
+AttentionFacts FactsOf(const AttentionStep& step) {
+  const auto beyond = [&](int64_t total) { return total > step.present_capacity; };
+  return {.rows = step.sequence,
+          .dim = step.dim,
+          .windowed_cache = step.windowed_cache,
+          .other_keys = step.key_sequence != step.sequence,
+          .hidden_keys = !step.visible_keys.empty(),
+          .has_bias = step.bias != nullptr,
+          .has_head_sink = step.head_sink != nullptr,
+          .smooth_softmax = step.smooth_softmax,
+          .causal = step.causal,
+          .window = step.window,
+          .more_than_cache = std::ranges::any_of(step.total_length, beyond)};
+}
+
+class Executor final : public XrtTarget {
+ public:
+  Executor(std::shared_ptr<Device> device, const ExecutorOptions& options)
+      : engine_(std::move(device), options) {}
+
+  const char* Name() const override { return "xrt"; }
+  ExecutorCounters counters() const override { return engine_.counters(); }
+  bool device_in_use() const override { return in_use_; }
+
+  void Execute(const Plan& plan, const ThreadPool& threads) const override {
+    for (size_t next = 0; next < plan.size();) {
+      next =
+          in_use_ ? OnDevice(plan, next, threads) : OnHost(plan, next, Reason::kGivenUp, threads);
+    }
+  }
+
+ private:
+  // Each of these executes step `first` of the plan, and perhaps some that follow, and gives the
+  // step after them.
+
+  // As Group, and again in a fresh context if the device fails. A group changes nothing but its
+  // outputs, and does not read them.
+  size_t OnDevice(const Plan& plan, size_t first, const ThreadPool& threads) const {
+    const uint64_t generation = engine_.generation();
+    std::string fault;
+    try {
+      try {
+        return Group(plan, first, plan.size(), threads);
+      } catch (const DeviceError& error) {
+        fault = error.what();
+      }
+      engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
+      engine_.Renew(generation);
+      const size_t next = Group(plan, first, plan.size(), threads);
+      if (!cured_.exchange(true)) Report(fault, "running it again in a fresh context helped");
+      return next;
+    } catch (const DeviceError& error) {
+      if (engine_.options().raise_on_error) {
+        engine_.Forget();
+        Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
+             "; a fresh context did not help");
+      }
+      engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
+      if (in_use_.exchange(false)) {
+        engine_.GiveUp();
+        Report(error.what(), "a fresh context did not help; going on on this CPU");
+      }
+      return first;
+    }
+  }
+
+  // Up to `most` steps in one submission; a single one may take several, or the host.
+  size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
+    const Reason reason = WhyNot(plan[first]);
+    if (reason != Reason::kNone) return OnHost(plan, first, reason, threads);
+    size_t next = first;
+    try {
+      if (const char* design = TokenDesign(plan[first])) {
+        Batch batch(engine_, design);
+        while (next < plan.size() && next - first < most &&
+               (next == first || Joins(plan[next], design)) &&
+               Append(batch, design, plan[next], threads)) {
+          ++next;
+        }
+        Require(next > first, "a step that waits for itself");
+        batch.Run();
+      } else {
+        Prompt(plan[first], threads);
+        next = first + 1;
+      }
+    } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
+      if (next - first > 1) return Group(plan, first, 1, threads);
+      if (!refused_.exchange(true)) Report(error.what(), "going on with this step on this CPU");
+      return OnHost(plan, first, Reason::kRefused, threads);
+    }
+    engine_.Count([&](ExecutorCounters& counters) {
+      counters.device_steps += static_cast<int64_t>(next - first);
+    });
+    return next;
+  }
+
+  size_t OnHost(const Plan& plan, size_t first, Reason reason, const ThreadPool& threads) const {
+    Plan step = {plan[first]};
+    if (!in_use_) {
+      Release(plan[first]);
+      // A model must not become less exact because its device is gone.
+      auto* projection = std::get_if<MatMulStep>(&step[0]);
+      if (projection != nullptr) projection->numerics = Numerics::kBf16;
+    }
+    HostTarget().Execute(step, threads);
+    engine_.Count([&](ExecutorCounters& counters) { ++counters.host_steps[Words(reason)]; });
+    return first + 1;
+  }
+
+  // What an op has kept on a device that was given up.
+  static void Release(const Step& step) {
+    std::visit(
+        [](const auto& s) {
+          if constexpr (requires { s.kept; }) {
+            if (s.kept == nullptr) return;
+            const std::lock_guard lock(s.kept->mutex);
+            s.kept->object = nullptr;
+          }
+        },
+        step);
+  }
+
+  Reason WhyNot(const Step& step) const {
+    const HasOverlay has = engine_.overlays();
+    if (const auto* projection = std::get_if<MatMulStep>(&step)) {
+      return WhyNotProjection(FactsOf(*projection), has);
+    }
+    if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+      return WhyNotAttention(FactsOf(*attention), has);
+    }
+    if (const auto* gemm = std::get_if<GemmStep>(&step)) {
+      return WhyNotProjection(FactsOf(*gemm), has);
+    }
+    return WhyNotGather();
+  }
+
+  // The overlay of a step of one row; null for others.
+  const char* TokenDesign(const Step& step) const {
+    if (const auto* projection = std::get_if<MatMulStep>(&step)) {
+      return projection->rows == 1 ? ProjectionDesign(engine_.overlays()) : nullptr;
+    }
+    const auto* attention = std::get_if<AttentionStep>(&step);
+    const bool token = attention != nullptr && attention->sequence == 1;
+    return token ? AttentionDesign(engine_.overlays()) : nullptr;
+  }
+
+  bool Joins(const Step& step, const char* design) const {
+    return WhyNot(step) == Reason::kNone && TokenDesign(step) == design;
+  }
+
+  bool Append(Batch& batch, const char* design, const Step& step, const ThreadPool& threads) const {
+    if (const auto* projection = std::get_if<MatMulStep>(&step)) {
+      return AppendProjection(engine_, batch, design, *projection);
+    }
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), threads);
+  }
+
+  void Prompt(const Step& step, const ThreadPool& threads) const {
+    if (const auto* projection = std::get_if<MatMulStep>(&step)) {
+      ProjectPrompt(engine_, *projection, threads);
+    } else if (const auto* gemm = std::get_if<GemmStep>(&step)) {
+      RunGemm(engine_, *gemm, threads);
+    } else {
+      AttendPrompt(engine_, std::get<AttentionStep>(step), threads);
+    }
+  }
+
+  void Report(const std::string& fault, const char* outcome) const {
+    const std::string line = Concat(engine_.device().name(), ": ", fault, "; ", outcome);
+    if (engine_.options().report) {
+      engine_.options().report(line);
+    } else {
+      std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
+    }
+  }
+
+  mutable Engine engine_;
+  mutable std::atomic<bool> in_use_ = true, cured_ = false, refused_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<XrtTarget> MakeXrtTarget(std::shared_ptr<Device> device,
+                                         const ExecutorOptions& options) {
+  return std::make_unique<Executor>(std::move(device), options);
+}
+
+}  // namespace ort_aie::npu_target

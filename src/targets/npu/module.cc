@@ -1,0 +1,218 @@
+// The library's entry points: a device and an executor become a target. Compiled once for the real
+// XRT and once, with ORT_AIE_SIMULATED, for the stand-in whose device is the simulator.
+#include "targets/module.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/error.h"
+#include "targets/npu/executor.h"
+#include "targets/npu/xrt/overlays.h"
+#include "targets/npu/xrt/trace.h"
+#include "targets/npu/xrt/xrt_device.h"
+
+#ifdef ORT_AIE_SIMULATED
+#include "targets/sim/control.h"
+#endif
+
+#define ORT_AIE_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace ort_aie::npu_target {
+namespace {
+
+using Json = nlohmann::json;
+
+struct ModuleOptions {
+  bool raise, quiet, trace;
+  std::string overlays;
+};
+
+ModuleOptions ParseOptions(const char* text) {
+  const Json options = Json::parse(text);
+  const std::string log = options.at("log");
+  return {options.at("on_device_error") == "raise", log == "quiet", log == "trace",
+          options.at("overlays")};
+}
+
+#ifdef ORT_AIE_SIMULATED
+constexpr char kName[] = "sim";
+
+// Packages of the modelled NPU cost nothing but the time to write them.
+std::vector<std::filesystem::path> Folders(const ModuleOptions& options) {
+  std::vector<std::filesystem::path> folders = FoldersOf(options.overlays);
+  const char* device = std::getenv("ORT_AIE_SIM_DEVICE");
+  folders.push_back(CacheFolder("simulated_overlays") /
+                    (device != nullptr && *device != '\0' ? device : "npu2"));
+  return folders;
+}
+
+void Prepare(const std::vector<std::filesystem::path>& folders) {
+  static std::mutex mutex;
+  static std::set<std::filesystem::path> written;
+  const std::lock_guard lock(mutex);
+  if (written.contains(folders.back())) return;
+  char error[1024] = "";
+  if (ort_aie_sim_write_packages(folders.back().c_str(), error, sizeof(error)) != 0) {
+    throw DeviceError(Fault::kNoOverlay,
+                      Concat("the packages of the modelled NPU cannot be ", "written to ",
+                             folders.back().string(), ": ", error));
+  }
+  written.insert(folders.back());
+}
+#else
+constexpr char kName[] = "xrt";
+
+std::vector<std::filesystem::path> Folders(const ModuleOptions& options) {
+  std::vector<std::filesystem::path> folders = FoldersOf(options.overlays);
+  folders.push_back(InstalledOverlays());
+  folders.push_back(CacheFolder("overlays"));
+  return folders;
+}
+
+void Prepare(const std::vector<std::filesystem::path>&) {}
+#endif
+
+const char* NameOf(const Step& step) {
+  return std::visit(
+      [](const auto& s) {
+        using S = std::remove_cvref_t<decltype(s)>;
+        if constexpr (std::is_same_v<S, MatMulStep>) return s.up_weights ? "GatedMLP" : "MatMul";
+        if constexpr (std::is_same_v<S, GatherStep>) return "Gather";
+        if constexpr (std::is_same_v<S, AttentionStep>) return "Attention";
+        if constexpr (std::is_same_v<S, GemmStep>) return "GEMM";
+      },
+      step);
+}
+
+void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
+  sum.device_steps += more.device_steps;
+  for (const auto& [reason, count] : more.host_steps) sum.host_steps[reason] += count;
+  sum.retries += more.retries;
+  sum.fallbacks += more.fallbacks;
+  sum.cache_rows_sent += more.cache_rows_sent;
+  sum.cache_rows_kept += more.cache_rows_kept;
+  sum.cache_bytes_compared += more.cache_bytes_compared;
+  sum.compare_seconds += more.compare_seconds;
+}
+
+class OpenedTarget;
+
+// Targets that are open, and what those that were closed have done.
+struct Registry {
+  std::mutex mutex;
+  std::set<const OpenedTarget*> open;
+  ExecutorCounters closed;
+
+  static Registry& OfProcess() {
+    static auto& registry = *new Registry();  // targets may be closed when the process ends
+    return registry;
+  }
+};
+
+class OpenedTarget final : public Target {
+ public:
+  explicit OpenedTarget(const ModuleOptions& options) : trace_(options.trace) {
+    const std::vector<std::filesystem::path> folders = Folders(options);
+    const std::shared_ptr<Device> device = OpenDevice(folders);
+    Prepare(folders);
+    RequireOverlays(*device);
+    ExecutorOptions executor;
+    executor.raise_on_error = options.raise;
+    executor.report = [quiet = options.quiet](const std::string& line) {
+      if (!quiet) std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
+    };
+    if (trace_) {
+      executor.trace = [](std::string_view what, Trace::Time begin, Trace::Time end) {
+        Trace::OfProcess().Add("host", what, begin, end);
+      };
+    }
+    target_ = MakeXrtTarget(device, executor);
+    if (trace_) Trace::OfProcess().Join();
+    Registry& registry = Registry::OfProcess();
+    const std::lock_guard lock(registry.mutex);
+    registry.open.insert(this);
+  }
+
+  ~OpenedTarget() override {
+    {
+      Registry& registry = Registry::OfProcess();
+      const std::lock_guard lock(registry.mutex);
+      registry.open.erase(this);
+      Add(registry.closed, target_->counters());
+    }
+    target_.reset();
+    if (trace_) Trace::OfProcess().Leave();
+  }
+
+  const char* Name() const override { return kName; }
+
+  void Execute(const Plan& plan, const ThreadPool& threads) const override {
+    const Span span("node", plan.empty() ? "empty" : NameOf(plan.front()));
+    target_->Execute(plan, threads);
+  }
+
+  ExecutorCounters counters() const { return target_->counters(); }
+
+ private:
+  const bool trace_;
+  std::unique_ptr<XrtTarget> target_;
+};
+
+std::string CountersText() {
+  ExecutorCounters executors;
+  {
+    Registry& registry = Registry::OfProcess();
+    const std::lock_guard lock(registry.mutex);
+    executors = registry.closed;
+    for (const OpenedTarget* target : registry.open) Add(executors, target->counters());
+  }
+  const Counters device = CountersOfProcess();
+  return Json{{"runs", device.runs},
+              {"submissions", device.submissions},
+              {"bytes_to", device.bytes_to},
+              {"bytes_from", device.bytes_from},
+              {"streams_kept", device.streams_kept},
+              {"streams_built", device.streams_built},
+              {"buffers", device.buffers},
+              {"buffer_bytes", device.buffer_bytes},
+              {"device_steps", executors.device_steps},
+              {"host_steps", executors.host_steps},
+              {"retries", executors.retries},
+              {"fallbacks", executors.fallbacks},
+              {"cache_rows_sent", executors.cache_rows_sent},
+              {"cache_rows_kept", executors.cache_rows_kept},
+              {"cache_bytes_compared", executors.cache_bytes_compared},
+              {"compare_seconds", executors.compare_seconds}}
+      .dump();
+}
+
+}  // namespace
+}  // namespace ort_aie::npu_target
+
+ORT_AIE_EXPORT const ort_aie::Target* ort_aie_open_target(const char* options, char** error) {
+  using namespace ort_aie::npu_target;
+  try {
+    return new OpenedTarget(ParseOptions(options));
+  } catch (const std::exception& exception) {
+    *error = strdup(exception.what());
+    return nullptr;
+  }
+}
+
+ORT_AIE_EXPORT void ort_aie_close_target(const ort_aie::Target* target) { delete target; }
+
+ORT_AIE_EXPORT char* ort_aie_target_counters() {
+  return strdup(ort_aie::npu_target::CountersText().c_str());
+}
+
+static_assert(std::is_same_v<decltype(ort_aie_open_target), ort_aie::OpenTargetFunction> &&
+              std::is_same_v<decltype(ort_aie_close_target), ort_aie::CloseTargetFunction> &&
+              std::is_same_v<decltype(ort_aie_target_counters), ort_aie::TargetCountersFunction>);

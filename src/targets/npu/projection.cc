@@ -1,0 +1,263 @@
+#include "targets/npu/projection.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/error.h"
+#include "q4nx/layout.h"
+#include "targets/npu/conversions.h"
+#include "targets/npu/designs.h"
+#include "targets/npu/host_math.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+using q4nx::CeilDiv;
+
+// Of the designs; each states them in its head comment.
+constexpr int64_t kGemmLeastRows = 64;
+constexpr int64_t kGluLeast = 256;
+constexpr int64_t kRmsMultiple = 128;
+
+constexpr int64_t kRowMultiple = 512;  // rows of C that eight columns compute in a pass
+
+int64_t WeightBytes(const MatMulStep& step) {
+  return q4nx::RowBlocks(step.n) * q4nx::ColBlocks(step.k) * q4nx::kBlockBytes;
+}
+
+struct PinnedWeights {
+  uint64_t generation;
+  std::shared_ptr<Buffer> weights, up;
+};
+
+PinnedWeights Pin(Engine& engine, const MatMulStep& step) {
+  const auto pin = [&](const uint8_t* blocks) -> std::shared_ptr<Buffer> {
+    if (blocks == nullptr) return nullptr;
+    return engine.device().Pin(blocks, static_cast<size_t>(WeightBytes(step)));
+  };
+  if (step.kept == nullptr) return {0, pin(step.weights), pin(step.up_weights)};
+  const std::lock_guard lock(step.kept->mutex);
+  auto kept = std::static_pointer_cast<PinnedWeights>(step.kept->object);
+  const uint64_t generation = engine.generation();
+  if (kept == nullptr || kept->generation != generation) {
+    step.kept->object = nullptr;  // before others take its place
+    kept = nullptr;
+    kept = std::make_shared<PinnedWeights>(
+        PinnedWeights{generation, pin(step.weights), pin(step.up_weights)});
+    step.kept->object = kept;
+  }
+  return *kept;
+}
+
+size_t RowBytes(const MatMulStep& step) { return static_cast<size_t>(step.k) * SizeOf(step.type); }
+
+// x of a row that the batch's run makes: where it lies on the device.
+class RowInput {
+ public:
+  RowInput(Engine& engine, Batch& batch, bool vectors, const MatMulStep& step)
+      : engine_(engine),
+        batch_(batch),
+        vectors_(vectors),
+        step_(step),
+        a_(batch.Find(step.a, RowBytes(step))),
+        skip_(batch.Find(step.skip, RowBytes(step))) {}
+
+  // Whether everything is where it can be had, now or on the device.
+  bool Ready() const {
+    if (a_.later || skip_.later || !batch_.OnHost(step_.norm_weight, RowBytes(step_))) return false;
+    if (!a_.view && !skip_.view) return true;
+    // What is on the device is used as it lies there: in whole blocks, and by operators there.
+    return step_.k % q4nx::kBlockCols == 0 && (vectors_ || step_.norm_weight == nullptr);
+  }
+
+  npu::BufferView Make() {
+    const int64_t padded = q4nx::PaddedCols(step_.k);
+    if (step_.norm_weight == nullptr) return a_.view ? *a_.view : Tensor(step_.a, padded);
+    const auto& kernels = engine_.kernels();
+    if (!vectors_) {
+      return batch_.Input(
+          padded, [&](uint16_t* y) { LoadRow(kernels, step_, NormWeight(kernels, step_), 0, y); });
+    }
+    const bool residual = a_.view || skip_.view;
+    npu::BufferView x;
+    if (residual) {
+      x = a_.view ? *a_.view : Tensor(step_.a, padded);
+    } else {
+      x = batch_.Input(padded, [&](uint16_t* y) { LoadRow(kernels, step_, nullptr, 0, y); });
+    }
+    const bool both = residual && step_.skip != nullptr;
+    const npu::BufferView skip = !both ? x : skip_.view ? *skip_.view : Tensor(step_.skip, padded);
+    if (both) sum_ = batch_.Scratch(padded);
+    // rms_norm gives whole pieces of 128; the zeros beyond come from the host.
+    const npu::BufferView y = batch_.Input(padded, [](uint16_t*) {});
+    static_assert(q4nx::kBlockCols % kRmsMultiple == 0);
+    batch_.Invoke({"rms_norm",
+                   {{"n", step_.k},
+                    {"rows", 1},
+                    {"residual", both ? 1 : 0},
+                    {"eps_bits", FloatBits(step_.norm_epsilon)}},
+                   {{"x", x},
+                    {"residual", skip},
+                    {"weight", Tensor(step_.norm_weight, padded)},
+                    {"sum", both ? *sum_ : x},
+                    {"y", y}}});
+    return y;
+  }
+
+  // The sum on the device, where it has been made there.
+  std::optional<npu::BufferView> sum() const { return sum_; }
+
+ private:
+  npu::BufferView Tensor(const void* tensor, int64_t padded) {
+    return batch_.Input(padded, [&](uint16_t* y) {
+      ToBfloat16(engine_.kernels(), step_.type, tensor, step_.k, y);
+    });
+  }
+
+  Engine& engine_;
+  Batch& batch_;
+  const bool vectors_;
+  const MatMulStep& step_;
+  const Batch::Source a_, skip_;
+  std::optional<npu::BufferView> sum_;
+};
+
+}  // namespace
+
+bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step) {
+  const bool vectors = design == kDecode, gated = step.up_weights != nullptr;
+  RowInput input(engine, batch, vectors, step);
+  const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
+  if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
+  const PinnedWeights pinned = Pin(engine, step);
+  const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
+  const npu::BufferView x = input.Make();
+
+  const auto matvec = [&](const std::shared_ptr<Buffer>& weights, npu::BufferView y) {
+    npu::BufferView bias = x;  // of no bytes
+    if (step.bias != nullptr) {
+      bias = batch.Input(
+          n, [&](uint16_t* to) { ToBfloat16(engine.kernels(), step.type, step.bias, step.n, to); });
+    }
+    batch.Invoke({"matvec",
+                  {{"N", n}, {"K", k}, {"bias", step.bias != nullptr ? 1 : 0}, {"activation", 0}},
+                  {{"x", x}, {"w", batch.View(weights, 0)}, {"bias", bias}, {"y", y}}});
+  };
+  const bool glu = gated && vectors && n >= kGluLeast;
+  npu::BufferView y, up{};
+  if (glu) {
+    const npu::BufferView both = batch.Scratch(2 * n);
+    matvec(pinned.weights, both);
+    matvec(pinned.up, {both.argument, both.offset + 2 * n});
+    y = batch.Result(n);
+    batch.Invoke({"glu",
+                  {{"n", n}, {"rows", 1}, {"kind", step.activation == Activation::kSilu ? 0 : 1}},
+                  {{"gate_up", both}, {"y", y}}});
+  } else {
+    y = batch.Result(n);
+    matvec(pinned.weights, y);
+    if (gated) {
+      up = batch.Result(n);
+      matvec(pinned.up, up);
+    }
+  }
+
+  batch.Then([&engine, &step, glu, y, up](const Batch::Results& results) {
+    const auto& kernels = engine.kernels();
+    // From the host's own rows, which have more digits than the device's.
+    StoreSum(kernels, step, 0);
+    if (step.up_weights == nullptr || glu) {
+      FromBfloat16(kernels, results[y], step.n, step.type, step.y);
+    } else {
+      StoreProducts(kernels, step, 0, 0, step.n, results[y], results[up], false);
+    }
+  });
+  if (step.skip != nullptr) batch.Writes(step.sum, step.k, step.type, input.sum());
+  batch.Writes(step.y, step.n, step.type,
+               gated && !glu ? std::nullopt : std::optional<npu::BufferView>(y));
+  return true;
+}
+
+void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& threads) {
+  const auto& kernels = engine.kernels();
+  const bool gated = step.up_weights != nullptr;
+  const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
+  const int64_t block_rows = n / q4nx::kBlockRows, row_blocks = k / q4nx::kBlockCols;
+
+  const int64_t most_block_rows = std::max(
+      engine.options().weight_bytes / (2 * k * q4nx::kBlockRows), 2 * kLeastN / q4nx::kBlockRows);
+  const int64_t bands = CeilDiv(block_rows, most_block_rows);
+  const int64_t band_blocks = CeilDiv(block_rows, bands);
+  const int64_t band_n = band_blocks * q4nx::kBlockRows;
+  const int64_t widest = 2 * std::max(k, gated ? 2 * band_n : band_n);  // bytes of a row
+  int64_t most_rows = engine.options().row_bytes / widest;
+  if (step.prompt_chunk > 0) most_rows = std::min(most_rows, step.prompt_chunk);
+  const int64_t run_rows =
+      std::min(step.rows, std::max(kRowMultiple, most_rows / kRowMultiple * kRowMultiple));
+  const auto padded_rows = [](int64_t rows) { return std::max(rows, kGemmLeastRows); };
+
+  const PinnedWeights pinned = Pin(engine, step);
+  const auto scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), gated);
+  const auto a = engine.device().Allocate(static_cast<size_t>(2 * k * padded_rows(run_rows)));
+  const auto c = engine.device().Allocate(
+      static_cast<size_t>(2 * band_n * padded_rows(run_rows) * (gated ? 2 : 1)));
+
+  const auto load_rows = [&](int64_t first, int64_t rows) {
+    const Timed timed(engine, "activations");
+    auto* to = reinterpret_cast<uint16_t*>(a->host());
+    const float* norm_weight = NormWeight(kernels, step);
+    threads.ParallelFor(padded_rows(rows), [&](int64_t row) {
+      uint16_t* x = to + row * k;
+      if (row < rows) LoadRow(kernels, step, norm_weight, first + row, x);
+      std::fill(row < rows ? x + step.k : x, x + k, uint16_t{0});
+    });
+    a->ToDevice(0, static_cast<size_t>(2 * k * padded_rows(rows)));
+  };
+
+  for (int64_t band = 0; band < bands; ++band) {
+    // The last one ends with the matrix: some of its rows are the one before's.
+    const int64_t first_block = std::min(band * band_blocks, block_rows - band_blocks);
+    const int64_t blocks = band_blocks * row_blocks;
+    npu::Plan dequant;
+    std::vector<Buffer*> buffers;
+    for (int i = 0; i < (gated ? 2 : 1); ++i) {
+      buffers.push_back((i == 0 ? pinned.weights : pinned.up).get());
+      buffers.push_back(scratch.buffers[i].get());
+      dequant.push_back(
+          {"dequant",
+           {{"blocks", blocks}},
+           {{"w", {2 * i, first_block * row_blocks * q4nx::kBlockBytes}}, {"b", {2 * i + 1, 0}}}});
+    }
+    engine.Run(kDequant, dequant, buffers);
+
+    for (int64_t first = 0; first < step.rows; first += run_rows) {
+      const int64_t rows = std::min(run_rows, step.rows - first);
+      if (band == 0 || run_rows < step.rows) load_rows(first, rows);
+      const int64_t c_elements = band_n * padded_rows(rows);
+      npu::Plan gemm;
+      std::vector<Buffer*> arguments = {a.get(), c.get()};
+      for (int i = 0; i < (gated ? 2 : 1); ++i) {
+        arguments.push_back(scratch.buffers[i].get());
+        gemm.push_back({"gemm",
+                        {{"M", rows}, {"K", k}, {"N", band_n}},
+                        {{"a", {0, 0}}, {"b", {2 + i, 0}}, {"c", {1, 2 * i * c_elements}}}});
+      }
+      engine.Run(kGemm, gemm, arguments);
+      c->FromDevice(0, static_cast<size_t>(2 * c_elements * (gated ? 2 : 1)));
+      const Timed timed(engine, "results");
+      const auto* products = reinterpret_cast<const uint16_t*>(c->host());
+      const int64_t n0 = first_block * q4nx::kBlockRows;
+      const int64_t count = std::min(band_n, step.n - n0);
+      threads.ParallelFor(rows, [&](int64_t row) {
+        const uint16_t* product = products + row * band_n;
+        StoreProducts(kernels, step, first + row, n0, count, product, product + c_elements,
+                      step.bias != nullptr);
+      });
+    }
+  }
+  if (step.skip != nullptr) {
+    threads.ParallelFor(step.rows, [&](int64_t row) { StoreSum(kernels, step, row); });
+  }
+}
+
+}  // namespace ort_aie::npu_target

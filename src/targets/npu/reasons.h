@@ -1,0 +1,72 @@
+// Why the NPU leaves a step to the host: facts in, a reason out. Neither a device nor XRT is
+// needed: the executor asks for steps, and `_native` for the nodes of a graph, whose rows nobody
+// knows yet (ort-aie explain).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/plan.h"
+#include "targets/npu/designs.h"
+
+namespace ort_aie::npu_target {
+
+enum class Reason {
+  kNone,  // the NPU does it
+  kTwoBits,
+  kInt8,
+  kSumWithoutNorm,
+  kFewOutFeatures,
+  kTokenInFeatures,
+  kInFeatures,
+  kLongBias,
+  kOneRow,
+  kWindowedCache,
+  kOtherKeys,
+  kHiddenKeys,
+  kAttentionBias,
+  kHeadSink,
+  kSmoothSoftmax,
+  kWideHeads,
+  kWindowWithoutCausality,
+  kMoreThanCache,
+  kEmbedding,
+  kNoTokenProjection,
+  kNoTokenAttention,
+  kNoDequant,
+  kNoGemm,
+  kNoPromptAttention,
+  kRefused,
+  kGivenUp,
+  kCount
+};
+
+// As counters and `explain` have it, and docs/ryzen-ai.md; empty for kNone.
+std::string Words(Reason reason);
+
+// In place of a number of rows: asks for what holds whatever that will be.
+inline constexpr int64_t kAnyRows = -1;
+
+struct ProjectionFacts {
+  int64_t bits = 4;  // of a weight; 16: bfloat16
+  int64_t rows = kAnyRows, n = 0, k = 0;
+  Numerics numerics = Numerics::kBf16;
+  bool has_bias = false, has_norm = false, has_skip = false;
+};
+Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has);
+
+struct AttentionFacts {
+  int64_t rows = kAnyRows;  // of queries
+  int64_t dim = 0;
+  bool windowed_cache = false, other_keys = false, hidden_keys = false, has_bias = false,
+       has_head_sink = false, smooth_softmax = false, causal = true;
+  int64_t window = -1;
+  bool more_than_cache = false;
+};
+Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has);
+
+// Rows of an embedding.
+Reason WhyNotGather();
+
+}  // namespace ort_aie::npu_target

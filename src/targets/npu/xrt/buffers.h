@@ -1,0 +1,90 @@
+// Memory of the device: buffers that are used again, and pinned memory of others.
+#pragma once
+
+#include <xrt/xrt_bo.h>
+#include <xrt/xrt_device.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "targets/npu/device.h"
+#include "targets/npu/xrt/mappings.h"
+
+namespace ort_aie::npu_target {
+
+// Counters that several threads write.
+struct Tally {
+  std::atomic<int64_t> runs = 0, submissions = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0,
+                       streams_built = 0, buffers = 0, buffer_bytes = 0;
+
+  // Of all devices that this process has had.
+  static Tally& OfProcess();
+  Counters Read() const;
+};
+
+// A buffer object of XRT's, counted while it lives.
+class CountedBo {
+ public:
+  CountedBo(xrt::bo bo, const char* what);
+  CountedBo(CountedBo&& other) noexcept
+      : bo_(std::exchange(other.bo_, {})), bytes_(std::exchange(other.bytes_, 0)) {}
+  CountedBo& operator=(CountedBo&&) = delete;
+  ~CountedBo();
+
+  const xrt::bo& bo() const { return bo_; }
+  size_t size() const { return bytes_; }
+  void ToDevice(size_t offset, size_t bytes);
+  void FromDevice(size_t offset, size_t bytes);
+
+ private:
+  xrt::bo bo_;
+  size_t bytes_;
+};
+
+// As every Buffer of a device over XRT is.
+class XrtBuffer : public Buffer {
+ public:
+  virtual const xrt::bo& bo() const = 0;
+};
+
+// Buffers of one device. All of them live in the same bank.
+class BufferPool : public std::enable_shared_from_this<BufferPool> {
+ public:
+  BufferPool(xrt::device device, xrt::memory_group group)
+      : device_(std::move(device)), group_(group) {}
+
+  // A buffer that nobody uses any more, or a new one.
+  std::shared_ptr<Buffer> Allocate(size_t bytes);
+
+  void DropIdle();
+
+  // See Device::Pin. The same memory is pinned once.
+  std::shared_ptr<Buffer> Pin(const void* data, size_t bytes);
+
+ private:
+  class Pooled;
+  class Pinned;
+  struct Piece {
+    CountedBo bo;
+    uint8_t* host;
+  };
+
+  Piece NewPiece(size_t bytes);
+  std::shared_ptr<Buffer> PinAnew(const void* data, size_t bytes);
+  std::optional<xrt::bo> InPlace(uint8_t* data, size_t bytes);
+  void TakeBack(Piece piece);
+
+  xrt::device device_;
+  const xrt::memory_group group_;
+  std::mutex mutex_;
+  std::multimap<size_t, Piece> idle_;  // by size
+  size_t idle_bytes_ = 0;
+  std::map<std::pair<const void*, size_t>, std::weak_ptr<Buffer>> pinned_;
+};
+
+}  // namespace ort_aie::npu_target

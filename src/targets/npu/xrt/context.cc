@@ -1,0 +1,288 @@
+#include "targets/npu/xrt/context.h"
+
+#include <xrt/detail/ert.h>
+#include <xrt/experimental/xrt_xclbin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "ops/error.h"
+#include "targets/npu/xrt/faults.h"
+#include "targets/npu/xrt/trace.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The driver's watchdog gives up after 2 s.
+constexpr milliseconds kRunTimeout{2500};
+// The driver's chains are that long, and a longer list is several of them.
+constexpr size_t kMaxChain = 24;
+// A transaction: the buffer holds register operations.
+constexpr uint64_t kOpcode = 3;
+// Arguments of mlir-aie's kernels.
+constexpr int kOpcodeArgument = 0, kInstructionArgument = 1, kCountArgument = 2, kFirstBuffer = 3;
+// What synchronisation moves at least.
+constexpr size_t kCacheLineWords = 16;
+constexpr size_t kKeptStreams = 64;
+constexpr uint32_t kNoOperation = 0xffffffff;
+
+// Reports say that chained commands are dropped silently by a firmware of NPU1.
+bool HasChains(const npu::Manifest& manifest) {
+  return manifest.generation != npu::kGenerationNpu1;
+}
+
+std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest) {
+  for (const xrt::xclbin::kernel& kernel : xclbin.get_kernels()) {
+    std::string name = kernel.get_name();
+    if (name.starts_with(manifest.kernel)) return name;
+  }
+  throw DeviceError(Fault::kWrongOverlay,
+                    Concat("the overlay ", manifest.name, " has no kernel ", manifest.kernel));
+}
+
+// The operation of the stream at which a command stopped, which the driver leaves in the packet of
+// one that timed out. (aie_error::data() would give the same, and libxrt_coreutil 2.25 does not
+// export it.)
+uint32_t StoppedAt(const xrt::run& run) {
+  const ert_packet* const packet = run.get_ert_packet();
+  const ert_ctx_health_data* const health = get_ert_ctx_health_data(packet);
+  if (health == nullptr) return kNoOperation;
+  if (health->version == ERT_CTX_HEALTH_DATA_V0) return health->txn_op_idx;
+  const ert_ctx_health_data_v1* const newer = get_ert_ctx_health_data_v1(packet);
+  return newer->npu_gen == NPU_GEN_AIE2 ? newer->aie2.txn_op_idx : kNoOperation;
+}
+
+std::string SourceText(const npu::Manifest& manifest, const npu::Plan& plan,
+                       const npu::OpSource& source) {
+  const npu::Invocation& invocation = plan[static_cast<size_t>(source.invocation)];
+  const auto sequence =
+      std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
+  return Concat(npu::Describe(invocation), " ", sequence->paths[static_cast<size_t>(source.path)]);
+}
+
+// Also false if what it referred to is gone and another is at its address.
+bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
+  const std::shared_ptr<xrt::bo_impl>& handle = bo.get_handle();
+  return !reference.owner_before(handle) && !handle.owner_before(reference);
+}
+
+const char* StateName(int state) {
+  switch (state) {
+    case ERT_CMD_STATE_ERROR:
+      return "ERROR";
+    case ERT_CMD_STATE_ABORT:
+      return "ABORT";
+    case ERT_CMD_STATE_TIMEOUT:
+      return "TIMEOUT";
+    case ERT_CMD_STATE_NORESPONSE:
+      return "NORESPONSE";
+    default:
+      return "an unexpected state";
+  }
+}
+
+}  // namespace
+
+Context::Context(xrt::device device, const Package& package)
+    : device_(std::move(device)), streams_(package.manifest, kKeptStreams) {
+  const std::string name = package.overlay.string();
+  const xrt::xclbin xclbin = Ask(Fault::kWrongOverlay, name, [&] { return xrt::xclbin(name); });
+  const std::string kernel =
+      Ask(Fault::kWrongOverlay, name, [&] { return KernelName(xclbin, package.manifest); });
+  const xrt::uuid uuid =
+      Ask(Fault::kWrongOverlay, name, [&] { return device_.register_xclbin(xclbin); });
+  context_ = Ask(Fault::kContextRefused, Concat("a hardware context for ", name),
+                 [&] { return xrt::hw_context(device_, uuid); });
+  Ask(Fault::kWrongOverlay, name, [&] {
+    kernel_ = xrt::kernel(context_, kernel);
+    instruction_group_ = static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument));
+    group_ = static_cast<xrt::memory_group>(kernel_.group_id(kFirstBuffer));
+  });
+}
+
+void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
+  const npu::StreamCache::Lookup lookup = streams_.Get(plan);
+  for (const npu::Run& run : lookup.stream.runs) {
+    for (const int buffer : run.buffers) {
+      Require(static_cast<size_t>(buffer) < buffers.size(), "a plan has buffer ", buffer,
+              ", and it was given ", buffers.size());
+    }
+  }
+  Kept& kept = Keep(lookup);
+  Bind(kept, lookup.stream, buffers);
+  if (kept.chains.empty()) {
+    for (size_t i = 0; i < kept.dispatches.size(); ++i) {
+      Execute(kept.dispatches[i], lookup.stream.runs[i], plan);
+    }
+  }
+  for (Chain& chain : kept.chains) Execute(chain, kept, lookup.stream, plan);
+}
+
+Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup) {
+  Tally& tally = Tally::OfProcess();
+  ++(lookup.outcome == npu::StreamCache::Outcome::kEncoded ? tally.streams_built
+                                                           : tally.streams_kept);
+  const auto known = std::ranges::find(kept_, lookup.id, &Kept::id);
+  if (known != kept_.end()) {
+    kept_.splice(kept_.begin(), kept_, known);
+    Patch(kept_.front(), lookup);
+    return kept_.front();
+  }
+  // The cache forgets in the same order, so what falls out here will not be asked for again.
+  if (kept_.size() == kKeptStreams) kept_.pop_back();
+  kept_.push_front(Load(lookup));
+  return kept_.front();
+}
+
+Context::Kept Context::Load(const npu::StreamCache::Lookup& lookup) {
+  Kept kept{lookup.id, {}, {}};
+  for (const npu::Run& run : lookup.stream.runs) {
+    const size_t bytes = run.words.size() * sizeof(uint32_t);
+    Ask(Fault::kAllocation, Concat("an instruction buffer of ", bytes, " bytes"), [&] {
+      xrt::bo bo(device_, bytes, xrt::bo::flags::cacheable, instruction_group_);
+      auto* words = bo.map<uint32_t*>();
+      std::memcpy(words, run.words.data(), bytes);
+      xrt::run command(kernel_);
+      command.set_arg(kOpcodeArgument, kOpcode);
+      command.set_arg(kInstructionArgument, bo);
+      command.set_arg(kCountArgument, static_cast<uint32_t>(run.words.size()));
+      kept.dispatches.push_back(
+          {CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command), {}});
+    });
+    kept.dispatches.back().instructions.ToDevice(0, bytes);
+  }
+  const size_t count = kept.dispatches.size();
+  if (count < 2 || !HasChains(streams_.manifest())) return kept;
+  Ask(Fault::kRunError, "a list of runs", [&] {
+    for (size_t begin = 0; begin < count; begin += kMaxChain) {
+      kept.chains.push_back({begin, std::min(count, begin + kMaxChain), xrt::runlist(context_)});
+    }
+  });
+  return kept;
+}
+
+void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers) {
+  std::vector<bool> changed(kept.dispatches.size());
+  for (size_t i = 0; i < kept.dispatches.size(); ++i) {
+    Dispatch& dispatch = kept.dispatches[i];
+    const std::vector<int>& arguments = stream.runs[i].buffers;
+    dispatch.bound.resize(arguments.size());
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      const xrt::bo& bo = static_cast<XrtBuffer*>(buffers[static_cast<size_t>(arguments[a])])->bo();
+      if (Refers(dispatch.bound[a], bo)) continue;
+      Ask(Fault::kRunError, "setting the arguments of a run",
+          [&] { dispatch.run.set_arg(kFirstBuffer + static_cast<int>(a), bo); });
+      dispatch.bound[a] = bo.get_handle();
+      changed[i] = true;
+    }
+  }
+  for (Chain& chain : kept.chains) {
+    bool stale = false;
+    for (size_t i = chain.begin; i < chain.end; ++i) stale = stale || changed[i];
+    if (!stale) continue;
+    Ask(Fault::kRunError, "a list of runs", [&] {
+      chain.list.reset();
+      for (size_t i = chain.begin; i < chain.end; ++i) chain.list.add(kept.dispatches[i].run);
+    });
+  }
+}
+
+void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
+  // Whole cache lines, and those that touch in one go.
+  npu::WordRange pending{0, 0, 0};
+  const auto send = [&] {
+    if (pending.begin == pending.end) return;
+    kept.dispatches[pending.run].instructions.ToDevice(
+        pending.begin * sizeof(uint32_t), (pending.end - pending.begin) * sizeof(uint32_t));
+  };
+  for (const npu::WordRange& range : lookup.changed) {
+    const std::vector<uint32_t>& words = lookup.stream.runs[range.run].words;
+    std::copy(words.begin() + static_cast<std::ptrdiff_t>(range.begin),
+              words.begin() + static_cast<std::ptrdiff_t>(range.end),
+              kept.dispatches[range.run].words + range.begin);
+    const size_t begin = range.begin / kCacheLineWords * kCacheLineWords;
+    const size_t end = std::min(
+        words.size(), (range.end + kCacheLineWords - 1) / kCacheLineWords * kCacheLineWords);
+    if (pending.begin != pending.end && pending.run == range.run && begin <= pending.end) {
+      pending.end = end;
+      continue;
+    }
+    send();
+    pending = {range.run, begin, end};
+  }
+  send();
+}
+
+void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan) {
+  ++Tally::OfProcess().runs;
+  ++Tally::OfProcess().submissions;
+  {
+    const Span span("dispatch", plan.front().sequence);
+    Ask(Fault::kRunError, "starting a run", [&] { dispatch.run.start(); });
+  }
+  const Span span("wait", plan.front().sequence);
+  std::cv_status status = std::cv_status::no_timeout;
+  try {
+    status = dispatch.run.wait2(kRunTimeout);
+  } catch (const xrt::run::command_error& error) {
+    ThrowAborted(error.what(), error.get_command_state(), StoppedAt(dispatch.run), run, plan);
+  } catch (const std::exception& error) {
+    ThrowFault(Fault::kRunError, "waiting for a run", error);
+  }
+  if (status == std::cv_status::timeout) {
+    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, run, plan);
+  }
+}
+
+void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
+                      const npu::Plan& plan) {
+  const auto count = static_cast<int64_t>(chain.end - chain.begin);
+  Tally::OfProcess().runs += count;
+  ++Tally::OfProcess().submissions;
+  const auto run_of = [&](const xrt::run& failed) -> const npu::Run& {
+    size_t i = chain.begin;
+    while (i + 1 < chain.end && kept.dispatches[i].run.get_handle() != failed.get_handle()) {
+      ++i;
+    }
+    return stream.runs[i];
+  };
+  {
+    const Span span("dispatch", plan.front().sequence);
+    Ask(Fault::kRunError, "starting a list of runs", [&] { chain.list.execute(); });
+  }
+  const Span span("wait", plan.front().sequence);
+  std::cv_status status = std::cv_status::no_timeout;
+  try {
+    status = chain.list.wait(kRunTimeout * count);
+  } catch (const xrt::runlist::command_error& error) {
+    const xrt::run failed = error.get_run();
+    ThrowAborted(error.what(), error.get_command_state(), StoppedAt(failed), run_of(failed), plan);
+  } catch (const std::exception& error) {
+    ThrowFault(Fault::kRunError, "waiting for a list of runs", error);
+  }
+  if (status == std::cv_status::timeout) {
+    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, stream.runs[chain.begin], plan);
+  }
+}
+
+void Context::ThrowAborted(const char* error, int state, uint32_t operation, const npu::Run& run,
+                           const npu::Plan& plan) const {
+  Fault fault = Fault::kRunError;
+  if (state == ERT_CMD_STATE_TIMEOUT) fault = Fault::kTimeout;
+  if (state == ERT_CMD_STATE_NORESPONSE) fault = Fault::kDeviceLost;
+  std::string text = Concat("a run of ", npu::Describe(plan.front()), " on the overlay ",
+                            streams_.manifest().name, " ended in ", StateName(state), " (", error,
+                            "); predicted were ", run.predicted_seconds * 1e3, " ms");
+  if (operation < run.sources.size()) {
+    text += Concat("; it stopped at operation ", operation, ", ",
+                   SourceText(streams_.manifest(), plan, run.sources[operation]));
+  }
+  throw DeviceError(fault, text);
+}
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,72 @@
+// A hardware context of an overlay: its kernel, and the instruction buffers of the streams that it
+// was asked for.
+#pragma once
+
+#include <xrt/experimental/xrt_kernel.h>
+#include <xrt/xrt_device.h>
+#include <xrt/xrt_hw_context.h>
+#include <xrt/xrt_kernel.h>
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "npu/stream_cache.h"
+#include "targets/npu/xrt/buffers.h"
+#include "targets/npu/xrt/overlays.h"
+
+namespace ort_aie::npu_target {
+
+// Not for several threads at once.
+class Context {
+ public:
+  // Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
+  Context(xrt::device device, const Package& package);
+
+  // The bank of the kernel's buffer arguments.
+  xrt::memory_group group() const { return group_; }
+
+  // Executes a plan on its buffers and waits for its end. Throws DeviceError; then the context is
+  // of no use any more. Throws Error for a plan that the design cannot do.
+  void Run(const npu::Plan& plan, std::span<Buffer* const> buffers);
+
+ private:
+  struct Dispatch {
+    CountedBo instructions;
+    uint32_t* words;
+    xrt::run run;
+    std::vector<std::weak_ptr<xrt::bo_impl>> bound;  // what its buffer arguments were set to
+  };
+  // Of dispatches [begin, end), executed as one. XRT hands to the driver, which pins them and waits
+  // for them, the buffers that a run has when it is added.
+  struct Chain {
+    size_t begin, end;
+    xrt::runlist list;
+  };
+  struct Kept {
+    uint64_t id;
+    std::vector<Dispatch> dispatches;
+    std::vector<Chain> chains;  // none: the dispatches go one after the other
+  };
+
+  Kept& Keep(const npu::StreamCache::Lookup& lookup);
+  Kept Load(const npu::StreamCache::Lookup& lookup);
+  void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
+  // Sets what is not set yet, or to another buffer, and fills anew the lists of such runs.
+  void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
+  void Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan);
+  void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
+  [[noreturn]] void ThrowAborted(const char* error, int state, uint32_t operation,
+                                 const npu::Run& run, const npu::Plan& plan) const;
+
+  xrt::device device_;
+  npu::StreamCache streams_;
+  xrt::hw_context context_;
+  xrt::kernel kernel_;
+  xrt::memory_group group_ = 0, instruction_group_ = 0;
+  std::list<Kept> kept_;  // the one used last comes first
+};
+
+}  // namespace ort_aie::npu_target

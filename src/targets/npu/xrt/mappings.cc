@@ -1,0 +1,107 @@
+#include "targets/npu/xrt/mappings.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+namespace ort_aie::npu_target {
+namespace {
+
+uintptr_t AddressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+// 7f0c1a000000-7f0c1a021000 r--p 00001000 fd:01 1234   /path
+std::optional<Mapping> ParseMapping(const std::string& line) {
+  Mapping mapping{};
+  char permissions[5] = "", device[32] = "";
+  int path = 0;
+  const int fields = std::sscanf(
+      line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %4s %" SCNx64 " %31s %" SCNu64 " %n", &mapping.begin,
+      &mapping.end, permissions, &mapping.offset, device, &mapping.inode, &path);
+  if (fields != 6) return std::nullopt;
+  mapping.writable = permissions[1] == 'w';
+  mapping.shared = permissions[3] == 's';
+  mapping.device = device;
+  mapping.path = line.substr(static_cast<size_t>(path));
+  return mapping;
+}
+
+bool Holds(const Mapping& mapping, uintptr_t begin, size_t bytes) {
+  return mapping.begin <= begin && begin < mapping.end && bytes <= mapping.end - begin;
+}
+
+// Whether all pages from `begin` on are still those of the file, in a private mapping: none was
+// copied for somebody who wrote to it. /proc/self/pagemap has a word for each.
+bool IsUnwritten(uintptr_t begin, size_t pages) {
+  constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62,
+                     kOfFile = uint64_t{1} << 61;
+  // No stream: it reads other sizes, and the kernel gives whole words only.
+  const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pagemap < 0) return false;
+  std::vector<uint64_t> entries(pages);
+  const size_t size = pages * sizeof(uint64_t);
+  const ssize_t got = pread(pagemap, entries.data(), size,
+                            static_cast<off_t>(begin / kPageBytes * sizeof(uint64_t)));
+  close(pagemap);
+  return got == static_cast<ssize_t>(size) && std::ranges::none_of(entries, [](uint64_t entry) {
+           return (entry & kSwapped) != 0 || (entry & (kPresent | kOfFile)) == kPresent;
+         });
+}
+
+}  // namespace
+
+std::optional<Mapping> FindMapping(const void* data, size_t bytes) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::optional<Mapping> mapping = ParseMapping(line);
+    if (mapping && Holds(*mapping, AddressOf(data), bytes)) return mapping;
+  }
+  return std::nullopt;
+}
+
+std::optional<FilePages> FilePages::Behind(const void* data, size_t bytes) {
+  if (AddressOf(data) % kPageBytes != 0 || bytes == 0) return std::nullopt;
+  const std::optional<Mapping> theirs = FindMapping(data, bytes);
+  if (!theirs || theirs->inode == 0) return std::nullopt;
+  const size_t size = WholePages(bytes);
+  if (!theirs->shared && !IsUnwritten(AddressOf(data), size / kPageBytes)) return std::nullopt;
+  const int file = open(theirs->path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  const uint64_t offset = theirs->offset + (AddressOf(data) - theirs->begin);
+  void* pages = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, static_cast<off_t>(offset));
+  close(file);
+  if (pages == MAP_FAILED) return std::nullopt;
+  FilePages view(static_cast<uint8_t*>(pages), size);
+  // Another file may lie under that path by now. The kernel says of both mappings which file it is:
+  // stat would say it in the terms of the file system, which differ for btrfs and overlayfs.
+  const std::optional<Mapping> ours = FindMapping(pages, size);
+  if (!ours || ours->inode != theirs->inode || ours->device != theirs->device) return std::nullopt;
+  return view;
+}
+
+FilePages::FilePages(FilePages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+
+FilePages::~FilePages() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+bool DropFilePages(const void* data, size_t bytes) {
+  const uintptr_t first = (AddressOf(data) + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uintptr_t last = (AddressOf(data) + bytes) / kPageBytes * kPageBytes;
+  if (last <= first) return false;
+  const std::optional<Mapping> mapping = FindMapping(data, bytes);
+  if (!mapping || mapping->inode == 0 || mapping->shared) return false;
+  if (!IsUnwritten(first, (last - first) / kPageBytes)) return false;
+  return madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
+}
+
+}  // namespace ort_aie::npu_target

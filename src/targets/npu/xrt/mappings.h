@@ -1,0 +1,54 @@
+// Where memory of this process comes from, as /proc/self tells it, and read-only mappings of our
+// own of the same files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace ort_aie::npu_target {
+
+inline constexpr size_t kPageBytes = 4096;
+
+// A line of /proc/self/maps.
+struct Mapping {
+  uintptr_t begin, end;
+  bool writable, shared;
+  uint64_t offset;     // of `begin` in the file
+  std::string device;  // as it stands there, such as fd:01
+  uint64_t inode;      // 0: no file
+  std::string path;
+};
+
+// The mapping that holds all of [data, data + bytes), or nothing.
+std::optional<Mapping> FindMapping(const void* data, size_t bytes);
+
+// Pages of a file, mapped read-only and shared.
+class FilePages {
+ public:
+  // The file range that is mapped at [data, data + bytes), in whole pages. Nothing where `data` is
+  // not page-aligned, where it is no file's or was written to, and where the file is no longer
+  // found under its path.
+  static std::optional<FilePages> Behind(const void* data, size_t bytes);
+
+  FilePages(FilePages&& other) noexcept;
+  FilePages& operator=(FilePages&&) = delete;
+  ~FilePages();
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  FilePages(uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  uint8_t* data_;
+  size_t size_;
+};
+
+// Lets the kernel take back the whole pages of [data, data + bytes): they are read from the file
+// again when somebody looks. Only where that loses nothing: in a private mapping of a file of which
+// no page was written to. Says whether it was done.
+bool DropFilePages(const void* data, size_t bytes);
+
+}  // namespace ort_aie::npu_target

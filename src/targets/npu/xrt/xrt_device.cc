@@ -1,0 +1,199 @@
+#include "targets/npu/xrt/xrt_device.h"
+
+#include <xrt/experimental/xrt_system.h>
+#include <xrt/xrt_device.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "ops/error.h"
+#include "targets/npu/xrt/buffers.h"
+#include "targets/npu/xrt/context.h"
+#include "targets/npu/xrt/faults.h"
+#include "targets/npu/xrt/overlays.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+// XRT's names are those of the chips, such as "NPU Strix Halo"; older stacks have "RyzenAI-npu4".
+struct Chip {
+  const char* in_name;
+  const char* device;
+};
+constexpr std::array kChips = {
+    Chip{"Phoenix", "npu1"}, Chip{"Hawk Point", "npu1"}, Chip{"npu1", "npu1"},
+    Chip{"Strix", "npu2"},   Chip{"Krackan", "npu2"},    Chip{"Gorgon", "npu2"},
+    Chip{"npu4", "npu2"},    Chip{"npu5", "npu2"},       Chip{"npu6", "npu2"},
+};
+
+// The device as manifests have it, or null for a name of something else.
+const char* KindOf(const std::string& name) {
+  for (const Chip& chip : kChips) {
+    if (name.find(chip.in_name) != std::string::npos) return chip.device;
+  }
+  return nullptr;
+}
+
+class XrtDevice final : public Device {
+ public:
+  XrtDevice(xrt::device device, std::string name, const char* kind,
+            const std::vector<std::filesystem::path>& folders)
+      : device_(std::move(device)), name_(std::move(name)), overlays_(kind, folders) {}
+
+  const std::string& name() const override { return name_; }
+
+  const npu::Manifest* Overlay(std::string_view design) override {
+    const std::lock_guard lock(mutex_);
+    const Package* package = overlays_.Find(design);
+    return package == nullptr ? nullptr : &package->manifest;
+  }
+
+  std::shared_ptr<Buffer> Allocate(size_t bytes) override {
+    return Watch([&] { return Pool().Allocate(bytes); });
+  }
+
+  std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) override {
+    return Watch([&] { return Pool().Pin(data, bytes); });
+  }
+
+  void Run(std::string_view design, const npu::Plan& plan,
+           std::span<Buffer* const> buffers) override {
+    const std::lock_guard lock(mutex_);
+    Watch([&] {
+      Context& context = ContextOf(overlays_.Get(design));
+      try {
+        context.Run(plan, buffers);
+      } catch (const DeviceError&) {
+        // Only its end makes sure that the run no longer writes to the buffers.
+        contexts_.pop_front();
+        throw;
+      }
+    });
+  }
+
+  void Reset() override {
+    const std::lock_guard lock(mutex_);
+    contexts_.clear();
+    if (pool_ != nullptr) pool_->DropIdle();
+  }
+
+  Counters counters() const override { return CountersOfProcess(); }
+
+  void RequireOverlays() {
+    const std::lock_guard lock(mutex_);
+    AnyPackage();
+  }
+
+  // Whether it is of no use to those who come.
+  bool lost() const { return lost_; }
+
+ private:
+  // call(), which tells if the device has gone.
+  template <typename Call>
+  std::invoke_result_t<const Call&> Watch(const Call& call) {
+    try {
+      return call();
+    } catch (const DeviceError& error) {
+      if (error.fault() == Fault::kDeviceLost) lost_ = true;
+      throw;
+    }
+  }
+
+  // Of a design that decodes, if there is one: its context will be wanted.
+  const Package& AnyPackage() {
+    for (const char* design : {"decode", "fused_dqp", "flow_qkv", "dequant"}) {
+      if (const Package* package = overlays_.Find(design)) return *package;
+    }
+    return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
+  }
+
+  // The bank in which buffers lie is a matter of kernels, so the first buffer takes a context.
+  BufferPool& Pool() {
+    const std::lock_guard lock(mutex_);
+    if (pool_ == nullptr) {
+      pool_ = std::make_shared<BufferPool>(device_, ContextOf(AnyPackage()).group());
+    }
+    return *pool_;
+  }
+
+  // The context of a package, which comes first afterwards. Where the device has no room for one
+  // more, those that were not used for longest go.
+  Context& ContextOf(const Package& package) {
+    const auto known = std::ranges::find(contexts_, &package, &Open::package);
+    if (known != contexts_.end()) {
+      contexts_.splice(contexts_.begin(), contexts_, known);
+      return *contexts_.front().context;
+    }
+    while (true) {
+      try {
+        contexts_.push_front({&package, std::make_unique<Context>(device_, package)});
+        return *contexts_.front().context;
+      } catch (const DeviceError& error) {
+        if (error.fault() != Fault::kContextRefused || contexts_.empty()) throw;
+        contexts_.pop_back();
+      }
+    }
+  }
+
+  struct Open {
+    const Package* package;
+    std::unique_ptr<Context> context;
+  };
+
+  xrt::device device_;
+  const std::string name_;
+  std::mutex mutex_;
+  Overlays overlays_;
+  std::list<Open> contexts_;  // the one used last comes first
+  std::shared_ptr<BufferPool> pool_;
+  std::atomic<bool> lost_ = false;
+};
+
+std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& folders) {
+  const unsigned count = Ask(Fault::kNoDevice, "XRT cannot look for devices",
+                             [] { return xrt::system::enumerate_devices(); });
+  std::string others;
+  for (unsigned i = 0; i < count; ++i) {
+    auto [device, name] = Ask(Fault::kNoDevice, Concat("device ", i, " of XRT"), [&] {
+      xrt::device opened(i);
+      std::string its_name = opened.get_info<xrt::info::device::name>();
+      return std::pair(std::move(opened), std::move(its_name));
+    });
+    if (const char* kind = KindOf(name)) {
+      return std::make_shared<XrtDevice>(std::move(device), std::move(name), kind, folders);
+    }
+    others += Concat(others.empty() ? ": " : ", ", name);
+  }
+  throw DeviceError(Fault::kNoDevice,
+                    Concat("XRT has no NPU that this library knows (", count, " devices", others,
+                           "); ort-aie doctor says what is missing"));
+}
+
+}  // namespace
+
+std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders) {
+  static std::mutex mutex;
+  static auto& devices =
+      *new std::map<std::vector<std::filesystem::path>, std::weak_ptr<XrtDevice>>();
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<XrtDevice> device = devices[folders].lock();
+  if (device == nullptr || device->lost()) {
+    device = Discover(folders);
+    devices[folders] = device;
+  }
+  return device;
+}
+
+void RequireOverlays(Device& device) { static_cast<XrtDevice&>(device).RequireOverlays(); }
+
+Counters CountersOfProcess() { return Tally::OfProcess().Read(); }
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,23 @@
+// A Device over XRT.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "targets/npu/device.h"
+
+namespace ort_aie::npu_target {
+
+// The NPU of this machine, with the packages of these folders (see Overlays): one object for all
+// who ask with the same folders, for as long as one of them keeps it. Throws DeviceError:
+// kNoDevice.
+std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders);
+
+// Throws DeviceError, kNoOverlay or kWrongOverlay, unless a device of OpenDevice has some package.
+void RequireOverlays(Device& device);
+
+// Of all devices that this process has had. Retries and fallbacks are the executor's.
+Counters CountersOfProcess();
+
+}  // namespace ort_aie::npu_target
