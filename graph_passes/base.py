@@ -157,11 +157,13 @@ def aie_node(
     )
 
 
-def put_in_place(old: ir.Node, new: ir.Node) -> None:
-    """Puts `new` where `old` is, its outputs under the names, types and shapes of old's."""
+def put_in_place(old: ir.Node, *new: ir.Node) -> None:
+    """Puts nodes where `old` is, the outputs of the last under the names, types and shapes of
+    old's."""
     graph = old.graph
     assert isinstance(graph, ir.Graph)
-    ir.convenience.replace_nodes_and_values(graph, old, [old], [new], old.outputs, new.outputs)
+    results = new[-1].outputs
+    ir.convenience.replace_nodes_and_values(graph, old, [old], new, old.outputs, results)
 
 
 def none_value(node: ir.Node) -> ir.Value:

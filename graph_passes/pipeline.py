@@ -16,6 +16,7 @@ from ort_aie_ep.graph_passes.attention.mha import MultiHeadAttentionToFlow
 from ort_aie_ep.graph_passes.attention.onnx_attention import AttentionToFlow
 from ort_aie_ep.graph_passes.attention.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
+from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
@@ -27,7 +28,6 @@ from ort_aie_ep.graph_passes.projection.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.projection.norm import flatten_weights, fuse_norms
 from ort_aie_ep.graph_passes.projection.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.projection.tied_embedding import TiedEmbedding
-from ort_aie_ep.graph_passes.shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
 from ort_aie_ep.graph_passes.value_types import (
     infer_types,

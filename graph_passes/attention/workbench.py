@@ -11,8 +11,8 @@ from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.graph_passes.attention.node import OP_TYPE, OUTPUTS, Angles, Layout
+from ort_aie_ep.graph_passes.attention.shapes import inferred_shapes
 from ort_aie_ep.graph_passes.base import NodeRule
-from ort_aie_ep.graph_passes.shapes import inferred_shapes
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     constant_array,
