@@ -143,14 +143,14 @@ def aie_node(
     op_type: str,
     inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Attribute],
-    outputs: int | None = None,
+    outputs: int = 1,
 ) -> ir.Node:
-    """An aie operator under the name of `old` and in no graph, with as many outputs unless told."""
+    """An aie operator under the name of `old`, in no graph yet."""
     return ir.node(
         op_type,
         inputs,
         {**attributes, "format": FORMAT},
-        num_outputs=len(old.outputs) if outputs is None else outputs,
+        num_outputs=outputs,
         domain=DOMAIN,
         version=1,
         name=old.name,

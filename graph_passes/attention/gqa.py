@@ -54,7 +54,7 @@ class GroupQueryAttentionToFlow(NodeRule):
     def replace(self, node: ir.Node) -> Sequence[ir.Node]:  # noqa: D102
         inputs = dict(zip(INPUTS, node.inputs, strict=False))
         attributes = {name: attr.value for name, attr in node.attributes.items()}
-        put_in_place(node, flow_attention(node, inputs, attributes, len(node.outputs)))
+        put_in_place(node, flow_attention(node, inputs, attributes))
         return ()
 
 

@@ -76,7 +76,6 @@ def flow_attention(
     old: ir.Node,
     inputs: Mapping[str, ir.Value | None],
     attributes: Mapping[str, Attribute],
-    outputs: int = len(OUTPUTS),
 ) -> ir.Node:
     """An aie.FlowAttention with inputs by name, under the name of `old`, in no graph yet."""
     assert inputs.keys() <= set(INPUTS)
@@ -84,7 +83,7 @@ def flow_attention(
     while values[-1] is None:
         values.pop()
     given = [none_value(old) if value is None else value for value in values]
-    return aie_node(old, OP_TYPE, given, attributes, outputs)
+    return aie_node(old, OP_TYPE, given, attributes, len(OUTPUTS))
 
 
 def angle_inputs(angles: Angles | None) -> dict[str, ir.Value | None]:
