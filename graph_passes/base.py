@@ -159,11 +159,12 @@ def aie_node(
 
 def put_in_place(old: ir.Node, *new: ir.Node) -> None:
     """Puts nodes where `old` is, the outputs of the last under the names, types and shapes of
-    old's."""
+    old's; nobody reads those of old that it has not."""
     graph = old.graph
     assert isinstance(graph, ir.Graph)
     results = new[-1].outputs
-    ir.convenience.replace_nodes_and_values(graph, old, [old], new, old.outputs, results)
+    replaced = old.outputs[: len(results)]
+    ir.convenience.replace_nodes_and_values(graph, old, [old], new, replaced, results)
 
 
 def none_value(node: ir.Node) -> ir.Value:

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie::npu {
 namespace {

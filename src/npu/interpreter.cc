@@ -4,8 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "base/error.h"
 #include "npu/prediction.h"
-#include "ops/error.h"
 
 namespace ort_aie::npu {
 namespace {

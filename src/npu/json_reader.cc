@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie::npu {
 

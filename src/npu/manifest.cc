@@ -3,9 +3,9 @@
 #include <set>
 #include <utility>
 
+#include "base/error.h"
 #include "npu/json_reader.h"
 #include "npu/sequence_parser.h"
-#include "ops/error.h"
 
 namespace ort_aie::npu {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie::npu {
 

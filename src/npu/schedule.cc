@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/error.h"
 #include "npu/expression.h"
-#include "ops/error.h"
 
 namespace ort_aie::npu {
 

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "npu/txn.h"
-#include "ops/error.h"
 
 namespace ort_aie::npu {
 namespace {

@@ -1,6 +1,6 @@
 #include "ops/eligibility.h"
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "q4nx/layout.h"
 
 namespace ort_aie {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/format.h"
 
 namespace ort_aie {

@@ -1,6 +1,6 @@
 #include "ops/gemm.h"
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/format.h"
 #include "q4nx/layout.h"
 

@@ -1,6 +1,6 @@
 #include "ops/q4nx_gated_mlp.h"
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie {
 namespace {

@@ -1,6 +1,6 @@
 #include "ops/q4nx_matmul.h"
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie {
 

@@ -1,6 +1,6 @@
 #include "ops/tensor.h"
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie {
 

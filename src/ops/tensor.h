@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/size.h"
+#include "base/size.h"
 
 namespace ort_aie {
 

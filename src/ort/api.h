@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/tensor.h"
 #include "targets/target.h"
 

@@ -46,7 +46,7 @@ class AttentionKernel final : public Kernel {
   }
 
  private:
-  const Options options_;
+  const SessionOptions options_;
   const FlowAttention op_;
 };
 

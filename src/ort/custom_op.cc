@@ -14,7 +14,7 @@ const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp
 
 }  // namespace
 
-Options ReadOptions(const NodeInfo& info) {
+SessionOptions ReadOptions(const NodeInfo& info) {
   return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
 }
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "ops/options.h"
 #include "ort/api.h"
+#include "targets/session_options.h"
 
 namespace ort_aie {
 
@@ -47,7 +47,7 @@ struct OpDescription {
 };
 
 // Options as a node has them.
-Options ReadOptions(const NodeInfo& info);
+SessionOptions ReadOptions(const NodeInfo& info);
 
 const OpDescription& Q4NXMatMulDescription();
 const OpDescription& Q4NXGatedMLPDescription();

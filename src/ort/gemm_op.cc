@@ -23,7 +23,7 @@ class GemmKernel final : public Kernel {
   }
 
  private:
-  const Options options_;
+  const SessionOptions options_;
   const Gemm op_;
 };
 

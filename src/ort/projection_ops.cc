@@ -40,7 +40,7 @@ class MatMulKernel final : public Kernel {
   }
 
  private:
-  const Options options_;
+  const SessionOptions options_;
   const Q4NXMatMul op_;
 };
 
@@ -62,7 +62,7 @@ class GatedMLPKernel final : public Kernel {
   }
 
  private:
-  const Options options_;
+  const SessionOptions options_;
   const Q4NXGatedMLP op_;
 };
 
@@ -81,7 +81,7 @@ class GatherKernel final : public Kernel {
   }
 
  private:
-  const Options options_;
+  const SessionOptions options_;
   const Q4NXGather op_;
 };
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "ops/eligibility.h"
-#include "ops/error.h"
 #include "ops/format.h"
 #include "python/npu_module.h"
 #include "python/npu_reasons_module.h"

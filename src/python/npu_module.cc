@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "npu/manifest.h"
 #include "npu/stream.h"
 #include "npu/stream_cache.h"
 #include "npu/txn.h"
-#include "ops/error.h"
 
 namespace py = pybind11;
 

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/module.h"
 
 namespace ort_aie {

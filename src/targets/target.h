@@ -59,5 +59,7 @@ class Target {
 
 // This CPU. Stateless: one object serves all sessions of a process.
 const Target& HostTarget();
+// The instruction set of its kernels, as ORT_AIE_ISA names it.
+const char* HostIsa();
 
 }  // namespace ort_aie

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ort/ep/context_file.h"
 #include "scratch_folder.h"
 

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "json_mutator.h"
 #include "npu/manifest.h"
 #include "npu/stream_cache.h"
-#include "ops/error.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/error.h"
 #include "npu/transfer.h"
-#include "ops/error.h"
 
 namespace {
 

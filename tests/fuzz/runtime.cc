@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 struct OrtStatus {
   OrtErrorCode code;

@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "ops/options.h"
 #include "ort/ep/ep.h"
+#include "targets/session_options.h"
 
 // What the API's opaque types are here.
 struct OrtTensorTypeAndShapeInfo {

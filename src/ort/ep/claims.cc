@@ -2,8 +2,8 @@
 
 #include <cstring>
 
+#include "base/error.h"
 #include "ops/eligibility.h"
-#include "ops/error.h"
 #include "ort/ep/packed_weights.h"
 
 namespace ort_aie::ep {

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/format.h"
 #include "q4nx/layout.h"
 

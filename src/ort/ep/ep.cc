@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/format.h"
 #include "ort/custom_op.h"
 #include "ort/ep/claims.h"

@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "ops/options.h"
 #include "ort/ep/context_file.h"
 #include "ort/ep/recipe.h"
+#include "targets/session_options.h"
 
 namespace ort_aie::ep {
 
@@ -39,7 +39,7 @@ class Ep : public OrtEp {
   const OrtLogger* logger_;
   const Settings settings_;
   const ContextOptions context_;
-  Options options_;                          // its target stays open until the nodes have it
+  SessionOptions options_;                   // its target stays open until the nodes have it
   std::shared_ptr<WrittenContext> written_;  // by this session; null: none
   std::string why_no_context_;               // empty: one can be written
   const std::string compatibility_ = CompatibilityInfo();

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "ort/ep/ep.h"
-#include "targets/host/kernels/kernels.h"
 #include "targets/loader.h"
 
 namespace ort_aie::ep {
@@ -134,7 +133,7 @@ void Factory::FindDevices(const OrtHardwareDevice* const* devices, size_t count,
         raw, api->ReleaseKeyValuePairs);
     const bool xrt = npu != nullptr && IsInstalled(NpuLibrary::kXrt);
     api->AddKeyValuePair(raw, "target", xrt ? "xrt" : "host");
-    api->AddKeyValuePair(raw, "kernels", host::SelectedKernels().name);
+    api->AddKeyValuePair(raw, "kernels", HostIsa());
     if (npu != nullptr) {
       api->AddKeyValuePair(raw, "npu", npu);
       if (!xrt) api->AddKeyValuePair(raw, "why_not_npu", "this build has no xrt target");

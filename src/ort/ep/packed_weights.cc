@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "q4nx/pack.h"
 
 namespace ort_aie::ep {

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
 #include "q4nx/layout.h"

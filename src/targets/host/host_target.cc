@@ -32,6 +32,8 @@ const Target& HostTarget() {
   return target;
 }
 
+const char* HostIsa() { return host::SelectedKernels().name; }
+
 namespace host {
 
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y) {

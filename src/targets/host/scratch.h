@@ -8,7 +8,7 @@
 #include <memory>
 #include <new>
 
-#include "ops/size.h"
+#include "base/size.h"
 #include "targets/host/kernels/kernels.h"
 
 namespace ort_aie::host {

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/host/attention_inputs.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie::npu_target {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/attention.h"
 #include "targets/npu/batch.h"
 #include "targets/npu/engine.h"

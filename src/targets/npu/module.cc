@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/executor.h"
 #include "targets/npu/xrt/overlays.h"
 #include "targets/npu/xrt/trace.h"

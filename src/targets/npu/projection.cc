@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "q4nx/layout.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"

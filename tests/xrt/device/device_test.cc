@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/xrt/mappings.h"
 #include "targets/npu/xrt/trace.h"
 #include "targets/npu/xrt/xrt_device.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "q4nx/pack.h"
 #include "reference_device.h"
 #include "targets/host/host_target.h"

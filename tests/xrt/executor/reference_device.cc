@@ -9,8 +9,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "base/error.h"
 #include "npu/stream.h"
-#include "ops/error.h"
 #include "q4nx/bfloat16.h"
 #include "q4nx/pack.h"
 #include "targets/npu/engine.h"

@@ -32,16 +32,16 @@
 #include <utility>
 #include <vector>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
-#include "ops/options.h"
 #include "ops/q4nx_gated_mlp.h"
 #include "ops/q4nx_gather.h"
 #include "ops/q4nx_matmul.h"
 #include "q4nx/bfloat16.h"
 #include "q4nx/pack.h"
 #include "targets/loader.h"
+#include "targets/session_options.h"
 #include "targets/sim/control.h"
 
 namespace {
@@ -229,7 +229,7 @@ class Model {
   }
 
   const Weights weights_{1}, up_weights_{2}, gate_weights_{3, 4};
-  const Options options_;
+  const SessionOptions options_;
   const Q4NXGather gather_;
   const Q4NXMatMul projection_;
   const Q4NXGatedMLP mlp_;

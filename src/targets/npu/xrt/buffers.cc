@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/xrt/faults.h"
 #include "targets/npu/xrt/trace.h"
 

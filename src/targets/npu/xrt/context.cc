@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/xrt/faults.h"
 #include "targets/npu/xrt/trace.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <system_error>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie::npu_target {
 namespace {

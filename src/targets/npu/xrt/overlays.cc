@@ -11,7 +11,7 @@
 #include <sstream>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/device.h"
 
 namespace ort_aie::npu_target {

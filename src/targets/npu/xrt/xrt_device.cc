@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/npu/xrt/buffers.h"
 #include "targets/npu/xrt/context.h"
 #include "targets/npu/xrt/faults.h"

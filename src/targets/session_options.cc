@@ -1,4 +1,4 @@
-#include "ops/options.h"
+#include "targets/session_options.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <map>
 #include <mutex>
 
-#include "ops/error.h"
+#include "base/error.h"
 #include "targets/loader.h"
 
 namespace ort_aie {
@@ -86,14 +86,6 @@ std::shared_ptr<const Target> NpuOrHost(NpuLibrary library, const NpuOptions& op
 
 }  // namespace
 
-Numerics Options::NumericsFor(int64_t accuracy_level) const {
-  if (numerics == NumericsOption::kAuto) {
-    const bool has_int8 = target == nullptr || std::string_view(target->Name()) == "host";
-    return has_int8 && accuracy_level == 4 ? Numerics::kInt8 : Numerics::kBf16;
-  }
-  return numerics == NumericsOption::kInt8 ? Numerics::kInt8 : Numerics::kBf16;
-}
-
 bool IsOption(std::string_view name) { return std::ranges::find(kNames, name) != kNames.end(); }
 
 std::string OptionNames() {
@@ -102,8 +94,8 @@ std::string OptionNames() {
   return names;
 }
 
-Options ReadOptions(const ConfigEntry& entry, const void* session) {
-  Options options;
+SessionOptions ReadOptions(const ConfigEntry& entry, const void* session) {
+  SessionOptions options;
   const std::string numerics = ReadChoice(entry, "numerics", {"auto", "bf16", "int8"});
   if (numerics == "bf16") options.numerics = NumericsOption::kBf16;
   if (numerics == "int8") options.numerics = NumericsOption::kInt8;
@@ -118,6 +110,7 @@ Options ReadOptions(const ConfigEntry& entry, const void* session) {
     const auto library = target == "sim" ? NpuLibrary::kSim : NpuLibrary::kXrt;
     options.target = NpuOrHost(library, npu, session, target == "auto");
   }
+  options.has_int8 = std::string_view(options.target->Name()) == "host";
   return options;
 }
 

@@ -12,7 +12,7 @@
 #include <ostream>
 #include <utility>
 
-#include "ops/error.h"
+#include "base/error.h"
 
 namespace ort_aie {
 

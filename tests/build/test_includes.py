@@ -1,0 +1,110 @@
+"""Who may include whom in src/: layers point one way."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+# A folder, or a file of one -> the files and folders of src/ that it may include besides its own
+# folder. The longest name that fits a file counts; folders inside of a folder are not meant.
+HOST_FOR_NPU = """
+    targets/host/attention_inputs.h targets/host/host_target.h targets/host/kernels/kernels.h
+    targets/host/scratch.h
+"""
+MAY_INCLUDE = {
+    "base": "",
+    "q4nx": "",
+    "npu": "base",
+    "ops": "base q4nx",
+    "targets": "base ops",
+    "targets/host": "base ops q4nx targets/target.h targets/host/kernels",
+    "targets/host/kernels": "targets/host/kernels/generic",
+    "targets/host/bench": "q4nx targets/host/kernels",
+    "targets/npu": f"base npu ops q4nx targets/target.h {HOST_FOR_NPU}",
+    # The door of the library, which puts the executor and a device together.
+    "targets/npu/module.cc": "base targets/module.h targets/npu/xrt targets/sim/control.h",
+    "targets/npu/xrt": "base npu targets/npu/device.h",
+    "targets/sim": "",
+    "targets/sim/xrt_standin": "targets/sim/control.h",
+    "ort": "base ops targets/loader.h targets/session_options.h targets/target.h ort/ep/factory.h",
+    # The provider packs weights, as `ort-aie compile` does from Python.
+    "ort/ep": "base ops q4nx targets/loader.h targets/session_options.h targets/target.h ort",
+    "python": "base npu ops q4nx targets/host targets/npu/reasons.h",
+    "stub": "",
+}
+
+# Headers of others -> who alone may include them.
+ALONE = {
+    "xrt/": ("targets/npu/xrt", "targets/sim/xrt_standin"),
+    "onnxruntime": ("ort", "stub"),
+    "pybind11/": ("python",),
+}
+
+# No STL in kernels, and no inline function of others: the linker keeps one copy of those, and it
+# must not be the one compiled for AVX-512. isa.cc is compiled for the baseline.
+KERNELS = "targets/host/kernels"
+HEADERS_OF_KERNELS = {"immintrin.h", "stddef.h", "stdint.h"}
+
+FILES = sorted(
+    path.relative_to(SRC).as_posix()
+    for path in SRC.rglob("*")
+    if path.suffix in (".cc", ".h", ".inc")
+)
+pytestmark = pytest.mark.skipif(not FILES, reason="no C++ sources beside the tests")
+
+
+def includes(file: str) -> list[tuple[bool, str]]:
+    """What `file` includes: whether it is of this project, and its name."""
+    found = re.findall(r'^#\s*include\s*([<"])([^>"]+)', (SRC / file).read_text(), re.MULTILINE)
+    return [((SRC / name).is_file(), name) for _, name in found]
+
+
+def within(name: str, *places: str) -> bool:
+    return any(f"{name}/".startswith(f"{place}/") for place in places)
+
+
+def allowed(file: str, name: str) -> bool:
+    folder, its_folder = name.rpartition("/")[0], file.rpartition("/")[0]
+    rule = MAY_INCLUDE[max((place for place in MAY_INCLUDE if within(file, place)), key=len)]
+    return folder == its_folder or bool({name, folder} & set(rule.split()))
+
+
+def test_each_layer_includes_only_what_it_may() -> None:
+    wrong = [
+        f"src/{file} includes {name}"
+        for file in FILES
+        for ours, name in includes(file)
+        if ours and not allowed(file, name)
+    ]
+    assert wrong == []
+
+
+def test_only_their_users_include_headers_of_others() -> None:
+    wrong = [
+        f"src/{file} includes {name}"
+        for file in FILES
+        for ours, name in includes(file)
+        for start, users in ALONE.items()
+        if not ours and name.startswith(start) and not within(file, *users)
+    ]
+    assert wrong == []
+
+
+def test_kernels_include_no_library() -> None:
+    wrong = [
+        f"src/{file} includes {name}"
+        for file in FILES
+        if within(file, KERNELS) and file != f"{KERNELS}/isa.cc"
+        for ours, name in includes(file)
+        if not ours and name not in HEADERS_OF_KERNELS
+    ]
+    assert wrong == []
+
+
+def test_a_rule_names_what_there_is() -> None:
+    named = {*MAY_INCLUDE, *" ".join(MAY_INCLUDE.values()).split()}
+    assert [place for place in named if not (SRC / place).exists()] == []
