@@ -19,8 +19,11 @@ from ort_aie_ep.graph_passes.walk import (
     fixed_dim,
     input_at,
     is_op,
+    is_read,
+    made_by,
     node_label,
     permutes,
+    producer,
     rank,
 )
 
@@ -64,11 +67,11 @@ class Workbench:
         """(B, H, T, D) or (B, T, H * D) -> (B, T, H * D)."""
         if not layout.split:
             return value
-        node, shape = value.producer(), value.shape
-        tokens = node.inputs[0] if permutes(node, SWAP) else None
+        swap, shape = value.producer(), value.shape
+        tokens = swap.inputs[0] if permutes(swap, SWAP) else None
         if tokens is not None:
-            node = tokens.producer()
-            source = node.inputs[0] if node is not None and _splits_channels(node) else None
+            split = made_by(tokens, "Reshape")
+            source = split.inputs[0] if split is not None and _splits_channels(split) else None
             if source is not None and fixed_dim(source, 2) == heads * layout.dim:
                 return source
         else:
@@ -120,7 +123,7 @@ class Workbench:
                 if _joins_channels(flattening, layout.heads * layout.dim):
                     _take_over(flattening.outputs[0], output)
             _take_over(swapped, tokens)
-        if old.uses() or old.is_graph_output():
+        if is_read(old):
             _take_over(old, self._op("Transpose", [tokens], f"{old.name}.split", perm=SWAP))
 
     # --- masks ------------------------------------------------------------------------------------
@@ -215,9 +218,7 @@ class Workbench:
         self, op_type: str, inputs: list[ir.Value], name: str | None, **attributes: int | list[int]
     ) -> ir.Value:
         value = self._tape.op(op_type, inputs, attributes)
-        producer = value.producer()
-        assert producer is not None
-        value.name = producer.name = f"{name}.{op_type}" if name else None
+        value.name = producer(value).name = f"{name}.{op_type}" if name else None
         return value
 
     def _once(self, kind: str, value: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
