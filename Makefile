@@ -11,6 +11,12 @@ PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # These know nothing of ONNX Runtime, or run on the newest alone.
 NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/performance tests/xrt
+# Nor do these: each table of kernels in the wheel, which is the same for all.
+KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
+NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/build)
+# A process for each core. What a module's tests share is made once, mostly: each process starts with
+# neighbouring tests, and takes neighbours from another when it has none.
+PARALLEL := -n auto --dist worksteal
 
 SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -not -path '*/__pycache__/*') \
            CMakeLists.txt pyproject.toml
@@ -31,13 +37,13 @@ demo: $(VENV)/ready
 
 # The suite on the newest ONNX Runtime, and what depends on ONNX Runtime on the oldest.
 test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
-	$(VENV)/bin/python -m pytest
-	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(NPU_TESTS:%=--ignore %) --ignore tests/build
+	$(VENV)/bin/python -m pytest $(PARALLEL)
+	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
 
 # What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
 # set, an old CPU, sanitizers, each fuzz target for a short time.
 check: $(VENV)/test-ready $(CHECK_ORTS)
-	VENV=$(VENV) bash tests/check_isas.sh
+	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) bash tests/check_sanitizers.sh
 	VENV=$(VENV) bash tests/check_real_xrt.sh
@@ -45,7 +51,7 @@ check: $(VENV)/test-ready $(CHECK_ORTS)
 
 # Both doors and whole models on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
-	$(VENV)/ort-$*/bin/python -m pytest -q tests/ops tests/models
+	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) $(NEWEST_ALONE) tests/ops tests/models
 
 # Beside llama.cpp and OpenVINO, half an hour; the first run builds llama.cpp for this CPU.
 bench: $(VENV)/bench/ready

@@ -1,4 +1,8 @@
-"""Graph passes: ONNX to ONNX, one a file, each saying what it left alone and why."""
+"""Graph passes: ONNX to ONNX, each saying what it left alone and why, in `pipeline.py`'s order.
+
+`attention/`, `projection/` and `weights/` hold what makes aie operators; here is what all share
+(`base.py`, `walk.py`, `subgraph.py`) and what sees a whole model. Not here: files, sessions, tools.
+"""
 
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, NodeOutcome, Report
 from ort_aie_ep.graph_passes.pipeline import run_passes

@@ -1,16 +1,27 @@
-"""What all passes share: the report of each node's fate, and the kinds of passes."""
+"""What all passes share: the report of each node's fate, and the kinds of passes.
+
+A pass is one of three, by how much of a graph it has to see:
+
+* one node, perhaps with what it reads: a `NodeRule`, whose refusals are reasons in the report;
+* several nodes in a pattern, which one takes the place of: a rewrite rule of onnxscript, whose
+  `check` fails with its reason, and whose `rewrite` reports the nodes as fused;
+* a graph: a function of the model that is named as what it does (`infer_types`, `fuse_norms`), with
+  the report where it replaces nodes.
+
+A docstring says before and after. `pipeline.py` has their order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, pattern
 
 from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.walk import node_label, producer
+from ort_aie_ep.graph_passes.walk import is_op, node_label
 
 if TYPE_CHECKING:
     from ort_aie_ep.graph_passes.weights.float_weights import FloatLayers
@@ -71,62 +82,89 @@ class Report:
         self.outcomes[node_label(node)] = NodeOutcome(node_label(node), node.op_type, None, reason)
 
 
-class NodeRule(pattern.RewriteRuleClassBase):
-    """A rule for one op of com.microsoft, with whatever optional inputs and attributes it has.
+class NodeRule:
+    """Nodes of one kind -> aie operators, one by one.
 
-    A subclass names the op, gives the reason against a node (`why_not`, empty for none) and the
-    replacement. Refusals go into the report as well as to the rewriter.
+    A subclass says which nodes those are, gives the reason against one of them (`why_not`, empty
+    for none) and the inputs and attributes of what takes its place (`replacement`); where more than
+    the node changes, it overrides `replace`. Both outcomes go into the report.
     """
 
-    op_type: str
     becomes: str
-    outputs = 1
+    op_type: str
+    domain = "com.microsoft"
 
     def __init__(self, report: Report) -> None:
-        super().__init__(name=type(self).__name__)
         self.report = report
 
-    def pattern(self, op, first):  # type: ignore[no-untyped-def]  # noqa: D102
-        return getattr(op, self.op_type)(
-            first,
-            _domain="com.microsoft",
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=[f"out{i}" for i in range(self.outputs)],
-        )
+    def apply(self, model: ir.Model) -> None:
+        """Replaces each eligible node of the main graph."""
+        for node in list(model.graph):
+            if not self.takes(node):
+                continue
+            reason = self.why_not(node)
+            if reason:
+                self.report.left(node, reason)
+                continue
+            becomes = f"{DOMAIN}.{self.becomes_of(node)}"
+            taken_in = self.replace(node)
+            self.report.replaced(node, becomes)
+            for other in taken_in:
+                self.report.fused(other, becomes)
 
-    def check(  # noqa: D102
-        self, context: object, out0: ir.Value, **_: ir.Value
-    ) -> MatchResult:
-        result = MatchResult()
-        node = producer(out0)
-        reason = self.why_not(node)
-        if reason:
-            self.report.left(node, reason)
-            return result.fail(reason, node)
-        return result
+    def takes(self, node: ir.Node) -> bool:
+        """Whether the rule is about `node`."""
+        return is_op(node, self.op_type, domain=self.domain)
 
-    def rewrite(self, op, out0: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]  # noqa: D102
-        node = producer(out0)
-        inputs, attributes = self.replacement(node)
-        self.report.replaced(node, f"{DOMAIN}.{self.becomes}")
-        return getattr(op, self.becomes)(
-            *inputs,
-            **attributes,
-            format=FORMAT,
-            _domain=DOMAIN,
-            _version=1,
-            _name=node.name,
-            _outputs=self.outputs,
-        )
+    def becomes_of(self, node: ir.Node) -> str:
+        """The operator that takes the place of `node`."""
+        return self.becomes
 
     def why_not(self, node: ir.Node) -> str:
         """The reason to leave `node` alone, or an empty string."""
         raise NotImplementedError
 
+    def replace(self, node: ir.Node) -> Sequence[ir.Node]:
+        """Puts `becomes` in the place of `node`, which `why_not` has no reason against.
+
+        Returns other nodes that it takes in.
+        """
+        inputs, attributes = self.replacement(node)
+        put_in_place(node, aie_node(node, self.becomes_of(node), inputs, attributes))
+        return ()
+
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:
         """Inputs and attributes (but `format`) of the op that replaces `node`."""
         raise NotImplementedError
+
+
+def aie_node(
+    old: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Attribute],
+    outputs: int = 1,
+) -> ir.Node:
+    """An aie operator under the name of `old`, in no graph yet."""
+    return ir.node(
+        op_type,
+        inputs,
+        {**attributes, "format": FORMAT},
+        num_outputs=outputs,
+        domain=DOMAIN,
+        version=1,
+        name=old.name,
+    )
+
+
+def put_in_place(old: ir.Node, *new: ir.Node) -> None:
+    """Puts nodes where `old` is, the outputs of the last under the names, types and shapes of
+    old's; nobody reads those of old that it has not."""
+    graph = old.graph
+    assert isinstance(graph, ir.Graph)
+    results = new[-1].outputs
+    replaced = old.outputs[: len(results)]
+    ir.convenience.replace_nodes_and_values(graph, old, [old], new, replaced, results)
 
 
 def none_value(node: ir.Node) -> ir.Value:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.base import HOST_INPUTS
 from ort_aie_ep.graph_passes.subgraph import HOLDER_DOMAIN
+from ort_aie_ep.graph_passes.walk import graph_attributes
 
 _NUMBER = "ort_aie.number"  # attribute of a holder: no two are alike
 
@@ -57,7 +58,7 @@ def body_labels(model: ir.Model) -> dict[str, str]:
         for node in graph:
             if where:
                 labels[node.name or ""] = where
-            for attribute in _graphs(node):
+            for attribute in graph_attributes(node):
                 inside = f" in {where}" if where else ""
                 look(attribute.as_graph(), f"{attribute.name} of '{node.name}'{inside}")
 
@@ -108,13 +109,9 @@ def _still_there(holders: list[Holder]) -> Iterator[Holder]:
             yield holder
 
 
-def _graphs(node: ir.Node) -> list[ir.Attr]:
-    return [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-
-
 def _take_out(model: ir.Model, graph: ir.Graph) -> Iterator[Holder]:
     for node in list(graph):
-        attributes = _graphs(node)
+        attributes = graph_attributes(node)
         if not attributes:
             continue
         # Inner ones first: what they read of graphs further out is then an input of their holder.

@@ -11,36 +11,31 @@ exact as projections of 4 bits with bfloat16 activations, but have three bits le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import DOMAIN
-from ort_aie_ep.graph_passes.walk import input_at
-
-_ATTENTION = "FlowAttention"
-_PAST_KEY = 3
+from ort_aie_ep.graph_passes.attention.node import is_flow_attention, named_input
+from ort_aie_ep.graph_passes.base import DOMAIN, put_in_place
 
 
 def keep_float16_digits(model: ir.Model) -> None:
     """Does nothing where a projection became an aie operator: its activations are rounded too."""
     aie = [node for node in model.graph if node.domain == DOMAIN]
-    if any(node.op_type != _ATTENTION for node in aie):
+    if not all(is_flow_attention(node) for node in aie):
         return
     for node in aie:
         # Not of a cache that `--kv` makes float16: who asks for that asks for speed.
-        if _is_float16(node.inputs[0]) or _is_float16(input_at(node, _PAST_KEY)):
+        if _is_float16(node.inputs[0]) or _is_float16(named_input(node, "past_key")):
             node.attributes.add(ir.AttrInt64("float32_products", 1))
     for node in list(model.graph):
         if node.op_type == "SimplifiedLayerNormalization" and _is_float16(node.inputs[0]):
-            _compute_in_float32(model.graph, node)
+            _compute_in_float32(node)
 
 
 def _is_float16(value: ir.Value | None) -> bool:
     return value is not None and value.dtype == ir.DataType.FLOAT16
 
 
-def _compute_in_float32(graph: ir.Graph, node: ir.Node) -> None:
+def _compute_in_float32(node: ir.Node) -> None:
     widened = [
         _cast(value, ir.DataType.FLOAT, f"{node.name}/widened_{index}")
         for index, value in enumerate(node.inputs)
@@ -55,7 +50,7 @@ def _compute_in_float32(graph: ir.Graph, node: ir.Node) -> None:
     norm.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     norm.outputs[0].shape = node.outputs[0].shape
     result = _cast(norm.outputs[0], ir.DataType.FLOAT16, f"{node.name}/narrowed")
-    _put_in_place(graph, node, [*widened, norm, result])
+    put_in_place(node, *widened, norm, result)
 
 
 def _cast(value: ir.Value | None, dtype: ir.DataType, name: str) -> ir.Node:
@@ -63,12 +58,3 @@ def _cast(value: ir.Value | None, dtype: ir.DataType, name: str) -> ir.Node:
     node.outputs[0].type = ir.TensorType(dtype)
     node.outputs[0].shape = value.shape if value is not None else None
     return node
-
-
-def _put_in_place(graph: ir.Graph, old: ir.Node, new: Sequence[ir.Node]) -> None:
-    graph.insert_before(old, new)
-    before, after = old.outputs[0], new[-1].outputs[0]
-    name, before.name = before.name, None
-    after.name = name
-    ir.convenience.replace_all_uses_with(before, after, replace_graph_outputs=True)
-    graph.remove(old, safe=True)

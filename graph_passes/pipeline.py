@@ -6,24 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
-from onnx_ir.passes import PassError, Sequential
 from onnx_ir.passes import common as common_passes
-from onnxscript.rewriter import RewritePass
+from onnxscript.optimizer import basic_constant_propagation
+from onnxscript.rewriter import RewritePass, RewriteRule
 
-from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.attention.exported.rewrite import fuse_decomposed_attention
+from ort_aie_ep.graph_passes.attention.exported.rewrite import fuse_exported_attention
 from ort_aie_ep.graph_passes.attention.gqa import GroupQueryAttentionToFlow
-from ort_aie_ep.graph_passes.attention.mha import fuse_multi_head_attention
-from ort_aie_ep.graph_passes.attention.onnx_attention import fuse_attention
+from ort_aie_ep.graph_passes.attention.mha import MultiHeadAttentionToFlow
+from ort_aie_ep.graph_passes.attention.onnx_attention import AttentionToFlow
 from ort_aie_ep.graph_passes.attention.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
+from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
-from ort_aie_ep.graph_passes.hidden_shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.projection.bias import bias_rules
-from ort_aie_ep.graph_passes.projection.dequantize import convert_dequantized
-from ort_aie_ep.graph_passes.projection.float_matmul import check_patterns, convert_float_matmuls
+from ort_aie_ep.graph_passes.projection.dequantize import DequantizedToQ4NX
+from ort_aie_ep.graph_passes.projection.float_matmul import FloatMatMul, check_patterns
 from ort_aie_ep.graph_passes.projection.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.projection.matmul_nbits import MatMulNBitsToQ4NX
 from ort_aie_ep.graph_passes.projection.norm import flatten_weights, fuse_norms
@@ -105,36 +104,30 @@ def _run_on_graph(
     remove_unread_nodes(model)
     if fuse:
         remove_idle_nodes(model)
-        fuse_attention(model, report)
-        fuse_multi_head_attention(model, report)
-        convert_dequantized(model, report, packed)
+        AttentionToFlow(report).apply(model)
+        MultiHeadAttentionToFlow(report).apply(model)
+        DequantizedToQ4NX(report, packed).apply(model)
         collapse_norms(model)
         collapse_gelus(model)
-        if fuse_decomposed_attention(model, report):
+        if fuse_exported_attention(model, report):
             spread_hidden_shapes(model)
     # After attention, which is recognised among ONNX's own operators.
-    convert_float_matmuls(model, report, quantize, keep)
-    passes = Sequential(
-        RewritePass([TiedEmbedding.rule(report, packed)]),
-        *([RewritePass(packed_gated_mlp_rules(report, packed))] if fuse else []),
-        RewritePass([MatMulNBitsToQ4NX.rule(report, packed)]),
-        # A pattern has a fixed number of outputs: without and with output_qk.
-        RewritePass([GroupQueryAttentionToFlow.rule(report, outputs) for outputs in (3, 4)]),
-        *([RewritePass([*bias_rules(report), *gated_mlp_rules(report)])] if fuse else []),
-    )
-    try:
-        passes(model)
-    except PassError as error:  # wraps whatever a pass raises
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, AieError):
-            cause = cause.__cause__
-        if cause is None:
-            raise
-        raise cause from None
+    FloatMatMul(report, quantize, keep).apply(model)
+    basic_constant_propagation(model.graph)
+    TiedEmbedding(report, packed).apply(model)
     if fuse:
+        _rewrite(model, packed_gated_mlp_rules(report, packed))
+    MatMulNBitsToQ4NX(report, packed).apply(model)
+    GroupQueryAttentionToFlow(report).apply(model)
+    if fuse:
+        _rewrite(model, [*bias_rules(report), *gated_mlp_rules(report)])
         flatten_weights(model)
         fuse_qk_norms(model, report)
         fuse_norms(model, report)
         keep_float16_digits(model)
     common_passes.RemoveUnusedNodesPass()(model)
     explain_rotations(model, report)
+
+
+def _rewrite(model: ir.Model, rules: Sequence[RewriteRule]) -> None:
+    RewritePass(rules)(model)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.walk import graph_attributes, is_read
+
 # Operators that ONNX has no schema for: the input whose type their outputs have.
 LIKE_INPUT = {
     ("com.microsoft", "MatMulNBits"): 0,
@@ -44,11 +46,7 @@ def _infer_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
         if value.dtype is None and value.const_value is not None:
             value.type = ir.TensorType(value.const_value.dtype)
     for node in graph:
-        bodies = [
-            attr.as_graph()
-            for attr in node.attributes.values()
-            if attr.type == ir.AttributeType.GRAPH
-        ]
+        bodies = [attr.as_graph() for attr in graph_attributes(node)]
         for body in bodies:
             _infer_types(body, opsets)
         for index, value in enumerate(node.outputs):
@@ -64,7 +62,7 @@ def _infer_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
 def remove_unread_nodes(model: ir.Model) -> None:
     """Removes nodes whose results nobody reads: nothing is to be replaced there, or said of it."""
     for node in reversed(list(model.graph)):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+        if not any(map(is_read, node.outputs)):
             model.graph.remove(node, safe=True)
 
 

@@ -45,6 +45,11 @@ def attribute(node: ir.Node, name: str, default: T) -> T:
     return attr.value
 
 
+def graph_attributes(node: ir.Node) -> list[ir.Attr]:
+    """The bodies of an If, Loop or Scan."""
+    return [attr for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
+
+
 def permutes(node: ir.Node | None, perm: list[int]) -> TypeGuard[ir.Node]:
     """Whether a node is a Transpose by `perm`."""
     given = node.attributes.get("perm") if is_op(node, "Transpose") else None

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.walk import attribute, constant, input_at
+from ort_aie_ep.graph_passes.walk import attribute, before, constant, input_at
 
 # Their results are constants where their inputs are: the weights are those of who reads them.
-PASSED_ON = {
-    "Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
-}  # fmt: skip
+PASSED_ON = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+DOMAINS = ("", "com.microsoft")
 LOOKED_UP = {
     "EmbedLayerNormalization", "Gather", "GatherBlockQuantized", "GatherElements", "GatherND",
     "Q4NXGather",
@@ -47,7 +46,7 @@ class Work:
 
 def work_of(node: ir.Node) -> Work:
     """The work of a node of the source or of a compiled model."""
-    if node.op_type in PASSED_ON | WITHOUT_PRODUCTS:
+    if node.op_type in PASSED_ON | WITHOUT_PRODUCTS | {"DequantizeLinear"}:
         return Work()
     tensors = [tensor for value in node.inputs for tensor in _constants(value)]
     if not any(sum(dim > 1 for dim in t.shape.numpy()) > 1 for t in tensors):
@@ -64,15 +63,14 @@ def work_of(node: ir.Node) -> Work:
 
 def _constants(value: ir.Value | None) -> list[ir.TensorProtocol]:
     """The tensors that a constant is made of: itself, or codes, scales and zero points."""
-    tensor = constant(value)
+    source = None if value is None else before(value, *PASSED_ON, domains=DOMAINS)
+    tensor = constant(source)
     if tensor is not None:
         return [tensor]
-    node = value.producer() if value is not None else None
-    if node is None or node.domain not in ("", "com.microsoft") or node.op_type not in PASSED_ON:
+    node = source.producer() if source is not None else None
+    if node is None or node.domain not in DOMAINS or node.op_type != "DequantizeLinear":
         return []
-    if node.op_type != "DequantizeLinear":
-        return _constants(node.inputs[0])
-    parts = [_constants(source) for source in node.inputs]
+    parts = [_constants(part) for part in node.inputs]
     return [tensor for part in parts for tensor in part] if parts[0] else []
 
 

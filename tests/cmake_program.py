@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,8 +29,12 @@ HEADERS = (
 
 
 def find_cmake() -> str | None:
-    beside_python = shutil.which("cmake", path=str(Path(sys.executable).parent))
-    return beside_python or shutil.which("cmake")
+    return find_tool("cmake")
+
+
+def find_tool(name: str) -> str | None:
+    beside_python = shutil.which(name, path=str(Path(sys.executable).parent))
+    return beside_python or shutil.which(name)
 
 
 def run_cmake(*arguments: str | Path) -> None:
@@ -44,20 +52,30 @@ def run_cmake(*arguments: str | Path) -> None:
 
 
 class Project:
-    """The project in a build folder, of which programs are built as tests ask for them."""
+    """The project in a build folder, of which programs are built as tests ask for them.
+
+    The folder stays, so that a later run builds what has changed alone. Workers of pytest and other
+    runs share it: one at a time configures or builds.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         stubs = folder / "stubs"
-        stubs.mkdir()
-        (stubs / "pybind11Config.cmake").write_text(PYBIND11)
-        for name in HEADERS:
-            (stubs / name).write_text("#pragma once\n#define ORT_API_VERSION 23\n")
-        run_cmake(
-            "-S", SOURCE, "-B", folder, "-DORT_AIE_WARNINGS_AS_ERRORS=ON",
-            f"-Dpybind11_DIR={stubs}", f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={stubs}",
-            f"-DPython_EXECUTABLE={sys.executable}",
-        )  # fmt: skip
+        stubs.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            _write(stubs / "pybind11Config.cmake", PYBIND11)
+            for name in HEADERS:
+                _write(stubs / name, "#pragma once\n#define ORT_API_VERSION 23\n")
+            # What an earlier run found on the machine, and its generator, may be gone.
+            for found in (folder / "CMakeCache.txt", self.xrt_tests / "xrt_library"):
+                found.unlink(missing_ok=True)
+            ninja = find_tool("ninja")
+            run_cmake(
+                "-S", SOURCE, "-B", folder, "-DORT_AIE_WARNINGS_AS_ERRORS=ON",
+                f"-Dpybind11_DIR={stubs}", f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={stubs}",
+                f"-DPython_EXECUTABLE={sys.executable}",
+                *(("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}") if ninja else ()),
+            )  # fmt: skip
 
     def build(self, program: str) -> Path:
         """Builds `program`, a path in the folder that ends with the target's name.
@@ -67,10 +85,23 @@ class Project:
         path = self.folder / program
         if path.parent == self.xrt_tests and not (self.xrt_tests / "xrt_library").is_file():
             pytest.skip("there are no XRT headers")
-        run_cmake("--build", self.folder, "--target", path.name, "--parallel")
+        with self._alone():
+            run_cmake("--build", self.folder, "--target", path.name, "-j", str(os.cpu_count() or 1))
         return path
 
     @property
     def xrt_tests(self) -> Path:
         """What tests/xrt/CMakeLists.txt builds."""
         return self.folder / "tests" / "xrt"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _write(path: Path, text: str) -> None:
+    """What has these words already keeps its time, and what was built of it."""
+    if not path.is_file() or path.read_text() != text:
+        path.write_text(text)

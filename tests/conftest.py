@@ -3,11 +3,18 @@ test_lookup_kernels.py also run without it."""
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
+
+# Read when numpy is imported. Two threads of its OpenBLAS multiply the small matrices of references
+# no faster than one, and spin on a core that tests in other processes need.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# How wide tables are in a file. Of a terminal GNU readline tells children, which workers are.
+os.environ.pop("COLUMNS", None)
 
 import hypothesis
 import pytest
-from cmake_program import Project
+from cmake_program import SOURCE, Project
 
 from ort_aie_ep import _native
 
@@ -17,9 +24,9 @@ hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project() -> Project:
     """One folder for all: what one program has of the project another need not build."""
-    return Project(tmp_path_factory.mktemp("project"))
+    return Project(SOURCE / "build" / "tests")
 
 
 def pytest_report_header() -> str:

@@ -117,13 +117,21 @@ def model_of(graph: onnx.GraphProto, opset: int = 21) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+def session_options(threads: int = 2) -> onnxruntime.SessionOptions:
+    """For `threads` that sleep while they wait. By default those of ONNX Runtime spin, for longer
+    than most operators of tests take, on cores that tests in other processes need."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
 def open_session(
     model: bytes | str, *, threads: int = 2, config: Mapping[str, str] | None = None
 ) -> onnxruntime.InferenceSession:
     """A CPU session that knows our ops. `config` are session config entries."""
-    options = onnxruntime.SessionOptions()
+    options = session_options(threads)
     options.register_custom_ops_library(ort_aie_ep.library_path())
-    options.intra_op_num_threads = threads
     options.log_severity_level = 4  # tests of errors look at exceptions, not at the log
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)

@@ -172,8 +172,12 @@ def test_the_hash_of_the_code_knows_each_pass_and_the_native_module(tmp_path: Pa
     package = tmp_path / "ort_aie_ep"
     package.mkdir()
     for name in [*names, *(path.name for path in installed.glob("_native*.so"))]:
-        source = installed / name
-        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, package / name)
+        if (installed / name).is_dir():
+            # Not what another process compiles meanwhile.
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(installed / name, package / name, ignore=ignored)
+        else:
+            shutil.copyfile(installed / name, package / name)
 
     def digest() -> str:
         code = "from ort_aie_ep.compiler import cache; print(cache.code_digest(), cache.__file__)"

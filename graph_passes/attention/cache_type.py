@@ -12,11 +12,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN
+from ort_aie_ep.graph_passes.attention.node import is_flow_attention, named_input
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.walk import input_at, is_op, node_label
+from ort_aie_ep.graph_passes.walk import node_label
 
-PASTS, PRESENTS = (3, 4), (1, 2)
 TYPES = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 
@@ -29,9 +28,7 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
     """
     if kv not in TYPES:
         raise AieError(f"kv type {kv!r} is unknown; expected one of {', '.join(TYPES)}")
-    nodes = [
-        node for node in model.graph.all_nodes() if is_op(node, "FlowAttention", domain=DOMAIN)
-    ]
+    nodes = [node for node in model.graph.all_nodes() if is_flow_attention(node)]
     if not nodes:
         raise AieError(f"kv type {kv}: no attention became aie.FlowAttention, which alone takes it")
     bodies = body_labels(model)
@@ -41,16 +38,15 @@ def set_cache_type(model: ir.Model, kv: str) -> None:
                 f"kv type {kv}: node '{node_label(node)}' is in the {bodies[node.name or '']}; the "
                 "type of past and present can be changed in the main graph alone"
             )
-        for index in PASTS:
-            past = input_at(node, index)
+        for name in ("past_key", "past_value"):
+            past = named_input(node, name)
             if past is None or not past.is_graph_input() or len(_readers(past)) != 1:
                 raise AieError(
                     f"kv type {kv}: the past of node '{node_label(node)}' is no graph input of its "
                     "own"
                 )
             past.type = ir.TensorType(TYPES[kv])
-        for index in PRESENTS:
-            present = node.outputs[index]
+        for present in node.outputs[1:3]:
             if not present.is_graph_output() or present.uses():
                 raise AieError(
                     f"kv type {kv}: the present of node '{node_label(node)}' is no graph output of "

@@ -5,53 +5,57 @@ Inputs 0 to 15, outputs and attributes are the same; quantised caches and output
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
-from ort_aie_ep import _native
-from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report, none_value
+from ort_aie_ep.graph_passes.attention.node import (
+    INPUTS,
+    OP_TYPE,
+    OUTPUTS,
+    Layout,
+    flow_attention,
+    why_not_flow_attention,
+)
+from ort_aie_ep.graph_passes.base import NodeRule, put_in_place
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, type_name
 
 PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, OUTPUT_QK = 3, 7, 12, 13, 3
-PRESENTS_END = 3  # outputs: output, present_key, present_value
 
 
 class GroupQueryAttentionToFlow(NodeRule):
     """Replaces each eligible GroupQueryAttention that keeps a KV cache."""
 
     op_type = "GroupQueryAttention"
-    becomes = "FlowAttention"
-
-    def __init__(self, report: Report, outputs: int) -> None:
-        super().__init__(report)
-        self.outputs = outputs
+    becomes = OP_TYPE
 
     def why_not(self, node: ir.Node) -> str:  # noqa: D102
-        if len(node.outputs) < PRESENTS_END:
+        if len(node.outputs) < len(OUTPUTS):
             return "outputs present_key and present_value are missing"
         past = input_at(node, PAST_KEY)
         query = type_name(node.inputs[0], input_at(node, COS_CACHE), past)
-        return _native.why_not_flow_attention(
-            num_heads=attribute(node, "num_heads", 0),
-            kv_num_heads=attribute(node, "kv_num_heads", 0),
-            head_dim=_head_dim(node),
-            qk_output=attribute(node, "qk_output", 0),
+        heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
+        return why_not_flow_attention(
+            Layout(heads, kv_heads, _head_dim(node)),
             causal=attribute(node, "causal", 1),
-            local_window_size=attribute(node, "local_window_size", -1),
-            k_quant_type=attribute(node, "k_quant_type", "NONE"),
-            v_quant_type=attribute(node, "v_quant_type", "NONE"),
-            has_quantised_cache=any(input_at(node, i) is not None for i in (K_SCALE, V_SCALE)),
-            has_output_qk=len(node.outputs) > OUTPUT_QK and bool(node.outputs[OUTPUT_QK].name),
+            window=attribute(node, "local_window_size", -1),
             type=query,
             cache_type=query if past is None else type_name(past, node.inputs[0]),
+            output_qk=len(node.outputs) > OUTPUT_QK and bool(node.outputs[OUTPUT_QK].name),
+            qk_output=attribute(node, "qk_output", 0),
+            quant_types=(
+                attribute(node, "k_quant_type", "NONE"),
+                attribute(node, "v_quant_type", "NONE"),
+            ),
+            quantised_cache=any(input_at(node, i) is not None for i in (K_SCALE, V_SCALE)),
         )
 
-    def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
-        inputs = list(node.inputs)
-        while inputs and inputs[-1] is None:
-            inputs.pop()
-        inputs = [none_value(node) if value is None else value for value in inputs]
-        return inputs, {name: attr.value for name, attr in node.attributes.items()}
+    def replace(self, node: ir.Node) -> Sequence[ir.Node]:  # noqa: D102
+        inputs = dict(zip(INPUTS, node.inputs, strict=False))
+        attributes = {name: attr.value for name, attr in node.attributes.items()}
+        put_in_place(node, flow_attention(node, inputs, attributes))
+        return ()
 
 
 def _head_dim(node: ir.Node) -> int:

@@ -1,27 +1,16 @@
-"""What passes that make an aie.FlowAttention share: its layout, and the nodes that lead to it."""
+"""aie.FlowAttention: what it takes, and the one place that makes such a node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
-from onnx_ir import tape
-from onnx_ir.passes import common as common_passes
 
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Attribute, none_value
-from ort_aie_ep.graph_passes.walk import (
-    attribute,
-    constant_array,
-    fixed_dim,
-    input_at,
-    is_op,
-    node_label,
-    permutes,
-    rank,
-)
+from ort_aie_ep import _native
+from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, aie_node, none_value
+from ort_aie_ep.graph_passes.walk import input_at, is_op
 
 OP_TYPE = "FlowAttention"
 INPUTS = (
@@ -29,7 +18,7 @@ INPUTS = (
     "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale",
     "q_norm_weight", "k_norm_weight", "attention_mask",
 )  # fmt: skip
-SWAP = [0, 2, 1, 3]  # (B, T, H, D) <-> (B, H, T, D)
+OUTPUTS = ("output", "present_key", "present_value")
 
 
 @dataclass(frozen=True)
@@ -39,267 +28,86 @@ class Layout:
     heads: int
     kv_heads: int
     dim: int
-    split: bool
+    split: bool = False
 
 
-@contextmanager
-def inferred_shapes(model: ir.Model) -> Iterator[None]:
-    """Gives shapes and types to values that have none, as far as ONNX knows the operators; those of
-    the model's interface are as they were in the end."""
-    interface = (model.graph.inputs, model.graph.outputs)
-    declared = [[(value.shape, value.type) for value in values] for values in interface]
-    infer = common_passes.ShapeInferencePass(check_type=False, strict_mode=False)
-    infer(model)
-    while _spread_shapes(model.graph):  # from layer to layer
-        infer(model)
-    yield
-    for values, facts in zip(interface, declared, strict=True):
-        for value, (shape, kind) in zip(values, facts, strict=True):
-            value.shape, value.type = shape, kind
+class Angles(NamedTuple):
+    """cos_cache, sin_cache and position_ids."""
+
+    cos: ir.Value
+    sin: ir.Value
+    positions: ir.Value
 
 
-def _spread_shapes(graph: ir.Graph) -> bool:
-    """Gives operators of com.microsoft, which ONNX does not know, the shape of their first input
-    where theirs is that; False where there was nothing to give."""
-    found = False
-    for node in graph:
-        if node.domain != "com.microsoft" or node.outputs[0].shape is not None:
-            continue
-        source = node.inputs[0] if node.inputs else None
-        if source is None or source.shape is None:
-            continue
-        if node.op_type == "RotaryEmbedding" or (
-            node.op_type == "MultiHeadAttention"
-            and len(source.shape) == 3
-            and fixed_dim(input_at(node, 2), 2) == source.shape[2]
-        ):
-            node.outputs[0].shape, node.outputs[0].type = source.shape, source.type
-            found = True
-    return found
+def why_not_flow_attention(
+    layout: Layout,
+    *,
+    causal: int,
+    window: int,
+    type: str,
+    cache_type: str,
+    output_qk: bool = False,
+    qk_output: int = 0,
+    quant_types: tuple[str, str] = ("NONE", "NONE"),
+    quantised_cache: bool = False,
+) -> str:
+    """The reason why the library has no FlowAttention like that, or an empty string.
 
-
-class Workbench:
-    """Makes nodes at the end of a graph, which is sorted afterwards.
-
-    What several layers need, such as a mask in another form, is made once.
+    `window` counts a query's own key; -1 is none. `qk_output` and the rest are of
+    GroupQueryAttention.
     """
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._tape = tape.Tape(graph)
-        self._made: dict[tuple[str, ir.Value], ir.Value] = {}
-
-    # --- layouts ----------------------------------------------------------------------------------
-
-    def rows(self, value: ir.Value, layout: Layout, heads: int) -> ir.Value:
-        """(B, H, T, D) or (B, T, H * D) -> (B, T, H * D)."""
-        if not layout.split:
-            return value
-        node, shape = value.producer(), value.shape
-        tokens = node.inputs[0] if permutes(node, SWAP) else None
-        if tokens is not None:
-            node = tokens.producer()
-            source = node.inputs[0] if node is not None and _splits_channels(node) else None
-            if source is not None and fixed_dim(source, 2) == heads * layout.dim:
-                return source
-        else:
-            tokens = self._op("Transpose", [value], value.name, perm=SWAP)
-        flat = self._reshape(tokens, f"{value.name}.rows", 0, 0, heads * layout.dim)
-        flat.type = value.type
-        if shape is not None:
-            flat.shape = ir.Shape([shape[0], shape[2], heads * layout.dim])
-        return flat
-
-    def flow_attention(
-        self,
-        node: ir.Node,
-        layout: Layout,
-        inputs: Mapping[str, ir.Value | None],
-        attributes: Mapping[str, Attribute],
-        presents: tuple[ir.Value | None, ir.Value | None],
-    ) -> None:
-        """An aie.FlowAttention in place of `node`, whose first output is in its layout.
-
-        Presents that nobody reads are None.
-        """
-        values = [inputs.get(name) for name in INPUTS]
-        while values[-1] is None:
-            values.pop()
-        outputs = self._tape.op_multi_out(
-            OP_TYPE,
-            [none_value(node) if value is None else value for value in values],
-            {**attributes, "format": FORMAT},
-            num_outputs=3,
-            domain=DOMAIN,
-            version=1,
-            name=node.name,
-        )
-        old, label, query = node.outputs[0], node_label(node), inputs["query"]
-        if old.type is None and query is not None:
-            old.type = query.type
-        for output, name in zip(outputs, ("output", "present_key", "present_value"), strict=True):
-            output.name, output.type = f"{label}.{name}", old.type
-        for present, output in zip(presents, outputs[1:], strict=True):
-            if present is not None:
-                _take_over(present, output)
-        if not layout.split:
-            _take_over(old, outputs[0])
-            return
-        if old.shape is not None:
-            outputs[0].shape = ir.Shape(
-                [old.shape[0], old.shape[SWAP[1]], layout.heads * layout.dim]
-            )
-        self._spread(outputs[0], old, layout)
-
-    def _spread(self, output: ir.Value, old: ir.Value, layout: Layout) -> None:
-        """Puts `output` (B, T, H * D) in the place of `old` (B, H, T, D)."""
-        tokens = self._reshape(output, f"{old.name}.tokens", 0, 0, layout.heads, layout.dim)
-        tokens.type = old.type
-        for user in old.consumers():
-            if not permutes(user, SWAP):
-                continue
-            swapped = user.outputs[0]
-            for flattening in swapped.consumers():
-                if _joins_channels(flattening, layout.heads * layout.dim):
-                    _take_over(flattening.outputs[0], output)
-            _take_over(swapped, tokens)
-        if old.uses() or old.is_graph_output():
-            _take_over(old, self._op("Transpose", [tokens], f"{old.name}.split", perm=SWAP))
-
-    # --- masks ------------------------------------------------------------------------------------
-
-    def bias(self, mask: ir.Value, dtype: ir.DataType | None) -> ir.Value:
-        """A mask of rank 2 to 4 that broadcasts to (B, H, S, T) -> attention_bias of `dtype`."""
-
-        def make() -> ir.Value:
-            value = mask
-            if mask.dtype == ir.DataType.BOOL:
-                assert dtype is not None
-                shown, hidden = (self._constant(np.array(x, dtype.numpy())) for x in (0.0, -np.inf))
-                value = self._op("Where", [mask, shown, hidden], f"{mask.name}.bias")
-            missing = 4 - (rank(mask) or 4)
-            if missing == 0:
-                return value
-            axes = self._constant(np.arange(missing, dtype=np.int64))
-            return self._op("Unsqueeze", [value, axes], f"{mask.name}.broadcast")
-
-        return self._once("bias", mask, make)
-
-    def key_mask(self, mask: ir.Value) -> ir.Value:
-        """A mask (B, 1, 1, T) of keys alone -> attention_mask."""
-
-        def make() -> ir.Value:
-            axes = self._constant(np.array([1, 2], np.int64))
-            keys = self._op("Squeeze", [mask, axes], f"{mask.name}.keys")
-            return self._op("Cast", [keys], f"{mask.name}.attention_mask", to=ir.DataType.INT64)
-
-        return self._once("key_mask", mask, make)
-
-    def valid_keys(self, count: ir.Value, keys: ir.Value) -> ir.Value:
-        """The number of valid ones (B) among `keys`, whose tokens are axis -2 -> attention_mask."""
-
-        def make() -> ir.Value:
-            zero, one, end = (self._constant(np.array(x, np.int64)) for x in (0, 1, [1]))
-            axis = self._constant(np.array(-2 + (rank(keys) or 0), np.int64))
-            shape = self._op("Shape", [keys], f"{count.name}.shape")
-            total = self._op("Gather", [shape, axis], f"{count.name}.total")
-            index = self._op("Range", [zero, total, one], f"{count.name}.index")
-            column = self._op("Unsqueeze", [count, end], f"{count.name}.column")
-            valid = self._op("Less", [index, column], f"{count.name}.valid")
-            return self._op("Cast", [valid], f"{count.name}.mask", to=ir.DataType.INT64)
-
-        return self._once("valid_keys", count, make)
-
-    # --- angles -----------------------------------------------------------------------------------
-
-    def angles(
-        self, cos: ir.Value, sin: ir.Value, positions: ir.Value | None
-    ) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """cos_cache, sin_cache and position_ids; cos and sin (B, T, width) without `positions` are
-        a row for each token."""
-        if positions is not None:
-            return cos, sin, positions
-
-        def table(value: ir.Value) -> ir.Value:
-            width = fixed_dim(value, 2)
-            assert width is not None
-            return self._once(
-                "table", value, lambda: self._reshape(value, f"{value.name}.table", -1, width)
-            )
-
-        def make() -> ir.Value:
-            zero, one = (self._constant(np.array(x, np.int64)) for x in (0, 1))
-            shape = self._op("Shape", [cos], f"{cos.name}.shape", end=2)
-            count = self._op("ReduceProd", [shape], f"{cos.name}.count", keepdims=0)
-            index = self._op("Range", [zero, count, one], f"{cos.name}.index")
-            return self._op("Reshape", [index, shape], f"{cos.name}.position_ids")
-
-        return table(cos), table(sin), self._once("rows", cos, make)
-
-    # --- nodes ------------------------------------------------------------------------------------
-
-    def like(self, op_type: str, value: ir.Value, other: ir.Value, name: str) -> ir.Value:
-        """A node of two inputs whose result is like the first."""
-        result = self._op(op_type, [value, other], name)
-        result.type, result.shape = value.type, value.shape
-        return result
-
-    def initializer(self, array: np.ndarray, name: str) -> ir.Value:
-        """A constant of the graph, made once for each name."""
-        if name in self._graph.initializers:
-            return self._graph.initializers[name]
-        return self._tape.initializer(ir.tensor(array, name=name))
-
-    def _constant(self, array: np.ndarray) -> ir.Value:
-        text = "_".join(map(str, np.atleast_1d(array).tolist()))
-        return self.initializer(array, f"ort_aie.{array.dtype}_{array.ndim}d_{text}")
-
-    def _reshape(self, value: ir.Value, name: str, *dims: int) -> ir.Value:
-        return self._op("Reshape", [value, self._constant(np.array(dims, np.int64))], name)
-
-    def _op(
-        self, op_type: str, inputs: list[ir.Value], name: str | None, **attributes: int | list[int]
-    ) -> ir.Value:
-        value = self._tape.op(op_type, inputs, attributes)
-        producer = value.producer()
-        assert producer is not None
-        value.name = producer.name = f"{name}.{op_type}" if name else None
-        return value
-
-    def _once(self, kind: str, value: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
-        if (kind, value) not in self._made:
-            self._made[kind, value] = make()
-        return self._made[kind, value]
+    return _native.why_not_flow_attention(
+        num_heads=layout.heads,
+        kv_num_heads=layout.kv_heads,
+        head_dim=layout.dim,
+        qk_output=qk_output,
+        causal=causal,
+        local_window_size=window,
+        k_quant_type=quant_types[0],
+        v_quant_type=quant_types[1],
+        has_quantised_cache=quantised_cache,
+        has_output_qk=output_qk,
+        type=type,
+        cache_type=cache_type,
+    )
 
 
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Lets `new` stand in the place of `old`, under its name where the graph shows it."""
-    if old.is_graph_output():
-        name, old.name = old.name, f"{old.name}.replaced"
-        new.name = name
-    new.shape = old.shape if new.shape is None else new.shape
-    new.type = old.type if new.type is None else new.type
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+def flow_attention(
+    old: ir.Node,
+    inputs: Mapping[str, ir.Value | None],
+    attributes: Mapping[str, Attribute],
+) -> ir.Node:
+    """An aie.FlowAttention with inputs by name, under the name of `old`, in no graph yet."""
+    assert inputs.keys() <= set(INPUTS)
+    values = [inputs.get(name) for name in INPUTS]
+    while values[-1] is None:
+        values.pop()
+    given = [none_value(old) if value is None else value for value in values]
+    return aie_node(old, OP_TYPE, given, attributes, len(OUTPUTS))
 
 
-def _reshape_dims(node: ir.Node, rank: int) -> list[int] | None:
-    """The constant shape of a Reshape to `rank` dimensions."""
-    if not is_op(node, "Reshape") or attribute(node, "allowzero", 0):
-        return None
-    shape = constant_array(input_at(node, 1))
-    dims = None if shape is None else shape.tolist()
-    return dims if dims is not None and len(dims) == rank else None
+def angle_inputs(angles: Angles | None) -> dict[str, ir.Value | None]:
+    """Inputs 7 to 9; none of an attention that does not rotate."""
+    cos, sin, positions = angles or (None, None, None)
+    return {"cos_cache": cos, "sin_cache": sin, "position_ids": positions}
 
 
-def _splits_channels(node: ir.Node) -> bool:
-    """Whether a node is a Reshape (B, T, C) -> (B, T, H, D)."""
-    dims = _reshape_dims(node, 4)
-    return dims is not None and dims[:2] == [0, 0] and rank(node.inputs[0]) == 3
+def is_flow_attention(node: ir.Node) -> bool:
+    """Whether a node is an aie.FlowAttention."""
+    return is_op(node, OP_TYPE, domain=DOMAIN)
 
 
-def _joins_channels(node: ir.Node, channels: int) -> bool:
-    """Whether a node is a Reshape (B, T, H, D) -> (B, T, H * D)."""
-    dims = _reshape_dims(node, 3)
-    if dims is None:
-        return False
-    return dims[0] == 0 and (dims[1:] in ([0, -1], [0, channels], [-1, channels]))
+def named_input(attention: ir.Node, name: str) -> ir.Value | None:
+    """An input of an aie.FlowAttention."""
+    return input_at(attention, INPUTS.index(name))
+
+
+def set_inputs(attention: ir.Node, inputs: Mapping[str, ir.Value | None]) -> None:
+    """Gives an aie.FlowAttention other inputs, by name."""
+    given = {INPUTS.index(name): value for name, value in inputs.items()}
+    attention.resize_inputs(max(len(attention.inputs), *(index + 1 for index in given)))
+    for index, value in given.items():
+        attention.replace_input_with(index, value)
+    for index, value in enumerate(attention.inputs):
+        if value is None:
+            attention.replace_input_with(index, none_value(attention))

@@ -13,28 +13,32 @@ layouts go where the model has them, and come where it has not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 
-from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.attention.mask import MaskReader
-from ort_aie_ep.graph_passes.attention.node import Layout, Workbench, inferred_shapes
+from ort_aie_ep.graph_passes.attention.node import (
+    Layout,
+    angle_inputs,
+    flow_attention,
+    why_not_flow_attention,
+)
 from ort_aie_ep.graph_passes.attention.rotary import read_rotations
-from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, Report
+from ort_aie_ep.graph_passes.attention.workbench import Workbench, WorkbenchRule
+from ort_aie_ep.graph_passes.base import Attribute
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     fixed_dim,
     input_at,
-    is_op,
     made_by,
     rank,
     type_name,
     used_output,
 )
 
-BECOMES = "FlowAttention"
 MASK, PAST_KEY, PAST_VALUE, NONPAD = 3, 4, 5, 6
 OUTPUT_QK = 3
 SEQUENCE = 2  # axis of (B, H, T, D)
@@ -52,28 +56,63 @@ class Cache:
     present_value: ir.Value | None
 
 
-def fuse_attention(model: ir.Model, report: Report) -> None:
+class AttentionToFlow(WorkbenchRule):
     """Replaces each eligible Attention."""
-    if not any(_is_attention(node) for node in model.graph):
-        return
-    # Exporters compute the same cosines and sines for queries and for keys.
-    common_passes.CommonSubexpressionEliminationPass()(model)
-    nodes = [node for node in model.graph if _is_attention(node)]
-    with inferred_shapes(model):
-        bench, reader = Workbench(model.graph), MaskReader(model)
-        for node in nodes:
-            layout = _layout(node)
-            reason = layout if isinstance(layout, str) else _why_not(node, layout)
-            if isinstance(layout, str) or reason:
-                report.left(node, reason)
-            else:
-                _replace(node, layout, bench, reader, report)
-    model.graph.sort()
-    common_passes.RemoveUnusedNodesPass()(model)
 
+    op_type = "Attention"
+    domain = ""
+    masks: MaskReader
 
-def _is_attention(node: ir.Node) -> bool:
-    return is_op(node, "Attention")
+    def prepare(self, model: ir.Model) -> None:  # noqa: D102
+        # Exporters compute the same cosines and sines for queries and for keys.
+        common_passes.CommonSubexpressionEliminationPass()(model)
+        self.masks = MaskReader(model)
+
+    def why_not(self, node: ir.Node) -> str:  # noqa: D102
+        layout = _layout(node)
+        return layout if isinstance(layout, str) else _why_not(node, layout)
+
+    def replace(self, node: ir.Node) -> Sequence[ir.Node]:  # noqa: D102
+        layout, query, cache = _layout(node), node.inputs[0], _cache(node)
+        assert isinstance(layout, Layout)
+        assert query is not None
+        key, angles = cache.key, None
+        causal, window = _order(node)
+        attributes: dict[str, Attribute] = {
+            "num_heads": layout.heads,
+            "kv_num_heads": layout.kv_heads,
+            "causal": causal,
+            "local_window_size": -1 if window is None else window,
+            "softcap": attribute(node, "softcap", 0.0),
+            "scale": attribute(node, "scale", 0.0),
+        }
+        rotations = read_rotations(query, key, layout, self.report)
+        if rotations is not None:
+            query, key, turn = rotations.query, rotations.key, rotations.rotation
+            angles = self.bench.angles(turn.cos, turn.sin, turn.positions)
+            attributes |= {"do_rotary": 1, "rotary_interleaved": turn.interleaved}
+        mask = input_at(node, MASK)
+        read = None
+        if mask is not None and not causal:
+            read = self.masks.read(mask, with_past=cache.past_key is not None)
+        if read is None:
+            bias, key_mask = _masks(node, self.bench)
+        else:
+            bias, key_mask = None, read.shown
+            attributes |= {"causal": 1, "local_window_size": read.window}
+        inputs = {
+            "query": self.bench.rows(query, layout, layout.heads),
+            "key": self.bench.rows(key, layout, layout.kv_heads),
+            "value": self.bench.rows(cache.value, layout, layout.kv_heads),
+            "past_key": cache.past_key,
+            "past_value": cache.past_value,
+            **angle_inputs(angles),
+            "attention_bias": bias,
+            "attention_mask": key_mask,
+        }
+        attention = flow_attention(node, inputs, attributes)
+        self.bench.put_in_place(node, attention, layout, (cache.present_key, cache.present_value))
+        return () if rotations is None else rotations.nodes
 
 
 def _layout(node: ir.Node) -> Layout | str:
@@ -121,19 +160,13 @@ def _why_not(node: ir.Node, layout: Layout) -> str:
         return f"attn_mask has {rank(mask)} dimensions; expected 2 to 4"
     if mask is not None and mask.dtype not in (ir.DataType.BOOL, query.dtype):
         return f"attn_mask is {type_name(mask)}; expected BOOL or {type_name(query)}"
-    return _native.why_not_flow_attention(
-        num_heads=layout.heads,
-        kv_num_heads=layout.kv_heads,
-        head_dim=layout.dim,
-        qk_output=0,
+    return why_not_flow_attention(
+        layout,
         causal=causal,
-        local_window_size=window,
-        k_quant_type="NONE",
-        v_quant_type="NONE",
-        has_quantised_cache=False,
-        has_output_qk=used_output(node, OUTPUT_QK) is not None,
+        window=window,
         type=type_name(query),
         cache_type=type_name(query),
+        output_qk=used_output(node, OUTPUT_QK) is not None,
     )
 
 
@@ -207,58 +240,6 @@ def _appended(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     past, new = node.inputs
     # A FlowAttention reads its past from a cache; a constant prefix would be none.
     return (past, new) if past is not None and new is not None and past.is_graph_input() else None
-
-
-def _replace(
-    node: ir.Node, layout: Layout, bench: Workbench, reader: MaskReader, report: Report
-) -> None:
-    query, cache = node.inputs[0], _cache(node)
-    assert query is not None
-    key, cos, sin, positions = cache.key, None, None, None
-    causal, window = _order(node)
-    attributes: dict[str, Attribute] = {
-        "num_heads": layout.heads,
-        "kv_num_heads": layout.kv_heads,
-        "causal": causal,
-        "local_window_size": -1 if window is None else window,
-        "softcap": attribute(node, "softcap", 0.0),
-        "scale": attribute(node, "scale", 0.0),
-    }
-    rotation = read_rotations(query, key, layout, report)
-    if rotation is not None:
-        query, key = rotation.query, rotation.key
-        cos, sin, positions = bench.angles(rotation.cos, rotation.sin, rotation.positions)
-        attributes |= {"do_rotary": 1, "rotary_interleaved": rotation.interleaved}
-    mask = input_at(node, MASK)
-    read = None
-    if mask is not None and not causal:
-        read = reader.read(mask, with_past=cache.past_key is not None)
-    if read is None:
-        bias, key_mask = _masks(node, bench)
-    else:
-        bias, key_mask = None, read.shown
-        attributes |= {"causal": 1, "local_window_size": read.window}
-    bench.flow_attention(
-        node,
-        layout,
-        {
-            "query": bench.rows(query, layout, layout.heads),
-            "key": bench.rows(key, layout, layout.kv_heads),
-            "value": bench.rows(cache.value, layout, layout.kv_heads),
-            "past_key": cache.past_key,
-            "past_value": cache.past_value,
-            "cos_cache": cos,
-            "sin_cache": sin,
-            "position_ids": positions,
-            "attention_bias": bias,
-            "attention_mask": key_mask,
-        },
-        attributes,
-        (cache.present_key, cache.present_value),
-    )
-    report.replaced(node, f"{DOMAIN}.{BECOMES}")
-    for rotary in rotation.nodes if rotation is not None else ():
-        report.fused(rotary, f"{DOMAIN}.{BECOMES}")
 
 
 def _masks(node: ir.Node, bench: Workbench) -> tuple[ir.Value | None, ir.Value | None]:

@@ -15,11 +15,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report, none_value
+from ort_aie_ep.graph_passes.attention.node import (
+    OP_TYPE,
+    is_flow_attention,
+    named_input,
+    set_inputs,
+)
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report
 from ort_aie_ep.graph_passes.projection.norm import NORMS, Norm, read_norm
-from ort_aie_ep.graph_passes.walk import attribute, input_at, is_op, made_by, only_reader
+from ort_aie_ep.graph_passes.walk import attribute, input_at, made_by, only_reader
 
-QUERY, KEY, VALUE, Q_NORM, INPUTS = 0, 1, 2, 14, 16
+QKV, WEIGHTS = ("query", "key", "value"), ("q_norm_weight", "k_norm_weight")
 
 
 @dataclass(frozen=True)
@@ -34,41 +40,34 @@ class HeadNorm:
 def fuse_qk_norms(model: ir.Model, report: Report) -> None:
     """Fuses the norms of each FlowAttention whose queries and keys both have one."""
     for attention in list(model.graph):
-        if not is_op(attention, "FlowAttention", domain=DOMAIN):
+        if not is_flow_attention(attention):
             continue
-        q = _read(attention.inputs[QUERY], attention, "num_heads")
-        k = _read(input_at(attention, KEY), attention, "kv_num_heads")
+        q = _read(named_input(attention, "query"), attention, "num_heads")
+        k = _read(named_input(attention, "key"), attention, "kv_num_heads")
         if q is None or k is None or _weights_given(attention):
             continue
         if q.norm.epsilon != k.norm.epsilon or q.norm.weight.shape != k.norm.weight.shape:
             continue
-        parts = [q.source, k.source, attention.inputs[VALUE]]
-        attention.resize_inputs(max(INPUTS, len(attention.inputs)))
-        for index, value in enumerate(parts):
-            attention.replace_input_with(index, value)
-        for index, norm in enumerate((q.norm, k.norm), Q_NORM):
-            attention.replace_input_with(index, norm.weight)
+        parts = [q.source, k.source, named_input(attention, "value")]
+        given = [*parts, q.norm.weight, k.norm.weight]
+        set_inputs(attention, dict(zip(QKV + WEIGHTS, given, strict=True)))
         attention.attributes.add(ir.AttrFloat32("qk_norm_epsilon", q.norm.epsilon))
         _remove((*q.nodes, *k.nodes), report)
         split = _split_of_qkv(parts)
         if split is not None:
-            for index, value in enumerate((split.inputs[0], None, None)):
-                attention.replace_input_with(index, value)
+            set_inputs(attention, dict(zip(QKV, (split.inputs[0], None, None), strict=True)))
             _remove((split,), report)
-        for index, value in enumerate(attention.inputs):
-            if value is None:
-                attention.replace_input_with(index, none_value(attention))
 
 
 def _remove(nodes: tuple[ir.Node, ...], report: Report) -> None:
     for node in nodes:
-        report.fused(node, f"{DOMAIN}.FlowAttention")
+        report.fused(node, f"{DOMAIN}.{OP_TYPE}")
         assert isinstance(node.graph, ir.Graph)
         node.graph.remove(node, safe=True)
 
 
 def _weights_given(attention: ir.Node) -> bool:
-    given = [input_at(attention, index) for index in range(Q_NORM, INPUTS)]
+    given = [named_input(attention, name) for name in WEIGHTS]
     return any(value is not None and value.name != NONE for value in given)
 
 

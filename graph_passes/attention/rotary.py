@@ -22,8 +22,9 @@ OP_TYPE = "RotaryEmbedding"
 
 
 @dataclass(frozen=True)
-class Angles:
-    """What a rotation multiplies with; without `positions`, cos and sin have a row per token."""
+class Rotation:
+    """What a RotaryEmbedding multiplies with; without `positions`, cos and sin have a row for each
+    token."""
 
     cos: ir.Value
     sin: ir.Value
@@ -37,10 +38,7 @@ class Rotations:
 
     query: ir.Value
     key: ir.Value
-    cos: ir.Value
-    sin: ir.Value
-    positions: ir.Value | None
-    interleaved: int
+    rotation: Rotation
     nodes: tuple[ir.Node, ir.Node]
 
 
@@ -52,14 +50,14 @@ def read_rotations(
     rotated = [node for node in nodes if node is not None]
     if not rotated:
         return None
-    reason, angles = "", []
+    reason, found = "", list[Rotation]()
     for node, heads in zip(nodes, (layout.heads, layout.kv_heads), strict=True):
         read = "queries or keys alone are rotated" if node is None else _read(node, heads, layout)
-        if isinstance(read, Angles):
-            angles.append(read)
+        if isinstance(read, Rotation):
+            found.append(read)
         else:
             reason = reason or read
-    if not reason and angles[0] != angles[1]:
+    if not reason and found[0] != found[1]:
         reason = "queries and keys are rotated differently"
     if reason:
         for node in rotated:
@@ -68,11 +66,7 @@ def read_rotations(
     sources = [node.inputs[0] for node in rotated]
     assert sources[0] is not None
     assert sources[1] is not None
-    first = angles[0]
-    return Rotations(
-        sources[0], sources[1], first.cos, first.sin, first.positions, first.interleaved,
-        (rotated[0], rotated[1]),
-    )  # fmt: skip
+    return Rotations(sources[0], sources[1], found[0], (rotated[0], rotated[1]))
 
 
 def explain_rotations(model: ir.Model, report: Report) -> None:
@@ -99,7 +93,7 @@ def _rotary(value: ir.Value) -> ir.Node | None:
     return made_by(value, OP_TYPE) or made_by(value, OP_TYPE, domain="com.microsoft")
 
 
-def _read(node: ir.Node, heads: int, layout: Layout) -> Angles | str:
+def _read(node: ir.Node, heads: int, layout: Layout) -> Rotation | str:
     if only_reader(node.outputs[0]) is None:
         return "others read the rotated value as well"
     if node.domain == "":
@@ -123,4 +117,4 @@ def _read(node: ir.Node, heads: int, layout: Layout) -> Angles | str:
         return f"num_heads is {attribute(node, 'num_heads', 0)}, that of the attention {heads}"
     if cos.dtype != source.dtype or sin.dtype != source.dtype:
         return "cosines or sines are of another type than what they rotate"
-    return Angles(cos, sin, positions, attribute(node, "interleaved", 0))
+    return Rotation(cos, sin, positions, attribute(node, "interleaved", 0))

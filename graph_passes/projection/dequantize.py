@@ -21,11 +21,12 @@ from onnx_ir.passes import common as common_passes
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report
+from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, NodeRule, Report
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     before_transpose,
     input_at,
+    is_op,
     made_by,
     node_label,
     type_name,
@@ -40,6 +41,7 @@ from ort_aie_ep.graph_passes.weights.packed import (
 
 Codes = npt.NDArray[np.uint8]
 FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
+BECOMES = {"MatMul": "Q4NXMatMul", "Gemm": "Q4NXMatMul", "Gather": "Q4NXGather"}
 # Blocks of Q4NX repeat the one scale of an out-feature, or of all.
 NO_BLOCKS = q4nx.BLOCK_COLS
 
@@ -139,29 +141,52 @@ class DequantizedWeights(MatMulNBitsWeights):
         return np.broadcast_to(values.reshape(-1, 1), (self.n, -(-self.k // self.block_size)))
 
 
-def convert_dequantized(model: ir.Model, report: Report, packed: PackedWeights) -> None:
+class DequantizedToQ4NX(NodeRule):
     """Replaces each eligible MatMul, Gemm and Gather of dequantised weights."""
-    converted: dict[ir.Node, str] = {}
-    for node in list(model.graph):
-        if node.domain or node.op_type not in ("MatMul", "Gemm", "Gather"):
-            continue
-        source = _dequantized(node)
-        if source is None:
-            continue
-        dequantize, rows_are_outputs = source
-        reason = _why_not(node, dequantize, rows_are_outputs)
-        if reason:
-            report.left(node, reason)
-            continue
+
+    def __init__(self, report: Report, packed: PackedWeights) -> None:
+        super().__init__(report)
+        self.packed = packed
+        self.read: dict[ir.Node, str] = {}
+
+    def apply(self, model: ir.Model) -> None:  # noqa: D102
+        self.read.clear()
+        super().apply(model)
+        if self.read:
+            common_passes.RemoveUnusedNodesPass()(model)
+        for dequantize, becomes in self.read.items():
+            if dequantize.graph is None:  # others may still read it
+                self.report.fused(dequantize, f"{DOMAIN}.{becomes}")
+
+    def takes(self, node: ir.Node) -> bool:  # noqa: D102
+        return is_op(node, *BECOMES) and _dequantized(node) is not None
+
+    def becomes_of(self, node: ir.Node) -> str:  # noqa: D102
+        return BECOMES[node.op_type]
+
+    def why_not(self, node: ir.Node) -> str:  # noqa: D102
+        return _why_not(node, *_source(node))
+
+    def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
+        dequantize, rows_are_outputs = _source(node)
         weights = _weights(dequantize, rows_are_outputs)
         weights.check(node_label(node))
-        _convert(node, weights, packed, report)
-        converted[dequantize] = node.op_type
-    if converted:
-        common_passes.RemoveUnusedNodesPass()(model)
-    for dequantize, becomes in converted.items():
-        if dequantize.graph is None:  # others may still read it
-            report.fused(dequantize, f"{DOMAIN}.{becomes}")
+        self.read[dequantize] = BECOMES[node.op_type]
+        value = self.packed.value(node, weights)
+        sizes: dict[str, Attribute] = {"K": weights.k, "N": weights.n}
+        if node.op_type == "Gather":
+            assert weights.scales.dtype is not None
+            return [value, node.inputs[1]], sizes | {"dtype": int(weights.scales.dtype)}
+        bias = input_at(node, 2)
+        inputs = [node.inputs[0], value, *([bias] if bias is not None else [])]
+        return inputs, sizes | {"symmetric": int(weights.symmetric)}
+
+
+def _source(node: ir.Node) -> tuple[ir.Node, bool]:
+    """What `_dequantized` gives of a node that the rule takes."""
+    source = _dequantized(node)
+    assert source is not None
+    return source
 
 
 def _dequantized(node: ir.Node) -> tuple[ir.Node, bool] | None:
@@ -238,31 +263,6 @@ def _weights(dequantize: ir.Node, rows_are_outputs: bool) -> DequantizedWeights:
         zero_points=input_at(dequantize, 2),
         rows_are_outputs=rows_are_outputs,
     )
-
-
-def _convert(
-    node: ir.Node, weights: DequantizedWeights, packed: PackedWeights, report: Report
-) -> None:
-    value = packed.value(node, weights)
-    attributes = {"K": weights.k, "N": weights.n, "format": FORMAT}
-    if node.op_type == "Gather":
-        becomes = "Q4NXGather"
-        inputs = [value, node.inputs[1]]
-        assert weights.scales.dtype is not None
-        attributes["dtype"] = int(weights.scales.dtype)
-    else:
-        becomes = "Q4NXMatMul"
-        bias = input_at(node, 2)
-        inputs = [node.inputs[0], value, *([bias] if bias is not None else [])]
-        attributes["symmetric"] = int(weights.symmetric)
-    report.replaced(node, f"{DOMAIN}.{becomes}")
-    node.domain, node.op_type, node.version = DOMAIN, becomes, 1
-    node.attributes.clear()
-    for attr in ir.convenience.convert_attributes(attributes):
-        node.attributes.add(attr)
-    node.resize_inputs(len(inputs))
-    for index, item in enumerate(inputs):
-        node.replace_input_with(index, item)
 
 
 def _dims(value: ir.Value) -> tuple[int, ...]:

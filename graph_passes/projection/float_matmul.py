@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Attribute, Report
+from ort_aie_ep.graph_passes.base import Attribute, NodeRule, Report
 from ort_aie_ep.graph_passes.walk import (
     attribute,
     before,
@@ -33,30 +33,52 @@ UNASKED = "its weights are {}: compile --quantize q4nx or bf16 replaces it"
 BECOMES = {WeightForm.Q4NX: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
 
 
-def convert_float_matmuls(
-    model: ir.Model, report: Report, form: WeightForm | None, keep: Sequence[str] = ()
-) -> None:
+class FloatMatMul(NodeRule):
     """Replaces each MatMul and Gemm with float weights; their errors go into `report.layers`."""
-    graph = model.graph
-    if form is not None and report.layers is None:
-        report.layers = FloatLayers(form)
-    for node in [node for node in graph if _is_product(node)]:
+
+    def __init__(self, report: Report, form: WeightForm | None, keep: Sequence[str] = ()) -> None:
+        super().__init__(report)
+        self.form = form
+        self.keep = keep
+        if form is not None and report.layers is None:
+            report.layers = FloatLayers(form)
+
+    def apply(self, model: ir.Model) -> None:  # noqa: D102
+        super().apply(model)
+        if self.form is not None:
+            _note_embeddings(model.graph, self.report)
+
+    def takes(self, node: ir.Node) -> bool:  # noqa: D102
+        return _is_product(node) and (self.form is not None or _weights(node) is not None)
+
+    def becomes_of(self, node: ir.Node) -> str:  # noqa: D102
+        assert self.form is not None
+        return BECOMES[self.form]
+
+    def why_not(self, node: ir.Node) -> str:  # noqa: D102
         weights = _weights(node)
         reason = _why_not(node, weights)
-        if form is None:
-            if weights is not None:
-                report.left(node, reason or UNASKED.format(weights.tensor.dtype.name))
-            continue
-        if not reason:
-            matching = [name for name in keep if _matches(node_label(node), name)]
-            reason = f"kept by --keep '{matching[0]}'" if matching else ""
         if reason:
-            report.left(node, reason)
-        else:
-            assert weights is not None
-            _replace(node, weights, form, report)
-    if form is not None:
-        _note_embeddings(graph, report)
+            return reason
+        assert weights is not None
+        if self.form is None:
+            return UNASKED.format(weights.tensor.dtype.name)
+        matching = [name for name in self.keep if _matches(node_label(node), name)]
+        return f"kept by --keep '{matching[0]}'" if matching else ""
+
+    def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102
+        weights, layers = _weights(node), self.report.layers
+        assert weights is not None
+        assert layers is not None
+        result, bias = node.outputs[0], input_at(node, 2)
+        if result.type is None:
+            result.type = ir.TensorType(weights.tensor.dtype)
+        k, n = weights.shape
+        attributes: dict[str, Attribute] = {"K": k, "N": n}
+        if self.form is WeightForm.Q4NX:
+            attributes |= {"accuracy_level": 0, "symmetric": 0}
+        inputs = [node.inputs[0], layers.value(node, weights)]
+        return inputs if bias is None else [*inputs, bias], attributes
 
 
 def matching_patterns(model: ir.Model, keep: Sequence[str]) -> list[str]:
@@ -137,34 +159,6 @@ def _is_bias(value: ir.Value | None, weights: FloatWeights) -> bool:
         and tensor.dtype == weights.tensor.dtype
         and tuple(tensor.shape.numpy()) == weights.shape[-1:]
     )
-
-
-def _replace(node: ir.Node, weights: FloatWeights, form: WeightForm, report: Report) -> None:
-    assert report.layers is not None
-    becomes, graph = BECOMES[form], node.graph
-    assert isinstance(graph, ir.Graph)
-    report.replaced(node, f"{DOMAIN}.{becomes}")
-    bias = input_at(node, 2)
-    k, n = weights.shape
-    attributes: dict[str, Attribute] = {"K": k, "N": n, "format": FORMAT}
-    if form is WeightForm.Q4NX:
-        attributes |= {"accuracy_level": 0, "symmetric": 0}
-    new = ir.node(
-        becomes,
-        [
-            node.inputs[0],
-            report.layers.value(node, weights),
-            *([] if bias is None else [bias]),
-        ],
-        attributes,
-        domain=DOMAIN,
-        version=1,
-        name=node.name,
-    )
-    result = node.outputs[0]
-    if result.type is None:
-        result.type = ir.TensorType(weights.tensor.dtype)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], [new], [result], new.outputs)
 
 
 def _note_embeddings(graph: ir.Graph, report: Report) -> None:

@@ -29,7 +29,10 @@ from ort_aie_ep.graph_passes.walk import (
     constant,
     constant_array,
     input_at,
+    is_read,
+    made_by,
     node_label,
+    only_reader,
 )
 
 LOGITS, MASK = "logits", "attention_mask"
@@ -144,7 +147,7 @@ def _path_from_projection(model: ir.Model) -> tuple[ir.Value, list[ir.Node]]:
         if node is None:
             raise _Unfit(f"no node computes '{value.name}'")
         path.insert(0, node)
-        if value is not logits and (len(value.uses()) != 1 or value.is_graph_output()):
+        if value is not logits and only_reader(value) is None:
             raise _Unfit(f"all rows of '{value.name}' are used elsewhere")
         projection = (node.domain, node.op_type) in PROJECTIONS
         if not projection and (node.domain or node.op_type not in ELEMENTWISE):
@@ -153,7 +156,7 @@ def _path_from_projection(model: ir.Model) -> tuple[ir.Value, list[ir.Node]]:
                 f"'{value.name}' is computed by '{node_label(node)}' ({name}), which is neither a "
                 "projection nor an elementwise operator"
             )
-        if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        if any(map(is_read, node.outputs[1:])):
             raise _Unfit(f"all rows of '{node.outputs[1].name}' are used elsewhere")
         if projection:
             if node.op_type == "MatMul" and not _is_matrix(input_at(node, 1)):
@@ -194,12 +197,12 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 def _source_of_row(rows: ir.Value) -> ir.Value | None:
     """Of hidden[:, -1:], however it is written, hidden (batch, sequence, width)."""
-    node = rows.producer()
-    if node is None or node.domain:
+    node = made_by(rows, "Gather", "Slice", "Unsqueeze")
+    if node is None:
         return None
     source = input_at(node, 0)
-    if node.op_type == "Unsqueeze" and source is not None:
-        gather = source.producer()
+    if node.op_type == "Unsqueeze":
+        gather = made_by(source, "Gather")
         if gather is None or _numbers(input_at(node, 1)) != [1]:
             return None
         return _gathered_at_last(gather, rank=0)
@@ -212,7 +215,8 @@ def _source_of_row(rows: ir.Value) -> ir.Value | None:
 
 
 def _gathered_at_last(node: ir.Node, rank: int) -> ir.Value | None:
-    if node.domain or node.op_type != "Gather" or attribute(node, "axis", 0) != 1:
+    """What a Gather takes position -1 of, by an index of `rank` dimensions."""
+    if attribute(node, "axis", 0) != 1:
         return None
     index = constant_array(input_at(node, 1))
     return node.inputs[0] if index is not None and index.tolist() == [-1, [-1]][rank] else None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ort_aie_ep.graph_passes.base import put_in_place
 from ort_aie_ep.graph_passes.subgraph import EPSILON, NoMatch, Part, narrows
 from ort_aie_ep.graph_passes.walk import (
     Array,
@@ -24,7 +25,6 @@ from ort_aie_ep.graph_passes.walk import (
     bottlenecks,
     constant_array,
     input_at,
-    producer,
 )
 
 # Nodes of the longest spelling, with room; what is larger is something else.
@@ -191,13 +191,6 @@ def _replace(
     domain: str = "",
 ) -> None:
     """Puts one node where `last` stands; what it alone needed is left without users."""
-    old = last.outputs[0]
-    new = ir.Node(domain, op_type, inputs, attributes, name=last.name, num_outputs=1)
-    new.outputs[0].type, new.outputs[0].shape = old.type, old.shape
-    model.graph.insert_before(producer(old), new)
-    name, old.name = old.name, None
-    new.outputs[0].name = name
-    ir.convenience.replace_all_uses_with(old, new.outputs[0], replace_graph_outputs=True)
-    model.graph.remove(last, safe=True)
+    put_in_place(last, ir.Node(domain, op_type, inputs, attributes, name=last.name, num_outputs=1))
     if domain:
         model.graph.opset_imports.setdefault(domain, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ort_aie_ep.graph_passes.walk import attribute, constant, input_at
+from ort_aie_ep.graph_passes.walk import attribute, constant, input_at, is_op
 
 PROJECTIONS = {("", "MatMul"), ("com.microsoft", "MatMulNBits"), ("aie", "Q4NXMatMul")}
 
@@ -23,10 +23,10 @@ def projected_width(value: ir.Value | None) -> int | None:
             return attribute(node, "N", 0)
         matrix = constant(input_at(node, 1))
         return matrix.shape.numpy()[1] if matrix is not None and len(matrix.shape) == 2 else None
-    if (node.domain, node.op_type) == ("", "Clip"):
+    if is_op(node, "Clip"):
         limits = all(constant(limit) is not None for limit in node.inputs[1:] if limit is not None)
         return projected_width(node.inputs[0]) if limits else None
-    if node.op_type in ("Add", "SimplifiedLayerNormalization") and not node.domain:
+    if is_op(node, "Add", "SimplifiedLayerNormalization"):
         for operand, vector in (node.inputs[:2], node.inputs[1::-1]):
             width, weights = projected_width(operand), constant(vector)
             if width is not None and weights is not None and weights.shape == (width,):

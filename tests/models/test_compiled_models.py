@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from op_models import ORT_VERSION
+from op_models import ORT_VERSION, session_options
 
 import ort_aie_ep
 
@@ -93,8 +93,7 @@ class Decoder:
     """Runs a decoder token by token or in pieces; the KV cache goes out and in."""
 
     def __init__(self, folder: Path, config: dict, ours: bool, numerics: str = "bf16") -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
+        options = session_options()
         options.log_severity_level = 3
         if ours:
             options.register_custom_ops_library(ort_aie_ep.library_path())

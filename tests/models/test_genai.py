@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from op_models import session_options
 
 import ort_aie_ep
 
@@ -51,7 +52,7 @@ def session_text(folder: Path, prompts: list[list[int]], new_tokens: int) -> lis
     """The same in InferenceSession: past and present bound to one buffer of max_length rows."""
     config = json.loads((folder / "genai_config.json").read_text())["model"]
     decoder, end = config["decoder"], config["eos_token_id"]
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.register_custom_ops_library(ort_aie_ep.library_path())
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
     texts = []

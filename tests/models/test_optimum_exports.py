@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from op_models import session_options
 from optimum_models import (
     FAMILIES,
     quantise,
@@ -52,8 +53,7 @@ class Decoder:
     tensors that go out and in."""
 
     def __init__(self, folder: Path, ours: bool) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
+        options = session_options()
         options.log_severity_level = 3
         if ours:
             options.register_custom_ops_library(ort_aie_ep.library_path())

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from op_models import session_options
 from typer.testing import CliRunner
 
 import ort_aie_ep
@@ -41,8 +42,7 @@ class Generator:
     """A session and the cache between its calls, of a batch whose rows start with padding."""
 
     def __init__(self, folder: Path, paddings: list[int], *, ours: bool) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
+        options = session_options()
         options.log_severity_level = 3
         if ours:
             options.register_custom_ops_library(ort_aie_ep.library_path())

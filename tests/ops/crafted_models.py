@@ -38,7 +38,7 @@ except Exception as error:
 """
 
 
-def python(code: str, *arguments: object, timeout: float = 60, **options: Any) -> str:
+def python(code: str, *arguments: object, timeout: float = 300, **options: Any) -> str:
     """What a program prints. A signal that ends it, or time that runs out, fails the test."""
     result = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],

@@ -125,7 +125,7 @@ def test_processes_that_write_one_context_leave_one_that_runs(tmp_path: Path) ->
         )
         for _ in range(3)
     ]
-    said = [process.communicate(timeout=60)[0].splitlines() for process in started]
+    said = [process.communicate(timeout=300)[0].splitlines() for process in started]
     for context, errors in zip(contexts, zip(*said, strict=True), strict=True):
         check_written(model, context, list(errors))
 

@@ -17,7 +17,16 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from op_models import FLOAT16, FLOAT32, model_of, one_op_model, onnx_tensor, open_session, run
+from op_models import (
+    FLOAT16,
+    FLOAT32,
+    model_of,
+    one_op_model,
+    onnx_tensor,
+    open_session,
+    run,
+    session_options,
+)
 from projection_calls import Weights, activations, make_weights, q4nx_model
 from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
@@ -40,8 +49,7 @@ def library() -> Iterator[None]:
 def session(
     model: bytes | str, provider: dict[str, str] | None = None, **config: str
 ) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
+    options = session_options()
     options.log_severity_level = 4
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in config.items():
@@ -223,7 +231,7 @@ def two_projections(w: Weights, a: Array) -> bytes:
 
 def test_a_node_that_stays_is_logged_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
     w, a = make_weights(40, 320), activations(3, 320)
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.log_severity_level = 1
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.add_provider_for_devices(devices()[:1], {})
@@ -263,7 +271,7 @@ def test_a_malformed_node_is_left_with_its_reason(
 
 
 def assert_left(model: bytes, reason: str, capfd: pytest.CaptureFixture[str]) -> None:
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.log_severity_level = 1
     options.add_provider_for_devices(devices()[:1], {})
     # The CPU EP, which gets it then, refuses it or not, by ONNX Runtime's version.

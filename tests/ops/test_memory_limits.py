@@ -112,7 +112,7 @@ def ends(
     np.savez(folder / "feeds.npz", **feeds)
     printed = python(
         LIMITED, ort_aie_ep.library_path(), door, when, folder / "model.onnx", folder / "feeds.npz",
-        *limits, timeout=120,
+        *limits, timeout=800,
     )  # fmt: skip
     found: dict[str, int] = json.loads(printed)
     return found

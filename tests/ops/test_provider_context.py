@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from op_models import one_op_model, run
+from op_models import one_op_model, run, session_options
 from projection_calls import activations, make_weights
 from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
@@ -32,7 +32,7 @@ def library() -> Iterator[None]:
 def session(
     model: Path | bytes, context: Path | None = None, **config: str
 ) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.log_severity_level = 4
     if context is not None:
         options.add_session_config_entry("ep.context_enable", "1")

@@ -23,6 +23,7 @@ from op_models import (
     onnx_tensor,
     open_session,
     run,
+    session_options,
 )
 from projection_calls import (
     Array,
@@ -269,7 +270,7 @@ def provider() -> Iterator[None]:
 
 
 def provider_session(model: bytes | Path, **config: str) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.log_severity_level = 4
     for key, value in config.items():
         options.add_session_config_entry(f"ep.{key}", value)

@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from builder_nodes import matmul_nbits, projection_weights, save
 from onnx import TensorProto, helper
-from op_models import model_of, onnx_tensor
+from op_models import model_of, onnx_tensor, session_options
 from optimum_models import write_export
 
 import ort_aie_ep
@@ -105,7 +105,7 @@ def in_floats(graph: onnx.GraphProto) -> None:
 
 
 def run(path: Path, feeds: Mapping[str, Array]) -> list[Array]:
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.log_severity_level = 3
     options.register_custom_ops_library(ort_aie_ep.library_path())
     session = onnxruntime.InferenceSession(

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from builder_nodes import projection_model, save
+from op_models import session_options
 from typer.testing import CliRunner
 
 import ort_aie_ep
@@ -163,7 +164,7 @@ def test_data_of_a_constant_outside_the_model_file_is_kept(source: Path, tmp_pat
     path.write_bytes(model.SerializeToString())
     compiled = ort_aie_ep.compile(source, tmp_path / "compiled").path
     shutil.rmtree(source)
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.register_custom_ops_library(ort_aie_ep.library_path())
     session = onnxruntime.InferenceSession(compiled / "model.onnx", options)
     inputs = {i.name: np.zeros([1, 1, 320], np.float32) for i in session.get_inputs()}

@@ -60,9 +60,11 @@ class NodeCase:
         return self.operators == {operator} and len(self.model.graph.node) == 1
 
     def fits_its_opset(self) -> bool:
-        """Whether its nodes have no input and no attribute that came after the lowered opset."""
+        """Whether no node, input or attribute of it came after the lowered opset."""
         opset = next(entry.version for entry in self.model.opset_import if not entry.domain)
         for node in self.model.graph.node:
+            if not onnx.defs.has(node.op_type, opset, node.domain):
+                return False
             schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
             known = {attribute.name for attribute in node.attribute} <= schema.attributes.keys()
             if not known or len(node.input) > schema.max_input:

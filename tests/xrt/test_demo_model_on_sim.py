@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from op_models import session_options
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
@@ -28,7 +29,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> np.ndarray:
     """(1 + len(tokens), vocabulary) float64: after the prompt, and after each of `tokens`."""
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.register_custom_ops_library(str(ort_aie_ep.library_path()))
     options.add_session_config_entry("ort_aie.target", target)
     options.add_session_config_entry("ort_aie.numerics", "bf16")

@@ -16,7 +16,7 @@ from ort_aie_ep.graph_passes.attention.mask_reach import reach_of
 from ort_aie_ep.graph_passes.base import ATTENTION_MASK, INPUT_IDS, POSITION_IDS
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, Part
-from ort_aie_ep.graph_passes.walk import Array, before
+from ort_aie_ep.graph_passes.walk import Array, before, given_inputs
 
 SEED = 11
 # A window is found by running one token behind so many keys at least.
@@ -284,7 +284,7 @@ def _beside_scores(region: Region) -> Iterator[ir.Value]:
     what the result meets hides no key."""
     made = region.origins()
     for node in region.nodes:
-        inputs = [value for value in node.inputs if value is not None]
+        inputs = given_inputs(node)
         of = frozenset[ir.Value]().union(*(made.get(value, frozenset()) for value in inputs))
         cached = region.keys.past in of or region.values.past in of
         result = region.values.past in of and region.query in of
@@ -300,7 +300,7 @@ def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:
     pasts = {region.keys.past, region.values.past}
     floats: dict[ir.Value, None] = {}
     for node in region.nodes:
-        inputs = [value for value in node.inputs if value is not None]
+        inputs = given_inputs(node)
         of = frozenset[ir.Value]().union(*(made.get(value, frozenset()) for value in inputs))
         if node.op_type == "Shape" or not of or bool(of & pasts) != cached:
             continue

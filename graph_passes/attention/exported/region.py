@@ -26,8 +26,8 @@ from ort_aie_ep.graph_passes.walk import (
 
 
 @dataclass(frozen=True)
-class Cache:
-    """One half of a KV cache: present = Concat(past, new) over the sequence."""
+class HalfCache:
+    """Keys or values of a KV cache: present = Concat(past, new) over the sequence."""
 
     past: ir.Value
     new: ir.Value
@@ -54,8 +54,8 @@ class Region:
     query: ir.Value
     key: ir.Value
     value: ir.Value
-    keys: Cache
-    values: Cache
+    keys: HalfCache
+    values: HalfCache
     output: ir.Value
     inputs: tuple[ir.Value, ...]
     shape_only: frozenset[ir.Value]
@@ -99,7 +99,7 @@ class _Trace:
     shapes: set[ir.Value] = field(default_factory=set)
 
 
-def find_cache(node: ir.Node) -> Cache | None:
+def find_cache(node: ir.Node) -> HalfCache | None:
     """The cache that a Concat writes, or None for other nodes."""
     if node.op_type != "Concat" or len(node.inputs) != 2 or not node.outputs[0].is_graph_output():
         return None
@@ -108,7 +108,7 @@ def find_cache(node: ir.Node) -> Cache | None:
         return None
     if len(past.shape) != 4 or attribute(node, "axis", 0) not in (-2, 2):
         return None
-    return Cache(past, new, node.outputs[0])
+    return HalfCache(past, new, node.outputs[0])
 
 
 def find_region(softmax: ir.Node) -> Region:
@@ -219,7 +219,7 @@ def _is_float(value: ir.Value) -> bool:
     return value.dtype is None or value.dtype.is_floating_point()
 
 
-def _caches(trace: _Trace) -> list[Cache]:
+def _caches(trace: _Trace) -> list[HalfCache]:
     found = (find_cache(node) for node in trace.nodes)
     return [cache for cache in found if cache is not None]
 

@@ -16,21 +16,25 @@ import onnx_ir as ir
 from onnx_ir import tape
 from onnx_ir.passes import common as common_passes
 
-from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.attention.exported.formula import Parameters, Rotary
 from ort_aie_ep.graph_passes.attention.exported.laboratory import Laboratory
 from ort_aie_ep.graph_passes.attention.exported.operators import check_operators
 from ort_aie_ep.graph_passes.attention.exported.proof import prove, read_parameters
 from ort_aie_ep.graph_passes.attention.exported.region import Region, find_region
-from ort_aie_ep.graph_passes.attention.node import INPUTS, OP_TYPE
-from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, Report, none_value
+from ort_aie_ep.graph_passes.attention.node import (
+    OP_TYPE,
+    Angles,
+    Layout,
+    angle_inputs,
+    flow_attention,
+    why_not_flow_attention,
+)
+from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, Report
 from ort_aie_ep.graph_passes.subgraph import NoMatch
 from ort_aie_ep.graph_passes.walk import type_name
 
-Angles = tuple[ir.Value, ir.Value, ir.Value]  # cos, sin, position_ids
 
-
-def fuse_decomposed_attention(model: ir.Model, report: Report) -> bool:
+def fuse_exported_attention(model: ir.Model, report: Report) -> bool:
     """Replaces each Softmax's attention that is proved to be one; whether there was any."""
     softmaxes = [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
     angles: dict[tuple[object, ...], Angles] = {}
@@ -61,17 +65,10 @@ def fuse_decomposed_attention(model: ir.Model, report: Report) -> bool:
 
 
 def _why_not(region: Region, parameters: Parameters) -> str:
-    return _native.why_not_flow_attention(
-        num_heads=parameters.heads,
-        kv_num_heads=parameters.kv_heads,
-        head_dim=parameters.size,
-        qk_output=0,
+    return why_not_flow_attention(
+        Layout(parameters.heads, parameters.kv_heads, parameters.size),
         causal=1,
-        local_window_size=parameters.window,
-        k_quant_type="NONE",
-        v_quant_type="NONE",
-        has_quantised_cache=False,
-        has_output_qk=False,
+        window=parameters.window,
         type=type_name(region.output, region.query, region.keys.past),
         cache_type=type_name(region.keys.past),
     )
@@ -80,19 +77,15 @@ def _why_not(region: Region, parameters: Parameters) -> str:
 def _replace(
     region: Region, parameters: Parameters, angles: dict[tuple[object, ...], Angles]
 ) -> None:
-    graph = region.softmax.graph
+    graph, rotary = region.softmax.graph, parameters.rotary
     assert isinstance(graph, ir.Graph)
-    cos, sin, positions = (
-        (None, None, None)
-        if parameters.rotary is None
-        else _angles(graph, region.query, parameters.rotary, angles)
-    )
+    turned = angle_inputs(None if rotary is None else _angles(graph, region.query, rotary, angles))
     inputs: dict[str, ir.Value | None] = {
         "query": region.query,
         "key": None if region.packed else region.key,
         "value": None if region.packed else region.value,
-        "cos_cache": cos,
-        "sin_cache": sin,
+        "cos_cache": turned["cos_cache"],
+        "sin_cache": turned["sin_cache"],
         "q_norm_weight": parameters.query_norm,
         "k_norm_weight": parameters.key_norm,
     }
@@ -101,36 +94,22 @@ def _replace(
     inputs |= {
         "past_key": region.keys.past,
         "past_value": region.values.past,
-        "position_ids": positions,
+        "position_ids": turned["position_ids"],
         "attention_mask": _of_type(graph, parameters.mask, ir.DataType.INT64),
     }
-    values = [inputs.get(name) for name in INPUTS]
-    while values[-1] is None:
-        values.pop()
-    node = ir.Node(
-        DOMAIN,
-        OP_TYPE,
-        [none_value(region.softmax) if value is None else value for value in values],
-        ir.convenience.convert_attributes(
-            {
-                "num_heads": parameters.heads,
-                "kv_num_heads": parameters.kv_heads,
-                "scale": parameters.scale,
-                "softcap": parameters.softcap,
-                "local_window_size": parameters.window,
-                "do_rotary": int(parameters.rotary is not None),
-                "rotary_interleaved": int(
-                    parameters.rotary is not None and parameters.rotary.interleaved
-                ),
-                "causal": 1,
-                "format": FORMAT,
-                **({"qk_norm_epsilon": parameters.epsilon} if parameters.query_norm else {}),
-            }
-        ),
-        version=1,
-        name=region.softmax.name,
-        num_outputs=3,
-    )
+    attributes: dict[str, Attribute] = {
+        "num_heads": parameters.heads,
+        "kv_num_heads": parameters.kv_heads,
+        "scale": parameters.scale,
+        "softcap": parameters.softcap,
+        "local_window_size": parameters.window,
+        "do_rotary": int(rotary is not None),
+        "rotary_interleaved": int(rotary is not None and rotary.interleaved),
+        "causal": 1,
+    }
+    if parameters.query_norm is not None:
+        attributes["qk_norm_epsilon"] = parameters.epsilon
+    node = flow_attention(region.softmax, inputs, attributes)
     graph.append(node)  # sorted by the caller
     replaced = (region.output, region.keys.present, region.values.present)
     for old, new in zip(replaced, node.outputs, strict=True):
@@ -197,5 +176,5 @@ def _angles(
     numbers = op("numbers", "Range", *(op(f"{v.name}.0d", "Squeeze", v) for v in (zero, rows, one)))
     # A row for each token, or for each position where all of the batch share them.
     each = op("each", "Reshape", numbers, op("each.shape", "Concat", last, length, axis=0))
-    known[key] = cos, sin, op("position_ids", "Expand", each, shape)
+    known[key] = Angles(cos, sin, op("position_ids", "Expand", each, shape))
     return known[key]

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -538,14 +539,27 @@ void WatchdogResetsTheContext() {
   CHECK(Counts().device_seconds > 2);
 }
 
+// Whether a thread of this process waits for something; one that has no core to run on does not.
+bool Sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name = stat.rfind(") ");
+  return name != std::string::npos && stat[name + 2] == 'S';
+}
+
 void AbortTakesBackWhatHasNotBegun() {
   Matvec matvec;
   std::vector<xrt::run> runs;
   kill(ort_aie_sim_child(), SIGSTOP);
   for (int i = 0; i < 4; ++i) runs.push_back(matvec.Start(matvec.words));
   Refused(0, "can't launch", [&] { runs[3].start(); });
-  std::thread aborter([&] { runs[3].abort(); });  // waits for what is ahead
-  usleep(10000);
+  std::atomic<pid_t> thread = 0;
+  std::thread aborter([&] {
+    thread = gettid();
+    runs[3].abort();  // waits for what is ahead
+  });
+  while (!Sleeps(thread)) usleep(1000);
   kill(ort_aie_sim_child(), SIGCONT);
   aborter.join();
   CHECK(runs[3].state() == ERT_CMD_STATE_ABORT);

@@ -1,14 +1,20 @@
-"""Shapes of hidden states, which exporters leave out and ONNX's inference loses at each attention.
+"""Shapes that exporters leave out, and that ONNX's inference loses at operators it does not know.
 
-Before: values (batch, sequence, width) without a shape
-After:  with one, from the embedding on; so that a residual is known to be of the other term's shape
+Before: values without a shape
+After:  `inferred_shapes`: with one as far as ONNX and the type of a few operators say, while a pass
+        reads it; `spread_hidden_shapes`: hidden states (batch, sequence, width) with one from the
+        embedding on, so that a residual is known to be of the other term's shape
 """
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ort_aie_ep.graph_passes.base import DOMAIN
+import onnx_ir as ir
+from onnx_ir.passes import common as common_passes
+
+from ort_aie_ep.graph_passes.attention.node import is_flow_attention, named_input
 from ort_aie_ep.graph_passes.projection.width import PROJECTIONS, projected_width
 from ort_aie_ep.graph_passes.walk import attribute, constant, fixed_dim, input_at
 
@@ -20,6 +26,42 @@ ROWWISE = {
     ("", "SimplifiedLayerNormalization"),
     ("com.microsoft", "FastGelu"),
 }
+
+
+@contextmanager
+def inferred_shapes(model: ir.Model) -> Iterator[None]:
+    """Gives shapes and types to values that have none, as far as ONNX knows the operators; those of
+    the model's interface are as they were in the end."""
+    interface = (model.graph.inputs, model.graph.outputs)
+    declared = [[(value.shape, value.type) for value in values] for values in interface]
+    infer = common_passes.ShapeInferencePass(check_type=False, strict_mode=False)
+    infer(model)
+    while _spread_shapes(model.graph):  # from layer to layer
+        infer(model)
+    yield
+    for values, facts in zip(interface, declared, strict=True):
+        for value, (shape, kind) in zip(values, facts, strict=True):
+            value.shape, value.type = shape, kind
+
+
+def _spread_shapes(graph: ir.Graph) -> bool:
+    """Gives operators of com.microsoft, which ONNX does not know, the shape of their first input
+    where theirs is that; False where there was nothing to give."""
+    found = False
+    for node in graph:
+        if node.domain != "com.microsoft" or node.outputs[0].shape is not None:
+            continue
+        source = node.inputs[0] if node.inputs else None
+        if source is None or source.shape is None:
+            continue
+        if node.op_type == "RotaryEmbedding" or (
+            node.op_type == "MultiHeadAttention"
+            and len(source.shape) == 3
+            and fixed_dim(input_at(node, 2), 2) == source.shape[2]
+        ):
+            node.outputs[0].shape, node.outputs[0].type = source.shape, source.type
+            found = True
+    return found
 
 
 def spread_hidden_shapes(model: ir.Model) -> None:
@@ -46,8 +88,8 @@ def _dims(node: ir.Node) -> list[int | ir.SymbolicDim] | None:
         if source is None or source.shape is None or width is None:
             return None
         return [*source.shape[:-1], width]
-    if kind == (DOMAIN, "FlowAttention"):
-        size = fixed_dim(input_at(node, 3), 3)
+    if is_flow_attention(node):
+        size = fixed_dim(named_input(node, "past_key"), 3)
         if size is None or source is None or source.shape is None:
             return None
         return [*source.shape[:-1], attribute(node, "num_heads", 0) * size]

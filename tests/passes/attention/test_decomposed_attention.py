@@ -14,6 +14,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx_ir.passes import common as common_passes
+from op_models import session_options
 from optimum_models import write_export
 
 import ort_aie_ep
@@ -76,7 +77,7 @@ def logits(model: ir.Model, folder: Path) -> npt.NDArray[np.float32]:
     """A left-padded prompt of two and a next token, (2, 9, vocabulary)."""
     folder.mkdir(exist_ok=True)
     ir.save(model, folder / "model.onnx")
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.log_severity_level = 3
     options.register_custom_ops_library(ort_aie_ep.library_path())
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
@@ -231,7 +232,7 @@ def test_graph_that_onnx_runtime_has_optimised_is_recognised(
 ) -> None:
     source = load("gemma3")
     expected = logits(source, tmp_path / "source")
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     onnxruntime.InferenceSession(str(tmp_path / "source" / "model.onnx"), options)

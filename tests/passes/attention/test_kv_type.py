@@ -13,7 +13,7 @@ from builder_nodes import projection_model
 
 import ort_aie_ep
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 DTYPES = {"f16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 
 

@@ -24,7 +24,7 @@ from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits
 
 Array = npt.NDArray[Any]
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 SHOWN_RIGHT = [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]]
 SHOWN_LEFT = [row[::-1] for row in SHOWN_RIGHT]
 LAST_RIGHT, LAST_LEFT = [5, 1, 3], [5, 5, 5]

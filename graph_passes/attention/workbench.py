@@ -1,0 +1,260 @@
+"""The nodes that lead to an aie.FlowAttention and away from it, where an operator has its tensors
+in another layout, its mask as a matrix, or a row of angles for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir import tape
+from onnx_ir.passes import common as common_passes
+
+from ort_aie_ep.graph_passes.attention.node import OP_TYPE, OUTPUTS, Angles, Layout
+from ort_aie_ep.graph_passes.attention.shapes import inferred_shapes
+from ort_aie_ep.graph_passes.base import NodeRule
+from ort_aie_ep.graph_passes.walk import (
+    attribute,
+    constant_array,
+    fixed_dim,
+    input_at,
+    is_op,
+    is_read,
+    made_by,
+    node_label,
+    permutes,
+    producer,
+    rank,
+)
+
+SWAP = [0, 2, 1, 3]  # (B, T, H, D) <-> (B, H, T, D)
+
+
+class WorkbenchRule(NodeRule):
+    """An operator of attention -> aie.FlowAttention, with nodes around it that may change too."""
+
+    becomes = OP_TYPE
+    bench: Workbench
+
+    def apply(self, model: ir.Model) -> None:  # noqa: D102
+        if not any(self.takes(node) for node in model.graph):
+            return
+        self.prepare(model)
+        with inferred_shapes(model):
+            self.bench = Workbench(model.graph)
+            super().apply(model)
+        model.graph.sort()
+        common_passes.RemoveUnusedNodesPass()(model)
+
+    def prepare(self, model: ir.Model) -> None:
+        """What comes before nodes are looked at, in a model that has some."""
+
+
+class Workbench:
+    """Makes nodes at the end of a graph, which is sorted afterwards.
+
+    What several layers need, such as a mask in another form, is made once.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._tape = tape.Tape(graph)
+        self._made: dict[tuple[str, ir.Value], ir.Value] = {}
+
+    # --- layouts ----------------------------------------------------------------------------------
+
+    def rows(self, value: ir.Value, layout: Layout, heads: int) -> ir.Value:
+        """(B, H, T, D) or (B, T, H * D) -> (B, T, H * D)."""
+        if not layout.split:
+            return value
+        swap, shape = value.producer(), value.shape
+        tokens = swap.inputs[0] if permutes(swap, SWAP) else None
+        if tokens is not None:
+            split = made_by(tokens, "Reshape")
+            source = split.inputs[0] if split is not None and _splits_channels(split) else None
+            if source is not None and fixed_dim(source, 2) == heads * layout.dim:
+                return source
+        else:
+            tokens = self._op("Transpose", [value], value.name, perm=SWAP)
+        flat = self._reshape(tokens, f"{value.name}.rows", 0, 0, heads * layout.dim)
+        flat.type = value.type
+        if shape is not None:
+            flat.shape = ir.Shape([shape[0], shape[2], heads * layout.dim])
+        return flat
+
+    def put_in_place(
+        self,
+        old: ir.Node,
+        attention: ir.Node,
+        layout: Layout,
+        presents: tuple[ir.Value | None, ir.Value | None],
+    ) -> None:
+        """Puts an aie.FlowAttention in the place of `old`, whose first output is in its layout.
+
+        Presents that nobody reads are None.
+        """
+        self._graph.append(attention)
+        outputs, result, query = attention.outputs, old.outputs[0], attention.inputs[0]
+        if result.type is None and query is not None:
+            result.type = query.type
+        for output, name in zip(outputs, OUTPUTS, strict=True):
+            output.name, output.type = f"{node_label(old)}.{name}", result.type
+        for present, output in zip(presents, outputs[1:], strict=True):
+            if present is not None:
+                _take_over(present, output)
+        if not layout.split:
+            _take_over(result, outputs[0])
+            return
+        if result.shape is not None:
+            outputs[0].shape = ir.Shape(
+                [result.shape[0], result.shape[SWAP[1]], layout.heads * layout.dim]
+            )
+        self._spread(outputs[0], result, layout)
+
+    def _spread(self, output: ir.Value, old: ir.Value, layout: Layout) -> None:
+        """Puts `output` (B, T, H * D) in the place of `old` (B, H, T, D)."""
+        tokens = self._reshape(output, f"{old.name}.tokens", 0, 0, layout.heads, layout.dim)
+        tokens.type = old.type
+        for user in old.consumers():
+            if not permutes(user, SWAP):
+                continue
+            swapped = user.outputs[0]
+            for flattening in swapped.consumers():
+                if _joins_channels(flattening, layout.heads * layout.dim):
+                    _take_over(flattening.outputs[0], output)
+            _take_over(swapped, tokens)
+        if is_read(old):
+            _take_over(old, self._op("Transpose", [tokens], f"{old.name}.split", perm=SWAP))
+
+    # --- masks ------------------------------------------------------------------------------------
+
+    def bias(self, mask: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+        """A mask of rank 2 to 4 that broadcasts to (B, H, S, T) -> attention_bias of `dtype`."""
+
+        def make() -> ir.Value:
+            value = mask
+            if mask.dtype == ir.DataType.BOOL:
+                assert dtype is not None
+                shown, hidden = (self._constant(np.array(x, dtype.numpy())) for x in (0.0, -np.inf))
+                value = self._op("Where", [mask, shown, hidden], f"{mask.name}.bias")
+            missing = 4 - (rank(mask) or 4)
+            if missing == 0:
+                return value
+            axes = self._constant(np.arange(missing, dtype=np.int64))
+            return self._op("Unsqueeze", [value, axes], f"{mask.name}.broadcast")
+
+        return self._once("bias", mask, make)
+
+    def key_mask(self, mask: ir.Value) -> ir.Value:
+        """A mask (B, 1, 1, T) of keys alone -> attention_mask."""
+
+        def make() -> ir.Value:
+            axes = self._constant(np.array([1, 2], np.int64))
+            keys = self._op("Squeeze", [mask, axes], f"{mask.name}.keys")
+            return self._op("Cast", [keys], f"{mask.name}.attention_mask", to=ir.DataType.INT64)
+
+        return self._once("key_mask", mask, make)
+
+    def valid_keys(self, count: ir.Value, keys: ir.Value) -> ir.Value:
+        """The number of valid ones (B) among `keys`, whose tokens are axis -2 -> attention_mask."""
+
+        def make() -> ir.Value:
+            zero, one, end = (self._constant(np.array(x, np.int64)) for x in (0, 1, [1]))
+            axis = self._constant(np.array(-2 + (rank(keys) or 0), np.int64))
+            shape = self._op("Shape", [keys], f"{count.name}.shape")
+            total = self._op("Gather", [shape, axis], f"{count.name}.total")
+            index = self._op("Range", [zero, total, one], f"{count.name}.index")
+            column = self._op("Unsqueeze", [count, end], f"{count.name}.column")
+            valid = self._op("Less", [index, column], f"{count.name}.valid")
+            return self._op("Cast", [valid], f"{count.name}.mask", to=ir.DataType.INT64)
+
+        return self._once("valid_keys", count, make)
+
+    # --- angles -----------------------------------------------------------------------------------
+
+    def angles(self, cos: ir.Value, sin: ir.Value, positions: ir.Value | None) -> Angles:
+        """cos and sin (B, T, width) without `positions` are a row for each token."""
+        if positions is not None:
+            return Angles(cos, sin, positions)
+
+        def table(value: ir.Value) -> ir.Value:
+            width = fixed_dim(value, 2)
+            assert width is not None
+            return self._once(
+                "table", value, lambda: self._reshape(value, f"{value.name}.table", -1, width)
+            )
+
+        def make() -> ir.Value:
+            zero, one = (self._constant(np.array(x, np.int64)) for x in (0, 1))
+            shape = self._op("Shape", [cos], f"{cos.name}.shape", end=2)
+            count = self._op("ReduceProd", [shape], f"{cos.name}.count", keepdims=0)
+            index = self._op("Range", [zero, count, one], f"{cos.name}.index")
+            return self._op("Reshape", [index, shape], f"{cos.name}.position_ids")
+
+        return Angles(table(cos), table(sin), self._once("rows", cos, make))
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def like(self, op_type: str, value: ir.Value, other: ir.Value, name: str) -> ir.Value:
+        """A node of two inputs whose result is like the first."""
+        result = self._op(op_type, [value, other], name)
+        result.type, result.shape = value.type, value.shape
+        return result
+
+    def initializer(self, array: np.ndarray, name: str) -> ir.Value:
+        """A constant of the graph, made once for each name."""
+        if name in self._graph.initializers:
+            return self._graph.initializers[name]
+        return self._tape.initializer(ir.tensor(array, name=name))
+
+    def _constant(self, array: np.ndarray) -> ir.Value:
+        text = "_".join(map(str, np.atleast_1d(array).tolist()))
+        return self.initializer(array, f"ort_aie.{array.dtype}_{array.ndim}d_{text}")
+
+    def _reshape(self, value: ir.Value, name: str, *dims: int) -> ir.Value:
+        return self._op("Reshape", [value, self._constant(np.array(dims, np.int64))], name)
+
+    def _op(
+        self, op_type: str, inputs: list[ir.Value], name: str | None, **attributes: int | list[int]
+    ) -> ir.Value:
+        value = self._tape.op(op_type, inputs, attributes)
+        value.name = producer(value).name = f"{name}.{op_type}" if name else None
+        return value
+
+    def _once(self, kind: str, value: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
+        if (kind, value) not in self._made:
+            self._made[kind, value] = make()
+        return self._made[kind, value]
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    """Lets `new` stand in the place of `old`, under its name where the graph shows it."""
+    if old.is_graph_output():
+        name, old.name = old.name, f"{old.name}.replaced"
+        new.name = name
+    new.shape = old.shape if new.shape is None else new.shape
+    new.type = old.type if new.type is None else new.type
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def _reshape_dims(node: ir.Node, rank: int) -> list[int] | None:
+    """The constant shape of a Reshape to `rank` dimensions."""
+    if not is_op(node, "Reshape") or attribute(node, "allowzero", 0):
+        return None
+    shape = constant_array(input_at(node, 1))
+    dims = None if shape is None else shape.tolist()
+    return dims if dims is not None and len(dims) == rank else None
+
+
+def _splits_channels(node: ir.Node) -> bool:
+    """Whether a node is a Reshape (B, T, C) -> (B, T, H, D)."""
+    dims = _reshape_dims(node, 4)
+    return dims is not None and dims[:2] == [0, 0] and rank(node.inputs[0]) == 3
+
+
+def _joins_channels(node: ir.Node, channels: int) -> bool:
+    """Whether a node is a Reshape (B, T, H, D) -> (B, T, H * D)."""
+    dims = _reshape_dims(node, 3)
+    if dims is None:
+        return False
+    return dims[0] == 0 and (dims[1:] in ([0, -1], [0, channels], [-1, channels]))
