@@ -45,7 +45,7 @@ def has_two_bits(node: ir.Node) -> bool:
 
 
 def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
-    quantised = node.op_type != "GEMM"
+    quantised = node.op_type not in ("GEMM", "GatedGEMM")
     return _by_rows(
         partial(
             _native.why_not_npu_projection,
@@ -53,7 +53,7 @@ def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
             n=_int(node, "N", 0),
             k=_int(node, "K", 0),
             int8=quantised and os.environ.get("ORT_AIE_NUMERICS") == "int8",
-            has_bias=node.op_type != "Q4NXGatedMLP" and _given(node, _MATMUL_BIAS),
+            has_bias=node.op_type in ("Q4NXMatMul", "GEMM") and _given(node, _MATMUL_BIAS),
             has_norm=_given(node, _NORM_WEIGHT),
             has_skip=_given(node, _SKIP),
             overlays=overlays,
@@ -89,6 +89,7 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "Q4NXGather": _gather,
     "FlowAttention": _attention,
     "GEMM": _projection,
+    "GatedGEMM": _projection,
 }
 
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/tensor.h"
+#include "q4nx/layout.h"
 
 namespace ort_aie {
 
@@ -25,22 +26,22 @@ struct KeptState {
 // What stands between the two halves of a gated MLP.
 enum class Activation { kSilu, kGeluTanh };
 
-// y (rows, n) = x (rows, k) . W^T + bias, W in Q4NX or Q2NX. One row is FusedDQP (paper 1, III-A);
-// more are dequantisation + GEMM (paper 2). What a model does before and after belongs to the step,
-// because it costs nothing while a row or a result is in registers and a pass over memory
-// otherwise:
+// y (rows, n) = x (rows, k) . W^T + bias, W of any form. One row of quantised weights is FusedDQP
+// (paper 1, III-A); more are dequantisation + GEMM (paper 2), and those of bf16 weights GEMM. What
+// a model does before and after belongs to the step, because it costs nothing while a row or a
+// result is in registers and a pass over memory otherwise:
 //   x = a, or with norm_weight the RMS norm of a, or with skip that of sum = a + skip;
 //   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
 struct MatMulStep {
-  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(bits))
-  int64_t bits = 4;        // 4: Q4NX, 2: Q2NX
+  const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(form))
+  WeightForm form = WeightForm::kQ4NX;
   int64_t rows, k, n;
   const void* a;
   const void* bias;  // (n) of type, or null; null where up_weights is given
   void* y;
-  DataType type;  // of a, bias, y, norm_weight, skip and sum
-  Numerics numerics;
-  bool symmetric;  // every min is -2^(bits-1) * scale: a target need not read the minima
+  DataType type;      // of a, bias, y, norm_weight, skip and sum
+  Numerics numerics;  // kBf16 with bf16 weights
+  bool symmetric;     // every min is -2^(bits-1) * scale: a target need not read the minima
 
   const void* norm_weight = nullptr;  // (k), or null: no norm
   const void* skip = nullptr;         // (rows, k), or null
@@ -55,26 +56,6 @@ struct MatMulStep {
   int64_t prompt_chunk = 0;  // about as many rows are worked on at a time; 0: as the target likes
 };
 
-// Elements of a block of bfloat16 weights: 32 out-features x 256 in-features, as Q4NX has them.
-inline constexpr int64_t kBf16BlockElements = 32 * 256;
-
-// y (rows, n) = a (rows, k) . W^T + bias, a projection that was not quantised. Blocks stand
-// row-major, and in each the weight of in-feature k and out-feature n at
-// [k / 8][n / 8][k % 8][n % 8]: the order in which the NPU's GEMM reads B (docs/npu-gemm.md).
-// Padding is zeros.
-struct GemmStep {
-  const uint16_t* weights;  // (ceil(n/32), ceil(k/256), 8192) bfloat16
-  int64_t rows, k, n;
-  const void* a;
-  const void* bias;  // (n) of type, or null
-  void* y;
-  DataType type;  // of a, bias and y
-
-  int64_t prompt_chunk = 0;  // as in MatMulStep
-
-  std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
-};
-
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
@@ -84,7 +65,7 @@ struct GatherStep {
   DataType index_type;
   void* y;
   DataType type;
-  int64_t bits = 4;
+  WeightForm form = WeightForm::kQ4NX;  // a quantised one
 };
 
 // Positions [first, end).
@@ -138,7 +119,7 @@ struct AttentionStep {
   int64_t prompt_chunk;  // about as many tokens are worked on at a time; 0: as the target likes
 };
 
-using Step = std::variant<MatMulStep, GatherStep, AttentionStep, GemmStep>;
+using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;
 using Plan = std::vector<Step>;
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.

@@ -5,7 +5,7 @@
 namespace ort_aie {
 
 Q4NXGather::Q4NXGather(const Q4NXGatherAttributes& attributes, const Tensor& w)
-    : weights_(CheckQ4NXWeights("W", attributes.weights, w)), type_(attributes.type) {
+    : weights_(CheckWeights("W", attributes.weights, w)), type_(attributes.type) {
   Require(IsFloat(type_), "attribute dtype must be FLOAT (1), FLOAT16 (10) or BFLOAT16 (16)");
 }
 
@@ -21,7 +21,7 @@ Plan Q4NXGather::MakePlan(const Tensor& indices, void* y) const {
   const int64_t count = ElementCount(indices.shape).As("input indices");
   if (count == 0) return {};
   return {GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data, indices.type, y,
-                     type_, weights_.bits}};
+                     type_, weights_.form}};
 }
 
 }  // namespace ort_aie

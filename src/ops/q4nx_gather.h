@@ -8,12 +8,12 @@
 #pragma once
 
 #include "ops/plan.h"
-#include "ops/q4nx_weights.h"
+#include "ops/weights.h"
 
 namespace ort_aie {
 
 struct Q4NXGatherAttributes {
-  Q4NXWeightAttributes weights;
+  WeightAttributes weights;
   DataType type = DataType::kFloat32;
 };
 
@@ -26,7 +26,7 @@ class Q4NXGather {
   DataType type() const { return type_; }
 
  private:
-  Q4NXWeights weights_;
+  Weights weights_;
   DataType type_;
 };
 

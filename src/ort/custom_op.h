@@ -50,10 +50,11 @@ struct OpDescription {
 SessionOptions ReadOptions(const NodeInfo& info);
 
 const OpDescription& Q4NXMatMulDescription();
+const OpDescription& GemmDescription();
 const OpDescription& Q4NXGatedMLPDescription();
+const OpDescription& GatedGemmDescription();
 const OpDescription& Q4NXGatherDescription();
 const OpDescription& FlowAttentionDescription();
-const OpDescription& GemmDescription();
 
 class CustomOp : public OrtCustomOp {
  public:

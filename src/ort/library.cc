@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "ort/custom_op.h"
 #include "targets/loader.h"
@@ -20,19 +21,17 @@ namespace {
 // The ops as one runtime knows them. ONNX Runtime keeps pointers to domain and ops in every session
 // options object, so they live as long as the process: one set per runtime.
 struct Domain {
-  explicit Domain(const RuntimeApi& runtime)
-      : matmul(Q4NXMatMulDescription(), runtime),
-        gated_mlp(Q4NXGatedMLPDescription(), runtime),
-        gather(Q4NXGatherDescription(), runtime),
-        attention(FlowAttentionDescription(), runtime),
-        gemm(GemmDescription(), runtime) {
+  explicit Domain(const RuntimeApi& runtime) {
     Check(runtime.api, runtime.api->CreateCustomOpDomain("aie", &domain));
-    for (CustomOp* op : {&matmul, &gated_mlp, &gather, &attention, &gemm}) {
-      Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, op));
+    for (const auto& describe :
+         {Q4NXMatMulDescription, GemmDescription, Q4NXGatedMLPDescription, GatedGemmDescription,
+          Q4NXGatherDescription, FlowAttentionDescription}) {
+      ops.push_back(std::make_unique<CustomOp>(describe(), runtime));
+      Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, ops.back().get()));
     }
   }
 
-  CustomOp matmul, gated_mlp, gather, attention, gemm;
+  std::vector<std::unique_ptr<CustomOp>> ops;
   OrtCustomOpDomain* domain = nullptr;
 };
 

@@ -1,20 +1,23 @@
-// aie.Q4NXMatMul, aie.Q4NXGatedMLP and aie.Q4NXGather for ONNX Runtime.
+// Projections, gated MLPs and rows of an embedding for ONNX Runtime.
 #include <algorithm>
 
-#include "ops/q4nx_gated_mlp.h"
+#include "ops/gated_mlp.h"
+#include "ops/matmul.h"
 #include "ops/q4nx_gather.h"
-#include "ops/q4nx_matmul.h"
 #include "ort/custom_op.h"
 
 namespace ort_aie {
 namespace {
 
-Q4NXWeightAttributes ReadWeightAttributes(const NodeInfo& info) {
-  return {info.Int("K", 0), info.Int("N", 0), info.Int("bits", 4), info.Int("format", 0)};
+// The form that the name of an op sets, if it does.
+using Form = std::optional<WeightForm>;
+
+WeightAttributes ReadWeightAttributes(const NodeInfo& info, Form form) {
+  return {info.Int("K", 0), info.Int("N", 0), info.Int("bits", 4), info.Int("format", 0), form};
 }
 
-Q4NXMatMulAttributes ReadAttributes(const NodeInfo& info) {
-  return {ReadWeightAttributes(info), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
+MatMulAttributes ReadAttributes(const NodeInfo& info, Form form) {
+  return {ReadWeightAttributes(info, form), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
           info.Float("norm_epsilon", 0.0f)};
 }
 
@@ -27,13 +30,13 @@ class MatMulKernel final : public Kernel {
  public:
   enum Input { kA, kWeights, kBias, kNormWeight, kSkip, kInputCount };
 
-  explicit MatMulKernel(const NodeInfo& info)
+  MatMulKernel(const NodeInfo& info, Form form)
       : options_(ReadOptions(info)),
-        op_("W", ReadAttributes(info), info.ConstantInput(kWeights), options_) {}
+        op_("W", ReadAttributes(info, form), info.ConstantInput(kWeights), options_) {}
 
   void Compute(const KernelContext& context) const override {
-    const Q4NXMatMul::Inputs inputs = {context.Input(kA), context.Input(kBias),
-                                       context.Input(kNormWeight), context.Input(kSkip)};
+    const MatMul::Inputs inputs = {context.Input(kA), context.Input(kBias),
+                                   context.Input(kNormWeight), context.Input(kSkip)};
     void* y = context.Output(0, inputs.a.type, op_.OutputShape(inputs.a));
     void* sum = SumOutput(context, inputs.a, inputs.skip);
     options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
@@ -41,21 +44,21 @@ class MatMulKernel final : public Kernel {
 
  private:
   const SessionOptions options_;
-  const Q4NXMatMul op_;
+  const MatMul op_;
 };
 
 class GatedMLPKernel final : public Kernel {
  public:
   enum Input { kA, kGate, kUp, kNormWeight, kSkip, kInputCount };
 
-  explicit GatedMLPKernel(const NodeInfo& info)
+  GatedMLPKernel(const NodeInfo& info, Form form)
       : options_(ReadOptions(info)),
-        op_(ReadAttributes(info), info.String("activation"), info.ConstantInput(kGate),
+        op_(ReadAttributes(info, form), info.String("activation"), info.ConstantInput(kGate),
             info.ConstantInput(kUp), options_) {}
 
   void Compute(const KernelContext& context) const override {
-    const Q4NXGatedMLP::Inputs inputs = {context.Input(kA), context.Input(kNormWeight),
-                                         context.Input(kSkip)};
+    const GatedMLP::Inputs inputs = {context.Input(kA), context.Input(kNormWeight),
+                                     context.Input(kSkip)};
     void* y = context.Output(0, inputs.a.type, op_.OutputShape(inputs.a));
     void* sum = SumOutput(context, inputs.a, inputs.skip);
     options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
@@ -63,14 +66,14 @@ class GatedMLPKernel final : public Kernel {
 
  private:
   const SessionOptions options_;
-  const Q4NXGatedMLP op_;
+  const GatedMLP op_;
 };
 
 class GatherKernel final : public Kernel {
  public:
   explicit GatherKernel(const NodeInfo& info)
       : options_(ReadOptions(info)),
-        op_({ReadWeightAttributes(info),
+        op_({ReadWeightAttributes(info, {}),
              FromOnnxType(info.Int("dtype", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT))},
             info.ConstantInput(0)) {}
 
@@ -104,33 +107,49 @@ void InferGather(const ShapeContext& context) {
   context.SetOutput(0, *value);
 }
 
+OpDescription Projection(const char* name, size_t required_inputs,
+                         std::unique_ptr<Kernel> (*create)(const NodeInfo&)) {
+  static_assert(MatMulKernel::kInputCount == 5 && GatedMLPKernel::kInputCount == 5);
+  return {.name = name,
+          .inputs = 5,
+          .required_inputs = required_inputs,
+          .outputs = 2,
+          .required_outputs = 1,
+          .create = create,
+          .infer = InferProjection};
+}
+
 }  // namespace
 
 const OpDescription& Q4NXMatMulDescription() {
-  static const OpDescription description = {
-      .name = "Q4NXMatMul",
-      .inputs = MatMulKernel::kInputCount,
-      .required_inputs = 2,
-      .outputs = 2,
-      .required_outputs = 1,
-      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<MatMulKernel>(info);
-      },
-      .infer = InferProjection};
+  static const OpDescription description =
+      Projection("Q4NXMatMul", 2, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<MatMulKernel>(info, Form{});
+      });
+  return description;
+}
+
+const OpDescription& GemmDescription() {
+  static const OpDescription description =
+      Projection("GEMM", 2, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<MatMulKernel>(info, WeightForm::kBf16);
+      });
   return description;
 }
 
 const OpDescription& Q4NXGatedMLPDescription() {
-  static const OpDescription description = {
-      .name = "Q4NXGatedMLP",
-      .inputs = GatedMLPKernel::kInputCount,
-      .required_inputs = 3,
-      .outputs = 2,
-      .required_outputs = 1,
-      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<GatedMLPKernel>(info);
-      },
-      .infer = InferProjection};
+  static const OpDescription description =
+      Projection("Q4NXGatedMLP", 3, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<GatedMLPKernel>(info, Form{});
+      });
+  return description;
+}
+
+const OpDescription& GatedGemmDescription() {
+  static const OpDescription description =
+      Projection("GatedGEMM", 3, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
+        return std::make_unique<GatedMLPKernel>(info, WeightForm::kBf16);
+      });
   return description;
 }
 

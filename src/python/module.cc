@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "ops/eligibility.h"
 #include "ops/format.h"
+#include "ops/weights.h"
 #include "python/npu_module.h"
 #include "python/npu_reasons_module.h"
 #include "q4nx/pack.h"
@@ -38,17 +39,22 @@ void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
 Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
   Require(bits == 4 || bits == 2, "bits must be 4 or 2, got ", bits);
   Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
-  q4nx::BytesOfBlocks<Size>(n, k, bits).As("blocks");
-  return Array<uint8_t>({q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)});
+  q4nx::BytesOfBlocks<Size>(n, k, q4nx::FormOfBits(bits)).As("blocks");
+  return Array<uint8_t>(BlocksShape(n, k, q4nx::FormOfBits(bits)));
 }
 
-// The bits of weights, which the size of their blocks tells.
-int64_t RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
+// The form of weights, which the size of their blocks tells: one of `forms`, or the first.
+WeightForm RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k,
+                         std::initializer_list<WeightForm> forms = {WeightForm::kQ4NX,
+                                                                    WeightForm::kQ2NX}) {
   Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
-  const bool two = blocks.ndim() == 3 && blocks.shape(2) == q4nx::BlockBytes(2);
-  const int64_t bits = two ? 2 : 4;
-  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)});
-  return bits;
+  const auto fits = [&](WeightForm form) {
+    return blocks.ndim() == 3 && blocks.shape(2) == q4nx::BlockBytes(form);
+  };
+  const auto found = std::ranges::find_if(forms, fits);
+  const WeightForm form = found != forms.end() ? *found : *forms.begin();
+  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(form)});
+  return form;
 }
 
 Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
@@ -58,24 +64,25 @@ Array<uint8_t> Pack(const Array<uint8_t>& codes, const Array<uint16_t>& scales,
   RequireShape(scales, "scales", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
   RequireShape(mins, "mins", {n, q4nx::CeilDiv(k, q4nx::kGroup)});
   Array<uint8_t> blocks = EmptyBlocks(n, k, bits);
-  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.mutable_data(), bits);
+  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.mutable_data(),
+             q4nx::FormOfBits(bits));
   return blocks;
 }
 
 py::tuple Unpack(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  const int64_t bits = RequireBlocks(blocks, n, k);
+  const WeightForm form = RequireBlocks(blocks, n, k);
   const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
   Array<uint8_t> codes({n, k});
   Array<uint16_t> scales({n, groups}), mins({n, groups});
   q4nx::Unpack(blocks.data(), n, k, codes.mutable_data(), scales.mutable_data(),
-               mins.mutable_data(), bits);
+               mins.mutable_data(), form);
   return py::make_tuple(codes, scales, mins);
 }
 
 Array<float> Dequantize(const Array<uint8_t>& blocks, int64_t n, int64_t k) {
-  const int64_t bits = RequireBlocks(blocks, n, k);
+  const WeightForm form = RequireBlocks(blocks, n, k);
   Array<float> weights({n, k});
-  q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data(), bits);
+  q4nx::Dequantize(blocks.data(), n, k, weights.mutable_data(), form);
   return weights;
 }
 
@@ -162,21 +169,8 @@ std::vector<std::string> AvailableIsas() {
   return names;
 }
 
-// The unquantised projection on one thread, with a chosen kernel table; blocks as bits.
-Array<float> MultiplyBf16(const Array<float>& a, const Array<uint16_t>& blocks, int64_t n,
-                          const std::string& isa) {
-  Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
-  const int64_t rows = a.shape(0), k = a.shape(1);
-  Require(n > 0 && k > 0, "N and K must be positive, got N=", n, " K=", k);
-  RequireShape(blocks, "blocks", {q4nx::RowBlocks(n), q4nx::ColBlocks(k), kBf16BlockElements});
-  Array<float> y({rows, n});
-  const GemmStep step = {blocks.data(),      rows, k,      n, a.data(), nullptr, y.mutable_data(),
-                         DataType::kFloat32, 0,    nullptr};
-  host::RunGemm(step, KernelsNamed(isa), InlineThreadPool());
-  return y;
-}
-
-// The projection step on one thread, with a chosen kernel table; `up` makes it a gated one.
+// The projection step on one thread, with a chosen kernel table; blocks of any form as bytes, `up`
+// makes it a gated one.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
                      const std::string& numerics, const std::string& isa, bool symmetric,
                      const std::optional<Array<float>>& norm_weight,
@@ -185,11 +179,13 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
   const int64_t rows = a.shape(0), k = a.shape(1);
-  const int64_t bits = RequireBlocks(blocks, n, k);
+  const auto forms = {WeightForm::kQ4NX, WeightForm::kQ2NX, WeightForm::kBf16};
+  const WeightForm form = RequireBlocks(blocks, n, k, forms);
+  Require(form != WeightForm::kBf16 || numerics == "bf16", "weights of bf16 need numerics bf16");
   Array<float> y({rows, n});
   MatMulStep step{};
   step.weights = blocks.data();
-  step.bits = bits;
+  step.form = form;
   step.rows = rows;
   step.k = k;
   step.n = n;
@@ -204,7 +200,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.norm_epsilon = 1e-5f;
   }
   if (up) {
-    Require(RequireBlocks(*up, n, k) == bits, "up must have as many bits as blocks");
+    Require(RequireBlocks(*up, n, k, forms) == form, "up must have as many bits as blocks");
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
@@ -363,8 +359,6 @@ PYBIND11_MODULE(_native, m) {
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
   m.def("lookup_tables_made", &host::LookupTablesMade);
-  m.def("multiply_bf16", &MultiplyBf16, py::arg("a").noconvert(), py::arg("blocks").noconvert(),
-        py::arg("n"), py::arg("isa"));
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
         py::arg("cache"), py::arg("isa"));

@@ -1,5 +1,7 @@
-// Q4NX and Q2NX: weights of 4 and of 2 bits in blocks of 32 out-features x 256 in-features.
+// The forms of weights, all in blocks of 32 out-features x 256 in-features that stand row-major,
+// (N/32, K/256), and are padded with zeros.
 //
+// Q4NX and Q2NX hold codes of 4 and of 2 bits:
 //   bytes    0 ..  511   256 scales, bfloat16, index (k / 32) * 32 + n
 //   bytes  512 .. 1023   256 minima, bfloat16, same index
 //   bytes 1024 .. 5119   Q4NX, 5,120 bytes in all: 8,192 codes, byte (n / 16) * 2048 + k * 8 +
@@ -8,14 +10,21 @@
 //                        byte (k / 4) * 32 + (n / 2) * 2 + plane, low nibble for even n;
 //                        bit k % 4 of a nibble is that of the code
 //
-// weight(n, k) = scale * code + min. Blocks stand row-major, (N/32, K/256). Q4NX is in the order of
-// shipping .q4nx files, which AMD's open kernels read. A nibble of Q2NX is one bit of four codes:
-// the index of a table with 16 entries (paper 4, 4.1).
+// weight(n, k) = scale * code + min. Q4NX is in the order of shipping .q4nx files, which AMD's open
+// kernels read. A nibble of Q2NX is one bit of four codes: the index of a table with 16 entries
+// (paper 4, 4.1).
+//
+// Bf16 holds 8,192 weights as they are, in bfloat16: [k / 8][n / 8][k % 8][n % 8], the order in
+// which the NPU's GEMM reads B (docs/npu-gemm.md).
 #pragma once
 
 #include <cstdint>
 
-namespace ort_aie::q4nx {
+namespace ort_aie {
+
+enum class WeightForm { kQ4NX, kQ2NX, kBf16 };
+
+namespace q4nx {
 
 inline constexpr int64_t kBlockRows = 32;   // out-features in a block
 inline constexpr int64_t kBlockCols = 256;  // in-features in a block
@@ -29,8 +38,20 @@ inline constexpr int64_t kQuad = 4;        // Q2NX: in-features of a nibble
 inline constexpr int64_t kQuadBytes = 32;  // their codes
 inline constexpr int64_t kBlockBytes2 = 3072;
 
-// bits is 4 or 2.
-constexpr int64_t BlockBytes(int64_t bits) { return bits == 2 ? kBlockBytes2 : kBlockBytes; }
+constexpr int64_t BlockBytes(WeightForm form) {
+  switch (form) {
+    case WeightForm::kQ2NX:
+      return kBlockBytes2;
+    case WeightForm::kBf16:
+      return 2 * kBlockRows * kBlockCols;
+    default:
+      return kBlockBytes;
+  }
+}
+// Of quantised weights; bits is 4 or 2.
+constexpr WeightForm FormOfBits(int64_t bits) {
+  return bits == 2 ? WeightForm::kQ2NX : WeightForm::kQ4NX;
+}
 // The minima of weights without zero points are -(this) * scale.
 constexpr int64_t DefaultZeroPoint(int64_t bits) { return int64_t{1} << (bits - 1); }
 
@@ -55,8 +76,9 @@ constexpr T PaddedCols(T k) {
 }
 // Bytes of the blocks of n x k weights.
 template <typename T>
-constexpr T BytesOfBlocks(T n, T k, int64_t bits) {
-  return RowBlocks(n) * ColBlocks(k) * BlockBytes(bits);
+constexpr T BytesOfBlocks(T n, T k, WeightForm form) {
+  return RowBlocks(n) * ColBlocks(k) * BlockBytes(form);
 }
 
-}  // namespace ort_aie::q4nx
+}  // namespace q4nx
+}  // namespace ort_aie

@@ -24,19 +24,19 @@ Nibble PlaceOfBits(int64_t row, int64_t col, int64_t plane) {
 }
 
 // Into a block whose codes are zeros.
-void StoreCode(uint8_t* block, int64_t row, int64_t col, int64_t bits, uint8_t code) {
+void StoreCode(uint8_t* block, int64_t row, int64_t col, WeightForm form, uint8_t code) {
   const auto add = [block](Nibble place, int value) {
     block[place.byte] = static_cast<uint8_t>(block[place.byte] | value << place.shift);
   };
-  if (bits == 4) return add(PlaceOfCode(row, col), code & 15);
+  if (form == WeightForm::kQ4NX) return add(PlaceOfCode(row, col), code & 15);
   for (int plane = 0; plane < 2; ++plane) {
     add(PlaceOfBits(row, col, plane), (code >> plane & 1) << (col % kQuad));
   }
 }
 
-uint8_t LoadCode(const uint8_t* block, int64_t row, int64_t col, int64_t bits) {
+uint8_t LoadCode(const uint8_t* block, int64_t row, int64_t col, WeightForm form) {
   const auto at = [block](Nibble place) { return block[place.byte] >> place.shift & 15; };
-  if (bits == 4) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
+  if (form == WeightForm::kQ4NX) return static_cast<uint8_t>(at(PlaceOfCode(row, col)));
   const int low = at(PlaceOfBits(row, col, 0)) >> (col % kQuad) & 1;
   const int high = at(PlaceOfBits(row, col, 1)) >> (col % kQuad) & 1;
   return static_cast<uint8_t>(low | high << 1);
@@ -56,8 +56,8 @@ void LoadGroup(const uint8_t* block, int64_t row, int64_t group, uint16_t* scale
 
 // The block of a weight; Byte is uint8_t or const uint8_t.
 template <typename Byte>
-Byte* BlockAt(Byte* blocks, int64_t k, int64_t bits, int64_t row, int64_t col) {
-  return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(bits);
+Byte* BlockAt(Byte* blocks, int64_t k, WeightForm form, int64_t row, int64_t col) {
+  return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(form);
 }
 
 // Value i of a run of values of `bits` bits, the first in the low bits of a byte.
@@ -97,57 +97,58 @@ float ZeroPoint(const MatMulNBitsRows& source, int64_t row, int64_t block, int64
 }  // namespace
 
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          uint8_t* blocks, int64_t bits) {
-  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, bits)));
+          uint8_t* blocks, WeightForm form) {
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(n, k, form)));
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t g = 0; g < groups; ++g) {
-      StoreGroup(BlockAt(blocks, k, bits, row, g * kGroup), r, g % kGroupsPerBlock,
+      StoreGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
                  scales[row * groups + g], mins[row * groups + g]);
     }
     for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, bits, row, col), r, col % kBlockCols, bits,
+      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
                 codes[row * k + col]);
     }
   }
 }
 
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
-            uint16_t* mins, int64_t bits) {
+            uint16_t* mins, WeightForm form) {
   const int64_t groups = CeilDiv(k, kGroup);
   for (int64_t row = 0; row < n; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t g = 0; g < groups; ++g) {
-      LoadGroup(BlockAt(blocks, k, bits, row, g * kGroup), r, g % kGroupsPerBlock,
+      LoadGroup(BlockAt(blocks, k, form, row, g * kGroup), r, g % kGroupsPerBlock,
                 &scales[row * groups + g], &mins[row * groups + g]);
     }
     for (int64_t col = 0; col < k; ++col) {
       codes[row * k + col] =
-          LoadCode(BlockAt(blocks, k, bits, row, col), r, col % kBlockCols, bits);
+          LoadCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form);
     }
   }
 }
 
-void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits) {
+void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, WeightForm form) {
   const int64_t r = n % kBlockRows;
   for (int64_t col = 0; col < k; ++col) {
-    const uint8_t* block = BlockAt(blocks, k, bits, n, col);
+    const uint8_t* block = BlockAt(blocks, k, form, n, col);
     uint16_t scale, min;
     LoadGroup(block, r, (col % kBlockCols) / kGroup, &scale, &min);
-    const float code = LoadCode(block, r, col % kBlockCols, bits);
+    const float code = LoadCode(block, r, col % kBlockCols, form);
     weights[col] = Bfloat16ToFloat(scale) * code + Bfloat16ToFloat(min);
   }
 }
 
-void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits) {
-  for (int64_t row = 0; row < n; ++row) DequantizeRow(blocks, row, k, weights + row * k, bits);
+void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, WeightForm form) {
+  for (int64_t row = 0; row < n; ++row) DequantizeRow(blocks, row, k, weights + row * k, form);
 }
 
 void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
   const int64_t k = source.k, bits = source.bits;
+  const WeightForm form = FormOfBits(bits);
   const int64_t source_blocks = CeilDiv(k, source.block_size);
-  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(source.rows, k, bits)));
+  std::memset(blocks, 0, static_cast<size_t>(BytesOfBlocks(source.rows, k, form)));
   for (int64_t row = 0; row < source.rows; ++row) {
     const int64_t r = row % kBlockRows;
     for (int64_t s = 0; s < source_blocks; ++s) {
@@ -157,13 +158,13 @@ void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
           FloatToBfloat16(-ZeroPoint(source, row, s, source_blocks) * Bfloat16ToFloat(scale));
       for (int64_t col = s * source.block_size; col < k && col < (s + 1) * source.block_size;
            col += kGroup) {
-        StoreGroup(BlockAt(blocks, k, bits, row, col), r, (col % kBlockCols) / kGroup, scale, min);
+        StoreGroup(BlockAt(blocks, k, form, row, col), r, (col % kBlockCols) / kGroup, scale, min);
       }
     }
     // A source row is one run of codes: blocks follow each other without gaps.
     const uint8_t* codes = source.b + row * CodeBytes(bits, k, source.block_size);
     for (int64_t col = 0; col < k; ++col) {
-      StoreCode(BlockAt(blocks, k, bits, row, col), r, col % kBlockCols, bits,
+      StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,
                 static_cast<uint8_t>(PackedValue(codes, bits, col)));
     }
   }

@@ -9,19 +9,21 @@
 namespace ort_aie::q4nx {
 
 // codes (n, k) uint8 below 2^bits; scales and mins (n, ceil(k/32)) bfloat16 bits ->
-// blocks (ceil(n/32), ceil(k/256), BlockBytes(bits)). Padding gets scale 0, min 0, code 0.
+// blocks (ceil(n/32), ceil(k/256), BlockBytes(form)). Padding gets scale 0, min 0, code 0.
 void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, int64_t n, int64_t k,
-          uint8_t* blocks, int64_t bits = 4);
+          uint8_t* blocks, WeightForm form = WeightForm::kQ4NX);
 
 // The inverse of Pack.
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
-            uint16_t* mins, int64_t bits = 4);
+            uint16_t* mins, WeightForm form = WeightForm::kQ4NX);
 
 // weights (n, k) float32 = scale * code + min, in float32 arithmetic.
-void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits = 4);
+void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
+                WeightForm form = WeightForm::kQ4NX);
 
 // k weights of out-feature n, likewise.
-void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, int64_t bits = 4);
+void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
+                   WeightForm form = WeightForm::kQ4NX);
 
 enum class ScaleType { kFloat32, kFloat16, kBfloat16 };
 enum class ZeroPoints { kNone, kPacked, kFloat };
@@ -51,7 +53,7 @@ constexpr T PackedZeroPointBytes(int64_t bits, T k, int64_t block_size) {
   return CeilDiv(CeilDiv(k, block_size) * bits, 8);
 }
 
-// -> blocks (ceil(rows/32), ceil(k/256), BlockBytes(bits)); scale = bf16(scale), min = bf16(-zp *
+// -> blocks (ceil(rows/32), ceil(k/256), BlockBytes(form)); scale = bf16(scale), min = bf16(-zp *
 // bf16(scale)).
 void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks);
 

@@ -22,7 +22,10 @@ from projection_calls import (
 )
 
 from ort_aie_ep import _native
+from ort_aie_ep.formats import bf16_blocks
 
+# Of weights in Q4NX and in bfloat16.
+PROJECTIONS, GATED = ["Q4NXMatMul", "GEMM"], ["Q4NXGatedMLP", "GatedGEMM"]
 EPSILON = 1e-5
 U = 2.0**-24
 
@@ -50,10 +53,13 @@ def fused(
     skip: Array | None = None,
     **attributes: Any,
 ) -> dict[str, Array]:
-    """Runs one op; inputs in its order, `bias` of Q4NXMatMul alone."""
+    """Runs one op; inputs in its order, `bias` of projections alone."""
     first = next(iter(weights.values()))
-    inputs: dict[str, Array | None] = {"A": a} | {key: w.q4nx for key, w in weights.items()}
-    if op_type == "Q4NXMatMul":
+    inputs: dict[str, Array | None] = {"A": a}
+    for key, w in weights.items():
+        quantised = op_type.startswith("Q4NX")
+        inputs[key] = w.q4nx if quantised else bf16_blocks.pack(w.dequantised)
+    if op_type in PROJECTIONS:
         inputs["bias"] = bias
     inputs |= {"norm_weight": norm_weight, "skip": skip}
     given = {"K": first.k, "N": first.n, "format": _native.FORMAT, "norm_epsilon": EPSILON}
@@ -72,34 +78,36 @@ def bfloat16_bound(w: Weights, x: Array) -> Array:
     return bound
 
 
+@pytest.mark.parametrize("op", PROJECTIONS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("rows", [1, 2, 40])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (40, 100)])
 def test_a_norm_before_a_projection(
-    dtype: np.dtype[Any], rows: int, with_bias: bool, n: int, k: int
+    op: str, dtype: np.dtype[Any], rows: int, with_bias: bool, n: int, k: int
 ) -> None:
     w = make_weights(n, k, exact=True)
     a, norm_weight = 3 * activations(1, rows, k, dtype=dtype), activations(k, dtype=dtype)
     a = a.astype(dtype)
     bias = activations(n, dtype=dtype) if with_bias else None
-    y = fused("Q4NXMatMul", {"W": w}, a, bias=bias, norm_weight=norm_weight)["Y"]
+    y = fused(op, {"W": w}, a, bias=bias, norm_weight=norm_weight)["Y"]
     x = rms_norm(a, norm_weight)
     expected = x @ w.dequantised.T + (0 if bias is None else bias.astype(np.float64))
     bound = bfloat16_bound(w, x) + (0 if bias is None else 4 * U * np.abs(bias.astype(np.float64)))
     assert_within(y, expected, bound)
 
 
+@pytest.mark.parametrize("op", PROJECTIONS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("shape", [(1, 1, 96), (2, 5, 96), (7, 96)])
 def test_the_residual_is_added_before_the_norm_and_handed_on(
-    dtype: np.dtype[Any], shape: tuple[int, ...]
+    op: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> None:
     w = make_weights(64, 96, exact=True)
     a, skip = activations(*shape, dtype=dtype), activations(*shape[::-1], dtype=dtype).T
     skip = np.ascontiguousarray(skip.reshape(shape))
     norm_weight = activations(96, dtype=dtype)
-    got = fused("Q4NXMatMul", {"W": w}, a, norm_weight=norm_weight, skip=skip)
+    got = fused(op, {"W": w}, a, norm_weight=norm_weight, skip=skip)
     total = a.astype(np.float64) + skip.astype(np.float64)
     # One addition in float32 and one rounding to the type.
     assert_within(got["sum"], total, U * np.abs(total))
@@ -107,15 +115,18 @@ def test_the_residual_is_added_before_the_norm_and_handed_on(
     assert_within(got["Y"], x @ w.dequantised.T, bfloat16_bound(w, x))
 
 
+@pytest.mark.parametrize("op", GATED)
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize(("n", "k"), [(64, 256), (40, 100)])
-def test_a_gated_mlp(activation: str, dtype: np.dtype[Any], rows: int, n: int, k: int) -> None:
+def test_a_gated_mlp(
+    op: str, activation: str, dtype: np.dtype[Any], rows: int, n: int, k: int
+) -> None:
     gate_weights, up_weights = (make_weights(n, k, exact=True, seed=seed) for seed in (1, 2))
     a = activations(rows, k, dtype=dtype, exact=True)
     weights = {"W_gate": gate_weights, "W_up": up_weights}
-    y = fused("Q4NXGatedMLP", weights, a, activation=activation)["Y"]
+    y = fused(op, weights, a, activation=activation)["Y"]
     gate, up = (a.astype(np.float64) @ w.dequantised.T for w in weights.values())
     expected = activate(gate, activation) * up
     # Both activations have slopes of at most 1.13 and are no larger than their argument; the
@@ -126,16 +137,17 @@ def test_a_gated_mlp(activation: str, dtype: np.dtype[Any], rows: int, n: int, k
     assert_within(y, expected, bound + 128 * U * np.abs(gate * up))
 
 
+@pytest.mark.parametrize(("parts", "op"), [("Q4NXMatMul", "Q4NXGatedMLP"), ("GEMM", "GatedGEMM")])
 @pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("level", [0, 4])
-def test_a_gated_mlp_behind_a_norm(rows: int, level: int) -> None:
+def test_a_gated_mlp_behind_a_norm(parts: str, op: str, rows: int, level: int) -> None:
     """The same numbers as its parts give one by one."""
     weights = {f"W_{name}": make_weights(96, 320, seed=i) for i, name in enumerate(["gate", "up"])}
     a, skip, norm_weight = activations(rows, 320), activations(rows + 1, 320)[1:], activations(320)
-    got = fused("Q4NXGatedMLP", weights, a, norm_weight=norm_weight, skip=skip,
+    got = fused(op, weights, a, norm_weight=norm_weight, skip=skip,
                 activation="silu", accuracy_level=level)  # fmt: skip
     gate, up = (
-        fused("Q4NXMatMul", {"W": w}, a, norm_weight=norm_weight, skip=skip, accuracy_level=level)
+        fused(parts, {"W": w}, a, norm_weight=norm_weight, skip=skip, accuracy_level=level)
         for w in weights.values()
     )
     np.testing.assert_array_equal(got["sum"], gate["sum"])
@@ -155,21 +167,23 @@ def test_minima_of_symmetric_weights_are_not_needed(rows: int) -> None:
     np.testing.assert_allclose(symmetric, plain, rtol=0, atol=320 * U * scale)
 
 
+@pytest.mark.parametrize("op", PROJECTIONS)
 @pytest.mark.parametrize("shape", [(0, 96), (2, 0, 96)])
-def test_no_rows_give_empty_results(shape: tuple[int, ...]) -> None:
+def test_no_rows_give_empty_results(op: str, shape: tuple[int, ...]) -> None:
     w, a = make_weights(64, 96), np.zeros(shape, np.float32)
-    got = fused("Q4NXMatMul", {"W": w}, a, norm_weight=activations(96), skip=a)
+    got = fused(op, {"W": w}, a, norm_weight=activations(96), skip=a)
     assert got["Y"].shape == (*shape[:-1], 64)
     assert got["sum"].shape == shape
 
 
+@pytest.mark.parametrize("op", GATED)
 @pytest.mark.parametrize("rows", [1, 5])
-def test_a_nan_stays_in_its_row(rows: int) -> None:
+def test_a_nan_stays_in_its_row(op: str, rows: int) -> None:
     weights = {f"W_{name}": make_weights(40, 320, seed=i) for i, name in enumerate(["gate", "up"])}
     a, norm_weight = activations(rows, 320), activations(320)
-    clean = fused("Q4NXGatedMLP", weights, a, norm_weight=norm_weight, activation="silu")["Y"]
+    clean = fused(op, weights, a, norm_weight=norm_weight, activation="silu")["Y"]
     a[-1, 7] = np.nan
-    y = fused("Q4NXGatedMLP", weights, a, norm_weight=norm_weight, activation="silu")["Y"]
+    y = fused(op, weights, a, norm_weight=norm_weight, activation="silu")["Y"]
     assert np.isnan(y[-1]).all()
     np.testing.assert_array_equal(y[:-1], clean[:-1])
 
@@ -189,18 +203,23 @@ def test_a_nan_stays_in_its_row(rows: int) -> None:
         ({"skip": np.ones((2, 96), np.float32)}, "input skip needs input norm_weight"),
     ],
 )  # fmt: skip
-def test_wrong_inputs_are_named(given: dict[str, Array], message: str) -> None:
+@pytest.mark.parametrize("op", PROJECTIONS)
+def test_wrong_inputs_are_named(op: str, given: dict[str, Array], message: str) -> None:
     w = make_weights(64, 96)
     with pytest.raises(Exception, match=f"the_node.*{message}"):
-        fused("Q4NXMatMul", {"W": w}, activations(2, 96), **given)
+        fused(op, {"W": w}, activations(2, 96), **given)
 
 
-def test_wrong_weights_and_activations_of_a_gated_mlp_are_named() -> None:
+@pytest.mark.parametrize(
+    ("op", "blocks"),
+    [("Q4NXGatedMLP", r"uint8 \(2, 1, 5120\)"), ("GatedGEMM", r"bfloat16 \(2, 1, 8192\)")],
+)
+def test_wrong_weights_and_activations_of_a_gated_mlp_are_named(op: str, blocks: str) -> None:
     w, narrow, a = make_weights(64, 96), make_weights(32, 96), activations(2, 96)
-    with pytest.raises(Exception, match=r"the_node': input W_up must be uint8 \(2, 1, 5120\)"):
-        fused("Q4NXGatedMLP", {"W_gate": w, "W_up": narrow}, a, activation="silu")
+    with pytest.raises(Exception, match=rf"the_node': input W_up must be {blocks}"):
+        fused(op, {"W_gate": w, "W_up": narrow}, a, activation="silu")
     both = {"W_gate": w, "W_up": w}
     with pytest.raises(Exception, match="activation must be silu or gelu_tanh, got 'relu'"):
-        fused("Q4NXGatedMLP", both, a, activation="relu")
+        fused(op, both, a, activation="relu")
     with pytest.raises(Exception, match="activation must be silu or gelu_tanh, got ''"):
-        fused("Q4NXGatedMLP", both, a)
+        fused(op, both, a)

@@ -88,7 +88,7 @@ def test_blocks_of_another_matrix_are_refused() -> None:
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_every_instruction_set_computes_the_product(isa: str, rows: int, n: int, k: int) -> None:
     w, a = weights(n, k), activations(rows, k)
-    y = _native.multiply_bf16(a, bf16_blocks.pack(w).view(np.uint16), n, isa)
+    y = _native.project(a, bf16_blocks.pack(w).view(np.uint8), n, "bf16", isa)
     expected, bound = product(w, a)
     assert_within(y, expected, bound)
 
@@ -144,6 +144,15 @@ def test_shapes_are_inferred() -> None:
         weights(40, 256), activations(1, 1, 256), dims={"A": ["batch", "sequence", 256]}
     )
     assert open_session(model).get_outputs()[0].shape == ["batch", "sequence", 40]
+
+
+def test_the_numerics_of_quantised_weights_are_not_those_of_bfloat16_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w, a = weights(100, 320), activations(3, 320)
+    expected = multiply(w, a)
+    monkeypatch.setenv("ORT_AIE_NUMERICS", "int8")
+    np.testing.assert_array_equal(multiply(w, a), expected)
 
 
 # --- errors ---------------------------------------------------------------------------------------

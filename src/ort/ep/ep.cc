@@ -4,11 +4,11 @@
 
 #include "base/error.h"
 #include "ops/format.h"
+#include "ops/weights.h"
 #include "ort/custom_op.h"
 #include "ort/ep/claims.h"
 #include "ort/ep/context_file.h"
 #include "ort/ep/packed_weights.h"
-#include "q4nx/layout.h"
 
 namespace ort_aie::ep {
 namespace {
@@ -138,12 +138,8 @@ class ContextReader {
     }
     if (weights.size == 0) return item;
     const int64_t n = item.recipe.ints.at("N"), k = item.recipe.ints.at("K");
-    const int64_t bits = BitsOf(item.recipe);
-    item.weights = {DataType::kUint8,
-                    {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)},
-                    item.file->At(weights),
-                    true,
-                    weights.size};
+    item.weights = {DataType::kUint8, BlocksShape(n, k, FormOf(item.recipe)),
+                    item.file->At(weights), true, weights.size};
     return item;
   }
 

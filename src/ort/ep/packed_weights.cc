@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/weights.h"
 #include "q4nx/pack.h"
 
 namespace ort_aie::ep {
@@ -65,11 +66,12 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
   const int64_t block_size = matmul.Int("block_size", 0), source_blocks = CeilDiv(k, block_size);
   const Tensor &b = matmul.input(1).initializer, &scales = matmul.input(2).initializer,
                &zero_points = matmul.input(3).initializer;
+  const WeightForm form = q4nx::FormOfBits(bits);
   auto packed = std::make_shared<PackedWeights>();
   packed->blocks.type = DataType::kUint8;
-  packed->blocks.shape = {q4nx::RowBlocks(n), q4nx::ColBlocks(k), q4nx::BlockBytes(bits)};
+  packed->blocks.shape = BlocksShape(n, k, form);
   packed->blocks.present = true;
-  packed->blocks.bytes = q4nx::BytesOfBlocks<Size>(n, k, bits).As("packed weights");
+  packed->blocks.bytes = q4nx::BytesOfBlocks<Size>(n, k, form).As("packed weights");
   const auto size = RoundUp(packed->blocks.bytes, kPage).As<size_t>("packed weights");
   packed->memory.reset(std::aligned_alloc(kPage, size));
   if (packed->memory == nullptr) throw std::bad_alloc();
@@ -101,7 +103,7 @@ std::shared_ptr<const PackedWeights> PackMatMul(const Node& matmul) {
     }
     auto* blocks = static_cast<uint8_t*>(packed->memory.get());
     q4nx::PackMatMulNBits(
-        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(bits));
+        rows, blocks + first / q4nx::kBlockRows * q4nx::ColBlocks(k) * q4nx::BlockBytes(form));
   };
   std::atomic<int64_t> next{0};
   const auto work = [&] {

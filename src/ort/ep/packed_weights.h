@@ -12,7 +12,7 @@ namespace ort_aie::ep {
 // Why B, scales or zero_points of a MatMulNBits do not fit K, N and block_size; empty if they do.
 std::string WhyMalformed(const Node& matmul);
 
-// (ceil(n/32), ceil(k/256), BlockBytes(bits)) uint8, page aligned.
+// (ceil(n/32), ceil(k/256), BlockBytes(form)) uint8, page aligned.
 struct PackedWeights {
   Tensor blocks;
   std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};

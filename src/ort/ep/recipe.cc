@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
-#include "q4nx/layout.h"
 
 namespace ort_aie::ep {
 namespace {
@@ -329,8 +328,8 @@ void CheckWeights(const Recipe& recipe, const OpRule& rule) {
     if (recipe.weights.size != 0) Refuse(rule.name, " has no weights");
     return;
   }
-  const int64_t n = recipe.ints.at("N"), k = recipe.ints.at("K"), bits = BitsOf(recipe);
-  const Size bytes = q4nx::BytesOfBlocks<Size>(n, k, bits);
+  const int64_t n = recipe.ints.at("N"), k = recipe.ints.at("K");
+  const Size bytes = q4nx::BytesOfBlocks<Size>(n, k, FormOf(recipe));
   if (bytes != recipe.weights.size) {
     Refuse("weights of ", recipe.weights.size, " bytes, expected ", bytes, " for K=", k, " N=", n);
   }
@@ -338,9 +337,9 @@ void CheckWeights(const Recipe& recipe, const OpRule& rule) {
 
 }  // namespace
 
-int64_t BitsOf(const Recipe& recipe) {
+WeightForm FormOf(const Recipe& recipe) {
   const auto bits = recipe.ints.find("bits");
-  return bits != recipe.ints.end() ? bits->second : 4;
+  return q4nx::FormOfBits(bits != recipe.ints.end() ? bits->second : 4);
 }
 
 Recipe RecipeFrom(const std::string& text, size_t inputs, size_t outputs) {

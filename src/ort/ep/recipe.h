@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ort/ep/claims.h"
+#include "q4nx/layout.h"
 
 namespace ort_aie::ep {
 
@@ -47,8 +48,8 @@ std::string ToText(const Recipe& recipe);
 // whether its spans are in the file.
 Recipe RecipeFrom(const std::string& text, size_t inputs, size_t outputs);
 
-// Of the weights.
-int64_t BitsOf(const Recipe& recipe);
+// Of the weights, of an op that has some.
+WeightForm FormOf(const Recipe& recipe);
 
 // A recipe as an op of the custom-op door asks about its node.
 class RecipeInfo final : public NodeInfo {

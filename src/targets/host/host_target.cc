@@ -14,8 +14,6 @@ class Host final : public Target {
     for (const Step& step : plan) {
       if (const auto* matmul = std::get_if<MatMulStep>(&step)) {
         host::RunMatMul(*matmul, kernels, threads);
-      } else if (const auto* gemm = std::get_if<GemmStep>(&step)) {
-        host::RunGemm(*gemm, kernels, threads);
       } else if (const auto* gather = std::get_if<GatherStep>(&step)) {
         host::RunGather(*gather, kernels, threads);
       } else {

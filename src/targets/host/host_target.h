@@ -19,7 +19,6 @@ inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple
 }
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
-void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 

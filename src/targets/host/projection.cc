@@ -1,11 +1,13 @@
 // Projections: FusedDQP or, with weights of two bits, lookups for one row, dequantisation + GEMM
-// for more, with the norm before and the gate after them; and rows of the embedding.
+// for more and for bf16 weights, with the norm before and the gate after them; and rows of the
+// embedding.
 #include <algorithm>
 
 #include "q4nx/layout.h"
 #include "q4nx/pack.h"
 #include "targets/host/host_target.h"
 #include "targets/host/lookup_tables.h"
+#include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
 
 namespace ort_aie::host {
@@ -27,53 +29,17 @@ constexpr int64_t kTaskBytes = 128 * 1024;
 // meanwhile, and their float results (96 * 32) in L1. A multiple of the kernels' 6 and 12 rows.
 constexpr int64_t kRowTile = 96;
 
-bool IsGated(const MatMulStep& step) { return step.up_weights != nullptr; }
-
-// The weight of the norm as float, for all rows of a step; null without a norm.
-const float* NormWeight(const MatMulStep& step, const Kernels& kernels) {
-  if (step.norm_weight == nullptr) return nullptr;
-  float* weight = Scratch<float>(Purpose::kNormWeight, step.k);
-  ToFloat(kernels, step.type, step.norm_weight, step.k, weight);
-  return weight;
-}
-
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or where it lies if nothing
 // has to be done to it.
-const float* LoadRow(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
-                     int64_t row, float* buffer) {
-  const int64_t first = row * step.k, padded = PaddedCols(step.k);
-  const void* a = Advance(step.a, step.type, first);
+const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
+                        int64_t row, float* buffer) {
+  const int64_t padded = PaddedCols(step.k);
   if (step.type == DataType::kFloat32 && norm_weight == nullptr && padded == step.k) {
-    return static_cast<const float*>(a);
+    return static_cast<const float*>(step.a) + row * step.k;
   }
-  ToFloat(kernels, step.type, a, step.k, buffer);
-  if (step.skip != nullptr) {
-    float* skip = Scratch<float>(Purpose::kSkip, step.k);
-    ToFloat(kernels, step.type, Advance(step.skip, step.type, first), step.k, skip);
-    kernels.add(skip, step.k, buffer);
-    FromFloat(kernels, step.type, buffer, step.k, Advance(step.sum, step.type, first));
-  }
-  if (norm_weight != nullptr) kernels.rms_norm(norm_weight, step.k, step.norm_epsilon, buffer);
+  LoadRow(step, kernels, norm_weight, row, buffer);
   std::fill(buffer + step.k, buffer + padded, 0.0f);
   return buffer;
-}
-
-// Out-features n0 to n0 + 32 of a row: applies what follows the product, and stores. up is read
-// where the step is gated. y may be where the results belong.
-void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, int64_t n0, float* y,
-                  const float* up) {
-  const int64_t count = std::min(kBlockRows, step.n - n0);
-  if (IsGated(step)) {
-    (step.activation == Activation::kSilu ? kernels.gate_silu : kernels.gate_gelu_tanh)(up, count,
-                                                                                        y);
-  }
-  if (step.bias != nullptr) {
-    float bias[kBlockRows];
-    ToFloat(kernels, step.type, Advance(step.bias, step.type, n0), count, bias);
-    kernels.add(bias, count, y);
-  }
-  void* to = Advance(step.y, step.type, row * step.n + n0);
-  if (to != y) FromFloat(kernels, step.type, y, count, to);
 }
 
 // One row: multiply(blocks, y) computes 32 out-features from a row of blocks, on any thread.
@@ -81,7 +47,7 @@ template <typename Multiply>
 void Matvec(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
             const Multiply& multiply) {
   const int64_t row_blocks = RowBlocks(step.n);
-  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.bits);
+  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
   const int64_t streams = IsGated(step) ? 2 : 1;
   const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
   threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
@@ -92,14 +58,12 @@ void Matvec(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
         multiply(weights + (first + i) * row_bytes, y + i * kBlockRows);
       }
     };
-    float* y = Scratch<float>(Purpose::kTile, streams * per_task * kBlockRows);
+    float* y = Scratch<float>(Purpose::kTile, 2 * per_task * kBlockRows);
     float* up = y + per_task * kBlockRows;
     multiply_run(step.weights, y);
     if (IsGated(step)) multiply_run(step.up_weights, up);
-    for (int64_t i = 0; i < count; ++i) {
-      StoreResults(step, kernels, 0, (first + i) * kBlockRows, y + i * kBlockRows,
-                   up + i * kBlockRows);
-    }
+    const int64_t n0 = first * kBlockRows;
+    StoreResults(step, kernels, 0, n0, std::min(count * kBlockRows, step.n - n0), y, up);
   });
 }
 
@@ -111,8 +75,8 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
   float* sums = Scratch<float>(Purpose::kActivationSums, groups);
   int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, groups);
   int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, padded);
-  const float* x =
-      LoadRow(step, kernels, NormWeight(step, kernels), 0, Scratch<float>(Purpose::kRow, padded));
+  const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
+                              Scratch<float>(Purpose::kRow, padded));
   if (step.numerics == Numerics::kInt8) {
     kernels.quantize_int8(x, groups, 0, reinterpret_cast<uint8_t*>(q), scales, q_sums);
   } else {
@@ -135,8 +99,8 @@ void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& 
 void Lookup(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const bool bf16 = step.numerics == Numerics::kBf16;
-  const float* x =
-      LoadRow(step, kernels, NormWeight(step, kernels), 0, Scratch<float>(Purpose::kRow, padded));
+  const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
+                              Scratch<float>(Purpose::kRow, padded));
   const LookupTables tables = TablesOf(kernels, bf16, x, padded);
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
   Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) {
@@ -151,9 +115,8 @@ class Bf16Gemm {
   Bf16Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
-        block_bytes_(BlockBytes(step.bits)),
-        dequantize_block_(step.bits == 2 ? kernels.lookup->dequantize_block
-                                         : kernels.dequantize_block),
+        block_bytes_(BlockBytes(step.form)),
+        unpack_block_(UnpackerOf(step.form, kernels)),
         a_(Scratch<uint16_t>(Purpose::kActivations, rows * padded_)) {}
 
   void TakeRow(int64_t row, const float* x) const {
@@ -165,7 +128,7 @@ class Bf16Gemm {
   Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
     uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
     for (int64_t b = 0; b < padded_ / kBlockCols; ++b) {
-      dequantize_block_(weights + b * block_bytes_, panel + b * kBlockCols * kBlockRows);
+      unpack_block_(weights + b * block_bytes_, panel + b * kBlockCols * kBlockRows);
     }
     return panel;
   }
@@ -174,30 +137,23 @@ class Bf16Gemm {
     kernels_.gemm_bf16(a_ + first * padded_, padded_, rows, panel, padded_ / 2, y, ldy);
   }
 
- protected:
-  const Kernels& kernels_;
-  const int64_t padded_;
-
  private:
-  const int64_t block_bytes_;
-  decltype(Kernels::dequantize_block) dequantize_block_;
-  uint16_t* a_;
-};
-
-// Of weights that are bfloat16 already.
-class UnquantisedGemm final : public Bf16Gemm {
- public:
-  using Bf16Gemm::Bf16Gemm;
-
-  int64_t block_bytes() const { return 2 * kBf16BlockElements; }
-  Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
-    const auto* blocks = reinterpret_cast<const uint16_t*>(weights);
-    uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
-    for (int64_t first = 0; first < padded_ * kBlockRows; first += kBf16BlockElements) {
-      kernels_.interleave_block(blocks + first, panel + first);
+  using Unpacker = decltype(Kernels::dequantize_block);
+  static Unpacker UnpackerOf(WeightForm form, const Kernels& kernels) {
+    switch (form) {
+      case WeightForm::kQ2NX:
+        return kernels.lookup->dequantize_block;
+      case WeightForm::kBf16:
+        return kernels.interleave_block;
+      default:
+        return kernels.dequantize_block;
     }
-    return panel;
   }
+
+  const Kernels& kernels_;
+  const int64_t padded_, block_bytes_;
+  Unpacker unpack_block_;
+  uint16_t* a_;
 };
 
 class Int8Gemm {
@@ -206,8 +162,9 @@ class Int8Gemm {
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
         groups_(padded_ / kGroup),
-        block_bytes_(BlockBytes(step.bits)),
-        unpack_block_(step.bits == 2 ? kernels.lookup->unpack_block : kernels.unpack_block),
+        block_bytes_(BlockBytes(step.form)),
+        unpack_block_(step.form == WeightForm::kQ2NX ? kernels.lookup->unpack_block
+                                                     : kernels.unpack_block),
         symmetric_(step.symmetric),
         a_(Scratch<uint8_t>(Purpose::kActivations, rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, rows * groups_)),
@@ -265,7 +222,7 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
   const G gemm(step, rows.count, kernels);
   threads.ParallelFor(rows.count, [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
-    gemm.TakeRow(row, LoadRow(step, kernels, norm_weight, rows.begin + row, buffer));
+    gemm.TakeRow(row, LoadPadded(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
   const int64_t row_bytes = ColBlocks(step.k) * gemm.block_bytes();
@@ -291,7 +248,8 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
       if (IsGated(step)) gemm.Multiply(first, count, up_panel, up, kBlockRows);
       if (in_place && !IsGated(step) && step.bias == nullptr) continue;
       for (int64_t r = 0; r < count; ++r) {
-        StoreResults(step, kernels, row + r, n0, y + r * ldy, up + r * kBlockRows);
+        StoreResults(step, kernels, row + r, n0, std::min(kBlockRows, step.n - n0), y + r * ldy,
+                     up + r * kBlockRows);
       }
     }
   });
@@ -309,29 +267,15 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
 }  // namespace
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  if (step.rows == 1 && step.bits == 2) {
-    Lookup(step, kernels, threads);
-  } else if (step.rows == 1) {
+  if (step.rows == 1 && step.form == WeightForm::kQ4NX) {
     FusedDqp(step, kernels, threads);
+  } else if (step.rows == 1 && step.form == WeightForm::kQ2NX) {
+    Lookup(step, kernels, threads);
   } else if (step.numerics == Numerics::kInt8) {
     Gemm<Int8Gemm>(step, kernels, threads);
   } else {
     Gemm<Bf16Gemm>(step, kernels, threads);
   }
-}
-
-void RunGemm(const GemmStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  MatMulStep projection{};  // without a norm, a gate and numerics of its own
-  projection.weights = reinterpret_cast<const uint8_t*>(step.weights);
-  projection.rows = step.rows;
-  projection.k = step.k;
-  projection.n = step.n;
-  projection.a = step.a;
-  projection.bias = step.bias;
-  projection.y = step.y;
-  projection.type = step.type;
-  projection.prompt_chunk = step.prompt_chunk;
-  Gemm<UnquantisedGemm>(projection, kernels, threads);
 }
 
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads) {
@@ -344,7 +288,7 @@ void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool&
     if (row < 0 || row >= step.n) {
       std::fill(x, x + step.k, 0.0f);
     } else {
-      q4nx::DequantizeRow(step.weights, row, step.k, x, step.bits);
+      q4nx::DequantizeRow(step.weights, row, step.k, x, step.form);
     }
     FromFloat(kernels, step.type, x, step.k, Advance(step.y, step.type, i * step.k));
   });

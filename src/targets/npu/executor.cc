@@ -10,7 +10,6 @@
 #include "targets/npu/attention.h"
 #include "targets/npu/batch.h"
 #include "targets/npu/engine.h"
-#include "targets/npu/gemm.h"
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
 
@@ -18,7 +17,7 @@ namespace ort_aie::npu_target {
 namespace {
 
 ProjectionFacts FactsOf(const MatMulStep& step) {
-  return {.bits = step.bits,
+  return {.form = step.form,
           .rows = step.rows,
           .n = step.n,
           .k = step.k,
@@ -26,11 +25,6 @@ ProjectionFacts FactsOf(const MatMulStep& step) {
           .has_bias = step.bias != nullptr,
           .has_norm = step.norm_weight != nullptr,
           .has_skip = step.skip != nullptr};
-}
-
-ProjectionFacts FactsOf(const GemmStep& step) {
-  return {
-      .bits = 16, .rows = step.rows, .n = step.n, .k = step.k, .has_bias = step.bias != nullptr};
 }
 
 AttentionFacts FactsOf(const AttentionStep& step) {
@@ -163,9 +157,6 @@ class Executor final : public XrtTarget {
     if (const auto* attention = std::get_if<AttentionStep>(&step)) {
       return WhyNotAttention(FactsOf(*attention), has);
     }
-    if (const auto* gemm = std::get_if<GemmStep>(&step)) {
-      return WhyNotProjection(FactsOf(*gemm), has);
-    }
     return WhyNotGather();
   }
 
@@ -193,8 +184,6 @@ class Executor final : public XrtTarget {
   void Prompt(const Step& step, const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       ProjectPrompt(engine_, *projection, threads);
-    } else if (const auto* gemm = std::get_if<GemmStep>(&step)) {
-      RunGemm(engine_, *gemm, threads);
     } else {
       AttendPrompt(engine_, std::get<AttentionStep>(step), threads);
     }

@@ -84,10 +84,12 @@ const char* NameOf(const Step& step) {
   return std::visit(
       [](const auto& s) {
         using S = std::remove_cvref_t<decltype(s)>;
-        if constexpr (std::is_same_v<S, MatMulStep>) return s.up_weights ? "GatedMLP" : "MatMul";
+        if constexpr (std::is_same_v<S, MatMulStep>) {
+          if (s.form == WeightForm::kBf16) return s.up_weights ? "GatedGEMM" : "GEMM";
+          return s.up_weights ? "GatedMLP" : "MatMul";
+        }
         if constexpr (std::is_same_v<S, GatherStep>) return "Gather";
         if constexpr (std::is_same_v<S, AttentionStep>) return "Attention";
-        if constexpr (std::is_same_v<S, GemmStep>) return "GEMM";
       },
       step);
 }

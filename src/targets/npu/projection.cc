@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "q4nx/layout.h"
+#include "targets/host/projection_rows.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"
-#include "targets/npu/host_math.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -21,10 +21,9 @@ constexpr int64_t kRmsMultiple = 128;
 
 constexpr int64_t kRowMultiple = 512;  // rows of C that eight columns compute in a pass
 
-int64_t WeightBytes(const MatMulStep& step) {
-  return q4nx::RowBlocks(step.n) * q4nx::ColBlocks(step.k) * q4nx::kBlockBytes;
-}
+using host::IsGated;
 
+// W, and U where the step is gated.
 struct PinnedWeights {
   uint64_t generation;
   std::shared_ptr<Buffer> weights, up;
@@ -33,7 +32,8 @@ struct PinnedWeights {
 PinnedWeights Pin(Engine& engine, const MatMulStep& step) {
   const auto pin = [&](const uint8_t* blocks) -> std::shared_ptr<Buffer> {
     if (blocks == nullptr) return nullptr;
-    return engine.device().Pin(blocks, static_cast<size_t>(WeightBytes(step)));
+    return engine.device().Pin(blocks,
+                               static_cast<size_t>(q4nx::BytesOfBlocks(step.n, step.k, step.form)));
   };
   if (step.kept == nullptr) return {0, pin(step.weights), pin(step.up_weights)};
   const std::lock_guard lock(step.kept->mutex);
@@ -50,6 +50,20 @@ PinnedWeights Pin(Engine& engine, const MatMulStep& step) {
 }
 
 size_t RowBytes(const MatMulStep& step) { return static_cast<size_t>(step.k) * SizeOf(step.type); }
+
+// Out-features [n0, n0 + count) of a row from products of the device, and what follows them; `up`
+// is read where the step is gated.
+void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t row, int64_t n0,
+                   int64_t count, const uint16_t* product, const uint16_t* up) {
+  if (!IsGated(step) && step.bias == nullptr) {
+    return FromBfloat16(kernels, product, count, step.type,
+                        host::Advance(step.y, step.type, row * step.n + n0));
+  }
+  float* y = host::Scratch<float>(host::Purpose::kTile, 2 * count);
+  kernels.bfloat16_to_float(product, count, y);
+  if (IsGated(step)) kernels.bfloat16_to_float(up, count, y + count);
+  host::StoreResults(step, kernels, row, n0, count, y, y + count);
+}
 
 // x of a row that the batch's run makes: where it lies on the device.
 class RowInput {
@@ -74,16 +88,23 @@ class RowInput {
     const int64_t padded = q4nx::PaddedCols(step_.k);
     if (step_.norm_weight == nullptr) return a_.view ? *a_.view : Tensor(step_.a, padded);
     const auto& kernels = engine_.kernels();
-    if (!vectors_) {
-      return batch_.Input(
-          padded, [&](uint16_t* y) { LoadRow(kernels, step_, NormWeight(kernels, step_), 0, y); });
-    }
+    // By the host, of its own rows; normalised there or on the device.
+    const auto load = [&](bool normalise) {
+      return batch_.Input(padded, [&](uint16_t* y) {
+        const float* norm_weight = normalise ? host::NormWeight(step_, kernels) : nullptr;
+        float* x = host::Scratch<float>(host::Purpose::kRow, step_.k);
+        host::LoadSum(step_, kernels, 0, x);
+        if (normalise) kernels.rms_norm(norm_weight, step_.k, step_.norm_epsilon, x);
+        kernels.float_to_bfloat16(x, step_.k, y);
+      });
+    };
+    if (!vectors_) return load(true);
     const bool residual = a_.view || skip_.view;
     npu::BufferView x;
     if (residual) {
       x = a_.view ? *a_.view : Tensor(step_.a, padded);
     } else {
-      x = batch_.Input(padded, [&](uint16_t* y) { LoadRow(kernels, step_, nullptr, 0, y); });
+      x = load(false);
     }
     const bool both = residual && step_.skip != nullptr;
     const npu::BufferView skip = !both ? x : skip_.view ? *skip_.view : Tensor(step_.skip, padded);
@@ -125,7 +146,7 @@ class RowInput {
 }  // namespace
 
 bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step) {
-  const bool vectors = design == kDecode, gated = step.up_weights != nullptr;
+  const bool vectors = design == kDecode, gated = IsGated(step);
   RowInput input(engine, batch, vectors, step);
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
   if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
@@ -164,12 +185,16 @@ bool AppendProjection(Engine& engine, Batch& batch, const char* design, const Ma
 
   batch.Then([&engine, &step, glu, y, up](const Batch::Results& results) {
     const auto& kernels = engine.kernels();
-    // From the host's own rows, which have more digits than the device's.
-    StoreSum(kernels, step, 0);
-    if (step.up_weights == nullptr || glu) {
+    if (step.skip != nullptr) {
+      // From the host's own rows, which have more digits than the device's.
+      float* x = host::Scratch<float>(host::Purpose::kRow, step.k);
+      host::LoadSum(step, kernels, 0, x);
+      host::StoreSum(step, kernels, 0, x);
+    }
+    if (!IsGated(step) || glu) {
       FromBfloat16(kernels, results[y], step.n, step.type, step.y);
     } else {
-      StoreProducts(kernels, step, 0, 0, step.n, results[y], results[up], false);
+      StoreProducts(kernels, step, 0, 0, step.n, results[y], results[up]);
     }
   });
   if (step.skip != nullptr) batch.Writes(step.sum, step.k, step.type, input.sum());
@@ -180,83 +205,99 @@ bool AppendProjection(Engine& engine, Batch& batch, const char* design, const Ma
 
 void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& threads) {
   const auto& kernels = engine.kernels();
-  const bool gated = step.up_weights != nullptr;
+  const int products = IsGated(step) ? 2 : 1;
   const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
-  const int64_t block_rows = n / q4nx::kBlockRows, row_blocks = k / q4nx::kBlockCols;
 
+  // Weights that have to be dequantised are so in bands of out-features.
+  const bool dequantised = step.form != WeightForm::kBf16;
+  const int64_t block_rows = q4nx::RowBlocks(n);
   const int64_t most_block_rows = std::max(
       engine.options().weight_bytes / (2 * k * q4nx::kBlockRows), 2 * kLeastN / q4nx::kBlockRows);
-  const int64_t bands = CeilDiv(block_rows, most_block_rows);
-  const int64_t band_blocks = CeilDiv(block_rows, bands);
-  const int64_t band_n = band_blocks * q4nx::kBlockRows;
-  const int64_t widest = 2 * std::max(k, gated ? 2 * band_n : band_n);  // bytes of a row
-  int64_t most_rows = engine.options().row_bytes / widest;
+  const int64_t bands = dequantised ? CeilDiv(block_rows, most_block_rows) : 1;
+  const int64_t band_blocks = CeilDiv(block_rows, bands), band_n = band_blocks * q4nx::kBlockRows;
+
+  int64_t most_rows = engine.options().row_bytes / (2 * std::max(k, products * band_n));
   if (step.prompt_chunk > 0) most_rows = std::min(most_rows, step.prompt_chunk);
   const int64_t run_rows =
       std::min(step.rows, std::max(kRowMultiple, most_rows / kRowMultiple * kRowMultiple));
   const auto padded_rows = [](int64_t rows) { return std::max(rows, kGemmLeastRows); };
 
   const PinnedWeights pinned = Pin(engine, step);
-  const auto scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), gated);
+  Engine::Scratch scratch;
+  if (dequantised) {
+    scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), IsGated(step));
+  }
+  Buffer* const weights[] = {pinned.weights.get(), pinned.up.get()};
+  Buffer* const b[] = {dequantised ? scratch.buffers[0].get() : weights[0],
+                       dequantised ? scratch.buffers[1].get() : weights[1]};
   const auto a = engine.device().Allocate(static_cast<size_t>(2 * k * padded_rows(run_rows)));
-  const auto c = engine.device().Allocate(
-      static_cast<size_t>(2 * band_n * padded_rows(run_rows) * (gated ? 2 : 1)));
+  const auto c =
+      engine.device().Allocate(static_cast<size_t>(2 * band_n * padded_rows(run_rows) * products));
 
+  const auto dequantise = [&](int64_t first_block) {
+    npu::Plan plan;
+    std::vector<Buffer*> arguments;
+    for (int i = 0; i < products; ++i) {
+      arguments.insert(arguments.end(), {weights[i], b[i]});
+      const int64_t first = q4nx::BytesOfBlocks(first_block * q4nx::kBlockRows, k, step.form);
+      plan.push_back({"dequant",
+                      {{"blocks", band_blocks * q4nx::ColBlocks(k)}},
+                      {{"w", {2 * i, first}}, {"b", {2 * i + 1, 0}}}});
+    }
+    engine.Run(kDequant, plan, arguments);
+  };
   const auto load_rows = [&](int64_t first, int64_t rows) {
     const Timed timed(engine, "activations");
     auto* to = reinterpret_cast<uint16_t*>(a->host());
-    const float* norm_weight = NormWeight(kernels, step);
+    const float* norm_weight = host::NormWeight(step, kernels);
     threads.ParallelFor(padded_rows(rows), [&](int64_t row) {
       uint16_t* x = to + row * k;
-      if (row < rows) LoadRow(kernels, step, norm_weight, first + row, x);
-      std::fill(row < rows ? x + step.k : x, x + k, uint16_t{0});
+      const int64_t count = row < rows ? step.k : 0;
+      if (count > 0 && norm_weight == nullptr) {
+        ToBfloat16(kernels, step.type, host::Advance(step.a, step.type, (first + row) * count),
+                   count, x);
+      } else if (count > 0) {
+        float* floats = host::Scratch<float>(host::Purpose::kRow, count);
+        host::LoadRow(step, kernels, norm_weight, first + row, floats);
+        kernels.float_to_bfloat16(floats, count, x);
+      }
+      std::fill(x + count, x + k, uint16_t{0});
     });
     a->ToDevice(0, static_cast<size_t>(2 * k * padded_rows(rows)));
+  };
+  const auto multiply = [&](int64_t rows) {
+    const int64_t c_elements = band_n * padded_rows(rows);
+    npu::Plan plan;
+    std::vector<Buffer*> arguments = {a.get(), c.get()};
+    for (int i = 0; i < products; ++i) {
+      arguments.push_back(b[i]);
+      plan.push_back({"gemm",
+                      {{"M", rows}, {"K", k}, {"N", band_n}},
+                      {{"a", {0, 0}}, {"b", {2 + i, 0}}, {"c", {1, 2 * i * c_elements}}}});
+    }
+    engine.Run(kGemm, plan, arguments);
+    c->FromDevice(0, static_cast<size_t>(2 * c_elements * products));
+  };
+  const auto store_rows = [&](int64_t first, int64_t rows, int64_t n0) {
+    const Timed timed(engine, "results");
+    const auto* y = reinterpret_cast<const uint16_t*>(c->host());
+    const auto* up = y + band_n * padded_rows(rows);
+    threads.ParallelFor(rows, [&](int64_t row) {
+      StoreProducts(kernels, step, first + row, n0, std::min(band_n, step.n - n0), y + row * band_n,
+                    up + row * band_n);
+    });
   };
 
   for (int64_t band = 0; band < bands; ++band) {
     // The last one ends with the matrix: some of its rows are the one before's.
     const int64_t first_block = std::min(band * band_blocks, block_rows - band_blocks);
-    const int64_t blocks = band_blocks * row_blocks;
-    npu::Plan dequant;
-    std::vector<Buffer*> buffers;
-    for (int i = 0; i < (gated ? 2 : 1); ++i) {
-      buffers.push_back((i == 0 ? pinned.weights : pinned.up).get());
-      buffers.push_back(scratch.buffers[i].get());
-      dequant.push_back(
-          {"dequant",
-           {{"blocks", blocks}},
-           {{"w", {2 * i, first_block * row_blocks * q4nx::kBlockBytes}}, {"b", {2 * i + 1, 0}}}});
-    }
-    engine.Run(kDequant, dequant, buffers);
-
+    if (dequantised) dequantise(first_block);
     for (int64_t first = 0; first < step.rows; first += run_rows) {
       const int64_t rows = std::min(run_rows, step.rows - first);
       if (band == 0 || run_rows < step.rows) load_rows(first, rows);
-      const int64_t c_elements = band_n * padded_rows(rows);
-      npu::Plan gemm;
-      std::vector<Buffer*> arguments = {a.get(), c.get()};
-      for (int i = 0; i < (gated ? 2 : 1); ++i) {
-        arguments.push_back(scratch.buffers[i].get());
-        gemm.push_back({"gemm",
-                        {{"M", rows}, {"K", k}, {"N", band_n}},
-                        {{"a", {0, 0}}, {"b", {2 + i, 0}}, {"c", {1, 2 * i * c_elements}}}});
-      }
-      engine.Run(kGemm, gemm, arguments);
-      c->FromDevice(0, static_cast<size_t>(2 * c_elements * (gated ? 2 : 1)));
-      const Timed timed(engine, "results");
-      const auto* products = reinterpret_cast<const uint16_t*>(c->host());
-      const int64_t n0 = first_block * q4nx::kBlockRows;
-      const int64_t count = std::min(band_n, step.n - n0);
-      threads.ParallelFor(rows, [&](int64_t row) {
-        const uint16_t* product = products + row * band_n;
-        StoreProducts(kernels, step, first + row, n0, count, product, product + c_elements,
-                      step.bias != nullptr);
-      });
+      multiply(rows);
+      store_rows(first, rows, first_block * q4nx::kBlockRows);
     }
-  }
-  if (step.skip != nullptr) {
-    threads.ParallelFor(step.rows, [&](int64_t row) { StoreSum(kernels, step, row); });
   }
 }
 

@@ -8,7 +8,8 @@ namespace ort_aie::npu_target {
 // Adds a step of one row. False, and no change, if the batch has to run first.
 bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step);
 
-// A step of several rows: dequantisation and GEMM.
+// A step of several rows: dequantisation, where the form of the weights needs it, and GEMM, whose B
+// is in the order of bf16 blocks.
 void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& threads);
 
 }  // namespace ort_aie::npu_target

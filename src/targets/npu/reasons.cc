@@ -65,8 +65,8 @@ std::string Words(Reason reason) {
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
-  const bool token = projection.rows == 1, quantised = projection.bits != 16;
-  if (projection.bits == 2) return Reason::kTwoBits;
+  const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
+  if (projection.form == WeightForm::kQ2NX) return Reason::kTwoBits;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
   // The array takes the time of 64 rows at least, the host that of reading the weights.
   if (token && !quantised) return Reason::kOneRow;

@@ -49,7 +49,7 @@ std::string Words(Reason reason);
 inline constexpr int64_t kAnyRows = -1;
 
 struct ProjectionFacts {
-  int64_t bits = 4;  // of a weight; 16: bfloat16
+  WeightForm form = WeightForm::kQ4NX;
   int64_t rows = kAnyRows, n = 0, k = 0;
   Numerics numerics = Numerics::kBf16;
   bool has_bias = false, has_norm = false, has_skip = false;

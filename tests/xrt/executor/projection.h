@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "bench.h"
+#include "q4nx/bfloat16.h"
 
 namespace ort_aie::npu_target {
 
@@ -14,13 +16,30 @@ struct ProjectionCase {
   int64_t rows = 1, k = 512, n = 256;
   DataType type = DataType::kFloat32;
   bool bias = false, norm = false, skip = false, gated = false, gelu = false;
+  WeightForm form = WeightForm::kQ4NX;  // or kBf16
 };
+
+// (n, k), exact in bfloat16, -> blocks.
+inline std::vector<uint8_t> Bf16Blocks(const std::vector<float>& matrix, int64_t n, int64_t k) {
+  const int64_t columns = q4nx::ColBlocks(k);
+  std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, WeightForm::kBf16)));
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t col = 0; col < k; ++col) {
+      const int64_t block = row / 32 * columns + col / 256;
+      const int64_t tile = col % 256 / 8 * 4 + row % 32 / 8;
+      const uint16_t weight = FloatToBfloat16(matrix[static_cast<size_t>(row * k + col)]);
+      const int64_t element = block * 32 * 256 + tile * 64 + col % 8 * 8 + row % 8;
+      std::memcpy(blocks.data() + 2 * element, &weight, sizeof(weight));
+    }
+  }
+  return blocks;
+}
 
 class Projection {
  public:
   explicit Projection(const ProjectionCase& c)
-      : c(c), weights(Weights(c.n, c.k)), a(c.type, Exact(c.rows * c.k)), y(c.type, c.rows * c.n) {
-    if (c.gated) up = Weights(c.n, c.k);
+      : c(c), weights(NewWeights()), a(c.type, Exact(c.rows * c.k)), y(c.type, c.rows * c.n) {
+    if (c.gated) up = NewWeights();
     if (c.bias) bias = Values(c.type, Exact(c.n));
     if (c.norm) norm = Values(c.type, Exact(c.k));
     if (c.skip) {
@@ -32,6 +51,7 @@ class Projection {
   MatMulStep Step() {
     MatMulStep step{};
     step.weights = weights.data();
+    step.form = c.form;
     step.rows = c.rows;
     step.k = c.k;
     step.n = c.n;
@@ -74,16 +94,10 @@ class Projection {
   // gate, act(g) * u has a slope of at most 1.2 |u| and |g|.
   std::vector<double> Bounds(const std::vector<double>& moved = {},
                              const Arithmetic& arithmetic = {}) const {
-    std::vector<std::vector<float>> matrices;
-    for (const auto* blocks : {&weights, &up}) {
-      if (blocks->empty()) continue;
-      matrices.emplace_back(static_cast<size_t>(c.n * c.k));
-      q4nx::Dequantize(blocks->data(), c.n, c.k, matrices.back().data());
-    }
     std::vector<double> bounds;
     for (int64_t row = 0; row < c.rows; ++row) {
       const auto [x, dx] = Activations(row, moved, arithmetic);
-      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(matrices, n, x, dx, arithmetic));
+      for (int64_t n = 0; n < c.n; ++n) bounds.push_back(Bound(n, x, dx, arithmetic));
     }
     return bounds;
   }
@@ -95,6 +109,7 @@ class Projection {
   }
 
   const ProjectionCase c;
+  std::vector<std::vector<float>> matrices;  // of weights, and of up
   std::vector<uint8_t> weights, up;
   Values a, bias, norm, skip, sum, y;
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
@@ -126,8 +141,18 @@ class Projection {
     return {x, dx};
   }
 
-  double Bound(const std::vector<std::vector<float>>& matrices, int64_t n,
-               const std::vector<double>& x, const std::vector<double>& dx,
+  // Blocks, whose weights `matrices` gets as float.
+  std::vector<uint8_t> NewWeights() {
+    if (c.form == WeightForm::kBf16) {
+      return Bf16Blocks(matrices.emplace_back(Exact(c.n * c.k)), c.n, c.k);
+    }
+    std::vector<uint8_t> blocks = Weights(c.n, c.k);
+    matrices.emplace_back(static_cast<size_t>(c.n * c.k));
+    q4nx::Dequantize(blocks.data(), c.n, c.k, matrices.back().data());
+    return blocks;
+  }
+
+  double Bound(int64_t n, const std::vector<double>& x, const std::vector<double>& dx,
                const Arithmetic& arithmetic) const {
     double product[2] = {}, error[2] = {};
     for (size_t m = 0; m < matrices.size(); ++m) {
@@ -138,9 +163,11 @@ class Projection {
         size += std::abs(w[j]) * (std::abs(x[j]) + dx[j]);
         error[m] += std::abs(w[j]) * dx[j];
       }
-      // A prompt's weights are rounded as well, by both, from sums that may differ in a bit.
+      // A prompt's dequantised weights are rounded as well, by both, from sums that may differ in
+      // a bit.
+      const bool rounded = c.rows > 1 && c.form == WeightForm::kQ4NX;
       error[m] +=
-          (static_cast<double>(c.k) * 0x1p-24 + (c.rows > 1 ? 0x1p-20 : 0) + arithmetic.product) *
+          (static_cast<double>(c.k) * 0x1p-24 + (rounded ? 0x1p-20 : 0) + arithmetic.product) *
           size;
       error[m] += kUnit * (std::abs(product[m]) + error[m]);
     }

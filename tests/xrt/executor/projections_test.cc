@@ -58,7 +58,13 @@ void LargePrompts() {
       options.weight_bytes = 256 * 256 * 2;  // of 256 out-features
       options.row_bytes = 1;
       Bench bench(kAll, options);
-      Projection projection({.rows = rows, .k = 256, .n = n, .bias = n == 288, .gated = n == 544});
+      Projection projection({.rows = rows,
+                             .k = 256,
+                             .n = n,
+                             .bias = n == 288,
+                             .norm = n == 512,
+                             .skip = n == 512,
+                             .gated = n == 544});
       const auto want = projection.OnHost();
       bench.Run({projection.Step()});
       projection.Compare(want);

@@ -35,9 +35,9 @@
 #include "base/error.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
-#include "ops/q4nx_gated_mlp.h"
+#include "ops/gated_mlp.h"
+#include "ops/matmul.h"
 #include "ops/q4nx_gather.h"
-#include "ops/q4nx_matmul.h"
 #include "q4nx/bfloat16.h"
 #include "q4nx/pack.h"
 #include "targets/loader.h"
@@ -217,7 +217,7 @@ class Model {
   }
 
  private:
-  static constexpr Q4NXMatMulAttributes kAttributes = {
+  static constexpr MatMulAttributes kAttributes = {
       .weights = {.k = kIn, .n = kOut, .format = kFormat}, .symmetric = 1};
   inline static const InlineThreadPool kInline;
 
@@ -231,8 +231,8 @@ class Model {
   const Weights weights_{1}, up_weights_{2}, gate_weights_{3, 4};
   const SessionOptions options_;
   const Q4NXGather gather_;
-  const Q4NXMatMul projection_;
-  const Q4NXGatedMLP mlp_;
+  const MatMul projection_;
+  const GatedMLP mlp_;
   const FlowAttention attention_;
 };
 

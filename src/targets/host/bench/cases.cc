@@ -118,7 +118,7 @@ Work DequantizeBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
 
 Work InterleaveBlock(const Kernels& kernels, Cached& d, int64_t blocks) {
   for (int64_t b = 0; b < blocks; ++b) {
-    kernels.interleave_block(reinterpret_cast<const uint16_t*>(d.weights.data()), d.panel);
+    kernels.interleave_block(d.weights.data(), d.panel);
   }
   return {.bytes = 4.0 * blocks * kBlockCols * kBlockRows};
 }
@@ -318,7 +318,8 @@ Streamed::Streamed(std::span<const uint8_t> weights)
       tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x3f)) {}
 
 const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
-  const size_t bytes = static_cast<size_t>(k / kBlockCols * q4nx::BlockBytes(bits));
+  const size_t bytes =
+      static_cast<size_t>(k / kBlockCols * q4nx::BlockBytes(q4nx::FormOfBits(bits)));
   if (next + bytes > weights.size()) next = 0;
   const uint8_t* row = weights.data() + next;
   next += bytes;

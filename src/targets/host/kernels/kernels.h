@@ -76,7 +76,7 @@ struct Kernels {
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
   void (*dequantize_block)(const uint8_t* block, uint16_t* panel);
   // A block of bfloat16 weights [256/8][32/8][8 k][8 n] -> the same panel.
-  void (*interleave_block)(const uint16_t* block, uint16_t* panel);
+  void (*interleave_block)(const uint8_t* block, uint16_t* panel);
   // y (rows, 32) = a (rows, 2 * k_pairs) bfloat16 . panel [k_pairs][32][2].
   void (*gemm_bf16)(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                     int64_t k_pairs, float* y, int64_t ldy);

@@ -1,4 +1,4 @@
-#include "ops/q4nx_gated_mlp.h"
+#include "ops/gated_mlp.h"
 
 #include "base/error.h"
 
@@ -14,13 +14,13 @@ Activation ActivationNamed(const std::string& name) {
 
 }  // namespace
 
-Q4NXGatedMLP::Q4NXGatedMLP(const Q4NXMatMulAttributes& attributes, const std::string& activation,
-                           const Tensor& gate, const Tensor& up, const Options& options)
+GatedMLP::GatedMLP(const MatMulAttributes& attributes, const std::string& activation,
+                   const Tensor& gate, const Tensor& up, const Options& options)
     : gate_("W_gate", attributes, gate, options),
-      up_(CheckQ4NXWeights("W_up", attributes.weights, up)),
+      up_(CheckWeights("W_up", attributes.weights, up)),
       activation_(ActivationNamed(activation)) {}
 
-Plan Q4NXGatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum) const {
+Plan GatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   Plan plan = gate_.MakePlan({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum);
   for (Step& step : plan) {
     auto& projection = std::get<MatMulStep>(step);

@@ -1,18 +1,21 @@
-#include "ops/q4nx_matmul.h"
+#include "ops/matmul.h"
 
 #include "base/error.h"
 
 namespace ort_aie {
 
-Q4NXMatMul::Q4NXMatMul(const char* name, const Q4NXMatMulAttributes& attributes, const Tensor& w,
-                       const Options& options)
-    : weights_(CheckQ4NXWeights(name, attributes.weights, w)),
-      numerics_(options.NumericsFor(attributes.accuracy_level)),
+MatMul::MatMul(const char* name, const MatMulAttributes& attributes, const Tensor& w,
+               const Options& options)
+    : weights_(CheckWeights(name, attributes.weights, w)),
+      // Weights that were not quantised are not multiplied as if they were.
+      numerics_(weights_.form == WeightForm::kBf16
+                    ? Numerics::kBf16
+                    : options.NumericsFor(attributes.accuracy_level)),
       prompt_chunk_(options.prompt_chunk),
       symmetric_(attributes.symmetric == 1),
       norm_epsilon_(attributes.norm_epsilon) {}
 
-Shape Q4NXMatMul::OutputShape(const Tensor& a) const {
+Shape MatMul::OutputShape(const Tensor& a) const {
   Require(IsFloat(a.type), "input A must be float, float16 or bfloat16, got ", NameOf(a.type));
   Require(!a.shape.empty() && a.shape.back() == weights_.k, "input A must be (..., ", weights_.k,
           "), got ", ToString(a.shape));
@@ -21,7 +24,7 @@ Shape Q4NXMatMul::OutputShape(const Tensor& a) const {
   return shape;
 }
 
-Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
+Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   const auto& [a, bias, norm_weight, skip] = inputs;
   const int64_t rows = ElementCount(a.shape).As("input A") / weights_.k;
   if (bias) RequireTensor("bias", bias, a.type, {weights_.n});
@@ -33,7 +36,7 @@ Plan Q4NXMatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   }
   MatMulStep step{};
   step.weights = weights_.blocks;
-  step.bits = weights_.bits;
+  step.form = weights_.form;
   step.rows = rows;
   step.k = weights_.k;
   step.n = weights_.n;

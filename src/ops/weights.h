@@ -1,0 +1,32 @@
+// The constant weights of all ops, in any form (q4nx/layout.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ops/tensor.h"
+#include "q4nx/layout.h"
+
+namespace ort_aie {
+
+struct Weights {
+  const uint8_t* blocks = nullptr;  // read where they lie
+  int64_t k = 0, n = 0;
+  WeightForm form = WeightForm::kQ4NX;
+};
+
+// What a node says of its weights.
+struct WeightAttributes {
+  int64_t k = 0, n = 0, bits = 4, format = 0;
+  std::optional<WeightForm> form = std::nullopt;  // where the op's name sets it; else bits do
+};
+
+// The tensor of n x k weights: (ceil(n/32), ceil(k/256), 5120) uint8, 3072 in place of 5120 with 2
+// bits, or 8192 bfloat16.
+Shape BlocksShape(int64_t n, int64_t k, WeightForm form);
+
+// `name` is what errors call the input. Throws Error when the attributes and the tensor do not fit
+// together.
+Weights CheckWeights(const char* name, const WeightAttributes& attributes, const Tensor& w);
+
+}  // namespace ort_aie
