@@ -166,8 +166,9 @@ def test_heads_of_a_packed_query_without_a_cache_are_known_by_its_width() -> Non
     assert judge(node, ALL).always == "heads of more than 256 dimensions"
 
 
-def test_float_projections_take_the_host_for_single_rows() -> None:
-    gemm = operator("GEMM", {0: value(1), 1: value(1)}, N=128, K=256)
+@pytest.mark.parametrize("op_type", ["GEMM", "GatedGEMM"])
+def test_float_projections_take_the_host_for_single_rows(op_type: str) -> None:
+    gemm = operator(op_type, {0: value(1), 1: value(1)}, N=128, K=256)
     assert judge(gemm, ALL) == Verdict(sometimes="a single row of an unquantised projection")
     assert judge(gemm, ALL - {"gemm"}).always == "no overlay gemm"
 

@@ -1,5 +1,5 @@
 """Products with weights, and what joins them: norms, residuals, biases, gates, tied embeddings.
 
-Here: passes that make or fuse aie.Q4NXMatMul, GEMM, Q4NXGatedMLP and Q4NXGather. Not here: the
+Here: passes that make or fuse aie.Q4NXMatMul, GEMM, their gated forms and Q4NXGather. Not here: the
 bytes of their weights (`weights/`).
 """

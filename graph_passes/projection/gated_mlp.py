@@ -1,9 +1,9 @@
-"""gate, up, activation and multiply -> aie.Q4NXGatedMLP.
+"""gate, up, activation and multiply -> aie.Q4NXGatedMLP or aie.GatedGEMM.
 
-Before: Mul(activation(Q4NXMatMul(A, W_gate)), Q4NXMatMul(A, W_up)), the activation being
+Before: Mul(activation(P(A, W_gate)), P(A, W_up)), P being Q4NXMatMul or GEMM, the activation
         SiLU as Mul(gate, Sigmoid(gate)), or Gelu(gate, approximate="tanh"), or FastGelu(gate); or
         gate, up = Split(MatMulNBits(A, B, ...)) and Mul(activation(gate), up): B holds both
-After:  Q4NXGatedMLP(A, W_gate, W_up)
+After:  Q4NXGatedMLP(A, W_gate, W_up), or GatedGEMM of two GEMM
 
 Saves three tensors as wide as the MLP, which for a long prompt is most of a layer's memory traffic
 outside of the weights, and up to four nodes a layer.
@@ -22,7 +22,7 @@ from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_
 from ort_aie_ep.graph_passes.walk import attribute, input_at, producer
 from ort_aie_ep.graph_passes.weights.packed import PackedWeights
 
-BECOMES = "Q4NXGatedMLP"
+BECOMES = {"Q4NXMatMul": "Q4NXGatedMLP", "GEMM": "GatedGEMM"}
 ACTIVATIONS = {"Sigmoid": "silu", "Gelu": "gelu_tanh", "FastGelu": "gelu_tanh"}
 COMMON = ("K", "N", "bits", "accuracy_level")  # attributes that gate and up must share
 
@@ -48,17 +48,18 @@ class _GatedRule(pattern.RewriteRuleClassBase):
     def fused(
         self,
         op: Any,
+        becomes: str,
         projections: list[ir.Node],
         inputs: tuple[ir.Value, ir.Value, ir.Value],
         attributes: dict[str, Attribute],
         gate: ir.Value,
         product: ir.Value,
     ) -> ir.Value:
-        """Q4NXGatedMLP of A, W_gate and W_up, which computes `product`."""
+        """`becomes` of A, W_gate and W_up, which computes `product`."""
         last = producer(product)
         for node in (*projections, *gate.consumers(), last):  # the activation reads gate alone
-            self.report.fused(node, f"{DOMAIN}.{BECOMES}")
-        fused: ir.Value = getattr(op, BECOMES)(
+            self.report.fused(node, f"{DOMAIN}.{becomes}")
+        fused: ir.Value = getattr(op, becomes)(
             *inputs,
             **attributes,
             activation=ACTIVATIONS[self.function],
@@ -73,9 +74,15 @@ class _GatedRule(pattern.RewriteRuleClassBase):
 class GatedMLP(_GatedRule):
     """Fuses two projections of one input; those with a bias stay as they are."""
 
+    def __init__(self, report: Report, function: str, projection: str) -> None:
+        super().__init__(report, function)
+        self.projection = projection
+
     def pattern(self, op, a, w_gate, w_up):  # type: ignore[no-untyped-def]  # noqa: D102
         gate, up = (
-            op.Q4NXMatMul(a, w, _domain=DOMAIN, _allow_other_attributes=True, _outputs=[name])
+            getattr(op, self.projection)(
+                a, w, _domain=DOMAIN, _allow_other_attributes=True, _outputs=[name]
+            )
             for w, name in ((w_gate, "gate"), (w_up, "up"))
         )
         return self.product(op, gate, up)
@@ -96,8 +103,10 @@ class GatedMLP(_GatedRule):
         attributes: dict[str, Attribute] = {
             name: attribute(projections[0], name, 0) for name in COMMON if name in given
         }
-        attributes["symmetric"] = min(attribute(node, "symmetric", 0) for node in projections)
-        return self.fused(op, projections, (a, w_gate, w_up), attributes, gate, product)
+        if "symmetric" in given:
+            attributes["symmetric"] = min(attribute(node, "symmetric", 0) for node in projections)
+        becomes = BECOMES[self.projection]
+        return self.fused(op, becomes, projections, (a, w_gate, w_up), attributes, gate, product)
 
 
 class PackedGatedMLP(_GatedRule):
@@ -155,12 +164,24 @@ class PackedGatedMLP(_GatedRule):
             "accuracy_level": attribute(projection, "accuracy_level", 0),
             "symmetric": int(weights.zero_points is None),
         }
-        return self.fused(op, [projection, split], (a, w_gate, w_up), attributes, gate, product)
+        return self.fused(
+            op,
+            BECOMES["Q4NXMatMul"],
+            [projection, split],
+            (a, w_gate, w_up),
+            attributes,
+            gate,
+            product,
+        )
 
 
 def gated_mlp_rules(report: Report) -> list[RewriteRule]:
-    """A rule for each activation; `Mul` matches in either order."""
-    rules = [GatedMLP.rule(report, function) for function in ACTIVATIONS]
+    """A rule for each activation and projection; `Mul` matches in either order."""
+    rules = [
+        GatedMLP.rule(report, function, projection)
+        for function in ACTIVATIONS
+        for projection in BECOMES
+    ]
     return [variant for rule in rules for variant in rule.commute()]
 
 

@@ -44,7 +44,7 @@ PROJECTIONS = {
     ("com.microsoft", "MatMulNBits"),
     ("", "MatMul"),
 }
-SKIP = 4  # input of Q4NXMatMul that is added to input 0
+SKIP = 4  # input of aie projections that is added to input 0
 # Each element of the result is computed from that element of one input, and from constants.
 ELEMENTWISE = {"Add", "Cast", "Clip", "Div", "Identity", "Mul", "Neg", "Sub", "Tanh", "Where"}
 # Through them a matrix comes to who multiplies by it.
@@ -75,7 +75,7 @@ def keep_last_logits(model: ir.Model) -> None:
             )
         head = path[0]
         if not _mend(model, head):
-            _choose(model, head, [0, SKIP] if head.op_type == "Q4NXMatMul" else [0])
+            _choose(model, head, [0, SKIP] if head.domain == DOMAIN else [0])
     except _Unfit as unfit:
         raise AieError(f"last logits: {unfit}") from None
     for total in head.outputs[1:]:

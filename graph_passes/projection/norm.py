@@ -4,9 +4,10 @@ Before: y = SimplifiedLayerNormalization(A, weight) or RMSNormalization(A, weigh
         y, _, _, sum = SkipSimplifiedLayerNormalization(A, skip, weight), or either of the first on
         sum = Add(A, skip), and P(y, W ...)
 After:  P(A, W ..., norm_weight=weight), or
-        Y, sum = P(A, W ..., norm_weight=weight, skip=skip), P being Q4NXMatMul or Q4NXGatedMLP
+        Y, sum = P(A, W ..., norm_weight=weight, skip=skip), P being Q4NXMatMul, Q4NXGatedMLP,
+        GEMM or GatedGEMM
 
-One node less, and the normalised rows are quantised as they are made, not stored.
+One node less, and the normalised rows are quantised or rounded as they are made, not stored.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ort_aie_ep.graph_passes.walk import (
 )
 
 # Projections, and their inputs before norm_weight and skip.
-INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3}
+INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3, "GEMM": 3, "GatedGEMM": 3}
 # ONNX Runtime's, and ONNX's own from opset 23 on.
 NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 BROADCAST = (

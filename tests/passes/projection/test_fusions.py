@@ -23,11 +23,16 @@ from op_models import (
     run,
 )
 
-from ort_aie_ep.graph_passes import run_passes
+from ort_aie_ep.graph_passes import WeightForm, run_passes
 
 K, N = 96, 64
 NORM, SKIP_NORM = "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"
 RMS_NORM = "RMSNormalization"
+# What projections are in the source, MatMulNBits or MatMul that is asked to become this, and then.
+FORMS = [None, WeightForm.BF16]
+PROJECTION = {None: "Q4NXMatMul", WeightForm.BF16: "GEMM"}
+GATED = {None: "Q4NXGatedMLP", WeightForm.BF16: "GatedGEMM"}
+BLOCKS = {None: "B_q4nx", WeightForm.BF16: "weight_bf16"}
 
 
 @dataclass
@@ -35,6 +40,7 @@ class Graph:
     """Nodes and initializers as they come; `x` and `r` (batch, sequence, K) are the inputs."""
 
     dtype: np.dtype[Any] = FLOAT32
+    form: WeightForm | None = None
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Array] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)  # of values that are not N wide
@@ -51,6 +57,8 @@ class Graph:
         self, a: str, y: str, *, bias: bool = False, n: int = N, zero_points: bool = False,
         **attributes: Any,
     ) -> str:  # fmt: skip
+        if self.form is not None:
+            return self.float_projection(a, y, bias, n)
         weights = projection_weights(
             n, K, dtype=self.dtype, prefix=y, seed=len(self.nodes), zero_points=zero_points,
             bits=attributes.get("bits", 4),
@@ -64,6 +72,15 @@ class Graph:
             matmul_nbits(a, y, weights, n, K, name=f"/{y}", inputs=names, **attributes)
         )
         return y
+
+    def float_projection(self, a: str, y: str, bias: bool, n: int) -> str:
+        weights = np.random.default_rng(len(self.nodes)).standard_normal((K, n)) / np.sqrt(K)
+        self.initializers[f"{y}.weight"] = weights.astype(self.dtype)
+        self.widths[y] = n
+        if bias:
+            product = self.float_projection(a, f"{y}.product", False, n)
+            return self.node("Add", [product, self.bias(f"{y}.bias", n)], y)
+        return self.node("MatMul", [a, f"{y}.weight"], y)
 
     def bias(self, name: str, n: int = N) -> str:
         self.initializers[name] = np.linspace(-1, 1, n).astype(self.dtype)
@@ -114,13 +131,15 @@ def assert_same_results(graph: Graph, *outputs: str) -> ir.Model:
     """Rewrites the graph's model; its results must be those of the nodes on their own."""
     model = graph.model(*outputs)
     expected = results(model, graph.dtype)
-    run_passes(model)
+    run_passes(model, quantize=graph.form)
     actual = results(model, graph.dtype)
+    # int8 activations (1/127 of the largest of 32), bfloat16 scales, and the type's roundings; or
+    # both operands in bfloat16 (2^-9 each), in two products that are multiplied, one behind a slope
+    # of at most 1.13: independent errors, relative to the norm of the whole result.
+    bound = 0.03 if graph.form is None else 2.0**-6
     for name, y in expected.items():
-        # int8 activations (1/127 of the largest of 32), bfloat16 scales, and the type's roundings:
-        # independent errors, relative to the norm of the whole result.
         error = np.linalg.norm((actual[name] - y).astype(np.float64))
-        assert error <= 0.03 * np.linalg.norm(y.astype(np.float64)), name
+        assert error <= bound * np.linalg.norm(y.astype(np.float64)), name
     return model
 
 
@@ -138,55 +157,61 @@ def mlp(graph: Graph, a: str, activation: str, *, swap: tuple[bool, bool] = (Fal
 # --- gated MLP ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("swap", [(False, False), (True, False), (False, True), (True, True)])
 def test_a_gated_mlp_becomes_one_node(
-    dtype: np.dtype[Any], activation: str, swap: tuple[bool, bool]
+    form: WeightForm | None, dtype: np.dtype[Any], activation: str, swap: tuple[bool, bool]
 ) -> None:
-    graph = Graph(dtype)
+    graph = Graph(dtype, form)
     mlp(graph, "x", activation, swap=swap)
     model = assert_same_results(graph, "y")
     (node,) = model.graph
-    assert (node.domain, node.op_type, node.name) == ("aie", "Q4NXGatedMLP", "/y")
+    assert (node.domain, node.op_type, node.name) == ("aie", GATED[form], "/y")
     values = {name: attribute.value for name, attribute in node.attributes.items()}
-    assert values == {
-        "K": K, "N": N, "accuracy_level": 4, "symmetric": 1, "activation": activation, "format": 1,
-    }  # fmt: skip
+    given = {"accuracy_level": 4, "symmetric": 1} if form is None else {}
+    assert values == {"K": K, "N": N, "activation": activation, "format": 1} | given
     names = [value.name if value else None for value in node.inputs]
-    assert names == ["x", "gate.B_q4nx", "up.B_q4nx"]
+    assert names == ["x", f"gate.{BLOCKS[form]}", f"up.{BLOCKS[form]}"]
 
 
-def test_the_report_names_every_node_of_a_gated_mlp() -> None:
-    graph = Graph()
+@pytest.mark.parametrize("form", FORMS)
+def test_the_report_names_every_node_of_a_gated_mlp(form: WeightForm | None) -> None:
+    graph = Graph(form=form)
     mlp(graph, "x", "silu")
-    report = run_passes(graph.model("y"))
+    report = run_passes(graph.model("y"), quantize=form)
+    becomes, projection = f"aie.{GATED[form]}", "MatMulNBits" if form is None else "MatMul"
     assert {o.node: (o.op_type, o.becomes) for o in report.outcomes.values()} == {
-        "/gate": ("MatMulNBits", "aie.Q4NXGatedMLP"),
-        "/up": ("MatMulNBits", "aie.Q4NXGatedMLP"),
-        "/sigmoid": ("Sigmoid", "aie.Q4NXGatedMLP"),
-        "/activated": ("Mul", "aie.Q4NXGatedMLP"),
-        "/y": ("Mul", "aie.Q4NXGatedMLP"),
+        "/gate": (projection, becomes),
+        "/up": (projection, becomes),
+        "/sigmoid": ("Sigmoid", becomes),
+        "/activated": ("Mul", becomes),
+        "/y": ("Mul", becomes),
     }
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("which", ["gate", "up"])
-def test_a_gated_mlp_with_a_bias_stays_in_parts(which: str) -> None:
-    graph = Graph()
+def test_a_gated_mlp_with_a_bias_stays_in_parts(form: WeightForm | None, which: str) -> None:
+    graph = Graph(form=form)
     gate = graph.projection("x", "gate", bias=which == "gate")
     up = graph.projection("x", "up", bias=which == "up")
     activated = graph.node("Mul", [gate, graph.node("Sigmoid", [gate], "sigmoid")], "activated")
     graph.node("Mul", [activated, up], "y")
     model = assert_same_results(graph, "y")
-    assert operators(model) == ["Q4NXMatMul", "Q4NXMatMul", "Sigmoid", "Mul", "Mul"]
+    assert operators(model) == [PROJECTION[form], PROJECTION[form], "Sigmoid", "Mul", "Mul"]
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("wanted", ["gate", "up", "sigmoid", "activated"])
-def test_a_gated_mlp_whose_inside_is_wanted_stays_in_parts(wanted: str) -> None:
-    graph = Graph()
+def test_a_gated_mlp_whose_inside_is_wanted_stays_in_parts(
+    form: WeightForm | None, wanted: str
+) -> None:
+    graph = Graph(form=form)
     mlp(graph, "x", "silu")
     model = assert_same_results(graph, "y", wanted)
-    assert "Q4NXGatedMLP" not in operators(model)
+    assert GATED[form] not in operators(model)
 
 
 def test_projections_of_different_inputs_or_levels_are_no_gated_mlp() -> None:
@@ -352,26 +377,31 @@ def test_what_is_no_bias_of_one_projection_is_added_outside() -> None:
 # --- norms ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("op_type", [NORM, RMS_NORM])
 def test_a_norm_goes_into_the_projection_behind_it(
-    dtype: np.dtype[Any], bias: bool, op_type: str
+    form: WeightForm | None, dtype: np.dtype[Any], bias: bool, op_type: str
 ) -> None:
-    graph = Graph(dtype)
+    graph = Graph(dtype, form)
     normed = graph.node(op_type, ["x", graph.weight("w")], "normed", epsilon=1e-3, axis=-1)
     graph.projection(normed, "y", bias=bias)
     model = assert_same_results(graph, "y")
     (node,) = model.graph
     names = [value.name if value else None for value in node.inputs]
-    assert names == ["x", "y.B_q4nx", "y.bias" if bias else "ort_aie.none", "w"]
+    blocks = f"y.product.{BLOCKS[form]}" if bias and form else f"y.{BLOCKS[form]}"
+    assert names == ["x", blocks, "y.bias" if bias else "ort_aie.none", "w"]
     assert node.attributes["norm_epsilon"].value == pytest.approx(1e-3)
     assert len(node.outputs) == 1
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
-def test_residual_and_norm_go_in_and_the_sum_comes_out(dtype: np.dtype[Any]) -> None:
-    graph = Graph(dtype)
+def test_residual_and_norm_go_in_and_the_sum_comes_out(
+    form: WeightForm | None, dtype: np.dtype[Any]
+) -> None:
+    graph = Graph(dtype, form)
     inputs = ["x", "r", graph.weight("w")]
     normed = graph.node(SKIP_NORM, inputs, "normed", "", "", "total", epsilon=1e-5)
     mlp(graph, normed, "silu")
@@ -381,15 +411,18 @@ def test_residual_and_norm_go_in_and_the_sum_comes_out(dtype: np.dtype[Any]) -> 
     model = assert_same_results(graph, "y", "next", "total_again")
     node = next(node for node in model.graph if node.domain == "aie")
     names = [value.name if value else None for value in node.inputs]
-    assert names == ["x", "gate.B_q4nx", "up.B_q4nx", "w", "r"]
+    assert names == ["x", f"gate.{BLOCKS[form]}", f"up.{BLOCKS[form]}", "w", "r"]
     assert [value.name for value in node.outputs] == ["y", "total"]
     assert SKIP_NORM not in operators(model)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op_type", [NORM, RMS_NORM])
 @pytest.mark.parametrize("wanted", ["output", "nodes", "nobody"])
-def test_an_addition_before_a_norm_goes_in_with_it(op_type: str, wanted: str) -> None:
-    graph = Graph()
+def test_an_addition_before_a_norm_goes_in_with_it(
+    form: WeightForm | None, op_type: str, wanted: str
+) -> None:
+    graph = Graph(form=form)
     graph.widths["total"] = K
     graph.node("Add", ["x", "r"], "total")
     normed = graph.node(op_type, ["total", graph.weight("w")], "normed", epsilon=1e-5)
@@ -560,12 +593,13 @@ def test_a_norm_before_a_projection_that_stays_is_left_alone() -> None:
     assert "/normed" not in report.outcomes
 
 
-def test_passes_are_idempotent() -> None:
-    graph = Graph()
+@pytest.mark.parametrize("form", FORMS)
+def test_passes_are_idempotent(form: WeightForm | None) -> None:
+    graph = Graph(form=form)
     inputs = ["x", "r", graph.weight("w")]
     mlp(graph, graph.node(SKIP_NORM, inputs, "normed", "", "", "total"), "silu")
     model = graph.model("y", "total")
-    run_passes(model)
+    run_passes(model, quantize=form)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    assert list(run_passes(model).outcomes) == []
+    assert list(run_passes(model, quantize=form).outcomes) == []
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
