@@ -107,49 +107,40 @@ void InferGather(const ShapeContext& context) {
   context.SetOutput(0, *value);
 }
 
-OpDescription Projection(const char* name, size_t required_inputs,
-                         std::unique_ptr<Kernel> (*create)(const NodeInfo&)) {
-  static_assert(MatMulKernel::kInputCount == 5 && GatedMLPKernel::kInputCount == 5);
+// K with weights of `form`, or of the form that a node's bits say.
+template <typename K, WeightForm... form>
+OpDescription Projection(const char* name, size_t required_inputs) {
   return {.name = name,
-          .inputs = 5,
+          .inputs = K::kInputCount,
           .required_inputs = required_inputs,
           .outputs = 2,
           .required_outputs = 1,
-          .create = create,
+          .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
+            return std::make_unique<K>(info, Form{form...});
+          },
           .infer = InferProjection};
 }
 
 }  // namespace
 
 const OpDescription& Q4NXMatMulDescription() {
-  static const OpDescription description =
-      Projection("Q4NXMatMul", 2, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<MatMulKernel>(info, Form{});
-      });
+  static const OpDescription description = Projection<MatMulKernel>("Q4NXMatMul", 2);
   return description;
 }
 
 const OpDescription& GemmDescription() {
-  static const OpDescription description =
-      Projection("GEMM", 2, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<MatMulKernel>(info, WeightForm::kBf16);
-      });
+  static const OpDescription description = Projection<MatMulKernel, WeightForm::kBf16>("GEMM", 2);
   return description;
 }
 
 const OpDescription& Q4NXGatedMLPDescription() {
-  static const OpDescription description =
-      Projection("Q4NXGatedMLP", 3, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<GatedMLPKernel>(info, Form{});
-      });
+  static const OpDescription description = Projection<GatedMLPKernel>("Q4NXGatedMLP", 3);
   return description;
 }
 
 const OpDescription& GatedGemmDescription() {
   static const OpDescription description =
-      Projection("GatedGEMM", 3, [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<GatedMLPKernel>(info, WeightForm::kBf16);
-      });
+      Projection<GatedMLPKernel, WeightForm::kBf16>("GatedGEMM", 3);
   return description;
 }
 

@@ -123,7 +123,6 @@ class Bf16Gemm {
     kernels_.float_to_bfloat16(x, padded_, a_ + row * padded_);
   }
 
-  int64_t block_bytes() const { return block_bytes_; }  // of weights
   using Panel = const uint16_t*;
   Panel Unpack(const uint8_t* weights, Purpose codes, Purpose /*scales*/) const {
     uint16_t* panel = Scratch<uint16_t>(codes, padded_ * kBlockRows);
@@ -175,7 +174,6 @@ class Int8Gemm {
                            q_sums_ + row * groups_);
   }
 
-  int64_t block_bytes() const { return block_bytes_; }  // of weights
   struct Panel {
     const int8_t* codes;
     const float *scales, *mins;
@@ -225,7 +223,7 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
     gemm.TakeRow(row, LoadPadded(step, kernels, norm_weight, rows.begin + row, buffer));
   });
 
-  const int64_t row_bytes = ColBlocks(step.k) * gemm.block_bytes();
+  const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
   threads.ParallelFor(RowBlocks(step.n), [&](int64_t block) {
     const int64_t n0 = block * kBlockRows;
     const auto panel =
