@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,35 +99,60 @@ def teacher_forced(folder: Path, vocab: int, ours: bool) -> Array:
     return np.concatenate(pieces)
 
 
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """pytest leaves a family's fixtures and comes back to them."""
+    if not folder.exists():
+        make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
-def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_export(request.param, tmp_path_factory.mktemp(request.param) / "export")
+def export(request: pytest.FixtureRequest, families: Path) -> Path:
+    return once(families / request.param / "export", partial(write_export, request.param))
+
+
+@pytest.fixture(scope="module")
+def compiled(export: Path) -> Path:
+    return once(export.with_name("float32"), partial(ort_aie_ep.compile, export))
+
+
+@pytest.fixture(scope="module")
+def quantised(export: Path) -> Path:
+    return once(export.with_name("quantised"), partial(quantise, export))
+
+
+@pytest.fixture(scope="module")
+def compiled_of_4_bits(quantised: Path) -> Path:
+    return once(quantised.with_name("4bits"), partial(ort_aie_ep.compile, quantised))
 
 
 @pytest.fixture(scope="module", params=["float32", "4bits"])
 def case(request: pytest.FixtureRequest, export: Path) -> Case:
     name = f"{export.parent.name} {request.param}"
-    work = export.parent / request.param
     vocab = json.loads((export / "config.json").read_text())["vocab_size"]
     if request.param == "float32":
         # Both compute in float32 and differ in the order of sums. A layer has about 60 steps of
         # which each rounds sums of at most 352 terms: 2 layers (3 for Gemma 3) · 60 · √352 · 2^-24
         # is below 2000 · 2^-23, relative to the largest logit.
-        ort_aie_ep.compile(export, work)
         largest = float(np.abs(teacher_forced(export, vocab, ours=False)).max())
+        work = request.getfixturevalue("compiled")
         return Case(name, export, work, 2000 * float(np.finfo(np.float32).eps) * largest)
-    exact = quantise(export, work.with_name("quantised"))
-    ort_aie_ep.compile(exact, work)
+    exact = request.getfixturevalue("quantised")
     # Two yardsticks, both run by ONNX Runtime: the weights as Q4NX rounds them, and accuracy_level
     # 4, which rounds activations to 1/127 of the largest of 32, a relative error about four times
     # that of our bfloat16.
     expected = teacher_forced(exact, vocab, ours=False)
     tolerance = 0.0
     for change in (with_bfloat16_scales, with_int8_activations):
-        changed = change(exact, work.with_name(change.__name__))
+        changed = once(exact.with_name(change.__name__), partial(change, exact))
         difference = teacher_forced(changed, vocab, ours=False) - expected
         tolerance += float(np.abs(difference).max())
-    return Case(name, exact, work, tolerance)
+    return Case(name, exact, request.getfixturevalue("compiled_of_4_bits"), tolerance)
 
 
 def test_logits_match_at_every_position_of_prompts_turns_and_tokens(case: Case) -> None:
@@ -195,8 +222,7 @@ def test_explain_leaves_no_quantised_projection_on_the_cpu_ep(case: Case) -> Non
     assert not [fate for fate in fates if fate.op == "Softmax"]
 
 
-def test_cache_in_half_precision_and_last_logits_alone(export: Path, tmp_path: Path) -> None:
-    quantised = quantise(export, tmp_path / "quantised")
+def test_cache_in_half_precision_and_last_logits_alone(quantised: Path, tmp_path: Path) -> None:
     ort_aie_ep.compile(quantised, tmp_path / "compiled", kv="f16", last_logits=True)
     graph = ir.load(tmp_path / "compiled" / "model.onnx").graph
     caches = [v for v in (*graph.inputs, *graph.outputs) if len(v.shape) == 4]
@@ -211,17 +237,18 @@ def operators(folder: Path) -> list[tuple[str, str]]:
 
 
 def test_dequantised_weights_and_float_weights_become_the_same_operators(
-    export: Path, tmp_path: Path
+    export: Path, compiled_of_4_bits: Path, tmp_path: Path
 ) -> None:
-    ort_aie_ep.compile(quantise(export, tmp_path / "nbits"), tmp_path / "compiled")
     ort_aie_ep.compile(quantise(export, tmp_path / "qdq", qdq=True), tmp_path / "compiled_qdq")
     ort_aie_ep.compile(export, tmp_path / "quantised", quantize="q4nx")
-    expected = operators(tmp_path / "compiled")
+    expected = operators(compiled_of_4_bits)
     assert operators(tmp_path / "compiled_qdq") == expected
     assert operators(tmp_path / "quantised") == expected
 
 
-def test_external_weights_become_the_same_operators(export: Path, tmp_path: Path) -> None:
+def test_external_weights_become_the_same_operators(
+    export: Path, compiled: Path, tmp_path: Path
+) -> None:
     """Larger exports are written so: norms, Gelus and attentions are found by running them."""
     shutil.copytree(export, tmp_path / "external")
     onnx.save_model(
@@ -231,18 +258,15 @@ def test_external_weights_become_the_same_operators(export: Path, tmp_path: Path
         location="model.onnx_data",
         size_threshold=8,
     )
-    ort_aie_ep.compile(export, tmp_path / "compiled")
     ort_aie_ep.compile(tmp_path / "external", tmp_path / "compiled_external")
-    assert operators(tmp_path / "compiled_external") == operators(tmp_path / "compiled")
+    assert operators(tmp_path / "compiled_external") == operators(compiled)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama_dynamo", "qwen3", "mistral"])
-def test_a_layer_is_a_norm_and_seven_aie_operators(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("export", ["llama", "llama_dynamo", "qwen3", "mistral"], indirect=True)
+def test_a_layer_is_a_norm_and_seven_aie_operators(compiled_of_4_bits: Path) -> None:
     """query, key, value, attention, output, the gated MLP with its norm and residual, down. The
     first norm stays, since three projections read it."""
-    quantise(write_export(name, tmp_path / "export"), tmp_path / "quantised")
-    ort_aie_ep.compile(tmp_path / "quantised", tmp_path / "compiled")
-    found = [op for _, op in operators(tmp_path / "compiled")]
+    found = [op for _, op in operators(compiled_of_4_bits)]
     assert found.count("Q4NXMatMul") == 2 * 5 + 1  # and the lm_head
     assert found.count("FlowAttention") == found.count("Q4NXGatedMLP") == 2
     assert found.count("SimplifiedLayerNormalization") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,16 @@ LAYER = "/model/layers.0/self_attn"
 ROOT = "/model"
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Callable[[str], ir.Model]:
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ir.Model]:
+    """A model for each call, of an export that is written once."""
+
+    @cache
+    def export(name: str) -> Path:
+        return write_export(name, tmp_path_factory.mktemp("exports") / name)
+
     def loaded(name: str = "llama") -> ir.Model:
-        return ir.load(write_export(name, tmp_path / name) / "model.onnx")
+        return ir.load(export(name) / "model.onnx")
 
     return loaded
 
