@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 # Python must not find the source folder before the installed package of the same name.
 export PYTHONSAFEPATH := 1
+# Tests that one process has compiled the next need not.
+unexport PYTHONDONTWRITEBYTECODE
 # The oldest ONNX Runtime that is supported, and those between it and the newest that `check` takes:
 # the first that has what the provider needs, that of the headers that apt has, and the one before
 # the newest.
@@ -45,7 +47,7 @@ test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
 check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
-	VENV=$(VENV) bash tests/check_sanitizers.sh
+	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_sanitizers.sh
 	VENV=$(VENV) bash tests/check_real_xrt.sh
 	$(MAKE) fuzz FUZZ_SECONDS=25
 

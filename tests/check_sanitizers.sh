@@ -26,7 +26,7 @@ cp "$build"/_native*.so "$build"/libort_aie_ep*.so "$package"
 # on purpose; a limit of memory leaves no room for AddressSanitizer's own.
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so.6)"
 LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-  PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q -p no:cacheprovider tests/ops \
+  PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q -p no:cacheprovider ${PARALLEL:-} tests/ops \
   --ignore tests/ops/test_memory_limits.py \
   tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py
 

@@ -69,12 +69,13 @@ class Project:
             # What an earlier run found on the machine, and its generator, may be gone.
             for found in (folder / "CMakeCache.txt", self.xrt_tests / "xrt_library"):
                 found.unlink(missing_ok=True)
-            ninja = find_tool("ninja")
+            ninja, ccache = find_tool("ninja"), find_tool("ccache")
             run_cmake(
                 "-S", SOURCE, "-B", folder, "-DORT_AIE_WARNINGS_AS_ERRORS=ON",
                 f"-Dpybind11_DIR={stubs}", f"-DORT_AIE_ONNXRUNTIME_INCLUDE_DIR={stubs}",
                 f"-DPython_EXECUTABLE={sys.executable}",
                 *(("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}") if ninja else ()),
+                *((f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}",) if ccache else ()),
             )  # fmt: skip
 
     def build(self, program: str) -> Path:
