@@ -223,24 +223,32 @@ def run_all(chosen: list[Target], folder: Path, seconds: int, jobs: int) -> list
 
 def print_totals(folder: Path) -> None:
     """The table of all runs that a folder's log has."""
-    print("| target | s | inputs | findings |\n|---|--:|--:|--:|")
+    print(
+        "| target | s | inputs | findings | s since the last | inputs |\n|---|--:|--:|--:|--:|--:|"
+    )
     for name, total in sorted(totals(folder).items()):
-        print(f"| `{name}` | {total.seconds:,.0f} | {total.executions:,} | {total.findings} |")
+        sums = f"{total.seconds:,.0f} | {total.executions:,} | {total.findings}"
+        print(f"| `{name}` | {sums} | {total.clean_seconds:,.0f} | {total.clean_executions:,} |")
 
 
 @dataclass(frozen=True)
 class Total:
-    """Of a target: seconds, inputs and findings."""
+    """Of a target's runs: seconds, inputs and findings; what came after the last run with one."""
 
     seconds: float = 0
     executions: int = 0
     findings: int = 0
+    clean_seconds: float = 0
+    clean_executions: int = 0
 
-    def __add__(self, other: Total) -> Total:
+    def then(self, seconds: float, executions: int, findings: int) -> Total:
+        """With one run more."""
         return Total(
-            self.seconds + other.seconds,
-            self.executions + other.executions,
-            self.findings + other.findings,
+            self.seconds + seconds,
+            self.executions + executions,
+            self.findings + findings,
+            0 if findings else self.clean_seconds + seconds,
+            0 if findings else self.clean_executions + executions,
         )
 
 
@@ -265,8 +273,9 @@ def totals(folder: Path) -> dict[str, Total]:
         return result
     with (folder / LOG).open(newline="") as file:
         for row in csv.DictReader(file):
-            one = Total(float(row["seconds"]), int(row["executions"]), int(row["findings"]))
-            result[row["target"]] = result.get(row["target"], Total()) + one
+            result[row["target"]] = result.get(row["target"], Total()).then(
+                float(row["seconds"]), int(row["executions"]), int(row["findings"])
+            )
     return result
 
 
@@ -279,10 +288,10 @@ def report(chosen: list[Target], runs: list[Run], kept: dict[str, Total]) -> boo
         if target.why_not:
             print(f"| {target.name} | not run | | | | | |")
             continue
-        mine = [run for run in runs if run.target is target]
-        now = sum(
-            (Total(r.elapsed, r.executions(), len(r.findings())) for r in mine), start=Total()
-        )
+        now = Total()
+        for run in runs:
+            if run.target is target:
+                now = now.then(run.elapsed, run.executions(), len(run.findings()))
         total = kept[target.name]
         cells = (f"{t.seconds:,.0f} | {t.executions:,} | {t.findings}" for t in (now, total))
         print(f"| {target.name} | {' | '.join(cells)} |")
