@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes import common as common_passes
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import is_missing, is_regular, read_regular
@@ -21,6 +22,9 @@ def is_compiled(model: ir.Model) -> bool:
 
 def load_model(path: Path) -> ir.Model:
     """Loads an ONNX file, weights left on disk, checks it, and sorts its nodes if they are not.
+
+    Calls of the model's own functions become the functions' nodes, as in ONNX Runtime: what looks
+    at nodes finds them in graphs alone. Functions in other opsets than the model's stay.
 
     Raises:
         AieError: no ONNX model; a graph or tensor that cannot be, as `check_model` says; a tensor
@@ -43,12 +47,26 @@ def load_model(path: Path) -> ir.Model:
             cause = inner
         raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
     _resolve_external(model, path)
+    if model.functions and _speak_one_language(model):
+        try:
+            common_passes.InlinePass()(model)
+        except Exception as error:  # onnx_ir raises many kinds
+            raise AieError(f"{path}: its functions cannot be inlined: {error}") from error
     for node in model.graph.all_nodes():
         if node.domain:  # ONNX Runtime imports its own by itself; shape inference does not
             model.graph.opset_imports.setdefault(node.domain, 1)
     if unsorted:
         model.graph.sort()
     return model
+
+
+def _speak_one_language(model: ir.Model) -> bool:
+    """Whether each function has the model's version of every opset that both import."""
+    return all(
+        model.opset_imports.get(domain, version) == version
+        for function in model.functions.values()
+        for domain, version in function.opset_imports.items()
+    )
 
 
 def external_files(model: ir.Model) -> set[Path]:

@@ -499,3 +499,53 @@ def test_options_that_do_not_reach_into_bodies_say_so(
     with pytest.raises(AieError, match=reason):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def functions(*nodes: onnx.NodeProto, opset: int = 0) -> onnx.ModelProto:
+    """x through two calls of a function that multiplies by a matrix, which it is given.
+
+    The function is in `opset`, or in the model's.
+    """
+    weights = Weights()
+    first, second = weights.product("x", "h", "a"), weights.product("h", "y", "b")
+    call = weights.product("in", "out", "m")  # of names that are the function's own
+    calls = [
+        helper.make_node("Product", node.input, node.output, name=node.name, domain="local")
+        for node in (first, second)
+    ]
+    source = model(calls, [], weights.initializers("a", "b"))
+    versions = {entry.domain: entry.version for entry in source.opset_import} | {"local": 1}
+    if opset:
+        versions[""] = opset
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    source.functions.append(
+        helper.make_function("local", "Product", list(call.input), ["out"], [call, *nodes], imports)
+    )
+    source.opset_import.append(helper.make_opsetid("local", 1))
+    return source
+
+
+def test_nodes_in_functions_of_the_model_are_compiled(tmp_path: Path) -> None:
+    source = functions()
+    save(source, tmp_path / "source")
+    result = ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")
+    assert Counter(o.becomes for o in result.outcomes) == {"aie.Q4NXMatMul": 2}
+    (expected,), (actual,) = (run(tmp_path / name, feeds_of()) for name in ("source", "out"))
+    # As in assert_same.
+    assert np.linalg.norm(actual - expected) <= 0.05 * np.linalg.norm(expected)
+
+
+def test_a_function_in_another_opset_is_left_and_named(tmp_path: Path) -> None:
+    save(functions(opset=17), tmp_path / "source")
+    with pytest.raises(AieError, match="has nothing to compile"):
+        ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")
+    fates = explain(tmp_path / "source").nodes
+    assert {(fate.op, fate.not_npu) for fate in fates} == {("local.Product", "no aie operator")}
+
+
+def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
+    again = helper.make_node("Product", ["in", "m.B", "m.scales", "m.zero_points"], ["again"],
+                             domain="local")  # fmt: skip
+    save(functions(again), tmp_path / "source")
+    with pytest.raises(AieError, match="functions cannot be inlined"):
+        ort_aie_ep.compile(tmp_path / "source", tmp_path / "out")
