@@ -31,8 +31,8 @@ from ort_aie_ep.graph_passes.walk import (
     rank,
 )
 
-# Projections, and their inputs before norm_weight and skip.
-INPUTS = {"Q4NXMatMul": 3, "Q4NXGatedMLP": 3, "GEMM": 3, "GatedGEMM": 3}
+PROJECTIONS = ("Q4NXMatMul", "Q4NXGatedMLP", "GEMM", "GatedGEMM")
+NORM_WEIGHT = 3  # the input of each that comes before skip
 # ONNX Runtime's, and ONNX's own from opset 23 on.
 NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 BROADCAST = (
@@ -145,7 +145,7 @@ def _with_residual(norm: Norm, node: ir.Node) -> Norm:
 def _only_user(value: ir.Value) -> ir.Node | None:
     """The projection that reads `value` as its activations, where nobody else does."""
     node = only_reader(value)
-    return node if is_op(node, *INPUTS, domain=DOMAIN) and node.inputs[0] is value else None
+    return node if is_op(node, *PROJECTIONS, domain=DOMAIN) and node.inputs[0] is value else None
 
 
 def _initializer(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
@@ -160,7 +160,7 @@ def _initializer(node: ir.Node, tensor: ir.TensorProtocol) -> ir.Value:
 
 def _fuse(norm: Norm, projection: ir.Node) -> None:
     inputs = [norm.a, *projection.inputs[1:]]
-    while len(inputs) < INPUTS[projection.op_type]:
+    while len(inputs) < NORM_WEIGHT:
         inputs.append(none_value(projection))
     inputs += [norm.weight] if norm.skip is None else [norm.weight, norm.skip]
     projection.resize_inputs(len(inputs))

@@ -46,12 +46,12 @@ def load_model(path: Path) -> ir.Model:
         while inner := cause.__cause__ or cause.__context__:
             cause = inner
         raise AieError(f"{path} cannot be read as an ONNX model: {cause}") from error
-    _resolve_external(model, path)
     if model.functions and _speak_one_language(model):
         try:
             common_passes.InlinePass()(model)
         except Exception as error:  # onnx_ir raises many kinds
             raise AieError(f"{path}: its functions cannot be inlined: {error}") from error
+    _resolve_external(model, path)
     for node in model.graph.all_nodes():
         if node.domain:  # ONNX Runtime imports its own by itself; shape inference does not
             model.graph.opset_imports.setdefault(node.domain, 1)
@@ -87,15 +87,17 @@ def _resolve_external(model: ir.Model, path: Path) -> None:
         value.const_value = _resolved(path, tensor)
     for node in model.graph.all_nodes():
         for name, attribute in node.attributes.items():
-            # What is written later has its initializers in a file of its own, and attributes whole.
             if attribute.type == ir.AttributeType.TENSOR:
-                node.attributes[name] = ir.AttrTensor(name, _inline(path, attribute.value))
+                if isinstance(attribute.value, ir.ExternalTensor):
+                    node.attributes[name] = ir.AttrTensor(name, _read(path, attribute.value))
             elif attribute.type == ir.AttributeType.TENSORS:
-                tensors = [_inline(path, tensor) for tensor in attribute.value]
-                node.attributes[name] = ir.AttrTensors(name, tensors)
+                tensors = list(attribute.value)
+                if any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
+                    node.attributes[name] = ir.AttrTensors(name, [_read(path, t) for t in tensors])
 
 
-def _inline(path: Path, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+def _read(path: Path, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """A tensor of an attribute, which is written whole: initializers alone go to a data file."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     found = _resolved(path, tensor)

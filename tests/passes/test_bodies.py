@@ -543,6 +543,19 @@ def test_a_function_in_another_opset_is_left_and_named(tmp_path: Path) -> None:
     assert {(fate.op, fate.not_npu) for fate in fates} == {("local.Product", "no aie operator")}
 
 
+def test_external_data_of_a_function_stays_within_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(4 * K))
+    tensor = TensorProto(name="t", data_type=TensorProto.FLOAT, dims=[K])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=str(tmp_path / "secret"))
+    source = functions(helper.make_node("Constant", [], ["t"], value=tensor))
+    path = tmp_path / "source" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(source.SerializeToString())  # onnx.save_model would look at the data
+    with pytest.raises(AieError, match=r"tensor 't' has its data in '.*', outside the model's"):
+        ort_aie_ep.compile(path.parent, tmp_path / "out")
+
+
 def test_a_function_that_calls_itself_is_named(tmp_path: Path) -> None:
     again = helper.make_node("Product", ["in", "m.B", "m.scales", "m.zero_points"], ["again"],
                              domain="local")  # fmt: skip

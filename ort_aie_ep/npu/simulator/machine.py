@@ -49,10 +49,7 @@ from ort_aie_ep.npu.simulator.txn import (
     decode,
 )  # fmt: skip
 from ort_aie_ep.npu.vocabulary import costs
-from ort_aie_ep.npu.vocabulary.configuration import (
-    Direction,
-    Port,
-)  # fmt: skip
+from ort_aie_ep.npu.vocabulary.configuration import Direction, Port
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
