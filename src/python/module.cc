@@ -208,6 +208,11 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   return y;
 }
 
+int64_t MostFusedRows(const std::string& numerics, const std::string& isa) {
+  return host::MostFusedRows(KernelsNamed(isa),
+                             numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
+}
+
 // (scores, numerators, sum, accumulated) of one attention chunk, paper 1, equations 5, 7, 9, 10, by
 // the kernels for few rows, for many or for many in bfloat16. Keys and values are first rounded to
 // the type of the cache.
@@ -358,6 +363,7 @@ PYBIND11_MODULE(_native, m) {
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
+  m.def("most_fused_rows", &MostFusedRows, py::arg("numerics"), py::arg("isa"));
   m.def("lookup_tables_made", &host::LookupTablesMade);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),

@@ -193,10 +193,11 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
 }
 
 template <Hint kHint>
-constexpr Kernels Avx512Kernels() {
+constexpr Kernels Avx512Kernels(const RowsInt8& rows) {
   Kernels kernels = GenericKernels("avx512");
   kernels.fused_dqp_bf16 = FusedDqpBf16Hinted<kHint>;
   kernels.fused_dqp_int8 = FusedDqpInt8Hinted<kHint>;
+  kernels.rows_int8 = &rows;
   kernels.unpack_block = UnpackBlockAvx512;
   kernels.lookup = &kAvx512Lookup;
   return kernels;
@@ -205,7 +206,7 @@ constexpr Kernels Avx512Kernels() {
 }  // namespace
 
 extern const Kernels kAvx512Kernels, kAvx512AmdKernels;
-constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>();
-constinit const Kernels kAvx512AmdKernels = Avx512Kernels<_MM_HINT_NTA>();
+constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
+constinit const Kernels kAvx512AmdKernels = Avx512Kernels<_MM_HINT_NTA>(kAvx512AmdRowsInt8);
 
 }  // namespace ort_aie::host

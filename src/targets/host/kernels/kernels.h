@@ -40,6 +40,16 @@ struct Bf16Attention {
                      int64_t dim, const float* correction, float* y);
 };
 
+// FusedDQP of a few rows: a block is multiplied with all of them while it is in the first cache, so
+// that weights are read from memory once.
+struct RowsInt8 {
+  // y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row
+  // of Q4NX blocks. Each result is bit for bit that of fused_dqp_int8.
+  void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                   const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
+  int64_t most_rows;  // as measured: with more, dequantisation + GEMM is faster
+};
+
 struct Kernels {
   const char* name;
 
@@ -71,6 +81,8 @@ struct Kernels {
                          bool symmetric, float* y);
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                          const float* scales, const int32_t* q_sums, bool symmetric, float* y);
+
+  const RowsInt8* rows_int8;  // null: dequantisation + GEMM is always faster
 
   // --- dequantisation + GEMM ---------------------------------------------------------------------
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
@@ -124,6 +136,8 @@ extern const Kernels kAvx512AmdKernels;  // the same, reading ahead as AMD's CPU
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
+extern const RowsInt8 kAvx512RowsInt8;  // with the same two ways of reading ahead
+extern const RowsInt8 kAvx512AmdRowsInt8;
 #endif
 
 // The tables that this CPU can run, best last; ends with a null pointer.
