@@ -112,11 +112,11 @@ class OrtEngine(StepEngine):
             "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
         }
         if library:
-            from ort_aie_ep import _native
+            from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
 
             self._description |= {
                 "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self._description['version']}",
-                "kernels": _native.selected_isa(),
+                "kernels": kernels_line(chosen_kernels()),
                 "numerics": options.numerics or "auto",
             }
 
