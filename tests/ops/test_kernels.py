@@ -270,7 +270,7 @@ def to_cache(x: Array, cache: str) -> Array:
 @pytest.mark.parametrize("softcap", [0.0, 20.0])
 @pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize(
-    ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (16, 64), (13, 255), (29, 256)]
+    ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (18, 64), (13, 255), (29, 256)]
 )
 def test_attention_chunk_matches_equations(
     isa: str, path: str, cache: str, softcap: float, dim: int, rows: int, keys: int
