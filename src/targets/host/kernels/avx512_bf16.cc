@@ -304,10 +304,7 @@ void Accumulate(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t 
   }
 }
 
-}  // namespace
-
-extern const Bf16Attention kAvx512Bf16Attention;
-constinit const Bf16Attention kAvx512Bf16Attention = {
+constexpr Bf16Attention kWithDotProducts = {
     {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>, PackKeys<kCacheInt8>,
      PackKeys<kCacheInt4>},
     {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>, PackValues<kCacheInt8>,
@@ -315,7 +312,20 @@ constinit const Bf16Attention kAvx512Bf16Attention = {
     Scores,
     Softmax,
     Accumulate,
+    24,
 };
+
+}  // namespace
+
+extern const Bf16Attention kAvx512Bf16Attention, kAmxAttention;
+constinit const Bf16Attention kAvx512Bf16Attention = kWithDotProducts;
+constinit const Bf16Attention kAmxAttention = [] {
+  Bf16Attention attention = kWithDotProducts;
+  attention.scores = ScoresAmx;
+  attention.accumulate = AccumulateAmx;
+  attention.row_block = kTileRowBlock;
+  return attention;
+}();
 
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy) {
