@@ -210,6 +210,7 @@ constexpr Kernels Avx512Kernels(const RowsInt8& rows_int8) {
 constexpr Kernels Avx512Bf16Kernels() {
   Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
   kernels.name = "avx512_bf16";
+  kernels.dequantize_block = DequantizeBlockAvx512Bf16;
   kernels.gemm_bf16 = GemmBf16Avx512Bf16;
   kernels.bf16_attention = &kAvx512Bf16Attention;
   return kernels;

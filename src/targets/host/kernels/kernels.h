@@ -187,6 +187,7 @@ extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
 // The same, fetching ahead in other ways.
 extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
 extern const Kernels kAvx512Bf16Kernels;  // AVX512_BF16 as well: what gains from it
+void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
