@@ -26,9 +26,10 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain import machine
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running import generate
 from ort_aie_ep.running.generate import Decoder
-from ort_aie_ep.running.text import TextStream, load_tokenizer
+from ort_aie_ep.running.text import TextStream
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench import demo
 from ort_aie_ep.tools.bench.accuracy import with_accuracy_level
