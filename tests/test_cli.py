@@ -525,6 +525,19 @@ def test_agreement_tells_a_near_tie_from_a_mistake() -> None:
     assert (wrong.same_tokens, wrong.near_tie) == (1, False)
 
 
+def test_compile_tells_what_a_quantised_kv_cache_loses(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("def main(argv):\n    return 0\n" * 200)
+    words = ("--kv", "int8", "--calibration", text)
+    told = succeeded("compile", LLAMA, tmp_path / "compiled", *words).stderr
+    assert f"int8 KV cache, scales from 1024 tokens of {text}" in " ".join(told.split())
+    for what in ("keys", "values"):
+        assert re.search(rf"{what} [0-9.]+% in the mean of layers, [0-9.]+% at most \(/mod", told)
+    run = succeeded("run", tmp_path / "compiled", "import os", "--max-tokens", "4")
+    assert "decode: 4 tokens" in run.stderr
+    assert "give kv as well" in mistake("compile", LLAMA, tmp_path / "other", *words[2:])
+
+
 # --- accuracy ---
 
 
@@ -554,6 +567,19 @@ def test_accuracy_prints_a_row_for_each_variant() -> None:
     result = succeeded("accuracy", LLAMA, "--tokens", "100", "--decode-tokens", "0")
     assert result.stdout.count("ours, ") == 2
     assert "token by token" not in result.stdout
+
+
+def test_accuracy_compares_kv_caches() -> None:
+    plan = ("--tokens", "100", "--decode-tokens", "20", "--window", "64", "--threads", "1")
+    result = report("accuracy", LLAMA, "--kv", "int8", "--kv", "int4", *plan)
+    for mode in ("prefill", "decode"):
+        differences = {
+            s["variant"]: s["largest_difference"] for s in result["scores"] if s["mode"] == mode
+        }
+        plain, int8, int4 = (f"ours, bf16{kv}" for kv in ("", ", KV int8", ", KV int4"))
+        # Sixteen times fewer codes cost more; those of bfloat16 activations are in all of them.
+        assert differences[plain] < differences[int8] < differences[int4]
+        assert len(differences) == 2 + 3 * 2
 
 
 def test_accuracy_refuses_what_the_text_or_context_cannot_give() -> None:

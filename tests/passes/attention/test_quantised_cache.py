@@ -217,7 +217,7 @@ def test_the_cache_is_that_of_onnx_runtimes_own_attention(kv: str, tmp_path: Pat
             apart = np.abs(codes(found[0][name], kv) - codes(found[1][name], kv))
             # A number between two codes may go to either, by the order of a sum before it. Behind
             # the first layer, also by the products of a prompt, which are of bfloat16 here: numbers
-            # of some 31 codes (127 / 1.25 / 3.3) with errors of 2^-8 go elsewhere one time in eight.
+            # of some 31 codes (127 / 1.25 / 3.3) with errors of 2^-8 go elsewhere once in eight.
             assert apart.max() <= 1
             assert apart.mean() < (0.001 if name.startswith("present.0") else 31 / 256)
 
