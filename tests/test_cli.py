@@ -538,6 +538,28 @@ def test_compile_tells_what_a_quantised_kv_cache_loses(tmp_path: Path) -> None:
     assert "give kv as well" in mistake("compile", LLAMA, tmp_path / "other", *words[2:])
 
 
+def test_compile_names_caches_that_stay_as_they_are(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(LLAMA, source)
+    model = ir.load(source / "model.onnx")
+    last = [node for node in model.graph if node.op_type == "GroupQueryAttention"][-1]
+    last.resize_outputs(4)
+    last.outputs[3].name = "scores"
+    last.attributes.add(ir.AttrInt64("qk_output", 1))
+    ir.save(model, source / "model.onnx")
+    told = succeeded("compile", source, tmp_path / "compiled", "--kv", "int8").stderr
+    names = "past_key_values.1.key, past_key_values.1.value"
+    assert f"stays on the CPU EP: {names}" in " ".join(told.split())
+    types = {
+        value.name: value.dtype
+        for value in ir.load(tmp_path / "compiled" / "model.onnx").graph.inputs
+        if "past" in (value.name or "")
+    }
+    int8, float32 = ir.DataType.INT8, ir.DataType.FLOAT
+    assert list(types.values()) == [int8, float32, int8, float32]
+    succeeded("run", tmp_path / "compiled", "import os", "--max-tokens", "4")
+
+
 # --- accuracy ---
 
 

@@ -107,6 +107,10 @@ def cache_lines(cache: CacheReport) -> str:
         layer, most = max(errors.items(), key=lambda item: item[1])
         mean = sum(errors.values()) / len(errors)
         lines.append(f"{what} {mean:.2%} in the mean of layers, {most:.2%} at most ({layer})")
+    if cache.left:
+        lines.append(
+            "not quantised, as their attention stays on the CPU EP: " + ", ".join(cache.left)
+        )
     return "\n".join(lines)
 
 

@@ -65,12 +65,14 @@ class CacheReport:
         text: what the scales come from.
         tokens: of it.
         layers: what each attention loses.
+        left: inputs with caches of attention that is not an aie operator, and that stay.
     """
 
     kv: str
     text: str
     tokens: int
     layers: tuple[CacheError, ...]
+    left: tuple[str, ...]
 
     def errors(self) -> dict[str, dict[str, float]]:
         """Of keys and of values: the error of each attention."""
@@ -214,7 +216,9 @@ def calibrate(
             lost.append(relative_error(unseen[name], made[-1], BITS[kv]))
         scales.append(Scales(*made))
         errors.append(CacheError(attention.label, *lost))
-    return scales, CacheReport(kv, text.source, text.tokens, tuple(errors))
+    quantised = {name for pair in names for name in pair}
+    left = tuple(name for name in unseen if name not in quantised)
+    return scales, CacheReport(kv, text.source, text.tokens, tuple(errors), left)
 
 
 class _Calibration:

@@ -35,7 +35,7 @@ KV_HEADS, SIZE = 2, 32  # of the test models
 TOKENS = np.random.default_rng(5).integers(3, 500, 60)
 # ONNX Runtime's own GroupQueryAttention.
 NEEDS_CODES = pytest.mark.skipif(
-    ORT_VERSION < (1, 31), reason="earlier ones have no GroupQueryAttention with a cache of codes"
+    ORT_VERSION < (1, 28), reason="earlier ones have no GroupQueryAttention with a cache of codes"
 )
 
 
