@@ -55,7 +55,9 @@ check: $(VENV)/test-ready $(CHECK_ORTS)
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
 	$(VENV)/ort-$*/bin/python -m pytest -q $(PARALLEL) $(NEWEST_ALONE) tests/ops tests/models
 
-# Beside llama.cpp and OpenVINO, half an hour; the first run builds llama.cpp for this CPU.
+# Beside llama.cpp, ik_llama.cpp (where it has a wheel: its source archive does not build) and
+# OpenVINO, half an hour; the first run builds llama.cpp for this CPU. The page of a CPU is what it
+# writes: cp .venv/bench/results/bench.md .venv/bench/results/bench.png docs/results/CPU/
 bench: $(VENV)/bench/ready
 	test -d $(BENCH_MODEL) || $(VENV)/bench/bin/ort-aie synth llama-3.2-1b $(BENCH_MODEL) --vocab 32000
 	$(VENV)/bench/bin/ort-aie bench --peers $(BENCH_MODEL) --out $(VENV)/bench/results $(OPTIONS)
@@ -129,4 +131,5 @@ $(VENV)/ort-%/ready: $(VENV)/dist/ready
 $(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
 	$(PYTHON) -m venv $(VENV)/bench
 	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[bench]'
+	-$(VENV)/bench/bin/python -m pip install --quiet --only-binary :all: ik-llama-cpp-python==0.1.5
 	touch $@

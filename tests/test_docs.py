@@ -29,7 +29,7 @@ def test_the_tests_that_the_docs_name_exist() -> None:
 def test_the_files_that_the_docs_name_exist() -> None:
     project = TESTS.parent
     folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
-    pages = [*project.glob("*.md"), *DOCS.glob("*.md"), *project.glob("*/README.md")]
+    pages = [*project.glob("*.md"), *DOCS.rglob("*.md"), *project.glob("*/README.md")]
     pages += (project / "src").rglob("README.md")
     missing = [
         f"{page.relative_to(project)}: {name}"

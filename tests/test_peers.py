@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import onnx
@@ -20,13 +23,27 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.shapes import SHAPES
-from ort_aie_ep.tools.bench.peers import engines, page_cache, runner, worker
+from ort_aie_ep.runtime.sessions import Options
+from ort_aie_ep.tools.bench import conditions, demo
+from ort_aie_ep.tools.bench.peers import (
+    batches,
+    engines,
+    growth,
+    page_cache,
+    plan,
+    rounds,
+    runner,
+    worker,
+)
 from ort_aie_ep.tools.bench.peers import starts as starting
-from ort_aie_ep.tools.bench.peers.engine import Settings
+from ort_aie_ep.tools.bench.peers.engine import Model, Settings
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS, OURS_FLOAT, Source, kind
-from ort_aie_ep.tools.bench.peers.llama_cpp import interleaved, write_gguf
-from ort_aie_ep.tools.bench.peers.process import Worker
-from ort_aie_ep.tools.bench.peers.runner import Plan, Results, Speeds
+from ort_aie_ep.tools.bench.peers.gguf import interleaved, write_gguf
+from ort_aie_ep.tools.bench.peers.markdown import markdown
+from ort_aie_ep.tools.bench.peers.plan import Plan
+from ort_aie_ep.tools.bench.peers.process import EngineError, Setup, Worker
+from ort_aie_ep.tools.bench.peers.report import report
+from ort_aie_ep.tools.bench.peers.results import Results, Speeds
 from ort_aie_ep.tools.bench.peers.weights import BLOCK, Int4Matrix, LlamaWeights
 from ort_aie_ep.tools.synth import synth
 
@@ -34,6 +51,16 @@ DATA = Path(__file__).parent / "data"
 OUR_ENGINES = (OURS, OURS_FLOAT, CPU_EP)
 PEERS = tuple(name for name in KINDS if name not in OUR_ENGINES)
 TINY = SHAPES["tiny-llama"]
+CONDITIONS = conditions.Conditions(
+    conditions.Machine(
+        "CPU", "AuthenticAMD, family 26", ("avx2",), 2, "L2 1024K", 0, True, "Linux"
+    ),
+    date="2026-11-22",
+    command="ort-aie bench MODEL --peers",
+    model="tiny",
+    versions={"onnxruntime": "1.32.0"},
+    plan="2 threads",
+)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +217,8 @@ def test_missing_packages_are_named_with_how_to_get_them(monkeypatch: pytest.Mon
     ready, left_out = runner.available(tuple(KINDS))
     assert ready == list(OUR_ENGINES)
     assert tuple(left_out) == PEERS
-    assert "pip install llama-cpp-python gguf" in left_out["llama.cpp"]
+    assert left_out["llama.cpp"] == "is not installed: pip install llama-cpp-python gguf"
+    assert left_out["ik_llama.cpp"].endswith("pip install ik-llama-cpp-python==0.1.5 gguf")
     assert "pip install openvino" in left_out["OpenVINO"]
 
 
@@ -213,16 +241,31 @@ def test_a_failing_engine_says_what_failed(tmp_path: Path) -> None:
         "settings": {"threads": 1, "capacity": 8, "options": {}},
         "vocabulary": 8,
     }
-    with Worker(CPU_EP) as worker, pytest.raises(AieError, match=r"ORT CPU EP: .* does not exist"):
+    with (
+        Worker(CPU_EP) as worker,
+        pytest.raises(EngineError, match=r"ORT CPU EP failed: .* does not exist"),
+    ):
         worker.ask(engine=CPU_EP, **request)
 
 
-def test_a_worker_that_dies_is_reported() -> None:
+def test_a_worker_that_dies_says_how_and_its_last_words() -> None:
     with Worker("engine") as worker:
-        worker._process.kill()
-        worker._process.wait()
-        with pytest.raises(AieError, match="engine: its process ended"):
+        worker._log.write("loading\n\n  GGML_ASSERT(ok)  failed\n")
+        worker._log.flush()
+        worker._process.send_signal(signal.SIGSEGV)
+        with pytest.raises(EngineError) as raised:
             worker.run(2, 0)
+        # Python's own start may have put a line behind them.
+        assert re.match(r"engine ended with signal 11 \(SIGSEGV\): \w+", str(raised.value))
+        assert "\n" not in raised.value.reason
+
+
+def test_a_worker_that_hangs_is_ended_at_its_limit() -> None:
+    with Worker("engine", limit=0.2) as worker:
+        worker._process.send_signal(signal.SIGSTOP)
+        with pytest.raises(EngineError, match=r"engine did not answer within 0 s"):
+            worker.run(2, 0)
+        assert worker._process.wait(10) == -signal.SIGKILL
 
 
 class Log:
@@ -263,6 +306,7 @@ def run(
         threads=1,
         options={},
         growth=(32, 64, 256, 512),
+        batches=(1, 2),
     )
     log = Log()
     return plan, log, runner.measure(source, plan, log, OUR_ENGINES)
@@ -273,7 +317,10 @@ def test_rounds_give_every_engine_the_same_columns(
 ) -> None:
     plan, log, results = run
     assert log.totals[-1] == len(log.steps)
-    assert not log.notes  # no peer here has two ways to be run
+    # How long it takes is said after the trial and after each round; no peer has two ways here.
+    done = ["trial", "round 1 of 3", "round 2 of 3", "round 3 of 3"]
+    assert [note.split(" done after")[0] for note in log.notes] == done
+    assert all(note.endswith("min to go") for note in log.notes)
     assert [m.engine for m in results.measured] == list(OUR_ENGINES)
     for m in results.measured:
         decode, prefill = m.speeds["decode"], m.speeds["prefill"]
@@ -304,6 +351,19 @@ def test_starts_are_fresh_processes_in_turns(run: tuple[Plan, Log, Results]) -> 
         turns = [step.split(": ")[1] for step in log.steps if step.startswith(f"{state} start 1")]
         assert turns == list(OUR_ENGINES)
     assert sum(step.startswith("cold start 0") for step in log.steps) == 0
+
+
+def test_several_rows_are_measured_in_both_shapes(run: tuple[Plan, Log, Results]) -> None:
+    _, _, results = run
+    assert results.batches is not None
+    assert list(results.batches.seconds) == [OURS, CPU_EP]
+    for shapes in results.batches.seconds.values():
+        for shape in batches.SHAPES:
+            assert {n: len(rounds) for n, rounds in shapes[shape].items()} == {1: 3, 2: 3}
+    cost = results.batches.cost(OURS, batches.SEQUENCES, 2)
+    assert cost is not None
+    assert cost.value > 0
+    assert results.batches.cost(OURS, batches.SEQUENCES, 4) is None
 
 
 def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Results]) -> None:
@@ -351,9 +411,162 @@ def test_of_a_library_the_faster_ways_go_on() -> None:
         "OpenVINO GenAI": pilot(40, 400),
     }
     expected = [OURS, OURS_FLOAT, CPU_EP, "llama.cpp", "llama.cpp, no FA", "OpenVINO GenAI"]
-    assert runner.fastest(pilots, 64) == expected
-    pilots["OpenVINO"] = pilot(30, 400 * (1 - runner.PILOT_MARGIN))
-    assert "OpenVINO" in runner.fastest(pilots, 64)
+    assert rounds.fastest(pilots, 64) == expected
+    pilots["OpenVINO"] = pilot(30, 400 * (1 - plan.PILOT_MARGIN))
+    assert "OpenVINO" in rounds.fastest(pilots, 64)
+
+
+# --- engines that fail ---
+
+
+class FakeWorker:
+    """A worker without a process: a script says what fails when, and without what it would not.
+
+    Attributes:
+        failing: by engine's name, whether a run fails, by context and how many ran before it there.
+    """
+
+    failing: ClassVar[dict[str, Callable[[int, int, str], str]]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.runs: dict[int, int] = {}
+        self.without = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def seconds(self) -> float:
+        return 1.0
+
+    def open(self, setup: Setup) -> dict[str, Any]:
+        self.without = setup.without.get(self.name, "")
+        return {"load_seconds": 0.5, "settings": {"threads": "1"}}
+
+    def run(self, length: int, new_tokens: int) -> dict[str, Any]:
+        before = self.runs.get(length, 0)
+        self.runs[length] = before + 1
+        reason = self.failing.get(self.name, lambda *_: "")(length, before, self.without)
+        if reason:
+            raise EngineError(self.name, reason)
+        seconds = {"prefill_seconds": length / 100, "decode_seconds": new_tokens / 10}
+        return {**seconds, "memory": {"peak": 1, "anonymous": 1, "files": 0}}
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        self.run(-sequences * tokens, 0)
+        return sequences * tokens + 1
+
+    def decode_at(self, total: int, count: int) -> float:
+        return total * count / 1000
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
+    """Engines without processes or models: every peer is there."""
+    for module in (rounds, batches, starting, growth):
+        monkeypatch.setattr(module, "Worker", FakeWorker)
+        monkeypatch.setattr(module, "settle", lambda: None)
+    made = {name: replace(k, packages={}, model=fake_model) for name, k in KINDS.items()}
+    for name, k in made.items():
+        if k.batch_model is not None:
+            made[name] = replace(k, batch_model=fake_model)
+    monkeypatch.setattr(engines, "KINDS", made)
+    yield FakeWorker
+    FakeWorker.failing = {}
+
+
+def fake_model(source: Source) -> Model:
+    path = source.scratch / "model.fake"
+    path.write_bytes(b"x")
+    return Model(path, 4.5, 10, 10)
+
+
+def measure_fakes(source: Source, **others: Any) -> tuple[Log, Results]:
+    plan = Plan(
+        (8, 24), (24,), 4, rounds=3, starts=1, threads=1, options={}, growth=(), batches=(1, 4)
+    )
+    log = Log()
+    return log, runner.measure(source, plan, log, **others)
+
+
+def test_a_peer_that_dies_is_one_line_and_the_others_go_on(
+    fakes: type[FakeWorker], source: Source
+) -> None:
+    died = "ended with signal 9 (SIGKILL): it printed nothing"
+    fakes.failing["OpenVINO"] = lambda length, before, _: died if before == 2 else ""
+    log, results = measure_fakes(source)
+    assert results.left_out == {"OpenVINO": f"{died} (context 8)"}
+    assert [m.engine for m in results.measured] == [name for name in KINDS if name != "OpenVINO"]
+    assert all(len(m.speeds["decode"][8]) == 3 for m in results.measured)
+    assert f"OpenVINO {died} (context 8); the others go on" in log.notes
+    text = markdown(report(results), CONDITIONS)
+    assert sum(died in line for line in text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("at", [8, 24])
+def test_a_crashed_llama_cpp_is_tried_once_more_without_amx(
+    fakes: type[FakeWorker], source: Source, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    # 24 is beyond the trial, so that it crashes in the first round that counts.
+    monkeypatch.setattr(plan, "TRIAL_TOKENS", 8)
+    died = "ended with signal 11 (SIGSEGV): GGML_ASSERT"
+
+    def crash(length: int, _: int, without: str) -> str:
+        return died if length == at and without != "AMX" else ""
+
+    fakes.failing["llama.cpp"] = crash
+    log, results = measure_fakes(source)
+    assert not results.left_out
+    llama = next(m for m in results.measured if m.engine == "llama.cpp")
+    assert llama.settings["without"] == f"AMX, after it {died}"
+    assert {n: len(rounds) for n, rounds in llama.speeds["decode"].items()} == {8: 3, 24: 3}
+    assert f"llama.cpp {died}; it is tried once more without AMX" in log.notes
+    others = (m.settings for m in results.measured if m.engine != "llama.cpp")
+    assert all("without" not in settings for settings in others)
+
+
+def test_what_crashes_a_second_time_is_left_out(fakes: type[FakeWorker], source: Source) -> None:
+    fakes.failing["ik_llama.cpp"] = lambda length, *_: "ended with signal 6" if length == 8 else ""
+    _, results = measure_fakes(source)
+    assert results.left_out == {"ik_llama.cpp": "ended with signal 6 (context 8)"}
+
+
+def test_what_fails_with_several_rows_keeps_its_speeds(
+    fakes: type[FakeWorker], source: Source
+) -> None:
+    fakes.failing["ik_llama.cpp"] = lambda length, *_: "ended with signal 6" if length == -4 else ""
+    _, results = measure_fakes(source)
+    assert not results.left_out
+    assert results.batches is not None
+    assert "ik_llama.cpp" not in results.batches.seconds
+    ik = next(m for m in results.measured if m.engine == "ik_llama.cpp")
+    assert ik.settings["not all measured"] == "it ended with signal 6 (4 sequences in a call)"
+    # The fake takes n + 1 seconds for n rows.
+    cost = results.batches.cost(OURS, batches.TOKENS, 4)
+    assert cost is not None
+    assert cost.value == 2.5
+
+
+def test_without_ours_there_is_nothing_to_compare(fakes: type[FakeWorker], source: Source) -> None:
+    fakes.failing[OURS] = lambda *_: "failed: out of memory"
+    with pytest.raises(EngineError, match="ort_aie_ep failed: out of memory"):
+        measure_fakes(source)
+
+
+def test_what_there_is_so_far_is_told_after_each_round(
+    fakes: type[FakeWorker], source: Source
+) -> None:
+    told: list[Results] = []
+    _, results = measure_fakes(source, partial=told.append)
+    assert [r.rounds for r in told] == [1, 2, 3, 3, 3]
+    assert [r.unfinished == "" for r in (*told, results)] == [False] * 5 + [True]
+    pages = [markdown(report(r), CONDITIONS) for r in (told[0], results)]
+    assert ["**Unfinished: round 1 of 3" in page for page in pages] == [True, False]
+    assert "| ort_aie_ep / best peer | 1.00 (1.00–1.00) |" in pages[0]
 
 
 # --- page cache ---
@@ -405,15 +618,26 @@ def bench(*words: object) -> Any:
 
 
 def test_command_measures_what_is_installed(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, fakes: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    del fakes
+    kinds = {name: replace(k, packages=KINDS[name].packages) for name, k in engines.KINDS.items()}
+    monkeypatch.setattr(engines, "KINDS", kinds)
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.setattr(demo, "MODEL", tmp_path / "none")
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "2", "--threads", "1")
+    plan = (*plan, "--batch", "1,2")
     out = ("--out", tmp_path) if find_spec("matplotlib") else ()
     result = bench("--peers", model, *plan, "--starts", "1", "--json", *out)
     assert result.exit_code == 0, result.output
     written = {"bench.json", "bench.md", "bench.png"} if out else set()
     assert {path.name for path in tmp_path.iterdir()} == written
+    if out:
+        page = (tmp_path / "bench.md").read_text()
+        typed = page.split("```sh\n")[1].split("\n")[0]
+        assert typed.startswith("ort-aie bench MODEL --prompt-lengths 8 --new-tokens 4 --runs 2 ")
+        assert typed.endswith(" --peers --starts 1 --out DIR --batch 1,2")
+        assert str(tmp_path) not in page
     content = json.loads(result.stdout)
     assert [m["engine"] for m in content["results"]["measured"]] == list(OUR_ENGINES)
     assert list(content["results"]["left_out"]) == list(PEERS)
@@ -423,6 +647,22 @@ def test_command_measures_what_is_installed(
         ("decode", CPU_EP),
         ("prefill", CPU_EP),
     ]
+
+
+def test_the_demonstration_model_is_timed_beside_onnx_runtime() -> None:
+    speed = demo.decode_speed(Options(threads=1))
+    assert (speed.phase, speed.length) == ("decode", 256)
+    assert 0 < speed.ratio.least <= speed.ratio.median <= speed.ratio.most
+
+
+def test_command_measures_several_rows_of_any_model(model: Path) -> None:
+    result = bench(model, "--batch", "1,3", "--runs", "2", "--threads", "1", "--json")
+    assert result.exit_code == 0, result.output
+    seconds = json.loads(result.stdout)["seconds"]
+    assert list(seconds) == [OURS, CPU_EP]
+    for shapes in seconds.values():
+        for shape in batches.SHAPES:
+            assert {n: len(runs) for n, runs in shapes[shape].items()} == {"1": 2, "3": 2}
 
 
 def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:

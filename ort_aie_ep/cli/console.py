@@ -153,13 +153,13 @@ def print_json(report: Any, **settings: object) -> None:
 def environment() -> dict[str, str]:
     """What a measurement depends on besides the model."""
     import ort_aie_ep
-    from ort_aie_ep import _native
     from ort_aie_ep.explain.machine import cpu_model
+    from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
 
     return {
         "ort_aie_ep": ort_aie_ep.__version__,
         "onnxruntime": metadata.version("onnxruntime"),
         "python": platform.python_version(),
         "cpu": cpu_model(),
-        "kernels": _native.selected_isa(),
+        "kernels": kernels_line(chosen_kernels()),
     }

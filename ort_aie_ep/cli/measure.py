@@ -28,6 +28,10 @@ from ort_aie_ep.models.files import written_beside
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
     from ort_aie_ep.runtime.sessions import Options
+    from ort_aie_ep.tools.bench.bench import Comparison
+    from ort_aie_ep.tools.bench.conditions import Conditions
+    from ort_aie_ep.tools.bench.peers.plan import Plan
+    from ort_aie_ep.tools.bench.peers.report import PeersReport
 
 
 def _lengths(text: str | None) -> tuple[int, ...] | None:
@@ -44,6 +48,7 @@ def _lengths(text: str | None) -> tuple[int, ...] | None:
 
 @app.command("bench")
 def bench_command(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Source, or compiled folder.")],
     prompt_lengths: Annotated[
         str | None, typer.Option(metavar="N,N", help="Contexts in tokens. Default: 128,512,1024.")
@@ -68,6 +73,14 @@ def bench_command(
         Path | None,
         typer.Option(metavar="DIR", help="With --peers: where bench.{json,md,png} go."),
     ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Measure n sequences, and n tokens of one, in a call. With --peers it is a part "
+            "of all. Default there: 1,2,4,8,16.",
+        ),
+    ] = None,
 ) -> None:
     """Measure speed against ONNX Runtime's CPU EP, or against other engines.
 
@@ -78,11 +91,19 @@ def bench_command(
     ort-aie bench COMPILED --baseline MODEL --prompt-lengths 128,1024 --threads 4
     ```
 
+    `--batch` measures instead what several rows in a call cost beside one: a token of each of n
+    sequences, and n tokens of one, which is the verification of drafted tokens:
+
+    ```
+    ort-aie bench MODEL --batch 1,2,4,8,16
+    ```
+
     With `--peers`, a Llama's int4 weights are written in each engine's format as they are, and each
-    engine runs in a process of its own. By default decoding is measured at contexts of 64, 512,
-    2048 and 4096 tokens and prefill at all but the first; before that, the time from a process's
-    start to its first token, with a warm and a cold page cache; after it, what a token of context
-    costs us up to 32768. A model of 10⁹ weights takes about half an hour on two cores:
+    engine runs in a process of its own; one that fails is a line of the report. By default decoding
+    is measured at contexts of 64, 512, 2048 and 4096 tokens and prefill at all but the first; then
+    several rows in a call, the time from a process's start to its first token, with a warm and a
+    cold page cache, and what a token of context costs us up to 32768. A model of 10⁹ weights takes
+    about half an hour on two cores; what is in DIR after each round is good if it is interrupted:
 
     ```
     ort-aie bench --peers MODEL --out results
@@ -95,12 +116,16 @@ def bench_command(
     if peers:
         if baseline is not None:
             raise AieError("--peers compiles MODEL itself: leave out --baseline")
-        _bench_peers(model, lengths, new_tokens, runs, starts, options, json, out)
+        sizes = _lengths(batch)
+        _bench_peers(context, model, lengths, new_tokens, runs, starts, sizes, options, json, out)
         return
     for name, value in (("--out", out), ("--starts", starts)):
         if value is not None:
             raise AieError(f"{name} belongs to --peers")
     runs = runs or 5
+    if batch is not None:
+        _bench_batches(model, baseline, _lengths(batch) or (), runs, options, json)
+        return
     with _both(model, baseline) as (compiled, source):
         plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
         with console.steps_bar("measuring", plan.steps()) as bar:
@@ -120,57 +145,137 @@ def bench_command(
     )
 
 
+def _bench_batches(
+    model: Path,
+    baseline: Path | None,
+    sizes: tuple[int, ...],
+    runs: int,
+    options: Options,
+    json: bool,
+) -> None:
+    from ort_aie_ep.cli import tables
+    from ort_aie_ep.tools.bench import several_rows
+    from ort_aie_ep.tools.bench.peers.sheets import batches_sheet
+
+    with _both(model, baseline) as (compiled, source):
+        total = several_rows.steps(sizes, runs)
+        with console.steps_bar("measuring", total) as bar:
+            report = several_rows.measure(compiled, source, options, sizes, runs, bar.step)
+    if json:
+        console.print_json(report, options=asdict(options))
+        return
+    console.out.print(tables.sheet_tables([batches_sheet(report)]))
+    console.note(tables.conditions_line(options.threads))
+
+
 def _bench_peers(
+    context: typer.Context,
     model: Path,
     lengths: tuple[int, ...] | None,
     new_tokens: int,
     rounds: int | None,
     starts: int | None,
+    batches: tuple[int, ...] | None,
     options: Options,
     json: bool,
     out: Path | None,
 ) -> None:
+    from ort_aie_ep.tools.bench import conditions
+    from ort_aie_ep.tools.bench.peers import plan as plans
     from ort_aie_ep.tools.bench.peers import plot, report, runner
-    from ort_aie_ep.tools.bench.peers.markdown import markdown
     from ort_aie_ep.tools.bench.peers.sheets import sheets
 
-    plan = runner.Plan(
-        lengths or runner.DECODE_LENGTHS,
-        lengths or runner.PREFILL_LENGTHS,
+    plan = plans.Plan(
+        lengths or plans.DECODE_LENGTHS,
+        lengths or plans.PREFILL_LENGTHS,
         new_tokens,
-        rounds or runner.ROUNDS,
-        starts or runner.STARTS,
+        rounds or plans.ROUNDS,
+        starts or plans.STARTS,
         options.threads or runner.physical_cores(),
         {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
+        batches=batches or plans.BATCHES,
     )
     if out is not None:
         plot.check_plot()
         out.mkdir(parents=True, exist_ok=True)
+    machine, date = conditions.machine(), conditions.today()
     # Cold starts need the models on a disk, which /tmp may not be: beside the results, if anywhere.
     with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch:
         source = runner.open_source(model, Path(scratch))
+        environment = console.environment()
+        held = conditions.Conditions(
+            machine,
+            date,
+            _as_typed(context),
+            f"{model.name}, {source.weights.sizes.describe()}",
+            {name: environment[name] for name in ("ort_aie_ep", "onnxruntime", "kernels")},
+            f"{plan.threads} threads; medians of {plan.rounds} rounds, {new_tokens} decoded tokens "
+            f"each; {plan.starts} starts, warm and cold each.",
+        )
         with console.steps_bar("measuring") as bar:
-            measured = report.report(runner.measure(source, plan, _Progress(bar)))
-    environment = console.environment()
-    conditions = (
-        f"{environment['cpu']}, {plan.threads} threads, {environment['kernels']} kernels; "
-        f"{model.name}, vocabulary {source.weights.sizes.vocabulary}; medians of {plan.rounds} "
-        f"rounds, {new_tokens} decoded tokens each; starts: {plan.starts}."
-    )
+            results = runner.measure(
+                source,
+                plan,
+                _Progress(bar),
+                partial=lambda so_far: _write(report.report(so_far), held, plan, out),
+                amx=machine.amx,
+                demonstrate=lambda: _demonstration(options),
+            )
+    measured = report.report(results)
     if json:
-        console.print_json(measured, plan=asdict(plan))
+        console.print_json(measured, plan=asdict(plan), conditions=asdict(held))
     else:
         from ort_aie_ep.cli import tables
 
         console.out.print(tables.sheet_tables(sheets(measured)))
-        console.note(conditions)
+        console.note(f"{machine.cpu} ({machine.identity}); {held.model}; {held.plan}")
     if out is not None:
-        settings = {"settings": {"plan": asdict(plan)}, "environment": environment}
-        report.write_json(measured, out / "bench.json", settings)
-        with written_beside(out / "bench.md") as file:
-            file.write(markdown(measured, conditions))
-        plot.plot(measured, out / "bench.png", conditions)
+        plot.plot(measured, out / "bench.png", f"{machine.cpu}; {held.model}; {date}")
+        _write(measured, held, plan, out, "bench.png")
         console.note(f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
+
+
+def _write(
+    measured: PeersReport,
+    held: Conditions,
+    plan: Plan,
+    out: Path | None,
+    picture: str | None = None,
+) -> None:
+    """Writes bench.json and bench.md, whole or not at all."""
+    from ort_aie_ep.tools.bench.peers import report
+    from ort_aie_ep.tools.bench.peers.markdown import markdown
+
+    if out is None:
+        return
+    settings = {"settings": {"plan": asdict(plan)}, "conditions": asdict(held)}
+    report.write_json(measured, out / "bench.json", settings)
+    with written_beside(out / "bench.md") as file:
+        file.write(markdown(measured, held, picture))
+
+
+def _demonstration(options: Options) -> Comparison | None:
+    """Decoding of the demonstration model; None where the installation has none."""
+    from ort_aie_ep.tools.bench import demo
+
+    return demo.decode_speed(options) if demo.MODEL.is_dir() else None
+
+
+def _as_typed(context: typer.Context) -> str:
+    """The command with what was given, MODEL and DIR for paths: they mean nothing elsewhere."""
+    words = ["ort-aie", context.info_name or ""]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        value = context.params.get(parameter.name or "")
+        if source is None or source.name != "COMMANDLINE" or parameter.name == "json":
+            continue
+        if parameter.param_type_name == "argument":
+            words.append("MODEL")
+        elif isinstance(value, bool):
+            words.append(parameter.opts[0])
+        else:
+            words += [parameter.opts[0], "DIR" if isinstance(value, Path) else str(value)]
+    return " ".join(words)
 
 
 @dataclass(frozen=True)

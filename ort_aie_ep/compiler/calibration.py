@@ -246,7 +246,7 @@ class _Calibration:
             )
         interface, count = self._interface, len(tokens)
         binding, kept, found = self._session.io_binding(), [], {}
-        for value, feed in token_feeds(interface, tokens, 0):
+        for value, feed in token_feeds(interface, tokens[None], 0):
             kept.append(sessions.ort_value(feed, value.type))
             binding.bind_ortvalue_input(value.name, kept[-1])
         for cache in (*interface.caches, *interface.states):

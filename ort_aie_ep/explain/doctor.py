@@ -33,7 +33,7 @@ class Diagnosis:
 
     Attributes:
         software: versions, the library, and the headers it was built with.
-        host: CPU, kernels, and whether an operator ran and was right.
+        host: CPU, which kernels it runs and why, and whether an operator ran and was right.
         npu: the chain from chip to XRT, the xrt target and its overlays.
         working: whether the host target works.
     """
@@ -55,6 +55,7 @@ def diagnose() -> Diagnosis:
     working = False
     try:
         from ort_aie_ep import _native
+        from ort_aie_ep.runtime.kernels import chosen_kernels
 
         headers: str = _native.ONNXRUNTIME_HEADERS
         software += [
@@ -63,7 +64,10 @@ def diagnose() -> Diagnosis:
         ]
         host += [
             Finding("kernels available", ", ".join(_native.available_isas())),
-            Finding("kernels selected", str(_native.selected_isa())),
+            *(
+                Finding(f"kernels: {one.role}", f"{one.variant} ({one.origin}: {one.why})")
+                for one in chosen_kernels()
+            ),
         ]
         host.append(Finding("an operator in a session", _run_operator()))
         working = True

@@ -152,15 +152,16 @@ def read_interface(
 def token_feeds(
     interface: Interface, tokens: npt.NDArray[np.int64], before: int
 ) -> list[tuple[Argument, npt.NDArray[Any]]]:
-    """What a model is fed with `tokens` that follow `before` others, but for its caches."""
-    count, total = len(tokens), before + len(tokens)
-    positions = np.arange(before, total).reshape(1, count)
+    """What a model is fed with `tokens`, (sequences, count), that follow `before` others, but for
+    its caches."""
+    sequences, total = len(tokens), before + tokens.shape[1]
+    positions = np.tile(np.arange(before, total), (sequences, 1))
     if interface.positions is not None and len(interface.positions.shape) == 3:
         axes = interface.positions.shape[0]
         positions = np.tile(positions, (axes if isinstance(axes, int) else 3, 1, 1))
     feeds = (
-        (interface.tokens, np.asarray(tokens).reshape(1, count)),
-        (interface.mask, np.ones((1, total))),
+        (interface.tokens, tokens),
+        (interface.mask, np.ones((sequences, total))),
         (interface.positions, positions),
     )
     return [

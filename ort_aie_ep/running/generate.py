@@ -2,6 +2,7 @@
 
 One sequence, one `Decoder`: `forward(tokens)` runs the tokens that are new and returns their
 logits; the cache keeps what came before. Prefill is a call with many tokens, decoding one with one.
+Several sequences of one length go through a `Decoder` side by side.
 
 Caches are what onnxruntime-genai uses: allocated once for the whole context, the same buffer bound
 to past and present, so that a step writes its rows and copies none. Models whose graph concatenates
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,9 +49,13 @@ class Decoder:
     """
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, folder: ModelFolder, capacity: int
+        self,
+        session: onnxruntime.InferenceSession,
+        folder: ModelFolder,
+        capacity: int,
+        sequences: int = 1,
     ) -> None:
-        """Allocates caches for `capacity` tokens.
+        """Allocates caches for `capacity` tokens of each sequence.
 
         Raises:
             AieError: the model has inputs that a decoding loop cannot feed.
@@ -69,7 +75,11 @@ class Decoder:
             ) from None
         self.vocabulary = self._interface.vocabulary
         self._shared = self._interface.shared
-        self._caches = self._interface.caches
+        self._sequences = sequences
+        self._caches, self._states = (
+            tuple(replace(cache, shape=(sequences, *cache.shape[1:])) for cache in caches)
+            for caches in (self._interface.caches, self._interface.states)
+        )
         self._past: dict[str, Any] = {}
         self._last_binding: Any = None
         self.reset()
@@ -78,7 +88,7 @@ class Decoder:
         """Forgets the sequence."""
         self.length = 0
         kept = bool(self._past) and self._shared  # rows beyond the length are never read
-        for cache in (*(() if kept else self._caches), *self._interface.states):
+        for cache in (*(() if kept else self._caches), *self._states):
             try:
                 buffer = np.zeros(cache.shape, TYPES[cache.type][0])
             except (MemoryError, OverflowError, ValueError) as error:
@@ -90,31 +100,35 @@ class Decoder:
     def forward(self, tokens: Tokens) -> Logits:
         """Logits (rows, vocabulary) of the `tokens` that come next; one row if the graph prunes.
 
+        Of several sequences, tokens are (sequences, count), and rows those of one after the other.
+
         Raises:
             AieError: the cache has no room for them, or the model fails.
         """
-        count = len(tokens)
+        sequences, count = self._sequences, np.shape(tokens)[-1]
         self._require_room(count)
         interface, total = self._interface, self.length + count
         binding = self._session.io_binding()
         # A binding keeps no Python object alive, so the inputs are held until the run is over.
         inputs = {
             value.name: sessions.ort_value(feed, value.type)
-            for value, feed in token_feeds(interface, tokens, self.length)
+            for value, feed in token_feeds(
+                interface, np.reshape(tokens, (sequences, count)), self.length
+            )
         }
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
-        for cache in (*interface.caches, *interface.states):
+        for cache in (*self._caches, *self._states):
             binding.bind_ortvalue_input(cache.past, self._past[cache.past])
         if interface.shared:
-            for cache in interface.caches:
+            for cache in self._caches:
                 binding.bind_ortvalue_output(cache.present, self._past[cache.past])
-        grown = (*(() if interface.shared else interface.caches), *interface.states)
+        grown = (*(() if interface.shared else self._caches), *self._states)
         for cache in grown:
             binding.bind_output(cache.present, "cpu")
         rows = 1 if interface.logits.shape[1] == 1 else count
         kind = interface.logits.type
-        logits = np.empty((1, rows, self.vocabulary), TYPES[kind][0])
+        logits = np.empty((sequences, rows, self.vocabulary), TYPES[kind][0])
         binding.bind_ortvalue_output(interface.logits.name, sessions.ort_value(logits, kind))
         start = time.perf_counter()
         sessions.run(self._session, binding)
@@ -125,7 +139,7 @@ class Decoder:
             self._past |= {c.past: value for c, value in zip(grown, values, strict=True)}
             self._last_binding = binding  # it owns what those values refer to
         self.length = total
-        return sessions.as_float(logits[0], kind)
+        return sessions.as_float(logits.reshape(-1, self.vocabulary), kind)
 
     def prefill(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Logits (vocabulary) of the last of `tokens`, which come next, in runs of PROMPT_CHUNK.

@@ -1,5 +1,6 @@
 // What Python wants from C++: packing, the eligibility rules, the host kernels for tests, and (in
-// npu_module.cc) instruction streams, (in npu_reasons_module.cc) what an NPU leaves to the host.
+// npu_module.cc) instruction streams, (in npu_reasons_module.cc) what an NPU leaves to the host,
+// (in kernel_choice_module.cc) which kernels a CPU runs.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -15,11 +16,13 @@
 #include "ops/eligibility.h"
 #include "ops/format.h"
 #include "ops/weights.h"
+#include "python/kernel_choice_module.h"
 #include "python/npu_module.h"
 #include "python/npu_reasons_module.h"
 #include "q4nx/pack.h"
 #include "q4nx/quantize.h"
 #include "targets/host/host_target.h"
+#include "targets/host/kernels/choice.h"
 #include "targets/host/lookup_tables.h"
 
 namespace py = pybind11;
@@ -158,6 +161,7 @@ const host::Kernels& KernelsNamed(const std::string& isa) {
   for (auto table = host::AvailableKernels(); *table != nullptr; ++table) {
     if (isa == (*table)->name) return **table;
   }
+  if (const host::Kernels* variant = host::VariantNamed(isa.c_str())) return *variant;
   Fail(ErrorCode::kInvalidArgument, "isa ", isa, " is not available on this CPU");
 }
 
@@ -206,6 +210,11 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   }
   host::RunMatMul(step, KernelsNamed(isa), InlineThreadPool());
   return y;
+}
+
+int64_t MostFusedRows(const std::string& numerics, const std::string& isa) {
+  return host::MostFusedRows(KernelsNamed(isa),
+                             numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
 }
 
 // (scores, numerators, sum, accumulated) of one attention chunk, paper 1, equations 5, 7, 9, 10, by
@@ -352,12 +361,14 @@ PYBIND11_MODULE(_native, m) {
       py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("has_quantised_cache"),
       py::arg("has_output_qk"), py::arg("type"), py::arg("cache_type"));
 
+  host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false);
+  m.def("most_fused_rows", &MostFusedRows, py::arg("numerics"), py::arg("isa"));
   m.def("lookup_tables_made", &host::LookupTablesMade);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),

@@ -78,7 +78,7 @@ def test_bf16_projection_matches_the_dequantised_product(
     weights = q4nx.dequantize(blocks, n, k)
     # The GEMM's panel holds bfloat16 weights, FusedDQP never stores them. Before they are rounded
     # they do not depend on fused multiply-add: scale * code has 8 + 4 bits and is exact.
-    if rows > 1:
+    if rows > _native.most_fused_rows("bf16", isa):
         weights = to_bfloat16(weights)
     y = _native.project(a, blocks, n, "bf16", isa)
     expected = rounded.astype(np.float64) @ weights.astype(np.float64).T
@@ -115,7 +115,7 @@ def test_a_norm_before_a_projection(isa: str, rows: int, k: int) -> None:
     x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
     y = _native.project(a, blocks, 64, "bf16", isa, norm_weight=weight)
     weights = q4nx.dequantize(blocks, 64, k)
-    if rows > 1:
+    if rows > _native.most_fused_rows("bf16", isa):
         weights = to_bfloat16(weights)
     # x is rounded to bfloat16 from values that differ from these by roundings of float32.
     bound = 1.01 * 2**-8 * np.abs(x) @ np.abs(weights.astype(np.float64)).T

@@ -19,7 +19,7 @@ def calls(dtype: np.dtype[Any] = FLOAT32) -> list[tuple[str, bytes, Feeds]]:
     """A name, a model and inputs for each path through the target."""
     result: list[tuple[str, bytes, Feeds]] = []
     weights = make_weights(200, 700, dtype=dtype)
-    for rows in (1, 40):
+    for rows in (1, 7, 40, 70):
         for level in (0, 4):
             a = activations(rows, 700, dtype=dtype)
             model = q4nx_model(weights, a, accuracy_level=level)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running.generate import greedy
@@ -16,7 +16,7 @@ from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench import bench
 from ort_aie_ep.tools.bench.agreement import Agreement, compare
 from ort_aie_ep.tools.bench.measured_text import measuring_tokens
-from ort_aie_ep.tools.bench.pair import open_pair
+from ort_aie_ep.tools.bench.pair import compiled_for_now, open_pair
 
 MODEL = Path(__file__).parents[2] / "demo_model"
 PROMPT = "import os\nimport sys\n\nclass Server"
@@ -103,3 +103,20 @@ def demonstrate(
     measured = measuring_tokens(source, pair.ours.vocabulary, plan.context + plan.decode)
     speeds = bench.compare_speed(pair, measured, plan.context, timing, step)
     return Demonstration(texts[0], texts[1], agreement, tuple(speeds))
+
+
+def decode_speed(options: Options) -> bench.Comparison:
+    """Decoding alone, as `demonstrate` times it.
+
+    Raises:
+        AieError: a session fails.
+    """
+    with compiled_for_now(MODEL, lambda *_: None) as result:
+        source = find_model(MODEL)
+        plan = plan_for(source, PROMPT, 1)
+        capacity = plan.context + plan.decode
+        pair = open_pair(find_model(result.path), source, options, capacity)
+        measured = measuring_tokens(source, pair.ours.vocabulary, capacity)
+        timing = bench.Plan((plan.context,), plan.decode, plan.runs)
+        speeds = bench.compare_speed(pair, measured, plan.context, timing, lambda _: None)
+    return next(c for c in speeds if c.phase == "decode")

@@ -1,6 +1,6 @@
-// Projections: FusedDQP or, with weights of two bits, lookups for one row, dequantisation + GEMM
-// for more and for bf16 weights, with the norm before and the gate after them; and rows of the
-// embedding.
+// Projections: FusedDQP for one row and for a few, with weights of two bits lookups for one,
+// dequantisation + GEMM for more and for bf16 weights, with the norm before and the gate after
+// them; and rows of the embedding.
 #include <algorithm>
 
 #include "q4nx/layout.h"
@@ -42,57 +42,95 @@ const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const fl
   return buffer;
 }
 
-// One row: multiply(blocks, y) computes 32 out-features from a row of blocks, on any thread.
+// All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each from a row of blocks,
+// on any thread.
 template <typename Multiply>
-void Matvec(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
             const Multiply& multiply) {
   const int64_t row_blocks = RowBlocks(step.n);
   const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
   const int64_t streams = IsGated(step) ? 2 : 1;
   const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
+  const int64_t ldy = per_task * kBlockRows;
   threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
     const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
     // One run of blocks after the other: the kernels fetch ahead within a run.
     const auto multiply_run = [&](const uint8_t* weights, float* y) {
       for (int64_t i = 0; i < count; ++i) {
-        multiply(weights + (first + i) * row_bytes, y + i * kBlockRows);
+        multiply(weights + (first + i) * row_bytes, y + i * kBlockRows, ldy);
       }
     };
-    float* y = Scratch<float>(Purpose::kTile, 2 * per_task * kBlockRows);
-    float* up = y + per_task * kBlockRows;
+    float* y = Scratch<float>(Purpose::kTile, 2 * step.rows * ldy);
+    float* up = y + step.rows * ldy;
     multiply_run(step.weights, y);
     if (IsGated(step)) multiply_run(step.up_weights, up);
     const int64_t n0 = first * kBlockRows;
-    StoreResults(step, kernels, 0, n0, std::min(count * kBlockRows, step.n - n0), y, up);
+    for (int64_t row = 0; row < step.rows; ++row) {
+      StoreResults(step, kernels, row, n0, std::min(count * kBlockRows, step.n - n0), y + row * ldy,
+                   up + row * ldy);
+    }
   });
 }
 
-void FusedDqp(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+// Rows of x are prepared in runs of about this many elements: fewer take less time than to hand
+// them to another thread.
+constexpr int64_t kPreparedElements = 16 * 1024;
+
+// prepare(row, x): x is padded with zeros to whole blocks.
+template <typename Prepare>
+void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
+                 const Prepare& prepare) {
+  const int64_t padded = PaddedCols(step.k);
+  const int64_t per_task = std::max<int64_t>(1, kPreparedElements / padded);
+  const float* norm_weight = NormWeight(step, kernels);
+  const auto run = [&](int64_t task) {
+    float* buffer = Scratch<float>(Purpose::kRow, padded);
+    const int64_t end = std::min(step.rows, (task + 1) * per_task);
+    for (int64_t row = task * per_task; row < end; ++row) {
+      prepare(row, LoadPadded(step, kernels, norm_weight, row, buffer));
+    }
+  };
+  const int64_t tasks = CeilDiv(step.rows, per_task);
+  if (tasks == 1) return run(0);
+  threads.ParallelFor(tasks, run);
+}
+
+void FusedDqpInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup;
-  float* rounded = Scratch<float>(Purpose::kActivations, padded);
-  float* scales = Scratch<float>(Purpose::kActivationScales, groups);
-  float* sums = Scratch<float>(Purpose::kActivationSums, groups);
-  int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, groups);
-  int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, padded);
-  const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
-                              Scratch<float>(Purpose::kRow, padded));
-  if (step.numerics == Numerics::kInt8) {
-    kernels.quantize_int8(x, groups, 0, reinterpret_cast<uint8_t*>(q), scales, q_sums);
-  } else {
+  float* scales = Scratch<float>(Purpose::kActivationScales, step.rows * groups);
+  int32_t* q_sums = Scratch<int32_t>(Purpose::kCodeSums, step.rows * groups);
+  int8_t* q = Scratch<int8_t>(Purpose::kActivationCodes, step.rows * padded);
+  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
+    kernels.quantize_int8(x, groups, 0, reinterpret_cast<uint8_t*>(q + row * padded),
+                          scales + row * groups, q_sums + row * groups);
+  });
+  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
+    if (step.rows == 1) {
+      kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric, y);
+    } else {
+      kernels.rows_int8->multiply(blocks, k_blocks, q, scales, q_sums, step.rows, step.symmetric, y,
+                                  ldy);
+    }
+  });
+}
+
+void FusedDqpBf16(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
+  const int64_t groups = padded / kGroup;
+  float* rounded = Scratch<float>(Purpose::kActivations, step.rows * padded);
+  float* sums = Scratch<float>(Purpose::kActivationSums, step.rows * groups);
+  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
+    float* to = rounded + row * padded;
     uint16_t block[kBlockCols];
     for (int64_t i = 0; i < padded; i += kBlockCols) {
       kernels.float_to_bfloat16(x + i, kBlockCols, block);
-      kernels.bfloat16_to_float(block, kBlockCols, rounded + i);
+      kernels.bfloat16_to_float(block, kBlockCols, to + i);
     }
-    kernels.group_sums(rounded, groups, sums);
-  }
-  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) {
-    if (step.numerics == Numerics::kInt8) {
-      kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric, y);
-    } else {
-      kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric, y);
-    }
+    kernels.group_sums(to, groups, sums + row * groups);
+  });
+  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
+    kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric, y);
   });
 }
 
@@ -103,7 +141,7 @@ void Lookup(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
                               Scratch<float>(Purpose::kRow, padded));
   const LookupTables tables = TablesOf(kernels, bf16, x, padded);
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
-  Matvec(step, kernels, threads, [&](const uint8_t* blocks, float* y) {
+  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
     matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, step.symmetric, y);
   });
 }
@@ -264,12 +302,19 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
 
 }  // namespace
 
+int64_t MostFusedRows(const Kernels& kernels, Numerics numerics) {
+  if (numerics == Numerics::kBf16 || kernels.rows_int8 == nullptr) return 1;
+  return kernels.rows_int8->most_rows;
+}
+
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  if (step.rows == 1 && step.form == WeightForm::kQ4NX) {
-    FusedDqp(step, kernels, threads);
-  } else if (step.rows == 1 && step.form == WeightForm::kQ2NX) {
+  const bool int8 = step.numerics == Numerics::kInt8;
+  const bool fused = step.rows <= MostFusedRows(kernels, step.numerics);
+  if (step.form == WeightForm::kQ4NX && fused) {
+    (int8 ? FusedDqpInt8 : FusedDqpBf16)(step, kernels, threads);
+  } else if (step.form == WeightForm::kQ2NX && step.rows == 1) {
     Lookup(step, kernels, threads);
-  } else if (step.numerics == Numerics::kInt8) {
+  } else if (int8) {
     Gemm<Int8Gemm>(step, kernels, threads);
   } else {
     Gemm<Bf16Gemm>(step, kernels, threads);

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS, kind
-from ort_aie_ep.tools.bench.peers.runner import DECODE, PHASES, Measured, Results
+from ort_aie_ep.tools.bench.peers.engines import COMPARED, CPU_EP, OURS, kind
+from ort_aie_ep.tools.bench.peers.plan import DECODE, PHASES
+from ort_aie_ep.tools.bench.peers.results import Measured, Results
 from ort_aie_ep.tools.bench.peers.starts import STATES
 from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
 
@@ -34,11 +35,13 @@ class Ratio:
     """Ours against the peer that is fastest in a column.
 
     Attributes:
+        engine: which of ours.
         phase, length: the column.
         peer: the one with the highest median.
         ratio: ours / peer, of rounds.
     """
 
+    engine: str
     phase: str
     length: int
     peer: str
@@ -103,18 +106,17 @@ def cells(results: Results) -> tuple[Cell, ...]:
 
 
 def ratios(results: Results) -> tuple[Ratio, ...]:
-    """Of all columns; none without ours or without a peer."""
-    ours, peers = sides(results)
-    if ours is None or not peers:
-        return ()
+    """Of all columns and of each of ours that is compared; none without a peer."""
+    _, peers = sides(results)
     found = []
-    for phase in PHASES:
-        for length, rounds in ours.speeds[phase].items():
-            columns = {m.engine: m.speeds[phase].get(length, []) for m in peers}
-            # Not what was left out after the pilot.
-            rivals = {name: r for name, r in columns.items() if len(r) == len(rounds)}
-            best = max(rivals, key=lambda name: median(rivals[name]).value)
-            found.append(Ratio(phase, length, best, ratio(rounds, rivals[best])))
+    for ours in (m for m in results.measured if m.engine in COMPARED and peers):
+        for phase in PHASES:
+            for length, rounds in ours.speeds[phase].items():
+                columns = {m.engine: m.speeds[phase].get(length, []) for m in peers}
+                # Not what was left out after the pilot.
+                rivals = {name: r for name, r in columns.items() if len(r) == len(rounds)}
+                best = max(rivals, key=lambda name: median(rivals[name]).value)
+                found.append(Ratio(ours.engine, phase, length, best, ratio(rounds, rivals[best])))
     return tuple(found)
 
 
@@ -128,6 +130,7 @@ def starts(results: Results) -> tuple[Start, ...]:
             median(m.starts.first_token_seconds[state]),
         )
         for m in results.measured
+        if m.starts is not None
         for state in STATES
     )
 
@@ -135,9 +138,9 @@ def starts(results: Results) -> tuple[Start, ...]:
 def start_ratios(results: Results) -> tuple[StartRatio, ...]:
     """Warm and cold; none without ours or without a peer."""
     ours, peers = sides(results)
-    if ours is None or not peers:
+    by_name = {m.engine: m.starts for m in peers if m.starts is not None}
+    if ours is None or ours.starts is None or not by_name:
         return ()
-    by_name = {m.engine: m.starts for m in peers}
     found = []
     for state in STATES:
         first = {name: s.first_token_seconds[state] for name, s in by_name.items()}
@@ -164,6 +167,6 @@ def bandwidth(results: Results) -> dict[str, Bandwidth]:
 
 
 def sides(results: Results) -> tuple[Measured | None, list[Measured]]:
-    """(ours, the peers); ours with float keys and values is neither."""
+    """(ours, the peers); ours with keys and values of other types is neither."""
     ours = next((m for m in results.measured if m.engine == OURS), None)
     return ours, [m for m in results.measured if kind(m.engine).library != OURS]

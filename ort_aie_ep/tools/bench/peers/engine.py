@@ -35,11 +35,13 @@ class Settings:
         threads: of computation.
         capacity: tokens of context to make room for.
         options: what only some engine knows, such as numerics.
+        without: the feature that an engine is tried without after it failed (`Kind.without`).
     """
 
     threads: int
     capacity: int
     options: dict[str, str] = field(default_factory=dict)
+    without: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,19 @@ class Skipping(Protocol):
 
     def decode_at(self, total: int, count: int) -> float:
         """Seconds for `count` tokens, each the last of a sequence of `total` tokens."""
+        ...
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """An engine that can take several sequences, or several tokens of one, in a call."""
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """Seconds for `count` calls after one that is not counted.
+
+        Each gives `tokens` tokens to each of `sequences` sequences that have about `length`, and
+        gets the logits of every one of them.
+        """
         ...
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 OURS = "ort_aie_ep"
 OURS_FLOAT = "ort_aie_ep, float KV"
 CPU_EP = "ORT CPU EP"
+COMPARED = (OURS,)
+"""Of ours, those that are held against the best peer."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Kind:
         imports: modules that opening imports; they are no part of the time to load a model.
         model: writes what it opens.
         open: opens that.
+        batch_model: writes what it opens to take several rows in a call, with the logits of all of
+            them (`Batching`); None where it cannot, or is a way that another engine stands for.
+        without: a feature that it is tried without where it fails at first (`Settings.without`).
     """
 
     library: str
@@ -56,34 +61,37 @@ class Kind:
     imports: tuple[str, ...]
     model: Callable[[Source], Model]
     open: Callable[[Model, Settings], Engine]
+    batch_model: Callable[[Source], Model] | None = None
+    without: str = ""
 
     def missing(self) -> str | None:
         """How to get what is missing, or None where all is there."""
         absent = [name for name, module in self.packages.items() if find_spec(module) is None]
         if not absent:
             return None
-        return (
-            f"not installed: pip install {' '.join(absent)}, or install ort_aie_ep with its extra "
-            "[bench]"
-        )
+        return f"is not installed: pip install {' '.join(absent)}"
 
 
 def _our_model(source: Source) -> Model:
     return _compiled(source, "f16")
 
 
+def _our_batch_model(source: Source) -> Model:
+    return _compiled(source, "f16", last_logits=False)
+
+
 def _our_float_model(source: Source) -> Model:
     return _compiled(source, None)
 
 
-def _compiled(source: Source, kv: str | None) -> Model:
-    """With the last position's logits alone, which is what the other engines compute."""
+def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
+    """With the last position's logits alone, which is what the other engines compute of prompts."""
     from ort_aie_ep.compiler.compile import compile_model
     from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
 
-    path = source.scratch / f"compiled-{kv or 'float'}"
-    compile_model(source.folder.path, path, kv=kv, last_logits=True)
+    path = source.scratch / f"compiled-{kv or 'float'}{'' if last_logits else '-all-logits'}"
+    compile_model(source.folder.path, path, kv=kv, last_logits=last_logits)
     return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
 
 
@@ -106,11 +114,11 @@ def _cpu_ep(model: Model, settings: Settings) -> Engine:
 
 
 def _gguf(source: Source) -> Model:
-    from ort_aie_ep.tools.bench.peers import llama_cpp
+    from ort_aie_ep.tools.bench.peers import gguf
 
     path = source.scratch / "model.gguf"
-    # Both ways of attention open the same file.
-    write = llama_cpp.gguf_model if path.exists() else llama_cpp.write_gguf
+    # Of several ways and libraries that open the same file, the first writes it.
+    write = gguf.gguf_model if path.exists() else gguf.write_gguf
     return write(source.weights, path)
 
 
@@ -126,14 +134,28 @@ def _llama_cpp_plain(model: Model, settings: Settings) -> Engine:
     return LlamaCppEngine(model, settings, flash_attention=False)
 
 
+def _ik_llama_cpp(model: Model, settings: Settings) -> Engine:
+    from ort_aie_ep.tools.bench.peers.ik_llama_cpp import IkLlamaCppEngine
+
+    return IkLlamaCppEngine(model, settings)
+
+
 def _ir(source: Source) -> Model:
     from ort_aie_ep.tools.bench.peers import openvino
 
     # GenAI opens a folder and expects this name.
     path = source.scratch / "openvino" / "openvino_model.xml"
     path.parent.mkdir(exist_ok=True)
-    write = openvino.ir_model if path.exists() else openvino.write_ir
-    return write(source.weights, path)
+    if path.exists():
+        return openvino.ir_model(source.weights, path)
+    return openvino.write_ir(source.weights, path)
+
+
+def _ir_of_all_logits(source: Source) -> Model:
+    from ort_aie_ep.tools.bench.peers import openvino
+
+    path = source.scratch / "all-logits.xml"
+    return openvino.write_ir(source.weights, path, all_logits=True)
 
 
 def _openvino(model: Model, settings: Settings) -> Engine:
@@ -150,22 +172,32 @@ def _openvino_genai(model: Model, settings: Settings) -> Engine:
 
 _ORT = ("onnxruntime", "ort_aie_ep.tools.bench.peers.onnxruntime_cpu")
 _LLAMA_CPP = ("llama_cpp", "ort_aie_ep.tools.bench.peers.llama_cpp")
+_IK_LLAMA_CPP = ("ik_llama_cpp", "ort_aie_ep.tools.bench.peers.ik_llama_cpp")
 _OPENVINO = ("openvino", "ort_aie_ep.tools.bench.peers.openvino")
 _GENAI = (*_OPENVINO, "openvino_genai")
 _GET_LLAMA_CPP = {"llama-cpp-python": "llama_cpp", "gguf": "gguf"}
+_GET_IK_LLAMA_CPP = {"ik-llama-cpp-python==0.1.5": "ik_llama_cpp", "gguf": "gguf"}
 _GET_OPENVINO = {"openvino": "openvino"}
 _GET_GENAI = {"openvino": "openvino", "openvino-genai": "openvino_genai"}
 
 KINDS = {
-    OURS: Kind(OURS, {}, _ORT, _our_model, _ours),
+    OURS: Kind(OURS, {}, _ORT, _our_model, _ours, _our_batch_model),
     OURS_FLOAT: Kind(OURS, {}, _ORT, _our_float_model, _ours),
-    CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep),
-    "llama.cpp": Kind("llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp),
+    CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep, _cpu_ep_model),
+    "llama.cpp": Kind(
+        "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp, _gguf, without="AMX"
+    ),
     # On CPUs it is the faster one for some contexts.
-    "llama.cpp, no FA": Kind("llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain),
-    "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino),
+    "llama.cpp, no FA": Kind(
+        "llama.cpp", _GET_LLAMA_CPP, _LLAMA_CPP, _gguf, _llama_cpp_plain, without="AMX"
+    ),
+    "ik_llama.cpp": Kind(
+        "ik_llama.cpp", _GET_IK_LLAMA_CPP, _IK_LLAMA_CPP, _gguf, _ik_llama_cpp, _gguf,
+        without="flash attention",
+    ),
+    "OpenVINO": Kind("OpenVINO", _GET_OPENVINO, _OPENVINO, _ir, _openvino, _ir_of_all_logits),
     "OpenVINO GenAI": Kind("OpenVINO", _GET_GENAI, _GENAI, _ir, _openvino_genai),
-}
+}  # fmt: skip
 """Ours first, then the peers."""
 
 

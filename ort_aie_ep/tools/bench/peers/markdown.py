@@ -1,22 +1,40 @@
-"""A report as Markdown that a README can take as it is."""
+"""A report as a page: what it holds for, the picture, all tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ort_aie_ep.tools.bench.conditions import Conditions
 from ort_aie_ep.tools.bench.peers.report import PeersReport
 from ort_aie_ep.tools.bench.peers.sheets import Sheet, sheets
 
 
-def markdown(report: PeersReport, conditions: str) -> str:
-    """A line about the machine and the run, then all tables."""
-    return "\n\n".join([conditions, *(_table(sheet) for sheet in sheets(report))]) + "\n"
+def markdown(report: PeersReport, conditions: Conditions, picture: str | None = None) -> str:
+    """The page; `picture` is the name of a file beside it."""
+    machine = conditions.machine
+    parts = [
+        f"# {machine.cpu}{f', {machine.identity}' if machine.identity else ''}",
+        f"Written on {conditions.date} by",
+        f"```sh\n{conditions.command}\n```",
+    ]
+    if report.results.unfinished:
+        parts.append(f"**Unfinished: {report.results.unfinished}.**")
+    facts = [*machine.rows()[1:], *conditions.versions.items(), ("model", conditions.model)]
+    rows = tuple((name, value) for name, value in facts if value)
+    parts += [_rows(("machine", ""), rows, numbers=False), conditions.plan]
+    parts += [f"![speed against context]({picture})"] if picture else []
+    return "\n\n".join([*parts, *map(_table, sheets(report))]) + "\n"
 
 
 def _table(sheet: Sheet) -> str:
-    rest = "---:" if sheet.numbers else "---"
-    lines = [sheet.header, ("---", *[rest] * (len(sheet.header) - 1)), *sheet.rows]
-    rows = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
     note = f"\n\n{sheet.note}" if sheet.note else ""
-    return f"**{sheet.title}**\n\n{rows}{note}"
+    return f"## {sheet.title}\n\n{_rows(sheet.header, sheet.rows, numbers=sheet.numbers)}{note}"
+
+
+def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool) -> str:
+    rest = "---:" if numbers else "---"
+    lines = [header, ("---", *[rest] * (len(header) - 1)), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
 def _cell(text: str) -> str:

@@ -101,6 +101,7 @@ class OrtEngine(StepEngine):
         wanted = settings.options if library else {}
         options = Options(wanted.get("target"), wanted.get("numerics"), settings.threads)
         session = open_session(folder.model, options, library=library)
+        self._session, self._folder, self._capacity = session, folder, settings.capacity
         self._decoder = _SkippingDecoder(session, folder, settings.capacity)
         self._filled = False
         caches = {v.type for v in session.get_inputs() if v.name.startswith("past_key_values.")}
@@ -112,11 +113,11 @@ class OrtEngine(StepEngine):
             "KV": ", ".join(sorted(kind[len("tensor(") : -1] for kind in caches)),
         }
         if library:
-            from ort_aie_ep import _native
+            from ort_aie_ep.runtime.kernels import chosen_kernels, kernels_line
 
             self._description |= {
                 "version": f"ort_aie_ep {ort_aie_ep.__version__}, {self._description['version']}",
-                "kernels": _native.selected_isa(),
+                "kernels": kernels_line(chosen_kernels()),
                 "numerics": options.numerics or "auto",
             }
 
@@ -141,6 +142,22 @@ class OrtEngine(StepEngine):
         for _ in range(count):
             self._decoder.skip_to(total - 1)
             token = self.forward([token])
+        return time.perf_counter() - start
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """See `Batching`.
+
+        Raises:
+            AieError: the caches cannot be filled, or are too short.
+        """
+        decoder = _SkippingDecoder(self._session, self._folder, self._capacity, sequences)
+        decoder.fill()
+        rows, start = np.ones((sequences, tokens), np.int64), 0.0
+        for call in range(count + 1):
+            if call == 1:
+                start = time.perf_counter()
+            decoder.skip_to(length)
+            decoder.forward(rows)
         return time.perf_counter() - start
 
     def forward(self, tokens: Sequence[int]) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ort_aie_ep.tools.bench.peers.engine import Model, Run, Settings, StepEngine
 
@@ -105,15 +106,17 @@ class _Graph:
         return ops.reshape(x, self.ints(0, sizes.heads, -1, sizes.head_size), True)
 
 
-def write_ir(weights: LlamaWeights, path: Path) -> Model:
+def write_ir(weights: LlamaWeights, path: Path, *, all_logits: bool = False) -> Model:
     """Writes the model: `path` (.xml), and a .bin beside it.
+
+    Logits are those of the last position, or of all.
 
     Raises:
         AieError: the source's weights do not fit the format.
     """
     import openvino
 
-    openvino.save_model(_llama(weights), path, compress_to_fp16=False)
+    openvino.save_model(_llama(weights, all_logits), path, compress_to_fp16=False)
     return ir_model(weights, path)
 
 
@@ -123,7 +126,7 @@ def ir_model(weights: LlamaWeights, path: Path) -> Model:
     return Model(path, _BITS, read, path.with_suffix(".bin").stat().st_size)
 
 
-def _llama(weights: LlamaWeights) -> Any:
+def _llama(weights: LlamaWeights, all_logits: bool) -> Any:
     sizes = weights.sizes
     graph = _Graph(sizes)
     ops = graph.ops
@@ -161,8 +164,10 @@ def _llama(weights: LlamaWeights) -> Any:
         h = graph.norm(x, layer.ffn_norm)
         h = ops.multiply(ops.swish(graph.linear(h, layer.gate)), graph.linear(h, layer.up))
         x = ops.add(x, graph.linear(h, layer.down))
-    last = ops.gather(graph.norm(x, weights.final_norm()), graph.ints(-1), graph.ints(1))
-    logits = ops.matmul(last, table if embedding is None else graph.matrix(head), False, True)
+    x = graph.norm(x, weights.final_norm())
+    if not all_logits:
+        x = ops.gather(x, graph.ints(-1), graph.ints(1))
+    logits = ops.matmul(x, table if embedding is None else graph.matrix(head), False, True)
     logits.output(0).set_names({"logits"})
     result = ops.result(logits)
     parameters = [ids, mask, positions, beam]
@@ -232,19 +237,36 @@ class OpenVinoEngine(StepEngine):
 
     def forward(self, tokens: Sequence[int]) -> int:
         """See `StepEngine`."""
-        total = self._length + len(tokens)
+        return int(np.argmax(self._infer(np.asarray(tokens, np.int64)[None])[0, -1]))
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """See `Batching`; the sequences grow with each call, since its states cannot go back."""
+        self.reset()
+        self._infer(np.ones((sequences, length), np.int64))
+        start = 0.0
+        for call in range(count + 1):
+            if call == 1:
+                start = time.perf_counter()
+            self._infer(np.ones((sequences, tokens), np.int64))
+        return time.perf_counter() - start
+
+    def _infer(self, tokens: npt.NDArray[np.int64]) -> Any:
+        """Logits (sequences, rows, vocabulary) of tokens (sequences, count) that come next."""
+        sequences, count = tokens.shape
+        total = self._length + count
+        positions = np.arange(self._length, total, dtype=np.int64)
         outputs = self._request.infer(
             {
-                "input_ids": np.asarray(tokens, np.int64)[None],
-                "attention_mask": np.ones((1, total), np.int64),
-                "position_ids": np.arange(self._length, total, dtype=np.int64)[None],
-                "beam_idx": np.zeros(1, np.int32),
+                "input_ids": tokens,
+                "attention_mask": np.ones((sequences, total), np.int64),
+                "position_ids": np.tile(positions, (sequences, 1)),
+                "beam_idx": np.arange(sequences, dtype=np.int32),
             },
             share_inputs=True,
             share_outputs=True,
         )
         self._length = total
-        return int(np.argmax(outputs["logits"]))
+        return outputs["logits"]
 
 
 class OpenVinoGenAiEngine:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -17,8 +19,25 @@ from ort_aie_ep.tools.bench.peers.engine import Model, Settings
 FIRST_PROMPT = 64
 """Tokens of the prompt that a process answers first."""
 
+LIMIT_SECONDS = 300.0
+"""For an answer: the slowest one, a long prompt on a slow peer, takes a tenth of it."""
+
 # Threads of the engine that has just answered may spin on for a while.
 _SETTLE_SECONDS = 0.1
+# For a process whose pipe is closed to be gone.
+_END_SECONDS = 10
+
+
+class EngineError(AieError):
+    """An engine cannot go on.
+
+    Attributes:
+        reason: what it did, in one line: it stands after the engine's name.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} {reason}")
+        self.reason = reason
 
 
 class Progress(Protocol):
@@ -45,18 +64,26 @@ class Setup:
         models: by engine's name, ours first.
         settings: of each of them.
         vocabulary: prompts are random tokens below it.
+        without: by engine's name, the feature that it is opened without.
     """
 
     models: dict[str, Model]
     settings: Settings
     vocabulary: int
+    without: dict[str, str] = field(default_factory=dict)
 
 
 class Worker:
-    """A process with one engine."""
+    """A process with one engine.
 
-    def __init__(self, name: str) -> None:
+    Attributes:
+        name: the engine's.
+        limit: seconds that it has for an answer.
+    """
+
+    def __init__(self, name: str, limit: float = LIMIT_SECONDS) -> None:
         self.name = name
+        self.limit = limit
         # What the engine's libraries print, for the message of a failure; __exit__ closes it.
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._started = time.perf_counter()
@@ -78,9 +105,14 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._log.close()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process; a second time does nothing."""
+        if not self._log.closed:
+            self._process.kill()
+            self._process.communicate()
+            self._log.close()
 
     def seconds(self) -> float:
         """Since the process was started."""
@@ -90,13 +122,14 @@ class Worker:
         """Opens the engine's model: {"load_seconds": float, "settings": {name: value}}.
 
         Raises:
-            AieError: as `ask`.
+            EngineError: as `ask`.
         """
         model = setup.models[self.name]
+        settings = replace(setup.settings, without=setup.without.get(self.name, ""))
         return self.ask(
             engine=self.name,
             model=asdict(model) | {"path": str(model.path)},
-            settings=asdict(setup.settings),
+            settings=asdict(settings),
             vocabulary=setup.vocabulary,
         )
 
@@ -104,7 +137,7 @@ class Worker:
         """Prefills and decodes: {"prefill_seconds", "decode_seconds", "memory"}.
 
         Raises:
-            AieError: as `ask`.
+            EngineError: as `ask`.
         """
         return self.ask(length=length, new_tokens=new_tokens)
 
@@ -112,15 +145,24 @@ class Worker:
         """Seconds for a token at a total length, prompt not prefilled: the mean of `count`.
 
         Raises:
-            AieError: as `ask`.
+            EngineError: as `ask`.
         """
         return float(self.ask(total=total, count=count)["decode_seconds"]) / count
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """Seconds for a call, the mean of `count`; see `Batching`.
+
+        Raises:
+            EngineError: as `ask`.
+        """
+        answer = self.ask(batch_at=length, sequences=sequences, tokens=tokens, count=count)
+        return float(answer["batch_seconds"]) / count
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """The answer to a request.
 
         Raises:
-            AieError: the engine failed, or its process ended.
+            EngineError: the engine failed, its process ended, or it took longer than the limit.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
@@ -128,20 +170,38 @@ class Worker:
         try:
             stdin.write(json.dumps(request) + "\n")
             stdin.flush()
-            line = stdout.readline()
         except BrokenPipeError:
-            line = ""
+            raise self._ended() from None
+        # An answer is one line, so that nothing of the next one is ever buffered.
+        if not select.select([stdout], [], [], self.limit)[0]:
+            self._process.kill()
+            raise EngineError(self.name, f"did not answer within {self.limit:.0f} s")
+        line = stdout.readline()
         if not line:
-            raise AieError(f"{self.name}: its process ended\n{self._last_words()}")
+            raise self._ended()
         answer = json.loads(line)
         assert isinstance(answer, dict)
         if "error" in answer:
-            raise AieError(f"{self.name}: {answer['error']}")
+            raise EngineError(self.name, f"failed: {_one_line(answer['error'])}")
         return answer
 
-    def _last_words(self) -> str:
+    def _ended(self) -> EngineError:
+        """How the process ended, and the last thing it said."""
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return EngineError(self.name, "closed its answers without ending")
+        how = f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
         self._log.seek(0)
-        return self._log.read()[-2000:].strip()
+        words = [line.strip() for line in self._log.read().splitlines() if line.strip()]
+        last = words[-1] if words else "it printed nothing"
+        return EngineError(self.name, f"ended with {how}: {_one_line(last)}")
+
+
+def _one_line(text: str, most: int = 300) -> str:
+    """As one line of a table, not too long for it."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]} ..."
 
 
 def settle() -> None:

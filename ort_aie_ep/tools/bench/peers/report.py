@@ -12,7 +12,8 @@ from ort_aie_ep.tools.bench.peers import comparisons, growth
 from ort_aie_ep.tools.bench.peers.comparisons import Bandwidth, Cell, Ratio, Start, StartRatio
 from ort_aie_ep.tools.bench.peers.goals import Goal, goals
 from ort_aie_ep.tools.bench.peers.growth import Fit
-from ort_aie_ep.tools.bench.peers.runner import PHASES, Results
+from ort_aie_ep.tools.bench.peers.plan import PHASES
+from ort_aie_ep.tools.bench.peers.results import Results
 
 
 @dataclass(frozen=True)

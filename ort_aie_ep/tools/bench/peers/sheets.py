@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ort_aie_ep.tools.bench.peers.batches import CONTEXT, SHAPES, Batches
 from ort_aie_ep.tools.bench.peers.comparisons import Cell
-from ort_aie_ep.tools.bench.peers.engines import KINDS
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS
 from ort_aie_ep.tools.bench.peers.goals import Goal
+from ort_aie_ep.tools.bench.peers.plan import PILOT_MARGIN, PILOT_ROUNDS
 from ort_aie_ep.tools.bench.peers.report import PeersReport
-from ort_aie_ep.tools.bench.peers.runner import PILOT_MARGIN, PILOT_ROUNDS
 from ort_aie_ep.tools.bench.peers.starts import COLD, STATES, STAYED
 from ort_aie_ep.tools.bench.peers.statistics import RESAMPLES, Interval, median
 
@@ -36,9 +37,9 @@ class Sheet:
 
 
 def sheets(report: PeersReport) -> list[Sheet]:
-    """Engines, speeds, starts, memory, the cost of context, goals; those that have rows."""
-    made = [_speeds(report), _starts(report), _memory(report), _growth(report), _goals(report)]
-    return [_engines(report), *(sheet for sheet in made if sheet.rows)]
+    """Those that have rows: speeds first, the engines' settings last."""
+    made = (_speeds, _batches, _starts, _memory, _growth, _demonstration, _goals, _engines)
+    return [sheet for make in made if (sheet := make(report)).rows]
 
 
 def _engines(report: PeersReport) -> Sheet:
@@ -56,11 +57,12 @@ def _speeds(report: PeersReport) -> Sheet:
     for m in report.results.measured:
         row = (cells[m.engine, phase, length] for phase, length in columns)
         rows.append((m.engine, *(_speed(c, report.results.rounds) for c in row)))
-    if report.ratios:
-        found = {(r.phase, r.length): r for r in report.ratios}
-        rows.append(("best peer", *(found[column].peer for column in columns)))
+    for engine in dict.fromkeys(r.engine for r in report.ratios):
+        found = {(r.phase, r.length): r for r in report.ratios if r.engine == engine}
+        if engine == OURS:
+            rows.append(("best peer", *(found[column].peer for column in columns)))
         values = (_shown(found[column].ratio, digits=".2f") for column in columns)
-        rows.append(("ours / best peer", *values))
+        rows.append((f"{engine} / best peer", *values))
     note = f"( ): 95 % bounds of the median, bootstrap over rounds, {RESAMPLES} resamples."
     if any(c.rounds < report.results.rounds for c in report.cells):
         note += (
@@ -71,25 +73,70 @@ def _speeds(report: PeersReport) -> Sheet:
     return Sheet("Speed", header, tuple(rows), note=note)
 
 
+def _batches(report: PeersReport) -> Sheet:
+    measured = report.results.batches
+    return Sheet("", (), ()) if measured is None else batches_sheet(measured)
+
+
+def batches_sheet(measured: Batches) -> Sheet:
+    """What several rows in a call cost."""
+    shapes = [shape for found in measured.seconds.values() for shape in found.values()]
+    sizes = sorted({n for shape in shapes for n in shape if n > 1})
+    rows = []
+    for engine, found in measured.seconds.items():
+        for shape in SHAPES:
+            one = found[shape].get(1)
+            costs = (measured.cost(engine, shape, n) for n in sizes)
+            cells = (_shown(cost, digits=".2f") if cost else "" for cost in costs)
+            first = _shown(median(one), 1e-3, ".2f") if one else ""
+            rows.append((f"{engine}, n {shape}", first, *cells))
+    note = (
+        f"A call with a token of each of n sequences, or with n tokens of one, over a context of "
+        f"{CONTEXT} tokens, logits of all: the second is what verifying n - 1 drafted tokens costs."
+    )
+    header = ("in calls with one", "n = 1, ms", *(f"n = {n}" for n in sizes))
+    return Sheet("Several rows in a call", header, tuple(rows), note=note)
+
+
+def _demonstration(report: PeersReport) -> Sheet:
+    c = report.results.demonstration
+    if c is None:
+        return Sheet("", (), ())
+    rows = tuple(
+        (name, *(f"{value:{digits}}" for value in (speed.median, speed.least, speed.most)))
+        for name, speed, digits in (
+            (OURS, c.ours, ".0f"),
+            (CPU_EP, c.reference, ".0f"),
+            (f"{OURS} / {CPU_EP}", c.ratio, ".2f"),
+        )
+    )
+    header = (f"tokens per second, {c.phase} at {c.length}", "median", "least", "most")
+    note = "As `ort-aie demo` has it: both in one process, in turns."
+    return Sheet("Demonstration model", header, rows, note=note)
+
+
 def _starts(report: PeersReport) -> Sheet:
     found = {(s.engine, s.state): s for s in report.starts}
     rows = []
     for m in report.results.measured:
+        if (m.engine, COLD) not in found:
+            continue
         loads = (_shown(found[m.engine, state].load, digits=".2f") for state in STATES)
         firsts = (_shown(found[m.engine, state].first_token, digits=".2f") for state in STATES)
         rows.append((m.engine, *loads, *firsts))
     if report.start_ratios:
         firsts = (_shown(r.first_token, digits=".2f") for r in report.start_ratios)
         rows.append(("best peer", "", "", *(r.peer for r in report.start_ratios)))
-        rows.append(("ours / best peer", "", "", *firsts))
+        rows.append((f"{OURS} / best peer", "", "", *firsts))
     note = (
         "Load: from the file to a ready session. First token: from the start of the process, "
         "prompt of 64 tokens. Cold: the model's files are dropped from the page cache; Python and "
         "the packages stay warm."
     )
-    not_cold = [m for m in report.results.measured if m.starts.kept > STAYED]
+    kept_of = {m.engine: m.starts.kept for m in report.results.measured if m.starts}
+    not_cold = {name: kept for name, kept in kept_of.items() if kept > STAYED}
     if not_cold:
-        kept = ", ".join(f"{m.starts.kept:.0%} of {m.engine}'s" for m in not_cold)
+        kept = ", ".join(f"{share:.0%} of {name}'s" for name, share in not_cold.items())
         note += (
             f" NOT {COLD}: {kept} files stayed in memory, because they are on a file system in "
             "memory or another process has them mapped: MODEL, and --out or else TMPDIR, must be "

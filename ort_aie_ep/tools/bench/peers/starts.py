@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ort_aie_ep.tools.bench.peers import page_cache
 from ort_aie_ep.tools.bench.peers.process import FIRST_PROMPT, Progress, Setup, Worker, settle
+from ort_aie_ep.tools.bench.peers.team import Team
 
 WARM, COLD = "warm", "cold"
 STATES = (WARM, COLD)
@@ -46,32 +47,39 @@ def steps(engines: int, turns: int) -> int:
     return engines * (1 + turns * len(STATES))
 
 
-def measure(setup: Setup, turns: int, progress: Progress) -> dict[str, Starts]:
+def measure(team: Team, turns: int, progress: Progress) -> dict[str, Starts]:
     """Starts of all engines in turns, after one each that is not counted; by engine's name.
 
     Raises:
-        AieError: an engine fails.
+        EngineError: ours fails.
     """
-    files = {name: page_cache.files_of(model.path) for name, model in setup.models.items()}
+    models = team.setup.models
+    files = {name: page_cache.files_of(models[name].path) for name in team.names}
     load: dict[str, dict[str, list[float]]] = {n: {s: [] for s in STATES} for n in files}
     first: dict[str, dict[str, list[float]]] = {n: {s: [] for s in STATES} for n in files}
     kept = dict.fromkeys(files, 0.0)
+    failed: set[str] = set()
     for turn in range(turns + 1):
         # The first one reads the packages' files and compiles Python's.
         for state in STATES if turn else (WARM,):
             for name in files:
+                if name in failed:
+                    continue
                 page_cache.warm(files[name])
                 if state == COLD:
                     kept[name] = max(kept[name], page_cache.drop(files[name]))
                 settle()
-                loaded, answered = _start(name, setup)
-                if turn:
-                    load[name][state].append(loaded)
-                    first[name][state].append(answered)
+                failed.add(name)
+                with team.excused(name, f"{state} start", partly=True):
+                    loaded, answered = _start(name, team.setup)
+                    if turn:
+                        load[name][state].append(loaded)
+                        first[name][state].append(answered)
+                    failed.remove(name)
                 progress.step(f"{state} start {turn}: {name}")
     for name in files:
         page_cache.warm(files[name])
-    return {name: Starts(load[name], first[name], kept[name]) for name in files}
+    return {n: Starts(load[n], first[n], kept[n]) for n in files if n not in failed}
 
 
 def _start(name: str, setup: Setup) -> tuple[float, float]:

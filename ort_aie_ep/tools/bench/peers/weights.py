@@ -96,6 +96,13 @@ class LlamaSizes:
     epsilon: float
     inverse_frequencies: npt.NDArray[np.float64]
 
+    def describe(self) -> str:
+        """In words."""
+        return (
+            f"{self.layers} layers of {self.hidden}, FFN {self.ffn}, {self.heads} heads of "
+            f"{self.head_size} on {self.kv_heads}, vocabulary {self.vocabulary}"
+        )
+
 
 class LlamaWeights:
     """The source of every peer's model file.

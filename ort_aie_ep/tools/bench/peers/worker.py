@@ -2,7 +2,7 @@
 
 Started by `process.py` as `python -m ort_aie_ep.tools.bench.peers.worker`. The first request says
 what to open; every further one is a context length to prefill and a number of tokens to decode from
-there, or a total length to decode at without. What libraries print goes to stderr.
+there, a total length to decode at without, or a batch. What libraries print goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.tools.bench.peers.engine import Engine, Model, Settings, Skipping
+from ort_aie_ep.tools.bench.peers.engine import Batching, Engine, Model, Settings, Skipping
 from ort_aie_ep.tools.bench.peers.engines import kind
 
 _SEED = 0
@@ -40,6 +40,8 @@ def main() -> None:
                 tokens = generator.integers(0, request["vocabulary"], capacity).tolist()
             elif "total" in request:
                 answer = _skip(engine, request["total"], request["count"])
+            elif "batch_at" in request:
+                answer = _batch(engine, request)
             else:
                 answer = _measure(engine, tokens, request["length"], request["new_tokens"])
         except Exception as error:  # every engine has kinds of its own
@@ -72,6 +74,13 @@ def _skip(engine: Engine, total: int, count: int) -> dict[str, Any]:
     if not isinstance(engine, Skipping):
         raise AieError(f"{type(engine).__name__} cannot decode without a prompt")
     return {"decode_seconds": engine.decode_at(total, count)}
+
+
+def _batch(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(engine, Batching):
+        raise AieError(f"{type(engine).__name__} cannot take several rows in a call")
+    sizes = (request[name] for name in ("batch_at", "sequences", "tokens", "count"))
+    return {"batch_seconds": engine.batch_at(*sizes)}
 
 
 def memory() -> dict[str, int]:

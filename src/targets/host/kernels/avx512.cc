@@ -28,8 +28,8 @@ inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
 using Hint = decltype(_MM_HINT_T0);  // an enum of GCC's, an int of clang's
 
 // Blocks are read once and in order: one block ahead keeps the memory busy. Where it goes is the
-// CPU's matter: past L2, as what is read once should (NTA), is fastest on AMD's Zen 5 and halves
-// the speed of Intel's servers, which want it in L2 (T1).
+// CPU's matter, as is whether the minima of symmetric weights are read, which leaves no gaps, or
+// computed, which reads less: choice.cc has the variants and who gets which.
 template <Hint kHint>
 inline void Prefetch(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
@@ -84,11 +84,11 @@ void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
   StoreInterleaved32(y, even, odd);
 }
 
-template <Hint kHint>
-void FusedDqpBf16Hinted(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+template <Hint kHint, bool kReadMinima>
+void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         bool symmetric, float* y) {
-  (symmetric ? FusedDqpBf16Blocks<kHint, true> : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks,
-                                                                                   a, sums, y);
+  (symmetric ? FusedDqpBf16Blocks<kHint, !kReadMinima>
+             : FusedDqpBf16Blocks<kHint, false>)(blocks, k_blocks, a, sums, y);
 }
 
 // 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
@@ -151,10 +151,10 @@ void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
   StoreInterleaved32(y, even, odd);
 }
 
-template <Hint kHint>
-void FusedDqpInt8Hinted(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
+template <Hint kHint, bool kReadMinima>
+void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                         const float* scales, const int32_t* q_sums, bool symmetric, float* y) {
-  (symmetric ? FusedDqpInt8Blocks<kHint, true>
+  (symmetric ? FusedDqpInt8Blocks<kHint, !kReadMinima>
              : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, y);
 }
 
@@ -192,11 +192,12 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
   }
 }
 
-template <Hint kHint>
-constexpr Kernels Avx512Kernels() {
+template <Hint kHint, bool kReadMinima = false>
+constexpr Kernels Avx512Kernels(const RowsInt8& rows_int8) {
   Kernels kernels = GenericKernels("avx512");
-  kernels.fused_dqp_bf16 = FusedDqpBf16Hinted<kHint>;
-  kernels.fused_dqp_int8 = FusedDqpInt8Hinted<kHint>;
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx512<kHint, kReadMinima>;
+  kernels.fused_dqp_int8 = FusedDqpInt8Avx512<kHint, kReadMinima>;
+  kernels.rows_int8 = &rows_int8;
   kernels.unpack_block = UnpackBlockAvx512;
   kernels.lookup = &kAvx512Lookup;
   return kernels;
@@ -204,8 +205,19 @@ constexpr Kernels Avx512Kernels() {
 
 }  // namespace
 
-extern const Kernels kAvx512Kernels, kAvx512AmdKernels;
-constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>();
-constinit const Kernels kAvx512AmdKernels = Avx512Kernels<_MM_HINT_NTA>();
+extern const Kernels kAvx512Kernels, kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
+extern const Kernels kAvx512Bf16Kernels;
+constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
+constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>(kAvx512NtaRowsInt8);
+constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>(kAvx512RowsInt8);
+constinit const Kernels kAvx512T1MinimaKernels =
+    Avx512Kernels<_MM_HINT_T1, true>(kAvx512T1MinimaRowsInt8);
+constinit const Kernels kAvx512Bf16Kernels = [] {
+  Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
+  kernels.name = "avx512_bf16";
+  kernels.gemm_bf16 = GemmBf16Avx512Bf16;
+  kernels.bf16_attention = &kAvx512Bf16Attention;
+  return kernels;
+}();
 
 }  // namespace ort_aie::host

@@ -40,6 +40,16 @@ struct Bf16Attention {
                      int64_t dim, const float* correction, float* y);
 };
 
+// FusedDQP of a few rows: a block is multiplied with all of them while it is in the first cache, so
+// that weights are read from memory once.
+struct RowsInt8 {
+  // y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row
+  // of Q4NX blocks. Each result is bit for bit that of fused_dqp_int8.
+  void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
+                   const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
+  int64_t most_rows;  // as measured: with more, dequantisation + GEMM is faster
+};
+
 struct Kernels {
   const char* name;
 
@@ -71,6 +81,8 @@ struct Kernels {
                          bool symmetric, float* y);
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                          const float* scales, const int32_t* q_sums, bool symmetric, float* y);
+
+  const RowsInt8* rows_int8;  // null: dequantisation + GEMM is always faster
 
   // --- dequantisation + GEMM ---------------------------------------------------------------------
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
@@ -118,19 +130,23 @@ struct Kernels {
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;     // F, BW, DQ, VL, VNNI, VBMI
-extern const Kernels kAvx512AmdKernels;  // the same, reading ahead as AMD's CPUs like it
-// gemm_bf16 for CPUs that have AVX512_BF16 as well.
+extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
+// The same, fetching ahead in other ways.
+extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
+extern const Kernels kAvx512Bf16Kernels;  // AVX512_BF16 as well: what gains from it
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
+extern const RowsInt8 kAvx512RowsInt8, kAvx512NtaRowsInt8, kAvx512T1MinimaRowsInt8;
 #endif
 
-// The tables that this CPU can run, best last; ends with a null pointer.
+// The tables of whole instruction sets that this CPU can run, the widest last; ends with a null
+// pointer.
 const Kernels* const* AvailableKernels();
 
-// The best table, or the one that ORT_AIE_ISA names (portable, avx2, avx512, avx512_bf16). An
-// unknown name, or one that this CPU lacks, is reported on stderr once and ignored.
+// What choice.h has put together for this CPU, or the table that ORT_AIE_ISA names (portable, avx2,
+// avx512, avx512_bf16). An unknown name, or one that this CPU lacks, is reported on stderr once and
+// ignored.
 const Kernels& SelectedKernels();
 
 }  // namespace ort_aie::host

@@ -1,0 +1,57 @@
+"""Which of its kernels the library runs on this CPU, role by role, and why.
+
+The choice is made in `src/targets/host/kernels/choice.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ort_aie_ep import _native
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What fills a role.
+
+    Attributes:
+        role: what the kernels do.
+        variant: which kernels do it.
+        origin: who chose them: "rule" or "forced".
+        why: what the rule rests on, or what forced it.
+    """
+
+    role: str
+    variant: str
+    origin: str
+    why: str
+
+
+def chosen_kernels() -> tuple[Chosen, ...]:
+    """What the library runs in this process."""
+    return tuple(Chosen(*fields) for fields in _native.kernel_choice())
+
+
+def kernels_by_rule(vendor: str, isa: str) -> tuple[Chosen, ...]:
+    """What the rules choose for a CPU of `vendor` (amd, intel or other) whose widest instruction
+    set is `isa`, on whatever machine this runs.
+
+    Raises:
+        ValueError: there is no such vendor or instruction set.
+    """
+    return tuple(Chosen(*fields) for fields in _native.kernel_rules(vendor, isa))
+
+
+def kernels_line(chosen: Iterable[Chosen]) -> str:
+    """A choice in one line: "avx512 (rows, int8; lookups), avx2 (one row, int8); by rule"."""
+    roles: dict[str, list[str]] = {}
+    origins: dict[str, None] = {}
+    for one in chosen:
+        roles.setdefault(one.variant, []).append(one.role)
+        origins[one.why if one.origin == "forced" else f"by {one.origin}"] = None
+    if len(roles) == 1:
+        kernels = next(iter(roles))
+    else:
+        kernels = ", ".join(f"{variant} ({'; '.join(r)})" for variant, r in roles.items())
+    return f"{kernels}; {', '.join(origins)}"

@@ -1,0 +1,205 @@
+"""A GGUF file with the source's codes, and how llama.cpp and its relatives are driven on it.
+
+A Q4_0 block is what the source's is: 32 codes and a scale, weight = (code − 8) · scale. Only the
+scale is rounded, from float32 to float16.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.tools.bench.peers.engine import Model, StepEngine
+
+if TYPE_CHECKING:
+    from ort_aie_ep.tools.bench.peers.weights import Int4Matrix, LlamaWeights
+
+_BITS = 4.5
+# Any base does: the tensor rope_freqs says what each frequency is divided by.
+_ROPE_BASE = 10000.0
+
+
+def q4_0(matrix: Int4Matrix) -> npt.NDArray[np.uint8]:
+    """(N, K/32 · 18) uint8: a block is a float16 scale and 16 bytes, code i low and i + 16 high."""
+    codes = matrix.unpacked()
+    n, blocks, _ = codes.shape
+    packed = np.empty((n, blocks, 18), np.uint8)
+    packed[:, :, :2] = matrix.scales.astype(np.float16)[:, :, None].view(np.uint8)
+    packed[:, :, 2:] = codes[:, :, :16] | codes[:, :, 16:] << 4
+    return packed.reshape(n, blocks * 18)
+
+
+def interleaved(matrix: Int4Matrix, heads: int) -> Int4Matrix:
+    """Rows in the order of llama.cpp's rotation, which pairs neighbours and not halves."""
+
+    def permuted(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        half = rows.shape[0] // heads // 2
+        return rows.reshape(heads, 2, half, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+    return replace(matrix, codes=permuted(matrix.codes), scales=permuted(matrix.scales))
+
+
+def write_gguf(weights: LlamaWeights, path: Path) -> Model:
+    """Writes the model, without a vocabulary.
+
+    Raises:
+        AieError: the source's weights do not fit the format.
+    """
+    import gguf
+
+    sizes = weights.sizes
+    writer = gguf.GGUFWriter(path, "llama", use_temp_file=True)
+    writer.add_context_length(sizes.context)
+    writer.add_embedding_length(sizes.hidden)
+    writer.add_block_count(sizes.layers)
+    writer.add_feed_forward_length(sizes.ffn)
+    writer.add_head_count(sizes.heads)
+    writer.add_head_count_kv(sizes.kv_heads)
+    writer.add_key_length(sizes.head_size)
+    writer.add_value_length(sizes.head_size)
+    writer.add_rope_dimension_count(sizes.head_size)
+    writer.add_rope_freq_base(_ROPE_BASE)
+    writer.add_layer_norm_rms_eps(sizes.epsilon)
+    writer.add_vocab_size(sizes.vocabulary)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
+    writer.add_tokenizer_model("none")
+
+    def add(name: str, matrix: Int4Matrix) -> None:
+        writer.add_tensor(name, q4_0(matrix), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+
+    embedding = weights.embedding()
+    if embedding is None:
+        add("token_embd.weight", weights.lm_head())
+    else:
+        writer.add_tensor("token_embd.weight", embedding.astype(np.float16))
+        add("output.weight", weights.lm_head())
+    writer.add_tensor("output_norm.weight", weights.final_norm())
+    half = sizes.head_size // 2
+    base = _ROPE_BASE ** (-np.arange(half) / half)
+    writer.add_tensor("rope_freqs.weight", (base / sizes.inverse_frequencies).astype(np.float32))
+    for index in range(sizes.layers):
+        layer, name = weights.layer(index), f"blk.{index}"
+        writer.add_tensor(f"{name}.attn_norm.weight", layer.attention_norm)
+        add(f"{name}.attn_q.weight", interleaved(layer.q, sizes.heads))
+        add(f"{name}.attn_k.weight", interleaved(layer.k, sizes.kv_heads))
+        add(f"{name}.attn_v.weight", layer.v)
+        add(f"{name}.attn_output.weight", layer.o)
+        writer.add_tensor(f"{name}.ffn_norm.weight", layer.ffn_norm)
+        add(f"{name}.ffn_gate.weight", layer.gate)
+        add(f"{name}.ffn_up.weight", layer.up)
+        add(f"{name}.ffn_down.weight", layer.down)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return gguf_model(weights, path)
+
+
+def gguf_model(weights: LlamaWeights, path: Path) -> Model:
+    """A file that `write_gguf` has written of these weights."""
+    read = int(weights.product_elements() * _BITS / 8)
+    return Model(path, _BITS, read, path.stat().st_size)
+
+
+class GgufEngine(StepEngine):
+    """A llama_context, by a module that has the C API's names.
+
+    A subclass sets `_vocabulary` and `_capacity`, and says how a context is made and its cache
+    changed, which the libraries name differently.
+    """
+
+    _vocabulary: int
+    _capacity: int
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self._contexts: dict[int, tuple[Any, Any]] = {}  # with a batch, by how many sequences
+        self._length = 0
+
+    @abstractmethod
+    def _context(self, sequences: int) -> Any:
+        """A new one with room for `_capacity` tokens of each of so many sequences."""
+
+    @abstractmethod
+    def _clear(self, context: Any) -> None:
+        """Forgets everything."""
+
+    @abstractmethod
+    def _forget(self, context: Any, length: int) -> None:
+        """Forgets what comes after the first `length` tokens of each sequence."""
+
+    @abstractmethod
+    def _copy(self, context: Any, target: int) -> None:
+        """Makes sequence `target` that of sequence 0."""
+
+    def _open(self, sequences: int) -> tuple[Any, Any]:
+        if sequences not in self._contexts:
+            rows = self._capacity * sequences
+            opened = self._context(sequences), self._api.llama_batch_init(rows, 0, 1)
+            self._contexts[sequences] = opened
+        return self._contexts[sequences]
+
+    def reset(self) -> None:
+        """See `StepEngine`."""
+        self._clear(self._open(1)[0])
+        self._length = 0
+
+    def forward(self, tokens: Sequence[int]) -> int:
+        """See `StepEngine`."""
+        logits = self._decode(tokens, self._length)
+        self._length += len(tokens)
+        return int(np.argmax(logits))
+
+    def batch_at(self, length: int, sequences: int, tokens: int, count: int) -> float:
+        """See `Batching`.
+
+        Raises:
+            AieError: the library fails.
+        """
+        context, _ = self._open(sequences)
+        self._clear(context)
+        self._decode([1] * length, 0, context_of=sequences)
+        for target in range(1, sequences):
+            self._copy(context, target)
+        start = 0.0
+        for call in range(count + 1):
+            if call == 1:
+                start = time.perf_counter()
+            self._decode([1] * tokens, length, context_of=sequences, sequences=sequences)
+            self._forget(context, length)
+        return time.perf_counter() - start
+
+    def _decode(
+        self, tokens: Sequence[int], first: int, *, context_of: int = 1, sequences: int = 0
+    ) -> npt.NDArray[np.float32]:
+        """Logits of the last of the tokens that each sequence gets at the position `first`.
+
+        Of no `sequences`, the first gets them and the last one's logits alone are computed.
+        """
+        context, batch = self._open(context_of)
+        count, rows = len(tokens), len(tokens) * max(1, sequences)
+
+        def fill(field: Any, values: Any) -> None:
+            np.ctypeslib.as_array(field, (rows,))[:] = values
+
+        batch.n_tokens = rows
+        fill(batch.token, np.tile(np.asarray(tokens, np.int32), max(1, sequences)))
+        fill(batch.pos, np.tile(np.arange(first, first + count), max(1, sequences)))
+        fill(batch.n_seq_id, 1)
+        fill(batch.logits, 1 if sequences else np.arange(rows) == rows - 1)
+        for row in range(rows):
+            batch.seq_id[row][0] = row // count
+        code = self._api.llama_decode(context, batch)
+        if code:
+            raise AieError(f"llama_decode failed with {code}")
+        logits = self._api.llama_get_logits_ith(context, rows - 1)
+        values: npt.NDArray[np.float32] = np.ctypeslib.as_array(logits, (self._vocabulary,))
+        return values

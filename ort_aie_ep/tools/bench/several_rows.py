@@ -1,0 +1,70 @@
+"""`ort-aie bench --batch`: what several rows in a call cost beside one, ours and ONNX Runtime's.
+
+As `peers/batches.py` measures it beside other engines, but of any model, and in one process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
+from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
+from ort_aie_ep.tools.bench.peers.batches import CALLS, CONTEXT, SEQUENCES, SHAPES, Batches
+from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS
+
+
+def steps(sizes: tuple[int, ...], runs: int) -> int:
+    """Calls of `step` that `measure` makes."""
+    return (runs + 1) * 2 * len(SHAPES) * len(sizes)
+
+
+def measure(
+    compiled: ModelFolder,
+    source: ModelFolder,
+    options: Options,
+    sizes: tuple[int, ...],
+    runs: int,
+    step: Callable[[str], None],
+) -> Batches:
+    """All sizes and both sessions in turns, after a run that is not counted.
+
+    Raises:
+        AieError: a session fails, or the model has no room for the context.
+    """
+    folders = {OURS: compiled, CPU_EP: source}
+    plain = Options(threads=options.threads)
+    sessions = {
+        OURS: open_session(compiled.model, options),
+        CPU_EP: open_session(source.model, plain, library=False),
+    }
+    seconds: dict[str, dict[str, dict[int, list[float]]]] = {
+        name: {shape: {n: [] for n in sizes} for shape in SHAPES} for name in folders
+    }
+    for run in range(runs + 1):
+        for n in sizes:
+            for shape in SHAPES:
+                for name, folder in folders.items():
+                    sequences, tokens = (n, 1) if shape == SEQUENCES else (1, n)
+                    capacity = CONTEXT + (CALLS + 2) * tokens
+                    decoder = Decoder(sessions[name], folder, capacity, sequences)
+                    time.sleep(SETTLE_SECONDS)
+                    taken = _call(decoder, sequences, tokens)
+                    if run:
+                        seconds[name][shape][n].append(taken)
+                    step(f"{n} {shape}: {name}")
+    return Batches(seconds)
+
+
+def _call(decoder: Decoder, sequences: int, tokens: int) -> float:
+    """Seconds of a call, the mean of CALLS, time spent in ONNX Runtime alone."""
+    decoder.forward(np.ones((sequences, CONTEXT), np.int64))
+    rows, seconds = np.ones((sequences, tokens), np.int64), 0.0
+    for call in range(CALLS + 1):
+        decoder.forward(rows)
+        seconds += decoder.run_seconds if call else 0.0
+    return seconds / CALLS

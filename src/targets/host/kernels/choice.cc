@@ -1,0 +1,290 @@
+#include "targets/host/kernels/choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace ort_aie::host {
+namespace {
+
+constexpr uint32_t Bit(Role role) { return 1u << static_cast<uint32_t>(role); }
+constexpr uint32_t kAllRoles = (1u << kRoles) - 1;
+constexpr uint32_t kOneRow = Bit(Role::kOneRowInt8) | Bit(Role::kOneRowBf16);
+
+// What a role may be filled with. Rules can be asked about any CPU on any machine; `kernels` is
+// null where they are not in this build.
+struct Variant {
+  const char* name;
+  Isa needs;
+  uint32_t roles;
+  const Kernels* kernels;
+};
+
+#if defined(__x86_64__)
+#define ORT_AIE_X86(kernels) (&(kernels))
+#else
+#define ORT_AIE_X86(kernels) nullptr
+#endif
+
+// The variants of FusedDQP read the same and compute the same; they differ in where to they fetch
+// ahead: past the caches (NTA), to L1 (T0) or to L2 (T1); and in whether they read the minima of
+// symmetric weights, so that memory is read without gaps, or compute them.
+constexpr Variant kVariants[] = {
+    {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
+    {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
+    {"avx512", Isa::kAvx512, kAllRoles & ~kOneRow, ORT_AIE_X86(kAvx512Kernels)},
+    {"avx512-nta", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512NtaKernels)},
+    {"avx512-t0", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T0Kernels)},
+    {"avx512-t1", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512Kernels)},
+    {"avx512-t1-minima", Isa::kAvx512, kOneRow, ORT_AIE_X86(kAvx512T1MinimaKernels)},
+    {"avx512_bf16", Isa::kAvx512Bf16, Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention),
+     ORT_AIE_X86(kAvx512Bf16Kernels)},
+};
+
+// --- the rules -----------------------------------------------------------------------------------
+
+constexpr uint32_t kAmd = 1, kIntel = 2, kAny = 7;
+constexpr uint32_t Bit(Vendor vendor) {
+  return vendor == Vendor::kAmd ? kAmd : vendor == Vendor::kIntel ? kIntel : 4;
+}
+
+struct Rule {
+  uint32_t roles;
+  uint32_t vendors;
+  const char* variant;
+  const char* why;
+};
+
+// The first line holds whose variant the CPU can run. Measured where it says so, on an AMD EPYC
+// (Zen 5) and on an Intel Xeon of the AMX generation, two cores of each (docs/performance.md).
+// Vendors that nobody has measured get what loses least on those two.
+constexpr Rule kRules[] = {
+    {kOneRow, kAmd, "avx512-nta",
+     "AMD: fetching past the caches; into L1 is 2 to 5 % slower, into L2 7 to 11 % (Zen 5)"},
+    {Bit(Role::kOneRowInt8), kAny, "avx512-t1-minima",
+     "not AMD: fetching into L2, past which is half as fast (Xeon, AMX generation); reading the "
+     "minima, without which a block takes 199 ns instead of 188"},
+    {Bit(Role::kOneRowBf16), kAny, "avx512-t1-minima", "not AMD: as for int8, which was measured"},
+    {Bit(Role::kRowsBf16), kAmd, "avx512_bf16", "AMD: dot products of bfloat16 at full rate"},
+    {Bit(Role::kRowsBf16), kAny, "avx512",
+     "not AMD: multiply-adds of float32 make 243 GFLOP/s a core, dot products of bfloat16 121 "
+     "(Xeon, AMX generation)"},
+    {Bit(Role::kPromptAttention), kAmd, "avx512_bf16",
+     "AMD: dot products of bfloat16; a prompt of 4,096 tokens at 531 instead of 421 a second (Zen "
+     "5)"},
+    {Bit(Role::kPromptAttention), kAny, "avx512",
+     "not AMD: float32; a prompt of 512 tokens at 381 a second, with dot products of bfloat16 at "
+     "364 (Xeon, AMX generation; longer ones are not measured)"},
+    {kAllRoles, kAny, "avx512", "the widest instruction set"},
+    {kAllRoles, kAny, "avx2", "the widest instruction set"},
+    {kAllRoles, kAny, "portable", "no other is for this CPU"},
+};
+
+// --- this CPU ------------------------------------------------------------------------------------
+
+Cpu Detect() {
+  Cpu cpu;
+#if defined(__x86_64__)
+  cpu.vendor = __builtin_cpu_is("amd")     ? Vendor::kAmd
+               : __builtin_cpu_is("intel") ? Vendor::kIntel
+                                           : Vendor::kOther;
+  const std::array<bool, kIsas> has = {
+      true,
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+          __builtin_cpu_supports("f16c"),
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi"),
+      __builtin_cpu_supports("avx512bf16") != 0};
+  const auto lacks = std::find(has.begin(), has.end(), false);
+  cpu.isa = static_cast<Isa>(lacks - has.begin() - 1);
+#endif
+  return cpu;
+}
+
+// --- putting a table together --------------------------------------------------------------------
+
+const Variant& Find(const char* name) {
+  return *std::find_if(std::begin(kVariants), std::end(kVariants),
+                       [&](const Variant& v) { return std::strcmp(v.name, name) == 0; });
+}
+
+bool Has(const Variant& variant, size_t role) { return (variant.roles & (1u << role)) != 0; }
+
+// The kernels of a role.
+void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
+  switch (role) {
+    case Role::kOneRowInt8:
+      to.fused_dqp_int8 = from.fused_dqp_int8;
+      to.rows_int8 = from.rows_int8;
+      break;
+    case Role::kOneRowBf16:
+      to.fused_dqp_bf16 = from.fused_dqp_bf16;
+      break;
+    case Role::kRowsInt8:
+      to.unpack_block = from.unpack_block;
+      lookup.unpack_block = from.lookup->unpack_block;
+      to.gemm_int8 = from.gemm_int8;
+      break;
+    case Role::kRowsBf16:
+      to.dequantize_block = from.dequantize_block;
+      lookup.dequantize_block = from.lookup->dequantize_block;
+      to.interleave_block = from.interleave_block;
+      to.gemm_bf16 = from.gemm_bf16;
+      break;
+    case Role::kPromptAttention:
+      to.transpose_keys = from.transpose_keys;
+      to.scores_transposed = from.scores_transposed;
+      to.bf16_attention = from.bf16_attention;
+      break;
+    case Role::kFewRowsAttention:
+      std::copy(std::begin(from.scores), std::end(from.scores), to.scores);
+      to.softcap = from.softcap;
+      to.softmax = from.softmax;
+      std::copy(std::begin(from.accumulate), std::end(from.accumulate), to.accumulate);
+      break;
+    case Role::kLookups:
+      lookup.bf16 = from.lookup->bf16;
+      lookup.int8 = from.lookup->int8;
+      break;
+    case Role::kElementwise:
+      to.float16_to_float = from.float16_to_float;
+      to.bfloat16_to_float = from.bfloat16_to_float;
+      to.float_to_float16 = from.float_to_float16;
+      to.float_to_bfloat16 = from.float_to_bfloat16;
+      to.quantize_int8 = from.quantize_int8;
+      to.group_sums = from.group_sums;
+      to.add = from.add;
+      to.rms_norm = from.rms_norm;
+      to.gate_silu = from.gate_silu;
+      to.gate_gelu_tanh = from.gate_gelu_tanh;
+      break;
+    case Role::kCount:
+      break;
+  }
+}
+
+// Everything of one instruction set: where it has variants of its own for a role, the rules' or,
+// if they want another instruction set's, its plain one.
+Choice WholeTable(Isa isa, Vendor vendor) {
+  Choice choice = ChoiceByRule({vendor, isa});
+  const Variant& own = Find(NameOf(isa));
+  for (size_t role = 0; role < kRoles; ++role) {
+    const bool of_isa = Find(choice[role].variant).needs == isa;
+    choice[role] = {!of_isa && Has(own, role) ? own.name : choice[role].variant, Origin::kForced,
+                    "ORT_AIE_ISA"};
+  }
+  return choice;
+}
+
+// The whole tables of this CPU, the widest last. Nothing here has a destructor: kernels run until
+// the process ends.
+struct WholeTables {
+  WholeTables() {
+    for (; count <= static_cast<size_t>(ThisCpu().isa); ++count) {
+      const auto isa = static_cast<Isa>(count);
+      tables[count].PutTogether(WholeTable(isa, ThisCpu().vendor));
+      tables[count].kernels.name = NameOf(isa);
+      pointers[count] = &tables[count].kernels;
+    }
+  }
+
+  std::array<Selection, kIsas> tables;
+  std::array<const Kernels*, kIsas + 1> pointers{};  // ends with a null pointer
+  size_t count = 0;
+};
+
+const WholeTables& Whole() {
+  static const WholeTables tables;
+  return tables;
+}
+
+const Selection& Select() {
+  const char* wanted = std::getenv("ORT_AIE_ISA");
+  const bool forced = wanted != nullptr && *wanted != '\0';
+  for (size_t i = 0; forced && i < Whole().count; ++i) {
+    if (std::strcmp(Whole().tables[i].kernels.name, wanted) == 0) return Whole().tables[i];
+  }
+  static Selection chosen;
+  chosen.PutTogether(ChoiceByRule(ThisCpu()));
+  if (forced) {
+    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available on this CPU; using %s\n",
+                 wanted, chosen.kernels.name);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+const char* NameOf(Role role) {
+  constexpr std::array<const char*, kRoles> kNames = {
+      "one row, int8",        "one row, bf16",         "rows, int8", "rows, bf16",
+      "attention of prompts", "attention of few rows", "lookups",    "elementwise"};
+  return kNames.at(static_cast<size_t>(role));
+}
+
+const char* NameOf(Isa isa) {
+  constexpr std::array<const char*, kIsas> kNames = {"portable", "avx2", "avx512", "avx512_bf16"};
+  return kNames.at(static_cast<size_t>(isa));
+}
+
+const Cpu& ThisCpu() {
+  static const Cpu cpu = Detect();
+  return cpu;
+}
+
+std::vector<const char*> VariantsOf(Role role, const Cpu& cpu) {
+  std::vector<const char*> names;
+  for (const Variant& variant : kVariants) {
+    if (Has(variant, static_cast<size_t>(role)) && variant.needs <= cpu.isa) {
+      names.push_back(variant.name);
+    }
+  }
+  return names;
+}
+
+const Kernels* VariantNamed(const char* name) {
+  const Variant* found =
+      std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& variant) {
+        return std::strcmp(variant.name, name) == 0 && variant.needs <= ThisCpu().isa;
+      });
+  return found != std::end(kVariants) ? found->kernels : nullptr;
+}
+
+Choice ChoiceByRule(const Cpu& cpu) {
+  Choice choice{};
+  for (size_t role = 0; role < kRoles; ++role) {
+    const auto fits = [&](const Rule& rule) {
+      const Variant& variant = Find(rule.variant);
+      return (rule.roles & (1u << role)) != 0 && Has(variant, role) &&
+             (rule.vendors & Bit(cpu.vendor)) != 0 && variant.needs <= cpu.isa;
+    };
+    const Rule& rule = *std::find_if(std::begin(kRules), std::end(kRules), fits);
+    choice[role] = {rule.variant, Origin::kRule, rule.why};
+  }
+  return choice;
+}
+
+void Selection::PutTogether(const Choice& of) {
+  choice = of;
+  Isa widest = Isa::kPortable;
+  for (size_t role = 0; role < kRoles; ++role) {
+    const Variant& variant = Find(choice[role].variant);
+    Take(static_cast<Role>(role), *variant.kernels, kernels, lookup);
+    widest = std::max(widest, variant.needs);
+  }
+  kernels.name = NameOf(widest);
+  kernels.lookup = &lookup;
+}
+
+const Selection& Selected() {
+  static const Selection& selection = Select();
+  return selection;
+}
+
+const Kernels& SelectedKernels() { return Selected().kernels; }
+
+const Kernels* const* AvailableKernels() { return Whole().pointers.data(); }
+
+}  // namespace ort_aie::host
