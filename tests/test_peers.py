@@ -37,7 +37,15 @@ from ort_aie_ep.tools.bench.peers import (
 )
 from ort_aie_ep.tools.bench.peers import starts as starting
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings
-from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS, OURS_FLOAT, Source, kind
+from ort_aie_ep.tools.bench.peers.engines import (
+    CPU_EP,
+    KINDS,
+    OURS,
+    OURS_FLOAT,
+    OURS_INT8,
+    Source,
+    kind,
+)
 from ort_aie_ep.tools.bench.peers.gguf import interleaved, write_gguf
 from ort_aie_ep.tools.bench.peers.markdown import markdown
 from ort_aie_ep.tools.bench.peers.plan import Plan
@@ -48,7 +56,7 @@ from ort_aie_ep.tools.bench.peers.weights import BLOCK, Int4Matrix, LlamaWeights
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
-OUR_ENGINES = (OURS, OURS_FLOAT, CPU_EP)
+OUR_ENGINES = (OURS, OURS_INT8, OURS_FLOAT, CPU_EP)
 PEERS = tuple(name for name in KINDS if name not in OUR_ENGINES)
 TINY = SHAPES["tiny-llama"]
 CONDITIONS = conditions.Conditions(
@@ -376,8 +384,9 @@ def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Resul
     assert plan.growth_within(256) == ()  # one point is no line
 
 
-def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source) -> None:
-    engine = kind(OURS).open(kind(OURS).model(source), Settings(1, 64))
+@pytest.mark.parametrize("name", [OURS, OURS_INT8])
+def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source, name: str) -> None:
+    engine = kind(name).open(kind(name).model(source), Settings(1, 64))
     tokens = engine.run([1, 2, 3], 3).tokens
     assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
     with pytest.raises(AieError, match="do not fit the context of 64"):
