@@ -116,7 +116,10 @@ def attention_model(
              "seqlens_k", "total", "cos", "sin"]  # fmt: skip
     if scales:
         names += ["", "", "", "k_scale", "v_scale"]
-    past = [2, 2, "past", head_dim]
+    width = head_dim
+    if isinstance(head_dim, int) and attributes.get("kv_cache_bit_width") == 4:
+        width = head_dim // 2  # two channels in a byte
+    past = [2, 2, "past", width]
     channels = 8 * head_dim if isinstance(head_dim, int) else "channels"
     graph_inputs: list[tuple[str, int, list[Any]]] = [
         ("qkv", TensorProto.FLOAT, ["batch", "sequence", channels]),

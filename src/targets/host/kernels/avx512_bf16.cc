@@ -32,16 +32,53 @@ inline void Tile(const uint16_t* a, int64_t lda, const uint16_t* panel, int64_t 
 
 // --- attention -----------------------------------------------------------------------------------
 
-// 16 + 16 elements of a cache, those that the masks select and zeros else, as 32 bfloat16.
+// A cache in memory: `kInUnit` elements are in a Unit.
 template <CacheType kType>
-inline __m512i Load32(const uint16_t* low, __mmask16 low_mask, const uint16_t* high,
-                      __mmask16 high_mask) {
-  const __m256i a = _mm256_maskz_loadu_epi16(low_mask, low);
-  const __m256i b = _mm256_maskz_loadu_epi16(high_mask, high);
-  if constexpr (kType == kCacheFloat16) {
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtph_ps(b), _mm512_cvtph_ps(a));
+struct Cache {
+  typedef uint16_t Unit;
+  static constexpr int kInUnit = 1;
+};
+template <>
+struct Cache<kCacheInt8> {
+  typedef int8_t Unit;
+  static constexpr int kInUnit = 1;
+};
+template <>
+struct Cache<kCacheInt4> {
+  typedef uint8_t Unit;
+  static constexpr int kInUnit = 2;
+};
+
+// 16 elements, those that the mask selects and zeros else, as float.
+template <CacheType kType>
+inline __m512 LoadFloat(const typename Cache<kType>::Unit* p, __mmask16 mask) {
+  if constexpr (kType == kCacheInt8) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, p)));
+  } else if constexpr (kType == kCacheInt4) {
+    // The mask selects 0, 8 or 16 elements, for dim is a multiple of 8. A byte in 16 bits, and
+    // itself 4 bits further up: its halves are in bytes of their own.
+    const auto bytes = (__mmask16)((mask & 0x0f) | (mask >> 4 & 0xf0));
+    const __m128i pairs = _mm_cvtepu8_epi16(_mm_maskz_loadu_epi8(bytes, p));
+    const __m128i halves =
+        _mm_and_si128(_mm_or_si128(pairs, _mm_slli_epi16(pairs, 4)), _mm_set1_epi8(15));
+    return _mm512_maskz_cvtepi32_ps(
+        mask, _mm512_sub_epi32(_mm512_cvtepu8_epi32(halves), _mm512_set1_epi32(8)));
   } else {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p));
+  }
+}
+
+// 16 + 16 elements of a cache as 32 bfloat16.
+template <CacheType kType>
+inline __m512i Load32(const typename Cache<kType>::Unit* low, __mmask16 low_mask,
+                      const typename Cache<kType>::Unit* high, __mmask16 high_mask) {
+  if constexpr (kType == kCacheBfloat16) {
+    const __m256i a = _mm256_maskz_loadu_epi16(low_mask, low);
+    const __m256i b = _mm256_maskz_loadu_epi16(high_mask, high);
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  } else {
+    return (__m512i)_mm512_cvtne2ps_pbh(LoadFloat<kType>(high, high_mask),
+                                        LoadFloat<kType>(low, low_mask));
   }
 }
 
@@ -69,15 +106,17 @@ inline void Transpose(__m512i rows[16]) {
 
 template <CacheType kType>
 void PackKeys(const void* cache, int64_t keys, int64_t dim, uint16_t* panels) {
-  const auto* k = static_cast<const uint16_t*>(cache);
+  const auto* k = static_cast<const typename Cache<kType>::Unit*>(cache);
+  constexpr int kInUnit = Cache<kType>::kInUnit;
   for (int64_t j = 0; j < keys; j += 32, panels += dim * 32) {
     for (int64_t half = 0; half < 32; half += 16) {
       for (int64_t d = 0; d < dim; d += 32) {
         __m512i pairs[16];
         for (int i = 0; i < 16; ++i) {
           const int64_t key = j + half + i;
-          const uint16_t* row = k + key * dim + d;
-          pairs[i] = key < keys ? Load32<kType>(row, First(dim - d), row + 16, First(dim - d - 16))
+          const auto* row = k + (key * dim + d) / kInUnit;
+          pairs[i] = key < keys ? Load32<kType>(row, First(dim - d), row + 16 / kInUnit,
+                                                First(dim - d - 16))
                                 : _mm512_setzero_si512();
         }
         Transpose(pairs);
@@ -92,7 +131,8 @@ void PackKeys(const void* cache, int64_t keys, int64_t dim, uint16_t* panels) {
 
 template <CacheType kType>
 void PackValues(const void* cache, int64_t keys, int64_t dim, uint16_t* pairs) {
-  const auto* v = static_cast<const uint16_t*>(cache);
+  const auto* v = static_cast<const typename Cache<kType>::Unit*>(cache);
+  constexpr int kInUnit = Cache<kType>::kInUnit;
   alignas(64) uint16_t order_lanes[32];
   for (int i = 0; i < 32; ++i) order_lanes[i] = (uint16_t)(i / 2 + i % 2 * 16);
   const __m512i order = _mm512_load_si512(order_lanes);
@@ -100,9 +140,9 @@ void PackValues(const void* cache, int64_t keys, int64_t dim, uint16_t* pairs) {
   for (int64_t j = 0; j < padded; j += 2, pairs += 2 * dim) {
     for (int64_t d = 0; d < dim; d += 16) {
       const __mmask16 lanes = First(dim - d);
-      const uint16_t* row = v + j * dim + d;
+      const auto* row = v + (j * dim + d) / kInUnit;
       const __m512i two =
-          Load32<kType>(row, j < keys ? lanes : 0, row + dim, j + 1 < keys ? lanes : 0);
+          Load32<kType>(row, j < keys ? lanes : 0, row + dim / kInUnit, j + 1 < keys ? lanes : 0);
       _mm512_mask_storeu_epi32(pairs + 2 * d, lanes, _mm512_permutexvar_epi16(order, two));
     }
   }
@@ -224,8 +264,10 @@ void Accumulate(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t 
 
 extern const Bf16Attention kAvx512Bf16Attention;
 constinit const Bf16Attention kAvx512Bf16Attention = {
-    {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>},
-    {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>},
+    {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>, PackKeys<kCacheInt8>,
+     PackKeys<kCacheInt4>},
+    {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>, PackValues<kCacheInt8>,
+     PackValues<kCacheInt4>},
     Scores,
     Softmax,
     Accumulate,
