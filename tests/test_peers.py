@@ -337,8 +337,8 @@ def test_rounds_give_every_engine_the_same_columns(
         assert min(map(min, [*decode.values(), *prefill.values()])) > 0
         assert m.memory["peak"] > m.file_bytes >= m.weight_bytes
         assert m.memory["peak"] >= m.memory["anonymous"] > 0
-    ours, _, cpu_ep = results.measured
-    assert (ours.settings["KV"], cpu_ep.settings["KV"]) == ("float16", "float")
+    assert [m.settings["KV"] for m in results.measured] == ["float16", "int8", "float", "float"]
+    cpu_ep = results.measured[-1]
     assert cpu_ep.weight_bytes == weights.product_elements() * 5 / 8
     assert len(results.probes) == plan.rounds
     # Keys and values of 64 + 4 tokens in 2 layers, 2 heads of 32 float16 each.
@@ -652,9 +652,8 @@ def test_command_measures_what_is_installed(
     assert list(content["results"]["left_out"]) == list(PEERS)
     assert content["settings"]["plan"]["rounds"] == 2
     assert content["settings"]["plan"]["starts"] == 1
-    assert [(r["phase"], r["peer"]) for r in content["ratios"]] == [
-        ("decode", CPU_EP),
-        ("prefill", CPU_EP),
+    assert [(r["engine"], r["phase"], r["peer"]) for r in content["ratios"]] == [
+        (engine, phase, CPU_EP) for engine in (OURS, OURS_INT8) for phase in ("decode", "prefill")
     ]
 
 
