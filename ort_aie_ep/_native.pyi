@@ -64,6 +64,8 @@ def why_not_flow_attention(
     has_k_scale: bool,
     has_v_scale: bool,
     has_output_qk: bool,
+    has_query_seqlens: bool,
+    has_other_epsilons: bool,
     type: str,
     cache_type: str,
 ) -> str: ...
