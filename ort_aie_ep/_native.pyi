@@ -60,8 +60,12 @@ def why_not_flow_attention(
     local_window_size: int,
     k_quant_type: str,
     v_quant_type: str,
-    has_quantised_cache: bool,
+    kv_cache_bit_width: int,
+    has_k_scale: bool,
+    has_v_scale: bool,
     has_output_qk: bool,
+    has_query_seqlens: bool,
+    has_other_epsilons: bool,
     type: str,
     cache_type: str,
 ) -> str: ...
@@ -83,6 +87,7 @@ def why_not_npu_attention(
     *,
     rows: int | None,
     dim: int,  # 0: not known
+    quantised_cache: bool = False,
     windowed_cache: bool,
     hidden_keys: bool = False,
     has_bias: bool,
@@ -112,6 +117,7 @@ def attention_chunk(
     cache: str,
     isa: str,
 ) -> tuple[_Floats, _Floats, _Floats, _Floats]: ...
+def cache_codes(x: _Floats, scales: _Floats, bits: int, isa: str) -> tuple[_Bytes, _Floats]: ...
 def float16_round_trip(x: npt.NDArray[Any], isa: str) -> _Floats: ...
 
 _Words = npt.NDArray[np.uint32]

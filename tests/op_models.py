@@ -24,6 +24,11 @@ ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]
 NEEDS_TWO_BITS = pytest.mark.skipif(
     ORT_VERSION < (1, 31), reason="earlier ones run weights of two bits in few types or in none"
 )
+# The first whose CPU operator GroupQueryAttention has a KV cache of 8 or 4 bits.
+QUANTISED_CACHES = (1, 28)
+NEEDS_QUANTISED_CACHES = pytest.mark.skipif(
+    ORT_VERSION < QUANTISED_CACHES, reason="no quantised KV cache in ONNX Runtime's own operator"
+)
 
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

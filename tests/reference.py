@@ -5,7 +5,7 @@ without lengths, whose tokens are positioned by their index.
 
 Arithmetic is float64. Values are rounded only where the op stores them: new keys and values into
 the cache's type, the output into the query's type. Rows of the present and of the output that the
-contract leaves open (beyond a batch row's own length) are zero.
+contract leaves open (beyond a batch row's own length) are zero (of a quantised cache, codes of 0).
 """
 
 from __future__ import annotations
@@ -36,6 +36,47 @@ class AttentionAttributes:
     sliding_window_cache: int = 0
     qk_norm_epsilon: float = 1e-6
     float32_products: int = 0
+    k_quant_type: str = "NONE"
+    v_quant_type: str = "NONE"
+    kv_cache_bit_width: int = 0
+
+
+@dataclass(frozen=True)
+class CacheRows:
+    """How a cache holds rows (KV, S, D): in a float type, or as codes of `bits` with scales.
+
+    `scales` is (KV, 1, D) float32, or all ones of a float type.
+    """
+
+    dtype: np.dtype[Any]
+    bits: int
+    scales: Array
+
+    def stored(self, rows: Array) -> Array:
+        """Rows in the cache's type; codes one to an int8. The arithmetic of codes is float32."""
+        if not self.bits:
+            return rows.astype(self.dtype)
+        most = 2 ** (self.bits - 1) - 1
+        ratio = rows.astype(np.float32) * (
+            np.float32(1) / np.where(self.scales == 0, 1, self.scales)
+        )
+        codes: Array = np.clip(np.rint(ratio), -most - 1, most).astype(np.int8)
+        return codes
+
+    def unpacked(self, cache: Array) -> Array:
+        """What `stored` gave, from past or present (..., D or D / 2)."""
+        if self.bits != 4:
+            return cache
+        codes = np.stack([cache & 15, cache >> 4], axis=-1).astype(np.int8) - np.int8(8)
+        return codes.reshape(*cache.shape[:-1], 2 * cache.shape[-1])
+
+    def packed(self, stored: Array) -> Array:
+        """As past and present have it: of 4 bits, code + 8, even channels in the low halves."""
+        if self.bits != 4:
+            return stored
+        halves = (stored + 8).astype(np.uint8)
+        both: Array = halves[..., 0::2] | halves[..., 1::2] << 4
+        return both
 
 
 @dataclass(frozen=True)
@@ -50,6 +91,8 @@ class AttentionResult:
         cache_rows: rows of the present that are defined, per batch row.
         largest_score: largest scale * |q| |k| (norms of vectors) before the soft cap: rounding
             errors of scores are relative to it.
+        largest_value: of the magnitudes of the values.
+        code_step: of a quantised cache, what the next code in one channel adds to a score at most.
     """
 
     output: Array
@@ -58,6 +101,31 @@ class AttentionResult:
     output_rows: tuple[int, ...]
     cache_rows: tuple[int, ...]
     largest_score: float
+    largest_value: float
+    code_step: float
+
+
+def cache_rows_of(
+    a: AttentionAttributes, inputs: Mapping[str, Array | None]
+) -> tuple[CacheRows, CacheRows]:
+    """Of keys and of values."""
+    query, past, bits = inputs["query"], inputs.get("past_key"), a.kv_cache_bit_width
+    assert query is not None
+    ones = np.ones((a.kv_num_heads, 1, 1), np.float32)
+    if not bits:
+        rows = CacheRows(query.dtype if past is None else past.dtype, 0, ones)
+        return rows, rows
+
+    def quantised(kind: str, scales: Array | None) -> CacheRows:
+        assert scales is not None
+        shape = (a.kv_num_heads, 1, -1) if kind == "PER_CHANNEL" else (1, 1, 1)
+        dtype = np.dtype(np.int8 if bits == 8 else np.uint8)
+        return CacheRows(dtype, bits, ones * scales.reshape(shape))
+
+    return (
+        quantised(a.k_quant_type, inputs["k_scale"]),
+        quantised(a.v_quant_type, inputs["v_scale"]),
+    )
 
 
 def windowed_cache_rows(total: int, capacity: int, window: int) -> int:
@@ -107,17 +175,15 @@ def group_query_attention(
     is_first_prompt = not by_index and sequence == total
     pasts = np.zeros(batch, int) if is_first_prompt else lengths - new_keys
 
-    cache_type = query.dtype if past_key is None else past_key.dtype
+    key_rows, value_rows = cache_rows_of(a, inputs)
     capacity = 0 if past_key is None else past_key.shape[2]
     windowed = a.sliding_window_cache == 1
     present_shape = (batch, a.kv_num_heads, capacity if windowed else max(capacity, total), dim)
-    present_key, present_value = (
-        np.zeros(present_shape, cache_type),
-        np.zeros(present_shape, cache_type),
-    )
+    stored_type = np.dtype(np.int8) if a.kv_cache_bit_width else key_rows.dtype
+    present_key, present_value = (np.zeros(present_shape, stored_type) for _ in range(2))
     output = np.zeros((batch, sequence, a.num_heads, dim))
     scale = a.scale if a.scale else dim**-0.5
-    cache_rows, largest_score = [], 0.0
+    cache_rows, largest_score, largest_value, code_step = [], 0.0, 0.0, 0.0
 
     for b in range(batch):
         past, length = int(pasts[b]), int(lengths[b])
@@ -134,8 +200,8 @@ def group_query_attention(
 
         # What a query may look at: the rows that the cache holds, then the new ones.
         old = windowed_cache_rows(past, capacity, a.local_window_size) if windowed else past
-        keys = _append(past_key, b, old, kb, cache_type)
-        values = _append(past_value, b, old, v[b], cache_type)
+        keys = _append(past_key, b, old, kb, key_rows)
+        values = _append(past_value, b, old, v[b], value_rows)
         key_positions = np.arange(past - old, past + new_keys)
 
         visible = np.broadcast_to(key_positions < length, (sequence, key_positions.size)).copy()
@@ -149,10 +215,13 @@ def group_query_attention(
 
         for head in range(a.num_heads):
             kv_head = head // (a.num_heads // a.kv_num_heads)
-            query_matrix, key_matrix = rounded(qb[:, head]), rounded(keys[kv_head])
+            # A quantised key is code * scale: its scale goes to the query, and codes are exact.
+            query_matrix = rounded(qb[:, head] * key_rows.scales[kv_head])
+            key_matrix = rounded(keys[kv_head])
             scores = scale * (query_matrix @ key_matrix.T)
             norms = [np.linalg.norm(x, axis=1).max() for x in (query_matrix, key_matrix)]
             largest_score = max(largest_score, scale * norms[0] * norms[1])
+            code_step = max(code_step, scale * np.abs(query_matrix).max())
             if a.softcap > 0:
                 scores = a.softcap * np.tanh(scores / a.softcap)
             bias = given("attention_bias")
@@ -161,7 +230,9 @@ def group_query_attention(
                 scores = scores + plane[:, key_positions]
             scores = np.where(visible, scores, -np.inf)
             sink = _sink(a, given("head_sink"), head)
-            output[b, :, head] = _softmax(scores, sink) @ rounded(values[kv_head])
+            value_matrix = rounded(values[kv_head]) * value_rows.scales[kv_head]
+            largest_value = max(largest_value, np.abs(value_matrix).max(initial=0))
+            output[b, :, head] = _softmax(scores, sink) @ value_matrix
 
         kept = windowed_cache_rows(length, capacity, a.local_window_size) if windowed else length
         newest = slice(old + length - past - kept, old + length - past)
@@ -171,11 +242,13 @@ def group_query_attention(
 
     return AttentionResult(
         output.reshape(batch, sequence, -1).astype(query.dtype),
-        present_key,
-        present_value,
+        key_rows.packed(present_key),
+        value_rows.packed(present_value),
         (sequence,) * batch if by_index else tuple(int(n) for n in lengths - pasts),
         tuple(cache_rows),
         largest_score,
+        float(largest_value),
+        code_step,
     )
 
 
@@ -246,12 +319,12 @@ def _rotate(
     return rotated
 
 
-def _append(past: Array | None, b: int, rows: int, new: Array, dtype: npt.DTypeLike) -> Array:
-    """(KV, rows + S, D) of the cache's type: first rows of the past, then new (S, KV, D)."""
-    fresh = new.transpose(1, 0, 2).astype(dtype)
+def _append(past: Array | None, b: int, rows: int, new: Array, cache: CacheRows) -> Array:
+    """(KV, rows + S, D) as the cache holds it: first rows of the past, then new (S, KV, D)."""
+    fresh = cache.stored(new.transpose(1, 0, 2))
     if past is None:
         return fresh
-    return np.concatenate([past[b, :, :rows], fresh], axis=1)
+    return np.concatenate([cache.unpacked(past[b, :, :rows]), fresh], axis=1)
 
 
 def _sink(a: AttentionAttributes, head_sink: Array | None, head: int) -> float | None:

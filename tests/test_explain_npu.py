@@ -148,6 +148,7 @@ def test_attention_by_the_executors_rules() -> None:
     assert attention(dim=256) == Verdict()
     assert attention(dim=264).always == "heads of more than 256 dimensions"
     assert attention(smooth_softmax=1).always == "smooth_softmax"
+    assert attention(kv_cache_bit_width=8).always == "a quantised KV cache"
     windowed = attention(sliding_window_cache=1, local_window_size=8)
     assert windowed.always == "a cache that keeps a window only"
     assert attention(causal=0) == Verdict()

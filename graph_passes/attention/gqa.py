@@ -1,6 +1,6 @@
 """com.microsoft.GroupQueryAttention -> aie.FlowAttention.
 
-Inputs 0 to 15, outputs and attributes are the same; quantised caches and output_qk stay behind.
+Inputs 0 to 15, outputs and attributes are the same; output_qk stays behind.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ort_aie_ep.graph_passes.attention.node import (
     OP_TYPE,
     OUTPUTS,
     Layout,
+    Quantisation,
     flow_attention,
     why_not_flow_attention,
 )
@@ -21,7 +22,8 @@ from ort_aie_ep.graph_passes.base import NodeRule, put_in_place
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, type_name
 
-PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, OUTPUT_QK = 3, 7, 12, 13, 3
+PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, QUERY_SEQLENS, OUTPUT_QK = 3, 7, 12, 13, 16, 3
+OTHER_EPSILONS = ("q_norm_epsilon", "k_norm_epsilon")
 
 
 class GroupQueryAttentionToFlow(NodeRule):
@@ -41,14 +43,18 @@ class GroupQueryAttentionToFlow(NodeRule):
             causal=attribute(node, "causal", 1),
             window=attribute(node, "local_window_size", -1),
             type=query,
-            cache_type=query if past is None else type_name(past, node.inputs[0]),
+            cache_type=type_name(past, node.outputs[1], node.inputs[0]),
             output_qk=len(node.outputs) > OUTPUT_QK and bool(node.outputs[OUTPUT_QK].name),
+            query_seqlens=input_at(node, QUERY_SEQLENS) is not None,
+            other_epsilons=not node.attributes.keys().isdisjoint(OTHER_EPSILONS),
             qk_output=attribute(node, "qk_output", 0),
-            quant_types=(
+            quantisation=Quantisation(
                 attribute(node, "k_quant_type", "NONE"),
                 attribute(node, "v_quant_type", "NONE"),
+                attribute(node, "kv_cache_bit_width", 0),
+                input_at(node, K_SCALE) is not None,
+                input_at(node, V_SCALE) is not None,
             ),
-            quantised_cache=any(input_at(node, i) is not None for i in (K_SCALE, V_SCALE)),
         )
 
     def replace(self, node: ir.Node) -> Sequence[ir.Node]:  # noqa: D102
@@ -62,7 +68,7 @@ def _head_dim(node: ir.Node) -> int:
     """Channels of a head, or 0 where they are not known."""
     cached = fixed_dim(input_at(node, PAST_KEY), 3) or fixed_dim(node.outputs[1], 3)
     if cached is not None:
-        return cached
+        return 2 * cached if attribute(node, "kv_cache_bit_width", 0) == 4 else cached
     query = input_at(node, 0)
     heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
     in_query = heads if input_at(node, 1) is not None else heads + 2 * kv_heads

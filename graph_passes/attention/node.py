@@ -31,6 +31,20 @@ class Layout:
     split: bool = False
 
 
+@dataclass(frozen=True)
+class Quantisation:
+    """Of a KV cache: kinds, bits of a code, and whether there are scales."""
+
+    keys: str = "NONE"
+    values: str = "NONE"
+    bits: int = 0
+    has_key_scales: bool = False
+    has_value_scales: bool = False
+
+
+NOT_QUANTISED = Quantisation()
+
+
 class Angles(NamedTuple):
     """cos_cache, sin_cache and position_ids."""
 
@@ -48,8 +62,9 @@ def why_not_flow_attention(
     cache_type: str,
     output_qk: bool = False,
     qk_output: int = 0,
-    quant_types: tuple[str, str] = ("NONE", "NONE"),
-    quantised_cache: bool = False,
+    quantisation: Quantisation = NOT_QUANTISED,
+    query_seqlens: bool = False,
+    other_epsilons: bool = False,
 ) -> str:
     """The reason why the library has no FlowAttention like that, or an empty string.
 
@@ -63,10 +78,14 @@ def why_not_flow_attention(
         qk_output=qk_output,
         causal=causal,
         local_window_size=window,
-        k_quant_type=quant_types[0],
-        v_quant_type=quant_types[1],
-        has_quantised_cache=quantised_cache,
+        k_quant_type=quantisation.keys,
+        v_quant_type=quantisation.values,
+        kv_cache_bit_width=quantisation.bits,
+        has_k_scale=quantisation.has_key_scales,
+        has_v_scale=quantisation.has_value_scales,
         has_output_qk=output_qk,
+        has_query_seqlens=query_seqlens,
+        has_other_epsilons=other_epsilons,
         type=type,
         cache_type=cache_type,
     )

@@ -10,6 +10,33 @@ bool IsFloatName(const std::string& type) {
   return type == "FLOAT" || type == "FLOAT16" || type == "BFLOAT16";
 }
 
+// Why there is no KV cache like that.
+std::string WhyNotCache(const GroupQueryAttentionNode& node) {
+  const std::string& type = node.cache_type;
+  if (node.k_quant_type == "NONE" && node.v_quant_type == "NONE") {
+    if (node.kv_cache_bit_width != 0 || node.has_k_scale || node.has_v_scale) {
+      return "kv_cache_bit_width, k_scale or v_scale without k_quant_type and v_quant_type";
+    }
+    if (IsFloatName(type)) return "";
+    return Concat("its KV cache is ", type, "; expected FLOAT, FLOAT16 or BFLOAT16");
+  }
+  for (const std::string& quantised : {node.k_quant_type, node.v_quant_type}) {
+    if (quantised != "PER_TENSOR" && quantised != "PER_CHANNEL") {
+      return Concat("k_quant_type=", node.k_quant_type, " with v_quant_type=", node.v_quant_type,
+                    "; expected PER_TENSOR or PER_CHANNEL for both, or NONE");
+    }
+  }
+  const int64_t bits = node.kv_cache_bit_width;
+  if (bits != 8 && bits != 4) return Concat("kv_cache_bit_width=", bits, "; expected 8 or 4");
+  if (!node.has_k_scale || !node.has_v_scale) {
+    return "its KV cache is quantised, but k_scale or v_scale is missing";
+  }
+  const char* expected = bits == 8 ? "INT8" : "UINT8";
+  if (type == expected) return "";
+  return Concat("its KV cache is ", type, "; expected ", expected,
+                " for kv_cache_bit_width=", bits);
+}
+
 }  // namespace
 
 std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
@@ -60,11 +87,14 @@ std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {
 }
 
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
-  if (node.k_quant_type != "NONE" || node.v_quant_type != "NONE" || node.has_quantised_cache) {
-    return "the KV cache is quantised; FlowAttention keeps float, float16 or bfloat16";
-  }
   if (node.has_output_qk || node.qk_output != 0) {
     return "output_qk asks for the score matrix, which chunked attention never holds";
+  }
+  if (node.has_query_seqlens) {
+    return "query_seqlens pads chunks of a prompt on the right, which FlowAttention does not know";
+  }
+  if (node.has_other_epsilons) {
+    return "q_norm_epsilon and k_norm_epsilon; FlowAttention has one qk_norm_epsilon";
   }
   if (node.num_heads <= 0 || node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
     return Concat("num_heads=", node.num_heads,
@@ -77,11 +107,10 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
   if (node.causal == 0 && node.local_window_size > 0) {
     return "a window without causal attention is not defined";
   }
-  if (!IsFloatName(node.type) || !IsFloatName(node.cache_type)) {
-    return Concat("types are ", node.type, " with a ", node.cache_type,
-                  " cache; expected FLOAT, FLOAT16 or BFLOAT16");
+  if (!IsFloatName(node.type)) {
+    return Concat("its query is ", node.type, "; expected FLOAT, FLOAT16 or BFLOAT16");
   }
-  return "";
+  return WhyNotCache(node);
 }
 
 }  // namespace ort_aie

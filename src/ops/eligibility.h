@@ -32,8 +32,10 @@ struct GroupQueryAttentionNode {
   int64_t num_heads = 0, kv_num_heads = 0, qk_output = 0, causal = 1, local_window_size = -1;
   int64_t head_dim = 0;  // 0: not known, which is a reason
   std::string k_quant_type = "NONE", v_quant_type = "NONE";
-  bool has_quantised_cache = false;  // k_scale or v_scale is given, or the past is int8/uint8
+  int64_t kv_cache_bit_width = 0;
+  bool has_k_scale = false, has_v_scale = false;
   bool has_output_qk = false;
+  bool has_query_seqlens = false, has_other_epsilons = false;  // ONNX Runtime 1.32
   std::string type, cache_type;
 };
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node);

@@ -32,6 +32,29 @@ void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input inpu
   RequireTensor(kInputNames[input], inputs[input], type, shape);
 }
 
+// Whether a kind of quantisation has a scale for each channel; an error if it is of no known kind.
+bool IsPerChannel(const char* attribute, const std::string& type) {
+  Require(type == "PER_TENSOR" || type == "PER_CHANNEL", "attribute ", attribute,
+          " must be PER_TENSOR or PER_CHANNEL where kv_cache_bit_width is given, got ",
+          type.empty() ? "NONE" : type);
+  return type == "PER_CHANNEL";
+}
+
+void CheckQuantisation(const FlowAttentionAttributes& a) {
+  const auto is_none = [](const std::string& type) { return type.empty() || type == "NONE"; };
+  if (a.kv_cache_bit_width == 0) {
+    Require(is_none(a.k_quant_type) && is_none(a.v_quant_type),
+            "attributes k_quant_type=", a.k_quant_type, " v_quant_type=", a.v_quant_type,
+            " need kv_cache_bit_width=8 or 4");
+    return;
+  }
+  Require(a.kv_cache_bit_width == 8 || a.kv_cache_bit_width == 4,
+          "attribute kv_cache_bit_width must be 8, 4 or 0 for a cache that is not quantised, got ",
+          a.kv_cache_bit_width);
+  IsPerChannel("k_quant_type", a.k_quant_type);
+  IsPerChannel("v_quant_type", a.v_quant_type);
+}
+
 bool Hides(int64_t mask) { return mask == 0; }
 
 // What a mask (batch, total) leaves to see. One that hides nothing leaves no trace.
@@ -88,6 +111,15 @@ FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Op
   Require(!Windowed() || a.local_window_size > 0,
           "attribute sliding_window_cache=1 needs local_window_size > 0, got ",
           a.local_window_size);
+  CheckQuantisation(a);
+}
+
+// Of past and present, as tensors.
+DataType FlowAttention::CacheType(const Inputs& inputs) const {
+  if (Quantised()) {
+    return attributes_.kv_cache_bit_width == 8 ? DataType::kInt8 : DataType::kUint8;
+  }
+  return inputs[kPastKey] ? inputs[kPastKey].type : inputs[kQuery].type;
 }
 
 int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
@@ -131,13 +163,20 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   Require(static_cast<bool>(past) == static_cast<bool>(inputs[kPastValue]),
           "inputs past_key and past_value go together, got only one of them");
   if (past) {
-    Require(IsFloat(past.type), "input past_key must be float, float16 or bfloat16, got ",
-            NameOf(past.type));
+    if (Quantised()) {
+      Require(past.type == CacheType(inputs), "input past_key must be ", NameOf(CacheType(inputs)),
+              " for kv_cache_bit_width=", attributes_.kv_cache_bit_width, ", got ",
+              NameOf(past.type));
+    } else {
+      Require(IsFloat(past.type), "input past_key must be float, float16 or bfloat16, got ",
+              NameOf(past.type), IsInteger(past.type) ? " without kv_cache_bit_width" : "");
+    }
     const Shape& s = past.shape;
+    const int64_t width = CacheWidth(call.dim);
     Require(
-        s.size() == 4 && s[0] == call.batch && s[1] == attributes_.kv_num_heads && s[3] == call.dim,
-        "input past_key must be (", call.batch, ", ", attributes_.kv_num_heads, ", length, ",
-        call.dim, "), got ", ToString(s));
+        s.size() == 4 && s[0] == call.batch && s[1] == attributes_.kv_num_heads && s[3] == width,
+        "input past_key must be (", call.batch, ", ", attributes_.kv_num_heads, ", length, ", width,
+        "), got ", ToString(s));
     RequireShape(inputs, kPastValue, past.type, s);
     call.past_capacity = s[2];
   }
@@ -214,6 +253,26 @@ void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
   }
 }
 
+void FlowAttention::CheckScales(const Inputs& inputs, const Call& call) const {
+  const auto check = [&](Input input, const char* attribute, const std::string& type) {
+    const Tensor& scales = inputs[input];
+    const char* name = kInputNames[input];
+    if (!Quantised()) {
+      Require(!scales, "input ", name, " needs attributes kv_cache_bit_width and ", attribute);
+      return;
+    }
+    Require(scales.present, "attribute ", attribute, "=", type, " needs input ", name);
+    const Shape expected =
+        IsPerChannel(attribute, type) ? Shape{1, attributes_.kv_num_heads, 1, call.dim} : Shape{1};
+    Require(
+        scales.type == DataType::kFloat32 && ElementCount(scales.shape) == ElementCount(expected),
+        "input ", name, " must be float ", ToString(expected), " for ", attribute, "=", type,
+        ", got ", NameOf(scales.type), " ", ToString(scales.shape));
+  };
+  check(kKScale, "k_quant_type", attributes_.k_quant_type);
+  check(kVScale, "v_quant_type", attributes_.v_quant_type);
+}
+
 FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
   const Call call = Sizes(inputs);
   if (!call.by_index) CheckLengths(inputs, call);
@@ -231,14 +290,12 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
   if (inputs[kHeadSink]) RequireShape(inputs, kHeadSink, type, {attributes_.num_heads});
   if (inputs[kQNormWeight]) RequireShape(inputs, kQNormWeight, type, {call.dim});
   if (inputs[kKNormWeight]) RequireShape(inputs, kKNormWeight, type, {call.dim});
-  for (Input quantised : {kKScale, kVScale}) {
-    Require(!inputs[quantised], "input ", kInputNames[quantised],
-            ": a quantised KV cache is not supported");
-  }
+  CheckScales(inputs, call);
   const int64_t capacity =
       Windowed() ? call.past_capacity : std::max(call.past_capacity, call.total);
   return {{call.batch, call.sequence, attributes_.num_heads * call.dim},
-          {call.batch, attributes_.kv_num_heads, capacity, call.dim}};
+          {call.batch, attributes_.kv_num_heads, capacity, CacheWidth(call.dim)},
+          CacheType(inputs)};
 }
 
 void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
@@ -297,7 +354,11 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   step.past_key = past ? past.data : nullptr;
   step.past_value = past ? inputs[kPastValue].data : nullptr;
   step.past_capacity = call.past_capacity;
-  step.cache_type = past ? past.type : query.type;
+  step.cache_type = a.kv_cache_bit_width == 4 ? DataType::kInt4 : shapes.cache;
+  if (Quantised()) {
+    step.key_scales = {inputs[kKScale].as<float>(), a.k_quant_type == "PER_CHANNEL"};
+    step.value_scales = {inputs[kVScale].as<float>(), a.v_quant_type == "PER_CHANNEL"};
+  }
   step.present_key = present_key;
   step.present_value = present_value;
   step.present_capacity = shapes.present[2];

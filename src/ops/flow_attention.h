@@ -6,6 +6,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 
 #include "ops/options.h"
 #include "ops/plan.h"
@@ -18,6 +19,9 @@ struct FlowAttentionAttributes {
   float softcap = 0, qk_norm_epsilon = 1e-6f;
   int64_t do_rotary = 0, rotary_interleaved = 0, local_window_size = -1, smooth_softmax = -1,
           causal = 1, sliding_window_cache = 0, qk_output = 0, float32_products = 0;
+  // Of a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL, empty as NONE; 8 or 4 bits.
+  std::string k_quant_type, v_quant_type;
+  int64_t kv_cache_bit_width = 0;
 };
 
 class FlowAttention {
@@ -48,7 +52,8 @@ class FlowAttention {
 
   struct Outputs {
     Shape output;   // (batch, sequence, heads * dim)
-    Shape present;  // (batch, kv_heads, capacity, dim), for keys and for values
+    Shape present;  // (batch, kv_heads, capacity, dim), for keys and for values; of 4 bits, dim / 2
+    DataType cache;  // of present
   };
 
   // Checks shapes, types and lengths and gives the output shapes.
@@ -70,8 +75,16 @@ class FlowAttention {
   };
 
   bool Windowed() const { return attributes_.sliding_window_cache == 1; }
+  // Whether the cache holds integers.
+  bool Quantised() const { return attributes_.kv_cache_bit_width != 0; }
   Call Sizes(const Inputs& inputs) const;
   int64_t HeadDim(const Inputs& inputs) const;
+  DataType CacheType(const Inputs& inputs) const;
+  // Elements of a row of past and present, as tensors.
+  int64_t CacheWidth(int64_t dim) const {
+    return attributes_.kv_cache_bit_width == 4 ? dim / 2 : dim;
+  }
+  void CheckScales(const Inputs& inputs, const Call& call) const;
   void CheckLengths(const Inputs& inputs, const Call& call) const;
   void CheckRotary(const Inputs& inputs, const Call& call) const;
   void CheckMasks(const Inputs& inputs, const Call& call) const;

@@ -73,6 +73,18 @@ struct Range {
   int64_t first, end;
 };
 
+// Of a KV cache of integers, which stand for code * scale: one scale, or (kv_heads, dim).
+struct CacheScales {
+  const float* data = nullptr;
+  bool per_channel = false;
+
+  explicit operator bool() const { return data != nullptr; }
+  // One, or those of the head's channels.
+  const float* OfHead(int64_t kv_head, int64_t dim) const {
+    return per_channel ? data + kv_head * dim : data;
+  }
+};
+
 // Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See
 // ops/flow_attention.h for the contract; here everything is checked and resolved.
 struct AttentionStep {
@@ -86,6 +98,7 @@ struct AttentionStep {
   void *present_key, *present_value;  // (batch, kv_heads, present_capacity, dim); may be the past's
   int64_t past_capacity, present_capacity;
   DataType cache_type;
+  CacheScales key_scales, value_scales;  // where cache_type is kInt8 or kInt4
 
   std::vector<int64_t> past_length;   // tokens before this call, per batch row
   std::vector<int64_t> total_length;  // tokens after it (padding of a shorter prompt not counted)

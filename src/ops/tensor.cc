@@ -18,6 +18,10 @@ const char* NameOf(DataType type) {
       return "int32";
     case DataType::kInt64:
       return "int64";
+    case DataType::kInt8:
+      return "int8";
+    case DataType::kInt4:
+      return "int4";
     case DataType::kOther:
       break;
   }

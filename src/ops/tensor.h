@@ -10,10 +10,25 @@
 
 namespace ort_aie {
 
-enum class DataType { kFloat32, kFloat16, kBfloat16, kUint8, kInt32, kInt64, kOther };
+enum class DataType {
+  kFloat32,
+  kFloat16,
+  kBfloat16,
+  kUint8,
+  kInt32,
+  kInt64,
+  kInt8,
+  kInt4,  // of a KV cache, two a byte; the tensor that holds them is uint8
+  kOther
+};
 
 constexpr bool IsFloat(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat16 || type == DataType::kBfloat16;
+}
+
+// What a KV cache of integers is declared as.
+constexpr bool IsInteger(DataType type) {
+  return type == DataType::kInt8 || type == DataType::kUint8;
 }
 
 constexpr size_t SizeOf(DataType type) {
@@ -29,6 +44,11 @@ constexpr size_t SizeOf(DataType type) {
     default:
       return 1;
   }
+}
+
+// What an even number of elements takes.
+constexpr int64_t BytesOf(DataType type, int64_t elements) {
+  return type == DataType::kInt4 ? elements / 2 : elements * static_cast<int64_t>(SizeOf(type));
 }
 
 const char* NameOf(DataType type);

@@ -69,6 +69,8 @@ DataType FromOnnxType(int64_t type) {
       return DataType::kInt32;
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
       return DataType::kInt64;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+      return DataType::kInt8;
     default:
       return DataType::kOther;
   }
@@ -88,6 +90,9 @@ ONNXTensorElementDataType ToOnnxType(DataType type) {
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
     case DataType::kInt64:
       return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+    case DataType::kInt8:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
+    case DataType::kInt4:
     case DataType::kOther:
       break;
   }

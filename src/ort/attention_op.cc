@@ -23,6 +23,9 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   a.sliding_window_cache = info.Int("sliding_window_cache", 0);
   a.qk_output = info.Int("qk_output", 0);
   a.float32_products = info.Int("float32_products", 0);
+  a.k_quant_type = info.String("k_quant_type");
+  a.v_quant_type = info.String("v_quant_type");
+  a.kv_cache_bit_width = info.Int("kv_cache_bit_width", 0);
   return a;
 }
 
@@ -36,11 +39,9 @@ class AttentionKernel final : public Kernel {
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = context.Input(i);
     const FlowAttention::Outputs shapes = op_.OutputShapes(inputs);
     const DataType type = inputs[FlowAttention::kQuery].type;
-    const Tensor& past = inputs[FlowAttention::kPastKey];
-    const DataType cache_type = past ? past.type : type;
     void* output = context.Output(0, type, shapes.output);
-    void* present_key = context.Output(1, cache_type, shapes.present);
-    void* present_value = context.Output(2, cache_type, shapes.present);
+    void* present_key = context.Output(1, shapes.cache, shapes.present);
+    void* present_value = context.Output(2, shapes.cache, shapes.present);
     options_.target->Execute(op_.MakePlan(inputs, shapes, output, present_key, present_value),
                              OrtThreadPool(context));
   }
@@ -78,9 +79,15 @@ void InferAttention(const ShapeContext& context) {
     const auto& keys = packed ? query->dims : key->dims;
     if (keys.size() == 3) length = keys[1];
   }
+  // A cache of 4 bits has two channels in a byte.
+  const int64_t bits = context.Int("kv_cache_bit_width", 0);
+  const ONNXTensorElementDataType cache = bits == 8   ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8
+                                          : bits == 4 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
+                                          : past      ? past->type
+                                                      : query->type;
+  const int64_t width = bits == 4 && dim > 0 ? dim / 2 : dim;
   const ShapeContext::Value present = {
-      past ? past->type : query->type,
-      {batch, Dim{std::max<int64_t>(-1, kv_heads), ""}, length, Dim{dim, ""}}};
+      cache, {batch, Dim{std::max<int64_t>(-1, kv_heads), ""}, length, Dim{width, ""}}};
   context.SetOutput(1, present);
   context.SetOutput(2, present);
 }

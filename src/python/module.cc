@@ -234,12 +234,24 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
   const auto [type, kernel] =
       cache == "float16"    ? std::pair(DataType::kFloat16, host::kCacheFloat16)
       : cache == "bfloat16" ? std::pair(DataType::kBfloat16, host::kCacheBfloat16)
+      : cache == "int8"     ? std::pair(DataType::kInt8, host::kCacheInt8)
+      : cache == "int4"     ? std::pair(DataType::kInt4, host::kCacheInt4)
                             : std::pair(DataType::kFloat32, host::kCacheFloat32);
   const int64_t rows = q.shape(0), dim = q.shape(1), keys = k.shape(0);
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   std::vector<float> k_rows(size(keys * dim)), v_rows(size(keys * dim));
-  host::FromFloat(kernels, type, k.data(), keys * dim, k_rows.data());
-  host::FromFloat(kernels, type, v.data(), keys * dim, v_rows.data());
+  const auto store = [&](const Array<float>& from, void* to) {
+    const float one = 1.0f;
+    if (type == DataType::kInt8) {
+      kernels.float_to_int8(from.data(), &one, false, keys * dim, static_cast<int8_t*>(to));
+    } else if (type == DataType::kInt4) {
+      kernels.float_to_int4(from.data(), &one, false, keys * dim, static_cast<uint8_t*>(to));
+    } else {
+      host::FromFloat(kernels, type, from.data(), keys * dim, to);
+    }
+  };
+  store(k, k_rows.data());
+  store(v, v_rows.data());
 
   std::vector<float> s(size(rows * kChunk)), transposed(size(dim * kChunk));
   std::vector<uint16_t> q_bf16(size(rows * dim)), f_bf16(size(rows * kChunk)),
@@ -286,6 +298,26 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
   }
   copy(f);
   return py::make_tuple(scores, f, sums, y);
+}
+
+// x (n), n a multiple of 8 -> the bytes of a quantised KV cache, and the codes that are read back.
+py::tuple CacheCodes(const Array<float>& x, const Array<float>& scales, int64_t bits,
+                     const std::string& isa) {
+  const host::Kernels& kernels = KernelsNamed(isa);
+  const int64_t n = x.size();
+  Require(n % 8 == 0 && (scales.size() == 1 || scales.size() == n) && (bits == 8 || bits == 4),
+          "x of a multiple of 8, one scale or as many, bits 8 or 4");
+  Array<uint8_t> cache(n * bits / 8);
+  Array<float> codes(n);
+  if (bits == 8) {
+    auto* bytes = reinterpret_cast<int8_t*>(cache.mutable_data());
+    kernels.float_to_int8(x.data(), scales.data(), scales.size() > 1, n, bytes);
+    kernels.int8_to_float(bytes, n, codes.mutable_data());
+  } else {
+    kernels.float_to_int4(x.data(), scales.data(), scales.size() > 1, n, cache.mutable_data());
+    kernels.int4_to_float(cache.data(), n, codes.mutable_data());
+  }
+  return py::make_tuple(cache, codes);
 }
 
 Array<float> Float16RoundTrip(const Array<float>& x, const std::string& isa) {
@@ -350,16 +382,20 @@ PYBIND11_MODULE(_native, m) {
       "why_not_flow_attention",
       [](int64_t num_heads, int64_t kv_num_heads, int64_t head_dim, int64_t qk_output,
          int64_t causal, int64_t local_window_size, const std::string& k_quant_type,
-         const std::string& v_quant_type, bool has_quantised_cache, bool has_output_qk,
+         const std::string& v_quant_type, int64_t kv_cache_bit_width, bool has_k_scale,
+         bool has_v_scale, bool has_output_qk, bool has_query_seqlens, bool has_other_epsilons,
          const std::string& type, const std::string& cache_type) {
         return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
-                                    head_dim, k_quant_type, v_quant_type, has_quantised_cache,
-                                    has_output_qk, type, cache_type});
+                                    head_dim, k_quant_type, v_quant_type, kv_cache_bit_width,
+                                    has_k_scale, has_v_scale, has_output_qk, has_query_seqlens,
+                                    has_other_epsilons, type, cache_type});
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("head_dim"),
       py::arg("qk_output"), py::arg("causal"), py::arg("local_window_size"),
-      py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("has_quantised_cache"),
-      py::arg("has_output_qk"), py::arg("type"), py::arg("cache_type"));
+      py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("kv_cache_bit_width"),
+      py::arg("has_k_scale"), py::arg("has_v_scale"), py::arg("has_output_qk"),
+      py::arg("has_query_seqlens"), py::arg("has_other_epsilons"), py::arg("type"),
+      py::arg("cache_type"));
 
   host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
@@ -373,6 +409,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),
         py::arg("cache"), py::arg("isa"));
+  m.def("cache_codes", &CacheCodes, py::arg("x").noconvert(), py::arg("scales").noconvert(),
+        py::arg("bits"), py::arg("isa"));
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
   npu::DefineNpu(m);
   npu_target::DefineNpuReasons(m);

@@ -245,13 +245,23 @@ ATTENTION_PATHS = [
     for isa in ISAS
     for path, cache in [
         ("few", "float32"), ("few", "float16"), ("few", "bfloat16"), ("many", "float32"),
-        ("bf16", "float16"), ("bf16", "bfloat16"),
+        ("few", "int8"), ("few", "int4"),
+        ("bf16", "float16"), ("bf16", "bfloat16"), ("bf16", "int8"), ("bf16", "int4"),
     ]
     if path != "bf16" or isa == "avx512_bf16"
 ]  # fmt: skip
 
 
+FLOAT_PATHS = [path for path in ATTENTION_PATHS if not path[2].startswith("int")]
+# Largest code of a cache of integers, which kernels take as they are: a scale of 1.
+LARGEST_CODE = {"int8": 127, "int4": 7}
+
+
 def to_cache(x: Array, cache: str) -> Array:
+    if cache in LARGEST_CODE:
+        most = LARGEST_CODE[cache]
+        codes: Array = np.clip(np.rint(x), -most - 1, most)
+        return codes
     rounded: Array = x.astype(ml_dtypes.bfloat16 if cache == "bfloat16" else cache)
     return rounded.astype(np.float32)
 
@@ -260,7 +270,7 @@ def to_cache(x: Array, cache: str) -> Array:
 @pytest.mark.parametrize("softcap", [0.0, 20.0])
 @pytest.mark.parametrize("dim", [8, 16, 24, 32, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize(
-    ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (16, 64), (13, 255), (29, 256)]
+    ("rows", "keys"), [(1, 64), (3, 1), (4, 17), (9, 33), (18, 64), (13, 255), (29, 256)]
 )
 def test_attention_chunk_matches_equations(
     isa: str, path: str, cache: str, softcap: float, dim: int, rows: int, keys: int
@@ -269,6 +279,9 @@ def test_attention_chunk_matches_equations(
     q = 3 * rng.standard_normal((rows, dim)).astype(np.float32)
     k = rng.standard_normal((keys, dim)).astype(np.float32)
     v = rng.standard_normal((keys, dim)).astype(np.float32)
+    if cache in LARGEST_CODE:  # a few are clamped
+        k, v = (x * np.float32(LARGEST_CODE[cache] / 2) for x in (k, v))
+        q /= LARGEST_CODE[cache] / 2
     scale = float(np.float32(dim**-0.5))
     scores, numerators, sums, y = _native.attention_chunk(q, k, v, scale, softcap, path, cache, isa)
 
@@ -299,7 +312,7 @@ def test_attention_chunk_matches_equations(
     assert (np.abs(y - n64 @ v64) <= (keys + 1) * U * (n64 @ np.abs(v64))).all()
 
 
-@pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
+@pytest.mark.parametrize(("isa", "path", "cache"), FLOAT_PATHS)
 def test_attention_chunk_with_far_scores_saturates(isa: str, path: str, cache: str) -> None:
     # Scores 0, -48, ..., -3024: exp underflows to exact zeros instead of wrapping around.
     q = np.full((2, 8), 1.0, np.float32)
@@ -329,7 +342,37 @@ def test_attention_chunk_propagates_nan_to_its_row(
         np.testing.assert_array_equal(np.delete(after, 4, 0), np.delete(before, 4, 0))
 
 
-@pytest.mark.parametrize(("isa", "path", "cache"), ATTENTION_PATHS)
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_codes_of_a_cache_are_rounded_to_even_and_clamped(
+    isa: str, bits: int, per_channel: bool
+) -> None:
+    rng = np.random.default_rng(bits)
+    most = 2 ** (bits - 1) - 1
+    n = 1000 + 24
+    scales = np.full(1, 0.25, np.float32)
+    if per_channel:
+        scales = rng.uniform(0.01, 4, n).astype(np.float32) * rng.choice([-1, 1], n)
+        scales = scales.astype(np.float32)
+        scales[5:9] = 0  # counts as 1
+    inverse = np.float32(1) / np.where(scales == 0, np.float32(1), scales)
+    x = (rng.uniform(-1.5 * most, 1.5 * most, n) / inverse).astype(np.float32)
+    x[::3] = ((rng.integers(-most, most, n) + 0.5) / inverse).astype(np.float32)[::3]  # ties
+    x[[20, 21, 22, 23]] = [np.inf, -np.inf, 3e38, -3e38]
+    with np.errstate(over="ignore"):
+        expected = np.clip(np.rint(x * inverse), -most - 1, most)
+    x[24] = np.nan
+    expected[24] = most
+    cache, codes = _native.cache_codes(x, scales, bits, isa)
+    np.testing.assert_array_equal(codes, expected)
+    if bits == 8:
+        np.testing.assert_array_equal(cache.view(np.int8), expected)
+    else:
+        np.testing.assert_array_equal(cache, (expected[0::2] + 8) + 16 * (expected[1::2] + 8))
+
+
+@pytest.mark.parametrize(("isa", "path", "cache"), FLOAT_PATHS)
 def test_attention_reads_every_cache_value(isa: str, path: str, cache: str) -> None:
     # One key of one channel set at a time, powers of two down to float16's subnormals and up to
     # its limits: the score is the value itself, which is exact in all types.

@@ -10,7 +10,15 @@ import onnx_ir as ir
 import pytest
 from builder_nodes import attention_model, projection_model, tied_model
 from onnx import TensorProto
-from op_models import BFLOAT16, FLOAT16, NEEDS_TWO_BITS, open_session, run
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    NEEDS_TWO_BITS,
+    ORT_VERSION,
+    QUANTISED_CACHES,
+    open_session,
+    run,
+)
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
@@ -165,6 +173,44 @@ def test_float_zero_points_of_any_float_type_are_taken(
 # --- GroupQueryAttention -> FlowAttention ---------------------------------------------------------
 
 
+def quantised(bits: int = 8) -> dict[str, Any]:
+    """Of a KV cache with one scale for all keys, and one for all values."""
+    return {
+        "cache": TensorProto.INT8 if bits == 8 else TensorProto.UINT8, "scales": True,
+        "k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": bits,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("with_past", [True, False])
+def test_attention_on_a_quantised_cache_is_replaced(bits: int, with_past: bool) -> None:
+    source = attention_model(**quantised(bits), with_past=with_past)
+    model, (outcome,) = rewritten(source)
+    assert outcome.becomes == "aie.FlowAttention"
+    (node,) = model.graph
+    assert attributes_of(node) == {
+        "num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "format": _native.FORMAT,
+        "k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": bits,
+    }  # fmt: skip
+    assert [value.name for value in node.inputs if value is not None][12:] == ["k_scale", "v_scale"]
+    cache = np.zeros((2, 2, 5, 32 * bits // 8), np.int8 if bits == 8 else np.uint8)
+    feeds = {
+        "qkv": np.random.default_rng(1).standard_normal((2, 5, 8 * 32)).astype(np.float32),
+        "past_key": cache, "past_value": cache,
+        "seqlens_k": np.array([4, 2], np.int32), "total": np.array(5, np.int32),
+    }  # fmt: skip
+    actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)
+    assert actual["present_key"].dtype == cache.dtype
+    if ORT_VERSION < QUANTISED_CACHES or not with_past:
+        return
+    expected = run(open_session(source.SerializeToString()), feeds)
+    # What becomes of rotated keys and of outputs is for test_flow_attention_quantised.
+    for b, rows in enumerate((5, 3)):
+        np.testing.assert_array_equal(
+            *(x["present_value"][b, :, :rows] for x in (actual, expected))
+        )
+
+
 @pytest.mark.parametrize("cache", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_attention_is_replaced(cache: int) -> None:
     source = attention_model(
@@ -207,11 +253,17 @@ def test_attention_is_replaced(cache: int) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"cache": TensorProto.INT8, "scales": True, "k_quant_type": "PER_TENSOR",
-          "v_quant_type": "PER_TENSOR"}, "the KV cache is quantised"),
-        ({"scales": True}, "the KV cache is quantised"),
-        ({"cache": TensorProto.UINT8}, "types are FLOAT with a UINT8 cache"),
+        ({"scales": True}, "k_scale or v_scale without k_quant_type and v_quant_type"),
+        ({"cache": TensorProto.UINT8}, "its KV cache is UINT8; expected FLOAT, FLOAT16 or"),
+        (quantised(bits=2), "kv_cache_bit_width=2; expected 8 or 4"),
+        (quantised() | {"scales": False}, "k_scale or v_scale is missing"),
+        (quantised() | {"cache": TensorProto.UINT8},
+         "its KV cache is UINT8; expected INT8 for kv_cache_bit_width=8"),
+        (quantised() | {"v_quant_type": "NONE"},
+         "k_quant_type=PER_TENSOR with v_quant_type=NONE; expected PER_TENSOR or PER_CHANNEL for"),
         ({"outputs": 4, "qk_output": 1}, "output_qk asks for the score matrix"),
+        ({"query_seqlens": True}, "query_seqlens pads chunks of a prompt on the right"),
+        ({"k_norm_epsilon": 1e-5}, "q_norm_epsilon and k_norm_epsilon"),
         ({"outputs": 4}, "output_qk asks for the score matrix"),
         ({"head_dim": 12}, "heads have 12 channels; expected a multiple of 8"),
         ({"head_dim": 12, "with_past": False}, "heads have 12 channels"),

@@ -29,7 +29,10 @@ std::string WhyNotMatMul(const Node& node) {
 
 // Channels of a head of a GroupQueryAttention, or 0 where they are not known.
 int64_t HeadDim(const Node& node) {
-  if (const int64_t cached = node.input(3).dim(3)) return cached;
+  const int64_t in_element = node.Int("kv_cache_bit_width", 0) == 4 ? 2 : 1;
+  if (const int64_t cached = node.input(3).dim(3)) {
+    return (Size(cached) * in_element).As("a head");
+  }
   const int64_t heads = node.Int("num_heads", 0), kv_heads = node.Int("kv_num_heads", 0);
   const Size in_query = Size(heads) + Size(node.input(1) ? 0 : 2) * kv_heads;
   return 1 <= in_query ? node.input(0).dim(2) / in_query.As("a token") : 0;
@@ -48,10 +51,14 @@ std::string WhyNotAttention(const Node& node) {
   facts.local_window_size = node.Int("local_window_size", -1);
   facts.k_quant_type = node.String("k_quant_type", "NONE");
   facts.v_quant_type = node.String("v_quant_type", "NONE");
-  facts.has_quantised_cache = node.input(12) || node.input(13);
+  facts.kv_cache_bit_width = node.Int("kv_cache_bit_width", 0);
+  facts.has_k_scale = static_cast<bool>(node.input(12));
+  facts.has_v_scale = static_cast<bool>(node.input(13));
   facts.has_output_qk = static_cast<bool>(node.output(3));
+  facts.has_query_seqlens = static_cast<bool>(node.input(16));
+  facts.has_other_epsilons = node.Has("q_norm_epsilon") || node.Has("k_norm_epsilon");
   facts.type = node.input(0).type;
-  facts.cache_type = node.input(3) ? node.input(3).type : facts.type;
+  facts.cache_type = (node.input(3) ? node.input(3) : node.output(1)).type;
   return WhyNotFlowAttention(facts);
 }
 

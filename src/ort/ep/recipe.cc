@@ -27,7 +27,7 @@ enum class Constants { kNone, kFloat, kInt32, kInt64, kIndex };
 struct OpRule {
   const char* name;
   std::vector<IntRule> ints;
-  std::vector<const char*> floats;
+  std::vector<const char*> floats, strings;
   std::vector<Constants> inputs;  // what each may be where it is a constant
   size_t outputs;                 // all are required
   bool has_weights;
@@ -46,6 +46,7 @@ const OpRule& RuleOf(Kind kind) {
               {"accuracy_level"},
               {"symmetric", false, 0, 1}},
              {},
+             {},
              {kFloat, kNone, kFloat},  // A, W, bias
              1,
              true},
@@ -60,8 +61,10 @@ const OpRule& RuleOf(Kind kind) {
               {"causal"},
               {"sliding_window_cache"},
               {"qk_output"},
-              {"float32_products"}},
+              {"float32_products"},
+              {"kv_cache_bit_width"}},
              {"scale", "softcap", "qk_norm_epsilon"},
+             {"k_quant_type", "v_quant_type"},
              // as FlowAttention::Input has them
              {kFloat, kFloat, kFloat, kFloat, kFloat, kInt32, kInt32, kFloat, kFloat, kInt64,
               kFloat, kFloat, kFloat, kFloat, kFloat, kFloat, kInt64},
@@ -69,6 +72,7 @@ const OpRule& RuleOf(Kind kind) {
              false},
       OpRule{"Q4NXGather",
              {{"format", true}, {"K", true, 1}, {"N", true, 1}, {"bits", false, 2, 4}, {"dtype"}},
+             {},
              {},
              {kNone, kIndex},  // W, indices
              1,
@@ -136,6 +140,9 @@ Recipe MakeRecipe(const Claim& claim, const Node& fused) {
       for (const char* name : RuleOf(claim.kind).floats) {
         if (node.Has(name)) recipe.floats[name] = node.Float(name, 0.0f);
       }
+      for (const char* name : RuleOf(claim.kind).strings) {
+        if (node.Has(name)) recipe.strings[name] = node.String(name, "");
+      }
       break;
   }
   recipe.ints["format"] = kFormat;
@@ -160,6 +167,9 @@ std::string ToText(const Recipe& recipe) {
   text << std::hexfloat << "op " << RuleOf(recipe.kind).name << '\n';
   for (const auto& [name, value] : recipe.ints) text << "int " << name << ' ' << value << '\n';
   for (const auto& [name, value] : recipe.floats) text << "float " << name << ' ' << value << '\n';
+  for (const auto& [name, value] : recipe.strings) {
+    text << "string " << name << ' ' << value << '\n';
+  }
   const auto list = [&](const char* key, const std::vector<int>& values) {
     text << key;
     for (int value : values) text << ' ' << value;
@@ -230,6 +240,10 @@ bool Read(Line& line, const std::string& key, std::optional<Kind>& kind, Recipe&
     return line.Take(name) && line.TakeFloat(number) &&
            recipe.floats.try_emplace(name, number).second;
   }
+  if (key == "string") {
+    std::string text;
+    return line.Take(name) && line.Take(text) && recipe.strings.try_emplace(name, text).second;
+  }
   if (key == "inputs") return recipe.inputs.empty() && line.TakeAll(recipe.inputs);
   if (key == "outputs") return recipe.outputs.empty() && line.TakeAll(recipe.outputs);
   if (key == "weights") {
@@ -270,6 +284,11 @@ void CheckAttributes(const Recipe& recipe, const OpRule& rule) {
   }
   for (const auto& [name, value] : recipe.floats) {
     if (std::ranges::find(rule.floats, name) == rule.floats.end()) {
+      Refuse(rule.name, " has no attribute ", name);
+    }
+  }
+  for (const auto& [name, value] : recipe.strings) {
+    if (std::ranges::find(rule.strings, name) == rule.strings.end()) {
       Refuse(rule.name, " has no attribute ", name);
     }
   }
@@ -373,6 +392,11 @@ int64_t RecipeInfo::Int(const char* attribute, int64_t fallback) const {
 float RecipeInfo::Float(const char* attribute, float fallback) const {
   const auto found = recipe_.floats.find(attribute);
   return found != recipe_.floats.end() ? found->second : fallback;
+}
+
+std::string RecipeInfo::String(const char* attribute) const {
+  const auto found = recipe_.strings.find(attribute);
+  return found != recipe_.strings.end() ? found->second : "";
 }
 
 Tensor RecipeInfo::ConstantInput(size_t index) const {

@@ -30,6 +30,7 @@ struct Recipe {
   Kind kind;
   std::map<std::string, int64_t> ints;
   std::map<std::string, float> floats;
+  std::map<std::string, std::string> strings;
   // By position of the op: the position among the fused node's inputs or outputs, or kAbsent.
   std::vector<int> inputs, outputs;
   Span weights;
@@ -58,7 +59,7 @@ class RecipeInfo final : public NodeInfo {
       : recipe_(recipe), settings_(settings), weights_(std::move(weights)) {}
   int64_t Int(const char* attribute, int64_t fallback) const override;
   float Float(const char* attribute, float fallback) const override;
-  std::string String(const char*) const override { return ""; }
+  std::string String(const char* attribute) const override;
   Tensor ConstantInput(size_t index) const override;
   std::optional<std::string> ConfigEntry(const char* name) const override;
   const void* Session() const override { return &settings_; }  // the provider's

@@ -32,8 +32,7 @@ class Attention {
         kernels_(kernels),
         threads_(threads),
         group_(step.heads / step.kv_heads),
-        tile_positions_(std::max<int64_t>(1, kTileRows / group_)),
-        cache_size_(static_cast<int64_t>(SizeOf(step.cache_type))) {}
+        tile_positions_(std::max<int64_t>(1, kTileRows / group_)) {}
 
   void Run() {
     if (!step_.windowed_cache) WritePresent(step_, kernels_, threads_);
@@ -53,7 +52,7 @@ class Attention {
   // Apart from a windowed cache, for queries may need rows that it is about to drop.
   void TakeNewRows() {
     const int64_t elements = step_.batch * step_.kv_heads * ChunkSize() * step_.dim;
-    new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, 2 * elements * cache_size_);
+    new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, BytesOf(step_.cache_type, 2 * elements));
     new_values_ = Advance(new_keys_, step_.cache_type, elements);
     WriteNewRows(step_, kernels_, threads_, chunk_, new_keys_, new_values_);
   }
@@ -92,7 +91,7 @@ class Attention {
 
   // Leaves the newest rows in a windowed cache, oldest first.
   void ShiftWindow() const {
-    const int64_t row_bytes = step_.dim * cache_size_;
+    const int64_t row_bytes = BytesOf(step_.cache_type, step_.dim);
     const auto shift = [&](const void* past, const void* fresh, void* present, int64_t head) {
       const auto b = static_cast<size_t>(head / step_.kv_heads);
       const int64_t before = TokensBefore(b, chunk_.first), after = TokensBefore(b, chunk_.end);
@@ -227,6 +226,7 @@ class Attention {
       const float factor = sum == 0.0f ? 0.0f : scale / sum;
       float* y = sweep.output + r * dim;
       for (int64_t d = 0; d < dim; ++d) y[d] *= factor;
+      if (step_.value_scales) Scale(step_.value_scales, tile.kv_head, dim, y);
       const int64_t token = tile.b * step_.sequence + tile.t0 + r / group_;
       FromFloat(kernels_, step_.type, y, dim,
                 Advance(step_.output, step_.type, (token * step_.heads + head) * dim));
@@ -238,7 +238,6 @@ class Attention {
   const ThreadPool& threads_;
   const int64_t group_;  // query heads of a KV head
   const int64_t tile_positions_;
-  const int64_t cache_size_;
   // The queries that are worked on, of each batch row: what scratch holds does not grow with the
   // prompt. Keys and values of a cache without a window are in their place before the first chunk.
   Range chunk_{0, 0};

@@ -35,6 +35,19 @@ void Transform(const AttentionStep& step, const Kernels& kernels, float* x, cons
   }
 }
 
+// A row of the cache, in its type.
+void StoreRow(const AttentionStep& step, const Kernels& kernels, const CacheScales& scales,
+              int64_t kv_head, const float* x, void* y) {
+  const float* of_head = scales.OfHead(kv_head, step.dim);
+  if (step.cache_type == DataType::kInt8) {
+    kernels.float_to_int8(x, of_head, scales.per_channel, step.dim, static_cast<int8_t*>(y));
+  } else if (step.cache_type == DataType::kInt4) {
+    kernels.float_to_int4(x, of_head, scales.per_channel, step.dim, static_cast<uint8_t*>(y));
+  } else {
+    FromFloat(kernels, step.cache_type, x, step.dim, y);
+  }
+}
+
 // place(b, t, kv_head) is the row's first element in keys and in values, or negative: leave it out.
 template <typename Place>
 void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
@@ -49,10 +62,10 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
       ToFloat(kernels, step.type, Advance(step.key, step.type, token * step.key_stride + h * dim),
               dim, x);
       Transform(step, kernels, x, step.k_norm, token);
-      FromFloat(kernels, step.cache_type, x, dim, Advance(keys, step.cache_type, to));
+      StoreRow(step, kernels, step.key_scales, h, x, Advance(keys, step.cache_type, to));
       ToFloat(kernels, step.type,
               Advance(step.value, step.type, token * step.value_stride + h * dim), dim, x);
-      FromFloat(kernels, step.cache_type, x, dim, Advance(values, step.cache_type, to));
+      StoreRow(step, kernels, step.value_scales, h, x, Advance(values, step.cache_type, to));
     }
   };
   ForEachToken(step.batch, tokens, threads, write);
@@ -65,6 +78,12 @@ void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token,
   ToFloat(kernels, step.type,
           Advance(step.query, step.type, token * step.query_stride + head * step.dim), step.dim, x);
   Transform(step, kernels, x, step.q_norm, token);
+  if (step.key_scales) Scale(step.key_scales, head * step.kv_heads / step.heads, step.dim, x);
+}
+
+void Scale(const CacheScales& scales, int64_t kv_head, int64_t dim, float* x) {
+  const float* of_head = scales.OfHead(kv_head, dim);
+  for (int64_t d = 0; d < dim; ++d) x[d] *= of_head[scales.per_channel ? d : 0];
 }
 
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
@@ -76,7 +95,7 @@ void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const Threa
 }
 
 void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
-  const int64_t row_bytes = step.dim * static_cast<int64_t>(SizeOf(step.cache_type));
+  const int64_t row_bytes = BytesOf(step.cache_type, step.dim);
   const auto carry = [&](const void* past, void* present, int64_t head) {
     if (past == present) return;
     const auto past_rows = step.past_length[static_cast<size_t>(head / step.kv_heads)];

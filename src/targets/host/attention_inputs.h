@@ -5,7 +5,11 @@
 
 namespace ort_aie::host {
 
-// Head `head` of a token's query -> x (dim): normalised and rotated.
+// x (dim) *= the scales of a KV head.
+void Scale(const CacheScales& scales, int64_t kv_head, int64_t dim, float* x);
+
+// Head `head` of a token's query -> x (dim): normalised and rotated, and with a cache of integers
+// times the keys' scales, so that products with codes are those with keys.
 void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
                float* x);
 

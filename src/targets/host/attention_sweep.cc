@@ -1,9 +1,9 @@
 // The online softmax over chunks of keys, papers 1 and 2, in one of three ways:
 //
 // - few rows (decoding): dot products straight from the cache, float32;
-// - many rows of a prompt on a 16-bit cache, with dot products of bfloat16: both products in
-//   bfloat16, as on the NPU. A float32 cache asks for float32, as does an attribute, and one token
-//   is bound by memory;
+// - many rows of a prompt on a cache of 16 bits or less, with dot products of bfloat16: both
+//   products in bfloat16, as on the NPU. A float32 cache asks for float32, as does an attribute,
+//   and one token is bound by memory;
 // - many rows else: float32, from a widened copy of the chunk whose keys are transposed.
 //
 // A chunk is converted once for all rows of a tile, which then pass in blocks whose scores stay in
@@ -31,9 +31,19 @@ CacheType CacheTypeOf(DataType type) {
       return kCacheFloat16;
     case DataType::kBfloat16:
       return kCacheBfloat16;
+    case DataType::kInt8:
+      return kCacheInt8;
+    case DataType::kInt4:
+      return kCacheInt4;
     default:
       return kCacheFloat32;
   }
+}
+
+// Null where this type of cache takes float32.
+const Bf16Attention* Bf16Kernels(const Kernels& kernels, CacheType cache) {
+  const Bf16Attention* bf16 = kernels.bf16_attention;
+  return bf16 != nullptr && bf16->pack_keys[cache] != nullptr ? bf16 : nullptr;
 }
 
 class KeySweep {
@@ -49,9 +59,8 @@ class KeySweep {
         group_(step.heads / step.kv_heads),
         rows_(tile.positions * group_),
         many_(step.sequence * group_ >= kManyRows),
-        bf16_(many_ && step.sequence > 1 && cache_ != kCacheFloat32 && !step.float32_products
-                  ? kernels.bf16_attention
-                  : nullptr) {
+        bf16_(many_ && step.sequence > 1 && !step.float32_products ? Bf16Kernels(kernels, cache_)
+                                                                   : nullptr) {
     std::fill(state.max, state.max + rows_, kMinusInfinity);
     std::fill(state.sum, state.sum + rows_, 0.0f);
     std::fill(state.output, state.output + rows_ * dim_, 0.0f);

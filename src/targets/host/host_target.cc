@@ -40,6 +40,10 @@ void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, fl
       return kernels.float16_to_float(static_cast<const uint16_t*>(x), n, y);
     case DataType::kBfloat16:
       return kernels.bfloat16_to_float(static_cast<const uint16_t*>(x), n, y);
+    case DataType::kInt8:
+      return kernels.int8_to_float(static_cast<const int8_t*>(x), n, y);
+    case DataType::kInt4:
+      return kernels.int4_to_float(static_cast<const uint8_t*>(x), n, y);
     default:
       std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
   }

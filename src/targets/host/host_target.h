@@ -25,15 +25,15 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
-// n elements of `type` <-> float.
+// n elements of `type` <-> float; of integers, their codes, and only to float.
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y);
 void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n, void* y);
 
 inline const void* Advance(const void* p, DataType type, int64_t elements) {
-  return static_cast<const uint8_t*>(p) + elements * static_cast<int64_t>(SizeOf(type));
+  return static_cast<const uint8_t*>(p) + BytesOf(type, elements);
 }
 inline void* Advance(void* p, DataType type, int64_t elements) {
-  return static_cast<uint8_t*>(p) + elements * static_cast<int64_t>(SizeOf(type));
+  return static_cast<uint8_t*>(p) + BytesOf(type, elements);
 }
 
 }  // namespace ort_aie::host

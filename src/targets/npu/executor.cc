@@ -31,6 +31,7 @@ AttentionFacts FactsOf(const AttentionStep& step) {
   const auto beyond = [&](int64_t total) { return total > step.present_capacity; };
   return {.rows = step.sequence,
           .dim = step.dim,
+          .quantised_cache = static_cast<bool>(step.key_scales),
           .windowed_cache = step.windowed_cache,
           .other_keys = step.key_sequence != step.sequence,
           .hidden_keys = !step.visible_keys.empty(),

@@ -23,6 +23,8 @@ std::string Words(Reason reason) {
       return Concat("a bias of more than ", kMatvecMaxBias);
     case Reason::kOneRow:
       return "a single row of an unquantised projection";
+    case Reason::kQuantisedCache:
+      return "a quantised KV cache";
     case Reason::kWindowedCache:
       return "a cache that keeps a window only";
     case Reason::kOtherKeys:
@@ -87,6 +89,7 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
 }
 
 Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
+  if (attention.quantised_cache) return Reason::kQuantisedCache;
   if (attention.windowed_cache) return Reason::kWindowedCache;
   if (attention.other_keys) return Reason::kOtherKeys;
   if (attention.hidden_keys) return Reason::kHiddenKeys;

@@ -61,6 +61,11 @@ void HostStepsHaveReasons() {
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
   attend("an attention mask with hidden keys",
          [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
+  attend("a quantised KV cache", [](AttentionStep& step) {
+    static const float scale = 0.125f;
+    step.cache_type = DataType::kInt8;
+    step.key_scales = step.value_scales = {&scale, false};
+  });
   attend("a cache that keeps a window only", [](AttentionStep& step) {
     step.windowed_cache = true;
     step.window = 8;

@@ -18,6 +18,8 @@ inline __m512 Odd(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
 }
 
+#include "targets/host/kernels/attention_avx512.inc"
+
 inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
@@ -199,6 +201,8 @@ constexpr Kernels Avx512Kernels(const RowsInt8& rows_int8) {
   kernels.fused_dqp_int8 = FusedDqpInt8Avx512<kHint, kReadMinima>;
   kernels.rows_int8 = &rows_int8;
   kernels.unpack_block = UnpackBlockAvx512;
+  kernels.scores[kCacheFloat16] = QuadScores<Float16Quads>;
+  kernels.scores[kCacheBfloat16] = QuadScores<Bfloat16Quads>;
   kernels.lookup = &kAvx512Lookup;
   return kernels;
 }

@@ -32,16 +32,53 @@ inline void Tile(const uint16_t* a, int64_t lda, const uint16_t* panel, int64_t 
 
 // --- attention -----------------------------------------------------------------------------------
 
-// 16 + 16 elements of a cache, those that the masks select and zeros else, as 32 bfloat16.
+// A cache in memory: `kInUnit` elements are in a Unit.
 template <CacheType kType>
-inline __m512i Load32(const uint16_t* low, __mmask16 low_mask, const uint16_t* high,
-                      __mmask16 high_mask) {
-  const __m256i a = _mm256_maskz_loadu_epi16(low_mask, low);
-  const __m256i b = _mm256_maskz_loadu_epi16(high_mask, high);
-  if constexpr (kType == kCacheFloat16) {
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtph_ps(b), _mm512_cvtph_ps(a));
+struct Cache {
+  typedef uint16_t Unit;
+  static constexpr int kInUnit = 1;
+};
+template <>
+struct Cache<kCacheInt8> {
+  typedef int8_t Unit;
+  static constexpr int kInUnit = 1;
+};
+template <>
+struct Cache<kCacheInt4> {
+  typedef uint8_t Unit;
+  static constexpr int kInUnit = 2;
+};
+
+// 16 elements, those that the mask selects and zeros else, as float.
+template <CacheType kType>
+inline __m512 LoadFloat(const typename Cache<kType>::Unit* p, __mmask16 mask) {
+  if constexpr (kType == kCacheInt8) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, p)));
+  } else if constexpr (kType == kCacheInt4) {
+    // The mask selects 0, 8 or 16 elements, for dim is a multiple of 8. A byte in 16 bits, and
+    // itself 4 bits further up: its halves are in bytes of their own.
+    const auto bytes = (__mmask16)((mask & 0x0f) | (mask >> 4 & 0xf0));
+    const __m128i pairs = _mm_cvtepu8_epi16(_mm_maskz_loadu_epi8(bytes, p));
+    const __m128i halves =
+        _mm_and_si128(_mm_or_si128(pairs, _mm_slli_epi16(pairs, 4)), _mm_set1_epi8(15));
+    return _mm512_maskz_cvtepi32_ps(
+        mask, _mm512_sub_epi32(_mm512_cvtepu8_epi32(halves), _mm512_set1_epi32(8)));
   } else {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p));
+  }
+}
+
+// 16 + 16 elements of a cache as 32 bfloat16.
+template <CacheType kType>
+inline __m512i Load32(const typename Cache<kType>::Unit* low, __mmask16 low_mask,
+                      const typename Cache<kType>::Unit* high, __mmask16 high_mask) {
+  if constexpr (kType == kCacheBfloat16) {
+    const __m256i a = _mm256_maskz_loadu_epi16(low_mask, low);
+    const __m256i b = _mm256_maskz_loadu_epi16(high_mask, high);
     return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  } else {
+    return (__m512i)_mm512_cvtne2ps_pbh(LoadFloat<kType>(high, high_mask),
+                                        LoadFloat<kType>(low, low_mask));
   }
 }
 
@@ -50,40 +87,77 @@ inline __mmask16 First(int64_t n) {
   return (__mmask16)(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
 }
 
-// 16 x 16 lanes: in turn for each bit of the indices, blocks off the diagonal change places.
-inline void Transpose(__m512i rows[16]) {
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  for (int bit = 1; bit < 16; bit *= 2) {
-    // Of two rows: the lanes without the bit, and those with it. Index bit 4 selects the second.
-    const __mmask16 has_bit = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(bit));
-    const __m512i without = _mm512_mask_add_epi32(lane, has_bit, lane, _mm512_set1_epi32(16 - bit));
-    const __m512i with = _mm512_add_epi32(without, _mm512_set1_epi32(bit));
-    for (int i = 0; i < 16; ++i) {
-      if ((i & bit) != 0) continue;
-      const __m512i a = rows[i], b = rows[i + bit];
-      rows[i] = _mm512_permutex2var_epi32(a, without, b);
-      rows[i + bit] = _mm512_permutex2var_epi32(a, with, b);
-    }
+// 16 rows of 16 lanes: lane i of row j becomes lane j of row i. The loops must be unrolled early,
+// or GCC 12 keeps the rows in memory.
+inline void Transpose(__m512i (&x)[16]) {
+  __m512i y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  // Quarter q of x[4 g + i] has lane 4 q + i of rows 4 g to 4 g + 3.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+    const __m512i b = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+    const __m512i c = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+    const __m512i d = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+    x[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+    x[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    x[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+  }
+}
+
+// A cache is read in order, and faster than it comes: what follows is fetched meanwhile.
+inline void PrefetchAhead(const void* p, int64_t bytes) {
+  const char* ahead = static_cast<const char*>(p) + 8192;
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
+}
+
+// 16 keys x 32 dims; kWhole says that all of them are there.
+template <CacheType kType, bool kWhole>
+inline void PackKeysTile(const typename Cache<kType>::Unit* k, int64_t keys, int64_t dim,
+                         int64_t dims, uint16_t* panel) {
+  constexpr int kInUnit = Cache<kType>::kInUnit;
+  const __mmask16 low = kWhole ? 0xffff : First(dims), high = kWhole ? 0xffff : First(dims - 16);
+  __m512i pairs[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    const auto* row = k + i * dim / kInUnit;
+    pairs[i] = kWhole || i < keys ? Load32<kType>(row, low, row + 16 / kInUnit, high)
+                                  : _mm512_setzero_si512();
+  }
+  Transpose(pairs);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    if (kWhole || 2 * i < dims) _mm512_storeu_si512(panel + i * 64, pairs[i]);
   }
 }
 
 template <CacheType kType>
 void PackKeys(const void* cache, int64_t keys, int64_t dim, uint16_t* panels) {
-  const auto* k = static_cast<const uint16_t*>(cache);
+  const auto* k = static_cast<const typename Cache<kType>::Unit*>(cache);
+  constexpr int kInUnit = Cache<kType>::kInUnit;
   for (int64_t j = 0; j < keys; j += 32, panels += dim * 32) {
+    PrefetchAhead(k + j * dim / kInUnit, 32 * dim / kInUnit * (int64_t)sizeof(*k));
     for (int64_t half = 0; half < 32; half += 16) {
+      const int64_t left = keys - j - half;
       for (int64_t d = 0; d < dim; d += 32) {
-        __m512i pairs[16];
-        for (int i = 0; i < 16; ++i) {
-          const int64_t key = j + half + i;
-          const uint16_t* row = k + key * dim + d;
-          pairs[i] = key < keys ? Load32<kType>(row, First(dim - d), row + 16, First(dim - d - 16))
-                                : _mm512_setzero_si512();
-        }
-        Transpose(pairs);
-        const int64_t count = dim - d < 32 ? (dim - d) / 2 : 16;
-        for (int64_t i = 0; i < count; ++i) {
-          _mm512_storeu_si512(panels + (d / 2 + i) * 64 + half * 2, pairs[i]);
+        const auto* from = k + ((j + half) * dim + d) / kInUnit;
+        uint16_t* to = panels + d * 32 + half * 2;
+        if (left >= 16 && dim - d >= 32) {
+          PackKeysTile<kType, true>(from, left, dim, dim - d, to);
+        } else {
+          PackKeysTile<kType, false>(from, left, dim, dim - d, to);
         }
       }
     }
@@ -92,17 +166,27 @@ void PackKeys(const void* cache, int64_t keys, int64_t dim, uint16_t* panels) {
 
 template <CacheType kType>
 void PackValues(const void* cache, int64_t keys, int64_t dim, uint16_t* pairs) {
-  const auto* v = static_cast<const uint16_t*>(cache);
+  const auto* v = static_cast<const typename Cache<kType>::Unit*>(cache);
+  constexpr int kInUnit = Cache<kType>::kInUnit;
   alignas(64) uint16_t order_lanes[32];
   for (int i = 0; i < 32; ++i) order_lanes[i] = (uint16_t)(i / 2 + i % 2 * 16);
   const __m512i order = _mm512_load_si512(order_lanes);
   const int64_t padded = (keys + kScoreLanes - 1) / kScoreLanes * kScoreLanes;
   for (int64_t j = 0; j < padded; j += 2, pairs += 2 * dim) {
-    for (int64_t d = 0; d < dim; d += 16) {
+    const auto* row = v + j * dim / kInUnit;
+    const auto* next = row + dim / kInUnit;
+    PrefetchAhead(row, 2 * dim / kInUnit * (int64_t)sizeof(*v));
+    int64_t d = 0;
+    if (j + 2 <= keys) {
+      for (; d + 16 <= dim; d += 16) {
+        const __m512i two = Load32<kType>(row + d / kInUnit, 0xffff, next + d / kInUnit, 0xffff);
+        _mm512_storeu_si512(pairs + 2 * d, _mm512_permutexvar_epi16(order, two));
+      }
+    }
+    for (; d < dim; d += 16) {
       const __mmask16 lanes = First(dim - d);
-      const uint16_t* row = v + j * dim + d;
-      const __m512i two =
-          Load32<kType>(row, j < keys ? lanes : 0, row + dim, j + 1 < keys ? lanes : 0);
+      const __m512i two = Load32<kType>(row + d / kInUnit, j < keys ? lanes : 0, next + d / kInUnit,
+                                        j + 1 < keys ? lanes : 0);
       _mm512_mask_storeu_epi32(pairs + 2 * d, lanes, _mm512_permutexvar_epi16(order, two));
     }
   }
@@ -224,8 +308,10 @@ void Accumulate(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t 
 
 extern const Bf16Attention kAvx512Bf16Attention;
 constinit const Bf16Attention kAvx512Bf16Attention = {
-    {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>},
-    {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>},
+    {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>, PackKeys<kCacheInt8>,
+     PackKeys<kCacheInt4>},
+    {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>, PackValues<kCacheInt8>,
+     PackValues<kCacheInt4>},
     Scores,
     Softmax,
     Accumulate,

@@ -153,6 +153,10 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
       to.bfloat16_to_float = from.bfloat16_to_float;
       to.float_to_float16 = from.float_to_float16;
       to.float_to_bfloat16 = from.float_to_bfloat16;
+      to.int8_to_float = from.int8_to_float;
+      to.int4_to_float = from.int4_to_float;
+      to.float_to_int8 = from.float_to_int8;
+      to.float_to_int4 = from.float_to_int4;
       to.quantize_int8 = from.quantize_int8;
       to.group_sums = from.group_sums;
       to.add = from.add;

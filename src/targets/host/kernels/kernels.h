@@ -18,13 +18,22 @@ constexpr int64_t kChunk = 256;
 // multiple of this are -infinity when the softmax starts.
 constexpr int64_t kScoreLanes = 32;
 
-enum CacheType { kCacheFloat32, kCacheFloat16, kCacheBfloat16, kCacheTypes };
+// Integers are codes, which kernels take as they are: queries have the keys' scales in them, and
+// outputs get those of the values. Of kCacheInt4, two are in a byte: code + 8, the even one below.
+enum CacheType {
+  kCacheFloat32,
+  kCacheFloat16,
+  kCacheBfloat16,
+  kCacheInt8,
+  kCacheInt4,
+  kCacheTypes
+};
 
-// Attention of many query rows on a 16-bit cache with dot products of bfloat16: queries, keys,
-// numerators and values are rounded to bfloat16, sums are float32.
+// Attention of many query rows on a cache that is not float32 with dot products of bfloat16:
+// queries, keys, numerators and values are rounded to bfloat16, sums are float32.
 struct Bf16Attention {
   // k (keys, dim) -> panels [ceil(keys / 32)][dim / 2][32][2]: pairs along dim, zeros after the
-  // last key. By type of the cache; none for float32.
+  // last key. By type of the cache; null for float32, and where the other path is to be taken.
   void (*pack_keys[kCacheTypes])(const void* k, int64_t keys, int64_t dim, uint16_t* panels);
   // v (keys, dim) -> pairs [ceil(keys / 32) * 16][dim][2]: pairs along keys, likewise.
   void (*pack_values[kCacheTypes])(const void* v, int64_t keys, int64_t dim, uint16_t* pairs);
@@ -58,6 +67,15 @@ struct Kernels {
   void (*bfloat16_to_float)(const uint16_t* x, int64_t n, float* y);
   void (*float_to_float16)(const float* x, int64_t n, uint16_t* y);
   void (*float_to_bfloat16)(const float* x, int64_t n, uint16_t* y);
+  // Of a KV cache of integers, n a multiple of 8. To float: the codes.
+  void (*int8_to_float)(const int8_t* x, int64_t n, float* y);
+  void (*int4_to_float)(const uint8_t* x, int64_t n, float* y);
+  // code = x * (1 / scale), rounded to nearest even and clamped; scales (n) or one of them. A scale
+  // of 0 counts as 1, and a NaN gives the largest code, as in ONNX Runtime's GroupQueryAttention.
+  void (*float_to_int8)(const float* x, const float* scales, bool per_channel, int64_t n,
+                        int8_t* y);
+  void (*float_to_int4)(const float* x, const float* scales, bool per_channel, int64_t n,
+                        uint8_t* y);
 
   // --- activations ---------------------------------------------------------------------------
   // Per group of 32: scale = max|x| / 127, q = round(x / scale), q_sum = sum of q. A group with a
