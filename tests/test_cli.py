@@ -222,6 +222,27 @@ def test_run_gives_the_same_text_in_both_hosts(tmp_path: Path) -> None:
         assert "decode: 60 tokens" in result.stderr
 
 
+def test_run_drafts_tokens_in_genai_alone(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    compiled, last = tmp_path / "demo", tmp_path / "last"
+    succeeded("compile", demo.MODEL, compiled)
+    succeeded("compile", demo.MODEL, last, "--last-logits")
+    words = (demo.PROMPT, "--max-tokens", "60", "--threads", "1", "--host")
+    alone = succeeded("run", compiled, *words, "genai")
+    drafted = succeeded("run", compiled, *words, "genai", "--draft", "4")
+    # Rows that are verified together may round otherwise than one by one, and a near-tie then goes
+    # the other way; the text up to there is the model's own.
+    assert drafted.stdout[:60] == alone.stdout[:60]
+    assert "decode: 60 tokens" in drafted.stderr
+    found = re.search(r"drafts: (\d+) of (\d+) verified tokens were right", drafted.stderr)
+    assert found is not None
+    assert 0 < int(found[1]) <= int(found[2])
+    assert "drafts" not in alone.stderr
+    assert "use --host genai" in mistake("run", compiled, *words, "session", "--draft", "4")
+    refused = mistake("run", last, *words, "genai", "--draft", "4")
+    assert "requires target logits for every verified token" in refused
+
+
 def test_run_writes_the_new_text_alone_to_stdout(both: tuple[Path, Path]) -> None:
     _, compiled = both
     # Longer than gemma3's window of 32, so that its caches slide.

@@ -211,6 +211,12 @@ def run_command(
     host: Annotated[Host, typer.Option(help="Plain InferenceSession, or onnxruntime-genai.")] = (
         Host.session
     ),
+    draft: Annotated[
+        int,
+        typer.Option(
+            min=0, max=16, help="With --host genai: tokens to draft from repetitions; 0: none."
+        ),
+    ] = 0,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
@@ -225,7 +231,7 @@ def run_command(
 
     ```
     ort-aie run COMPILED "import os" --max-tokens 40
-    ort-aie run COMPILED "import os" --host genai --threads 4
+    ort-aie run COMPILED "import os" --host genai --threads 4 --draft 4
     ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
     ```
     """
@@ -236,18 +242,25 @@ def run_command(
     model = inspect(folder)
     if not model.compiled:
         console.note(f"{folder} is not compiled: it runs on ONNX Runtime's CPU EP alone")
-    run = run_in_genai if host is Host.genai else run_in_session
+    if draft and host is not Host.genai:
+        raise AieError("drafts are onnxruntime-genai's: use --host genai with --draft")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
     with console.completion(prompt) as write:
-        timing = run(model.folder, options, prompt, max_tokens, write)
+        if host is Host.genai:
+            timing = run_in_genai(model.folder, options, prompt, max_tokens, write, draft)
+        else:
+            timing = run_in_session(model.folder, options, prompt, max_tokens, write)
     console.write_text("\n")
     decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
     console.note(
         f"prefill: {timing.prompt_tokens} tokens, {timing.prefill_speed:.1f} tok/s · "
         f"decode: {timing.new_tokens} tokens{decode}"
     )
+    if timing.drafted is not None:
+        right, verified = timing.drafted
+        console.note(f"drafts: {right} of {verified} verified tokens were right")
     counters = npu_counters()
     if counters.device_steps or counters.host_steps:
         console.note(str(counters))
