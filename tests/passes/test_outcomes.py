@@ -201,6 +201,9 @@ def test_attention_on_a_quantised_cache_is_replaced(bits: int, with_past: bool) 
     }  # fmt: skip
     actual = run(open_session(ir.to_proto(model).SerializeToString()), feeds)
     assert actual["present_key"].dtype == cache.dtype
+    if ORT_VERSION < (1, 24):  # which do not know the scales; what is compiled runs all the same
+        with pytest.raises(Exception, match=r"GroupQueryAttention.*has input size 14"):
+            open_session(source.SerializeToString())
     if ORT_VERSION < QUANTISED_CACHES or not with_past:
         return
     expected = run(open_session(source.SerializeToString()), feeds)
