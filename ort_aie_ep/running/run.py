@@ -12,8 +12,10 @@ import numpy as np
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.running.generate import Decoder, Tokens, context_length, greedy, stop_tokens
-from ort_aie_ep.running.text import TextStream, encode, load_tokenizer
+from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
+from ort_aie_ep.running.text import TextStream, encode
 from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, open_session, plain_message
 
 # Of a draft: what followed the last time that the last two tokens stood together.
