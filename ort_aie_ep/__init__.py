@@ -68,6 +68,7 @@ def compile(
     destination: str | os.PathLike[str],
     *,
     kv: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
     quantize: str | None = None,
@@ -82,6 +83,7 @@ def compile(
         source,
         destination,
         kv=kv,
+        calibration=calibration,
         last_logits=last_logits,
         fuse=fuse,
         quantize=quantize,
@@ -95,6 +97,7 @@ def session(
     *,
     session_options: onnxruntime.SessionOptions | None = None,
     kv: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
     quantize: str | None = None,
@@ -118,7 +121,9 @@ def session(
         session_options: the custom-op library is registered on it unless it is there already; a
             new one by default. Providers that were added to it are kept; else there is the CPU EP
             alone.
-        kv: as for `compile`, "f16" or "bf16" gives past and present that type.
+        kv: as for `compile`, "f16" or "bf16" gives past and present that type, "int8" or "int4"
+            makes them codes.
+        calibration: as for `compile`, what the scales of those codes come from.
         last_logits: as for `compile`, give each row's last token's logits alone.
         fuse: as for `compile`, let norms, residuals and gates join the projections.
         quantize: as for `compile`, what float weights become: "q4nx" or "bf16".
@@ -139,7 +144,14 @@ def session(
     from ort_aie_ep.compiler.cache_entries import cache_limit as cache_size_limit
     from ort_aie_ep.runtime.sessions import open_compiled
 
-    choices = Choices(kv, last_logits, fuse, quantize, tuple(keep))
+    choices = Choices(
+        kv,
+        None if calibration is None else str(calibration),
+        last_logits,
+        fuse,
+        quantize,
+        tuple(keep),
+    )
     cache, limit = cache_folder(cache_dir), cache_size_limit(cache_limit)
     opened = compiled_file(Path(model), cache, choices, progress, limit)
     try:

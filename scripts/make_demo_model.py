@@ -4,7 +4,7 @@
     models/bin/python scripts/make_demo_model.py all --work WORK --out ort_aie_ep/demo_model
 
 A byte-level BPE tokenizer and a Llama-style model of 4.5 million parameters, trained on the
-sources of the running Python's standard library (`ort_aie_ep.tools.bench.corpus`), without the
+sources of the running Python's standard library (`ort_aie_ep.models.corpus`), without the
 modules held out by name.
 About half an hour on two cores; `train` continues from its last checkpoint.
 
@@ -33,7 +33,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from ort_aie_ep.tools.bench import corpus
+from ort_aie_ep.models import corpus
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -35,7 +35,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from ort_aie_ep.tools.bench import corpus
+from ort_aie_ep.models import corpus
 
 SEED = 7
 MAX_POSITIONS = 256

@@ -26,6 +26,9 @@ NEEDS_TWO_BITS = pytest.mark.skipif(
 )
 # The first whose CPU operator GroupQueryAttention has a KV cache of 8 or 4 bits.
 QUANTISED_CACHES = (1, 28)
+NEEDS_QUANTISED_CACHES = pytest.mark.skipif(
+    ORT_VERSION < QUANTISED_CACHES, reason="no quantised KV cache in ONNX Runtime's own operator"
+)
 
 FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

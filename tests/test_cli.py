@@ -26,9 +26,10 @@ from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain import machine
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.tokenizer import load_tokenizer
 from ort_aie_ep.running import generate
 from ort_aie_ep.running.generate import Decoder
-from ort_aie_ep.running.text import TextStream, load_tokenizer
+from ort_aie_ep.running.text import TextStream
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench import demo
 from ort_aie_ep.tools.bench.accuracy import with_accuracy_level
@@ -219,6 +220,27 @@ def test_run_gives_the_same_text_in_both_hosts(tmp_path: Path) -> None:
     for result in (session, genai):
         assert f"prefill: {prompt} tokens" in result.stderr
         assert "decode: 60 tokens" in result.stderr
+
+
+def test_run_drafts_tokens_in_genai_alone(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    compiled, last = tmp_path / "demo", tmp_path / "last"
+    succeeded("compile", demo.MODEL, compiled)
+    succeeded("compile", demo.MODEL, last, "--last-logits")
+    words = (demo.PROMPT, "--max-tokens", "60", "--threads", "1", "--host")
+    alone = succeeded("run", compiled, *words, "genai")
+    drafted = succeeded("run", compiled, *words, "genai", "--draft", "4")
+    # Rows that are verified together may round otherwise than one by one, and a near-tie then goes
+    # the other way; the text up to there is the model's own.
+    assert drafted.stdout[:60] == alone.stdout[:60]
+    assert "decode: 60 tokens" in drafted.stderr
+    found = re.search(r"drafts: (\d+) of (\d+) verified tokens were right", drafted.stderr)
+    assert found is not None
+    assert 0 < int(found[1]) <= int(found[2])
+    assert "drafts" not in alone.stderr
+    assert "use --host genai" in mistake("run", compiled, *words, "session", "--draft", "4")
+    refused = mistake("run", last, *words, "genai", "--draft", "4")
+    assert "requires target logits for every verified token" in refused
 
 
 def test_run_writes_the_new_text_alone_to_stdout(both: tuple[Path, Path]) -> None:
@@ -524,6 +546,41 @@ def test_agreement_tells_a_near_tie_from_a_mistake() -> None:
     assert (wrong.same_tokens, wrong.near_tie) == (1, False)
 
 
+def test_compile_tells_what_a_quantised_kv_cache_loses(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("def main(argv):\n    return 0\n" * 200)
+    words = ("--kv", "int8", "--calibration", text)
+    told = succeeded("compile", LLAMA, tmp_path / "compiled", *words).stderr
+    assert f"int8 KV cache, scales from 1024 tokens of {text}" in " ".join(told.split())
+    for what in ("keys", "values"):
+        assert re.search(rf"{what} [0-9.]+% in the mean of layers, [0-9.]+% at most \(/mod", told)
+    run = succeeded("run", tmp_path / "compiled", "import os", "--max-tokens", "4")
+    assert "decode: 4 tokens" in run.stderr
+    assert "give kv as well" in mistake("compile", LLAMA, tmp_path / "other", *words[2:])
+
+
+def test_compile_names_caches_that_stay_as_they_are(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(LLAMA, source)
+    model = ir.load(source / "model.onnx")
+    last = [node for node in model.graph if node.op_type == "GroupQueryAttention"][-1]
+    last.resize_outputs(4)
+    last.outputs[3].name = "scores"
+    last.attributes.add(ir.AttrInt64("qk_output", 1))
+    ir.save(model, source / "model.onnx")
+    told = succeeded("compile", source, tmp_path / "compiled", "--kv", "int8").stderr
+    names = "past_key_values.1.key, past_key_values.1.value"
+    assert f"stays on the CPU EP: {names}" in " ".join(told.split())
+    types = {
+        value.name: value.dtype
+        for value in ir.load(tmp_path / "compiled" / "model.onnx").graph.inputs
+        if "past" in (value.name or "")
+    }
+    int8, float32 = ir.DataType.INT8, ir.DataType.FLOAT
+    assert list(types.values()) == [int8, float32, int8, float32]
+    succeeded("run", tmp_path / "compiled", "import os", "--max-tokens", "4")
+
+
 # --- accuracy ---
 
 
@@ -553,6 +610,19 @@ def test_accuracy_prints_a_row_for_each_variant() -> None:
     result = succeeded("accuracy", LLAMA, "--tokens", "100", "--decode-tokens", "0")
     assert result.stdout.count("ours, ") == 2
     assert "token by token" not in result.stdout
+
+
+def test_accuracy_compares_kv_caches() -> None:
+    plan = ("--tokens", "100", "--decode-tokens", "20", "--window", "64", "--threads", "1")
+    result = report("accuracy", LLAMA, "--kv", "int8", "--kv", "int4", *plan)
+    for mode in ("prefill", "decode"):
+        differences = {
+            s["variant"]: s["largest_difference"] for s in result["scores"] if s["mode"] == mode
+        }
+        plain, int8, int4 = (f"ours, bf16{kv}" for kv in ("", ", KV int8", ", KV int4"))
+        # Sixteen times fewer codes cost more; those of bfloat16 activations are in all of them.
+        assert differences[plain] < differences[int8] < differences[int4]
+        assert len(differences) == 2 + 3 * 2
 
 
 def test_accuracy_refuses_what_the_text_or_context_cannot_give() -> None:

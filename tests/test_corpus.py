@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ort_aie_ep.tools.bench import corpus
+from ort_aie_ep.models import corpus
 
 
 @pytest.fixture

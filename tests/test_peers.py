@@ -37,7 +37,15 @@ from ort_aie_ep.tools.bench.peers import (
 )
 from ort_aie_ep.tools.bench.peers import starts as starting
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings
-from ort_aie_ep.tools.bench.peers.engines import CPU_EP, KINDS, OURS, OURS_FLOAT, Source, kind
+from ort_aie_ep.tools.bench.peers.engines import (
+    CPU_EP,
+    KINDS,
+    OURS,
+    OURS_FLOAT,
+    OURS_INT8,
+    Source,
+    kind,
+)
 from ort_aie_ep.tools.bench.peers.gguf import interleaved, write_gguf
 from ort_aie_ep.tools.bench.peers.markdown import markdown
 from ort_aie_ep.tools.bench.peers.plan import Plan
@@ -48,7 +56,7 @@ from ort_aie_ep.tools.bench.peers.weights import BLOCK, Int4Matrix, LlamaWeights
 from ort_aie_ep.tools.synth import synth
 
 DATA = Path(__file__).parent / "data"
-OUR_ENGINES = (OURS, OURS_FLOAT, CPU_EP)
+OUR_ENGINES = (OURS, OURS_INT8, OURS_FLOAT, CPU_EP)
 PEERS = tuple(name for name in KINDS if name not in OUR_ENGINES)
 TINY = SHAPES["tiny-llama"]
 CONDITIONS = conditions.Conditions(
@@ -329,8 +337,8 @@ def test_rounds_give_every_engine_the_same_columns(
         assert min(map(min, [*decode.values(), *prefill.values()])) > 0
         assert m.memory["peak"] > m.file_bytes >= m.weight_bytes
         assert m.memory["peak"] >= m.memory["anonymous"] > 0
-    ours, _, cpu_ep = results.measured
-    assert (ours.settings["KV"], cpu_ep.settings["KV"]) == ("float16", "float")
+    assert [m.settings["KV"] for m in results.measured] == ["float16", "int8", "float", "float"]
+    cpu_ep = results.measured[-1]
     assert cpu_ep.weight_bytes == weights.product_elements() * 5 / 8
     assert len(results.probes) == plan.rounds
     # Keys and values of 64 + 4 tokens in 2 layers, 2 heads of 32 float16 each.
@@ -376,8 +384,9 @@ def test_growth_is_measured_where_the_model_has_room(run: tuple[Plan, Log, Resul
     assert plan.growth_within(256) == ()  # one point is no line
 
 
-def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source) -> None:
-    engine = kind(OURS).open(kind(OURS).model(source), Settings(1, 64))
+@pytest.mark.parametrize("name", [OURS, OURS_INT8])
+def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source, name: str) -> None:
+    engine = kind(name).open(kind(name).model(source), Settings(1, 64))
     tokens = engine.run([1, 2, 3], 3).tokens
     assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
     with pytest.raises(AieError, match="do not fit the context of 64"):
@@ -643,9 +652,8 @@ def test_command_measures_what_is_installed(
     assert list(content["results"]["left_out"]) == list(PEERS)
     assert content["settings"]["plan"]["rounds"] == 2
     assert content["settings"]["plan"]["starts"] == 1
-    assert [(r["phase"], r["peer"]) for r in content["ratios"]] == [
-        ("decode", CPU_EP),
-        ("prefill", CPU_EP),
+    assert [(r["engine"], r["phase"], r["peer"]) for r in content["ratios"]] == [
+        (engine, phase, CPU_EP) for engine in (OURS, OURS_INT8) for phase in ("decode", "prefill")
     ]
 
 

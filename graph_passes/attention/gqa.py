@@ -22,7 +22,8 @@ from ort_aie_ep.graph_passes.base import NodeRule, put_in_place
 from ort_aie_ep.graph_passes.projection.width import projected_width
 from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, type_name
 
-PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, OUTPUT_QK = 3, 7, 12, 13, 3
+PAST_KEY, COS_CACHE, K_SCALE, V_SCALE, QUERY_SEQLENS, OUTPUT_QK = 3, 7, 12, 13, 16, 3
+OTHER_EPSILONS = ("q_norm_epsilon", "k_norm_epsilon")
 
 
 class GroupQueryAttentionToFlow(NodeRule):
@@ -44,6 +45,8 @@ class GroupQueryAttentionToFlow(NodeRule):
             type=query,
             cache_type=type_name(past, node.outputs[1], node.inputs[0]),
             output_qk=len(node.outputs) > OUTPUT_QK and bool(node.outputs[OUTPUT_QK].name),
+            query_seqlens=input_at(node, QUERY_SEQLENS) is not None,
+            other_epsilons=not node.attributes.keys().isdisjoint(OTHER_EPSILONS),
             qk_output=attribute(node, "qk_output", 0),
             quantisation=Quantisation(
                 attribute(node, "k_quant_type", "NONE"),

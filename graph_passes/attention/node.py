@@ -63,6 +63,8 @@ def why_not_flow_attention(
     output_qk: bool = False,
     qk_output: int = 0,
     quantisation: Quantisation = NOT_QUANTISED,
+    query_seqlens: bool = False,
+    other_epsilons: bool = False,
 ) -> str:
     """The reason why the library has no FlowAttention like that, or an empty string.
 
@@ -82,6 +84,8 @@ def why_not_flow_attention(
         has_k_scale=quantisation.has_key_scales,
         has_v_scale=quantisation.has_value_scales,
         has_output_qk=output_qk,
+        has_query_seqlens=query_seqlens,
+        has_other_epsilons=other_epsilons,
         type=type,
         cache_type=cache_type,
     )

@@ -16,6 +16,7 @@ from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import (
     Baseline,
     Json,
+    KvType,
     NumericsOption,
     TargetOption,
     Threads,
@@ -303,6 +304,10 @@ def accuracy_command(
     window: Annotated[
         int | None, typer.Option(min=2, help="Tokens of a window. Default: 512, or the context.")
     ] = None,
+    kv: Annotated[
+        list[KvType] | None,
+        typer.Option(help="Also with this KV cache, as compile --kv makes it. Repeatable."),
+    ] = None,
     baseline: Baseline = None,
     threads: Threads = None,
     json: Json = False,
@@ -315,15 +320,16 @@ def accuracy_command(
     ```
     ort-aie accuracy MODEL
     ort-aie accuracy COMPILED --baseline MODEL --tokens 5000
+    ort-aie accuracy MODEL --kv f16 --kv int8
     ```
     """
-    from ort_aie_ep.running.generate import context_length
+    from ort_aie_ep.models.interface import context_length
     from ort_aie_ep.tools.bench import accuracy
 
-    with _both(model, baseline) as (compiled, source):
+    with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
         plan = accuracy.Plan(tokens, decode_tokens, window or min(512, context_length(source)))
         with console.steps_bar("scoring") as bar:
-            report = accuracy.accuracy(compiled, source, threads, plan, bar.total, bar.step)
+            report = accuracy.accuracy(compiled, source, threads, plan, bar.total, bar.step, caches)
     if json:
         console.print_json(report, plan=asdict(plan), threads=threads)
         return
@@ -398,3 +404,18 @@ def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, Mod
         with console.bytes_bar("compiling") as progress:
             both = stack.enter_context(compiled_and_source(model, baseline, progress))
         yield both
+
+
+@contextmanager
+def _caches(source: Path, kv: list[KvType] | None) -> Iterator[dict[str, ModelFolder]]:
+    """The source compiled with each of these KV caches."""
+    from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.tools.bench.pair import compiled_for_now
+
+    with ExitStack() as stack:
+        found = {}
+        for name in dict.fromkeys(one.value for one in kv or ()):
+            with console.bytes_bar(f"compiling, KV {name}") as progress:
+                result = stack.enter_context(compiled_for_now(source, progress, name))
+            found[name] = find_model(result.path)
+        yield found

@@ -13,6 +13,7 @@ from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import (
     Host,
     Json,
+    KvType,
     LogOption,
     NumericsOption,
     OnDeviceErrorOption,
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
     from ort_aie_ep.compiler.compiled_folder import CompileResult
 
 
-class KvType(StrEnum):
-    """Types that `compile --kv` gives to the cache."""
-
-    F16 = "f16"
-    BF16 = "bf16"
-
-
 class Quantize(StrEnum):
     """What `compile --quantize` makes of float weights."""
 
@@ -44,7 +38,18 @@ class Quantize(StrEnum):
 
 Kv = Annotated[
     KvType | None,
-    typer.Option(help="Type of the KV cache. Default: the model's, float32 as a rule."),
+    typer.Option(
+        help="Type of the KV cache; int8 and int4 have scales for each channel, found by letting "
+        "the model read a text. Default: the model's, float32 as a rule."
+    ),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Text for the scales of --kv int8 and int4, best of the kind that the model will "
+        "read, or token ids (.npy). Default: sources of Python's standard library.",
+    ),
 ]
 LastLogits = Annotated[
     bool,
@@ -61,6 +66,7 @@ def compile_command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
     kv: Kv = None,
+    calibration: Calibration = None,
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
     quantize: Annotated[
@@ -92,6 +98,7 @@ def compile_command(
     ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
     ort-aie run Llama-3.2-1B-aie "Once upon a time"
     ort-aie compile MODEL COMPILED --kv f16 --last-logits
+    ort-aie compile MODEL COMPILED --kv int8 --calibration TEXT
     ort-aie compile FLOAT_MODEL COMPILED --quantize q4nx --keep '*/lm_head/*'
     ort-aie compile VISION_TOWER.onnx COMPILED --quantize bf16
     ```
@@ -105,6 +112,7 @@ def compile_command(
             source,
             destination,
             kv=kv.value if kv else None,
+            calibration=calibration,
             last_logits=last_logits,
             fuse=not no_fuse,
             quantize=quantize.value if quantize else None,
@@ -137,6 +145,7 @@ def import_q4nx_command(
         typer.Option(metavar="CONFIG", help="config.json. Default: the one beside FILE."),
     ] = None,
     kv: Kv = None,
+    calibration: Calibration = None,
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
 ) -> None:
@@ -158,6 +167,7 @@ def import_q4nx_command(
             destination,
             config=config,
             kv=kv.value if kv else None,
+            calibration=calibration,
             last_logits=last_logits,
             fuse=not no_fuse,
             progress=progress,
@@ -169,8 +179,8 @@ def _tell(result: CompileResult, *baseline: object) -> None:
     """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
     from ort_aie_ep.compiler.compiled_folder import REPORT
     from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.running.next_step import lines, why_not_text
-    from ort_aie_ep.running.text import has_tokenizer
 
     console.out.print(
         f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
@@ -178,6 +188,10 @@ def _tell(result: CompileResult, *baseline: object) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if result.cache is not None:
+        from ort_aie_ep.cli.tables import cache_lines
+
+        console.note(cache_lines(result.cache))
     for note in result.notes:
         console.note(note)
     folder = find_model(result.path)
@@ -197,6 +211,12 @@ def run_command(
     host: Annotated[Host, typer.Option(help="Plain InferenceSession, or onnxruntime-genai.")] = (
         Host.session
     ),
+    draft: Annotated[
+        int,
+        typer.Option(
+            min=0, max=16, help="With --host genai: tokens to draft from repetitions; 0: none."
+        ),
+    ] = 0,
     target: TargetOption = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
@@ -211,7 +231,7 @@ def run_command(
 
     ```
     ort-aie run COMPILED "import os" --max-tokens 40
-    ort-aie run COMPILED "import os" --host genai --threads 4
+    ort-aie run COMPILED "import os" --host genai --threads 4 --draft 4
     ort-aie run COMPILED "import os" --target sim --max-tokens 2 --log trace
     ```
     """
@@ -222,18 +242,25 @@ def run_command(
     model = inspect(folder)
     if not model.compiled:
         console.note(f"{folder} is not compiled: it runs on ONNX Runtime's CPU EP alone")
-    run = run_in_genai if host is Host.genai else run_in_session
+    if draft and host is not Host.genai:
+        raise AieError("drafts are onnxruntime-genai's: use --host genai with --draft")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
     with console.completion(prompt) as write:
-        timing = run(model.folder, options, prompt, max_tokens, write)
+        if host is Host.genai:
+            timing = run_in_genai(model.folder, options, prompt, max_tokens, write, draft)
+        else:
+            timing = run_in_session(model.folder, options, prompt, max_tokens, write)
     console.write_text("\n")
     decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
     console.note(
         f"prefill: {timing.prompt_tokens} tokens, {timing.prefill_speed:.1f} tok/s · "
         f"decode: {timing.new_tokens} tokens{decode}"
     )
+    if timing.drafted is not None:
+        right, verified = timing.drafted
+        console.note(f"drafts: {right} of {verified} verified tokens were right")
     counters = npu_counters()
     if counters.device_steps or counters.host_steps:
         console.note(str(counters))

@@ -29,6 +29,15 @@ class Numerics(StrEnum):
     int8 = "int8"
 
 
+class KvType(StrEnum):
+    """Types that `compile --kv` gives to the cache."""
+
+    f16 = "f16"
+    bf16 = "bf16"
+    int8 = "int8"
+    int4 = "int4"
+
+
 class OnDeviceError(StrEnum):
     """Values of ort_aie.on_device_error."""
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ort_aie_ep.cli.console import environment
 from ort_aie_ep.compiler.cache_entries import Entry
+from ort_aie_ep.compiler.calibration import CacheReport
 from ort_aie_ep.explain.doctor import Diagnosis
 from ort_aie_ep.explain.explain import CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.explain.machine import Finding
@@ -94,6 +95,23 @@ def layers_table(layers: Sequence[LayerError]) -> Table:
             style="bold yellow" if layer.relative >= worst > 0 and len(layers) > 1 else None,
         )
     return table
+
+
+def cache_lines(cache: CacheReport) -> str:
+    """What a quantised KV cache loses, and where most."""
+    lines = [
+        f"{cache.kv} KV cache, scales from {cache.tokens} tokens of {cache.text}; relative errors "
+        "on other tokens of it:"
+    ]
+    for what, errors in cache.errors().items():
+        layer, most = max(errors.items(), key=lambda item: item[1])
+        mean = sum(errors.values()) / len(errors)
+        lines.append(f"{what} {mean:.2%} in the mean of layers, {most:.2%} at most ({layer})")
+    if cache.left:
+        lines.append(
+            "not quantised, as their attention stays on the CPU EP: " + ", ".join(cache.left)
+        )
+    return "\n".join(lines)
 
 
 def cache_table(entries: Sequence[Entry], code: str) -> Table:

@@ -36,9 +36,11 @@ from ort_aie_ep.compiler.cache_entries import (
     work_folder,
 )
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import write_json
-from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.tokenizer import tokenizer_file
 
 if TYPE_CHECKING:
     from ort_aie_ep.compiler.compile import Progress
@@ -64,6 +66,7 @@ class Choices:
     """What a compilation may do differently: the options of `ort_aie_ep.compile`."""
 
     kv: str | None = None
+    calibration: str | None = None
     last_logits: bool = False
     fuse: bool = True
     quantize: str | None = None
@@ -160,8 +163,8 @@ def compiled_file(
     if found.compiled:
         if choices != Choices():
             raise AieError(
-                f"{model} is compiled already: kv, last_logits, fuse, quantize and keep belong to "
-                "its compilation; leave them out, or give the model it was made from"
+                f"{model} is compiled already: kv, calibration, last_logits, fuse, quantize and "
+                "keep belong to its compilation; leave them out, or give the model it was made from"
             )
         return Opened(model)
     key = {
@@ -170,6 +173,7 @@ def compiled_file(
         "version": ort_aie_ep.__version__,
         "code": code_digest(),
         "choices": asdict(choices),
+        "calibration": _calibration_digests(folder, choices),
     }
     entry = cache / _hash(json.dumps(key, sort_keys=True).encode())
     for attempt in range(_ROUNDS):
@@ -182,6 +186,14 @@ def compiled_file(
             lock.close()
         _build(model, found.stats, entry, choices, progress)
     raise AieError(f"{entry} goes away again and again: does another process clear {cache}?")
+
+
+def _calibration_digests(folder: ModelFolder, choices: Choices) -> list[str]:
+    """Hashes of the files besides the model's that a quantised KV cache's scales come from."""
+    if choices.kv not in BITS:
+        return []
+    given = [] if choices.calibration is None else [Path(choices.calibration)]
+    return [_file_hash(p) for p in (*given, tokenizer_file(folder)) if p.is_file()]
 
 
 @memoised

@@ -13,6 +13,7 @@ from ort_aie_ep.compiler.compiled_folder import (
     PAGE,
     REPORT,
     CompileResult,
+    KvCache,
     ModelFile,
     Progress,
     check_destination,
@@ -48,6 +49,7 @@ def compile_model(
     destination: str | os.PathLike[str],
     *,
     kv: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
     quantize: str | None = None,
@@ -68,7 +70,11 @@ def compile_model(
         source: an onnxruntime-genai folder, a folder with one .onnx file or with an encoder and
             decoders (as optimum exports), or an .onnx file.
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
-        kv: "f16" or "bf16" gives past and present that type; None leaves it.
+        kv: "f16" or "bf16" gives past and present that type; "int8" or "int4" makes them codes
+            with a scale for each channel; None leaves them.
+        calibration: where the scales of those codes come from, which the model reads: a file of
+            text, or of token ids, (windows, tokens) of numpy.save. By default sources of Python's
+            standard library.
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
             last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by
@@ -82,9 +88,12 @@ def compile_model(
         AieError: the source is no model, is damaged, or has nothing to compile; ONNX Runtime does
             not open it, for more than operators or types that it lacks here; the destination
             exists or cannot be written; a pattern of `keep` matches nothing, or there is nothing to
-            keep from. Nothing is left behind then.
+            keep from; no text can be had to calibrate with, or the model cannot read it. Nothing is
+            left behind then.
     """
     form = _weight_form(quantize, keep)
+    cache = KvCache(kv, None if calibration is None else Path(calibration))
+    cache.check()
     target = Path(destination)
     check_destination(target)
     folder = find_model(Path(source))
@@ -100,7 +109,7 @@ def compile_model(
         models,
         source=folder,
         files=files,
-        kv=kv,
+        cache=cache,
         last_logits=last_logits,
         progress=progress,
     )

@@ -15,9 +15,21 @@ from typing import Any
 import onnx_ir as ir
 
 import ort_aie_ep
+from ort_aie_ep.compiler.calibration import (
+    CacheReport,
+    CalibrationText,
+    calibrate,
+    read_text,
+    reader,
+)
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.formats.kv_codes import BITS
 from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
-from ort_aie_ep.graph_passes.attention.cache_type import set_cache_type
+from ort_aie_ep.graph_passes.attention.cache_type import (
+    cached_attentions,
+    quantise_cache,
+    set_cache_type,
+)
 from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits, mend_pruned_logits
 from ort_aie_ep.graph_passes.weights.shared_initializers import copies, copies_left_out
 from ort_aie_ep.models.folder import (
@@ -90,6 +102,7 @@ class CompileResult:
         layers: what float weights lost by `quantize`, one for each matrix.
         notes: what else a user should know, in sentences.
         parts: other .onnx files of the folder.
+        cache: what the main model's cache lost, where it is codes now.
     """
 
     path: Path
@@ -98,6 +111,34 @@ class CompileResult:
     layers: tuple[LayerError, ...]
     notes: tuple[str, ...] = ()
     parts: tuple[PartResult, ...] = ()
+    cache: CacheReport | None = None
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """What past and present of the main model shall be.
+
+    Attributes:
+        kv: "f16" or "bf16"; "int8" or "int4", which are codes; None leaves them.
+        calibration: a file with text, or token ids, from which the codes' scales come; None is a
+            text that every Python has.
+    """
+
+    kv: str | None = None
+    calibration: Path | None = None
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it is codes."""
+        return self.kv in BITS
+
+    def check(self) -> None:
+        """Raises AieError where there is nothing to calibrate."""
+        if self.calibration is not None and not self.is_quantised:
+            raise AieError(
+                f"calibration gives a quantised KV cache its scales: give kv as well, one of "
+                f"{', '.join(BITS)}"
+            )
 
 
 def write_folder(
@@ -106,7 +147,7 @@ def write_folder(
     *,
     source: ModelFolder,
     files: Iterable[Path],
-    kv: str | None,
+    cache: KvCache,
     last_logits: bool,
     progress: Progress | None,
 ) -> CompileResult:
@@ -119,18 +160,22 @@ def write_folder(
         source: where the models come from: names and genai configuration.
         files: files of the source to carry over, unless `why_not_carried` refuses a link; the
             result's notes say which.
-        kv: "f16" or "bf16" gives the main model's past and present that type; None leaves it.
+        cache: what the main model's past and present shall be.
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
             that gives position -1's by itself gets each row's last token's in any case.
         progress: called as weights are written.
 
     Raises:
-        AieError: the destination exists or cannot be written, the main model does not fit `kv` or
-            `last_logits`, a weight cannot be read, or ONNX Runtime does not open what was written.
-            Nothing is left behind then.
+        AieError: the destination exists or cannot be written, the main model does not fit `cache`
+            or `last_logits`, there is no text to calibrate with or the model cannot read it, a
+            weight cannot be read, or ONNX Runtime does not open what was written. Nothing is left
+            behind then.
     """
     main = models[0]
-    notes = _change_interface(main, source, len(models) > 1, kv, last_logits)
+    cache.check()
+    notes = _change_interface(main, source, len(models) > 1, cache.kv, last_logits)
+    text = _calibration_text(main, source, cache)
+    quantised: CacheReport | None = None
     parts = tuple(
         PartResult(_name(source, m), not m.left, m.left, _outcomes(m)) for m in models[1:]
     )
@@ -147,6 +192,9 @@ def write_folder(
             path = work / _name(source, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             weight_bytes += writer.save(file.model, path)
+            if file is main and text is not None:
+                writer.say("calibrating the KV cache")
+                quantised = _quantise_cache(file.model, path, source, cache, text)
             if not file.left:
                 notes += check_opens(path, file.path)
         notes += _carry_over(source, files, work)
@@ -165,11 +213,14 @@ def write_folder(
                 "format": FORMAT,
                 "nodes": [asdict(o) for o in _outcomes(main)],
                 "layers": [asdict(layer) for layer in layers],
+                "kv_cache": None if quantised is None else asdict(quantised),
                 "notes": notes,
                 "parts": [asdict(part) for part in parts],
             },
         )
-    return CompileResult(target, _outcomes(main), weight_bytes, layers, tuple(notes), parts)
+    return CompileResult(
+        target, _outcomes(main), weight_bytes, layers, tuple(notes), parts, quantised
+    )
 
 
 def data_file(model: Path) -> Path:
@@ -206,13 +257,36 @@ def _change_interface(
             f"last_logits: {GENAI_CONFIG} has model.{drafters[0]}, whose tokens are judged by the "
             "logits of several positions"
         )
-    if kv is not None:
+    if kv in BITS:
+        cached_attentions(main.model, kv)  # raises now, not when weights are written
+    elif kv is not None:
         set_cache_type(main.model, kv)
     if last_logits:
         keep_last_logits(main.model)
         return []
     mended = "" if main.left else mend_pruned_logits(main.model)
     return [mended] if mended else []
+
+
+def _calibration_text(
+    main: ModelFile, source: ModelFolder, cache: KvCache
+) -> CalibrationText | None:
+    if cache.kv is None or not cache.is_quantised or main.model is None:
+        return None
+    return read_text(reader(source), cache.calibration, cache.kv)
+
+
+def _quantise_cache(
+    model: ir.Model, path: Path, source: ModelFolder, cache: KvCache, text: CalibrationText
+) -> CacheReport:
+    """Gives a model that was written to `path` a cache of codes, and writes it again; its weights
+    stay."""
+    assert cache.kv is not None
+    attentions = cached_attentions(model, cache.kv)
+    scales, report = calibrate(path, reader(source), attentions, cache.kv, text)
+    quantise_cache(model, cache.kv, scales)
+    ir.save(model, path)
+    return report
 
 
 class _WeightWriter:
@@ -254,8 +328,8 @@ class _WeightWriter:
                 alignment=PAGE,
                 align_threshold=0,
             )
-        if self._progress is not None and self._done == self._total:
-            self._progress(self._total, self._total, "")
+        if self._done == self._total:
+            self.say("")
         if not data.exists():  # no initializer is that large
             data.touch()
         written, end = data.stat().st_size, _end_of_weights(model)
@@ -266,9 +340,13 @@ class _WeightWriter:
         ir.save(model, path)
         return size
 
-    def _report(self, tensor: ir.TensorProtocol, _: object) -> None:
+    def say(self, what: str) -> None:
+        """Tells that `what` is done now, after the weights so far."""
         if self._progress is not None:
-            self._progress(self._done, self._total, tensor.name or "")
+            self._progress(self._done, self._total, what)
+
+    def _report(self, tensor: ir.TensorProtocol, _: object) -> None:
+        self.say(tensor.name or "")
         self._done += tensor.nbytes
 
 

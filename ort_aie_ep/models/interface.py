@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
@@ -146,6 +147,34 @@ def read_interface(
         tokens, mask, _positions(positions), logits, _vocabulary(logits, folder), shared,
         caches, states,
     )  # fmt: skip
+
+
+def token_feeds(
+    interface: Interface, tokens: npt.NDArray[np.int64], before: int
+) -> list[tuple[Argument, npt.NDArray[Any]]]:
+    """What a model is fed with `tokens`, (sequences, count), that follow `before` others, but for
+    its caches."""
+    sequences, total = len(tokens), before + tokens.shape[1]
+    positions = np.tile(np.arange(before, total), (sequences, 1))
+    if interface.positions is not None and len(interface.positions.shape) == 3:
+        axes = interface.positions.shape[0]
+        positions = np.tile(positions, (axes if isinstance(axes, int) else 3, 1, 1))
+    feeds = (
+        (interface.tokens, tokens),
+        (interface.mask, np.ones((sequences, total))),
+        (interface.positions, positions),
+    )
+    return [
+        (value, np.ascontiguousarray(feed, TYPES[value.type][0]))
+        for value, feed in feeds
+        if value is not None
+    ]
+
+
+def context_length(folder: ModelFolder, default: int = 4096) -> int:
+    """Tokens that the model was made for, or `default` where nothing says so."""
+    value = section(folder, "model").get("context_length", default)
+    return value if isinstance(value, int) and value > 0 else default
 
 
 def _why_not(tokens: Argument | None, logits: Argument | None, unknown: list[str]) -> str:

@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
-from ort_aie_ep.models.interface import TYPES, Unfit, read_interface
+from ort_aie_ep.models.interface import TYPES, Unfit, read_interface, token_feeds
 from ort_aie_ep.running.next_step import other_ways
 from ort_aie_ep.runtime import sessions
 
@@ -96,7 +95,7 @@ class Decoder:
                 raise AieError(
                     f"{cache.past} of the shape {cache.shape} cannot be allocated: {error}"
                 ) from error
-            self._past[cache.past] = _value(buffer, cache.type)
+            self._past[cache.past] = sessions.ort_value(buffer, cache.type)
 
     def forward(self, tokens: Tokens) -> Logits:
         """Logits (rows, vocabulary) of the `tokens` that come next; one row if the graph prunes.
@@ -109,21 +108,13 @@ class Decoder:
         sequences, count = self._sequences, np.shape(tokens)[-1]
         self._require_room(count)
         interface, total = self._interface, self.length + count
-        positions = np.tile(np.arange(self.length, total), (sequences, 1))
-        if interface.positions is not None and len(interface.positions.shape) == 3:
-            axes = interface.positions.shape[0]
-            positions = np.tile(positions, (axes if isinstance(axes, int) else 3, 1, 1))
-        feeds = (
-            (interface.tokens, np.asarray(tokens).reshape(sequences, count)),
-            (interface.mask, np.ones((sequences, total))),
-            (interface.positions, positions),
-        )
         binding = self._session.io_binding()
         # A binding keeps no Python object alive, so the inputs are held until the run is over.
         inputs = {
-            value.name: _value(np.ascontiguousarray(feed, TYPES[value.type][0]), value.type)
-            for value, feed in feeds
-            if value is not None
+            value.name: sessions.ort_value(feed, value.type)
+            for value, feed in token_feeds(
+                interface, np.reshape(tokens, (sequences, count)), self.length
+            )
         }
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -138,7 +129,7 @@ class Decoder:
         rows = 1 if interface.logits.shape[1] == 1 else count
         kind = interface.logits.type
         logits = np.empty((sequences, rows, self.vocabulary), TYPES[kind][0])
-        binding.bind_ortvalue_output(interface.logits.name, _value(logits, kind))
+        binding.bind_ortvalue_output(interface.logits.name, sessions.ort_value(logits, kind))
         start = time.perf_counter()
         sessions.run(self._session, binding)
         self.run_seconds = time.perf_counter() - start
@@ -148,7 +139,7 @@ class Decoder:
             self._past |= {c.past: value for c, value in zip(grown, values, strict=True)}
             self._last_binding = binding  # it owns what those values refer to
         self.length = total
-        return _as_float(logits.reshape(-1, self.vocabulary), kind)
+        return sessions.as_float(logits.reshape(-1, self.vocabulary), kind)
 
     def prefill(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Logits (vocabulary) of the last of `tokens`, which come next, in runs of PROMPT_CHUNK.
@@ -182,27 +173,8 @@ def greedy(decoder: Decoder, prompt: Tokens, count: int, stop: frozenset[int]) -
             logits = decoder.forward(np.array([token]))[-1]
 
 
-def context_length(folder: ModelFolder, default: int = 4096) -> int:
-    """Tokens that the model was made for, or `default` where nothing says so."""
-    value = section(folder, "model").get("context_length", default)
-    return value if isinstance(value, int) and value > 0 else default
-
-
 def stop_tokens(folder: ModelFolder) -> frozenset[int]:
     """Ids that end a text, by genai_config.json."""
     ids = section(folder, "model").get("eos_token_id", [])
     given = Field(ids if isinstance(ids, list) else [ids], GENAI_CONFIG, "model.eos_token_id")
     return frozenset(token.integer() for token in given.elements())
-
-
-def _value(array: npt.NDArray[Any], type_name: str) -> Any:
-    """An OrtValue on the array's own memory."""
-    import onnxruntime
-
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TYPES[type_name][1])
-
-
-def _as_float(array: npt.NDArray[Any], type_name: str) -> Logits:
-    if type_name == "tensor(bfloat16)":
-        array = array.view(ml_dtypes.bfloat16)
-    return array.astype(np.float32, copy=False)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.running.generate import Decoder, Tokens, context_length, greedy, stop_tokens
-from ort_aie_ep.running.text import TextStream, encode, load_tokenizer
+from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
+from ort_aie_ep.running.text import TextStream, encode
 from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, open_session, plain_message
+
+# Of a draft: what followed the last time that the last two tokens stood together.
+_NGRAM = 3
 
 Write = Callable[[str], None]
 """Called with pieces of text as they are generated."""
@@ -28,12 +33,14 @@ class Timing:
         prompt_tokens, new_tokens: how many.
         prefill_seconds: from the prompt to its first new token.
         decode_seconds: for all further ones.
+        drafted: (how many of the drafted tokens were right, how many were verified).
     """
 
     prompt_tokens: int
     new_tokens: int
     prefill_seconds: float
     decode_seconds: float
+    drafted: tuple[int, int] | None = None
 
     @property
     def prefill_speed(self) -> float:
@@ -66,12 +73,14 @@ def run_in_session(
 
 
 def run_in_genai(
-    folder: ModelFolder, options: Options, prompt: str, count: int, write: Write
+    folder: ModelFolder, options: Options, prompt: str, count: int, write: Write, draft: int = 0
 ) -> Timing:
     """The same in onnxruntime-genai, whose config names our library in a compiled folder.
 
+    `draft` tokens at a time are drafted from what the text has repeated, and verified in one call.
+
     Raises:
-        AieError: genai is not installed, or refuses the folder.
+        AieError: genai is not installed, or refuses the folder or drafts for it.
     """
     try:
         import onnxruntime_genai as genai
@@ -97,8 +106,15 @@ def run_in_genai(
         count = _fitting(folder, len(tokens), count)
         search = genai.GeneratorParams(model)
         search.set_search_options(max_length=len(tokens) + count, do_sample=False)
+        if draft:
+            search.set_speculative_options(ngram_size=_NGRAM, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
-        return _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens), write)
+        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens), write)
+        if not draft:
+            return timing
+        told = generator.get_speculative_stats()
+        counts = int(told["draft_tokens_accepted"]), int(told["draft_tokens_evaluated"])
+        return replace(timing, drafted=counts)
     except RuntimeError as error:  # what genai raises for everything
         raise AieError(f"onnxruntime-genai: {plain_message(error)}") from error
 

@@ -1,14 +1,12 @@
-"""Tokens of a model folder: its tokenizer, and streamed text."""
+"""Text to tokens, and tokens to text as they come."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.running.generate import Tokens
 
 if TYPE_CHECKING:
@@ -16,35 +14,6 @@ if TYPE_CHECKING:
 
 # What byte-level tokenizers decode an incomplete UTF-8 sequence to.
 _REPLACEMENT = "\ufffd"
-
-
-def has_tokenizer(folder: ModelFolder) -> bool:
-    """Whether the folder brings a tokenizer.json."""
-    return _file(folder).is_file()
-
-
-def load_tokenizer(folder: ModelFolder) -> Tokenizer:
-    """The folder's tokenizer.
-
-    Raises:
-        AieError: it has none, or one that cannot be read.
-    """
-    from tokenizers import Tokenizer
-
-    path = _file(folder)
-    if not path.is_file():
-        raise AieError(
-            f"{folder.path} has no tokenizer.json, so text cannot become tokens: "
-            "put the one of the model's source there"
-        )
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exceptions
-        raise AieError(f"{path} cannot be read as a tokenizer: {error}") from error
-
-
-def _file(folder: ModelFolder) -> Path:
-    return folder.path / "tokenizer.json"
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Tokens:
@@ -89,8 +58,3 @@ class TextStream:
     def _pending(self) -> str:
         before = self._tokenizer.decode(self._ids[self._from : self._done])
         return str(self._tokenizer.decode(self._ids[self._from :])[len(before) :])
-
-
-def prefix_tokens(tokenizer: Tokenizer) -> Tokens:
-    """What the tokenizer puts before every text, such as a begin-of-text token; may be empty."""
-    return np.array(tokenizer.encode("").ids, np.int64)

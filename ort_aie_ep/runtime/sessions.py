@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.interface import TYPES
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -191,6 +195,22 @@ def run(session: onnxruntime.InferenceSession, binding: Any) -> None:
     # An ONNX Runtime exception is as clear to a user as its text; nothing else can arise here.
     with _errors("running the model failed"):
         session.run_with_iobinding(binding)
+
+
+def ort_value(array: npt.NDArray[Any], type_name: str) -> onnxruntime.OrtValue:
+    """An OrtValue on the array's own memory; `type_name` is ONNX Runtime's, as "tensor(float)"."""
+    import onnxruntime
+
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TYPES[type_name][1])
+
+
+def as_float(array: npt.NDArray[Any], type_name: str) -> npt.NDArray[np.float32]:
+    """The numbers of an array as `models.interface.TYPES` has them of a float type."""
+    if type_name == "tensor(bfloat16)":
+        import ml_dtypes
+
+        array = array.view(ml_dtypes.bfloat16)
+    return array.astype(np.float32, copy=False)
 
 
 def plain_message(error: Exception) -> str:

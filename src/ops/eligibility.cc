@@ -90,6 +90,12 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
   if (node.has_output_qk || node.qk_output != 0) {
     return "output_qk asks for the score matrix, which chunked attention never holds";
   }
+  if (node.has_query_seqlens) {
+    return "query_seqlens pads chunks of a prompt on the right, which FlowAttention does not know";
+  }
+  if (node.has_other_epsilons) {
+    return "q_norm_epsilon and k_norm_epsilon; FlowAttention has one qk_norm_epsilon";
+  }
   if (node.num_heads <= 0 || node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
     return Concat("num_heads=", node.num_heads,
                   " is no multiple of kv_num_heads=", node.kv_num_heads);

@@ -35,6 +35,7 @@ struct GroupQueryAttentionNode {
   int64_t kv_cache_bit_width = 0;
   bool has_k_scale = false, has_v_scale = false;
   bool has_output_qk = false;
+  bool has_query_seqlens = false, has_other_epsilons = false;  // ONNX Runtime 1.32
   std::string type, cache_type;
 };
 std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node);

@@ -383,20 +383,33 @@ PYBIND11_MODULE(_native, m) {
       [](int64_t num_heads, int64_t kv_num_heads, int64_t head_dim, int64_t qk_output,
          int64_t causal, int64_t local_window_size, const std::string& k_quant_type,
          const std::string& v_quant_type, int64_t kv_cache_bit_width, bool has_k_scale,
-         bool has_v_scale, bool has_output_qk, const std::string& type,
-         const std::string& cache_type) {
+         bool has_v_scale, bool has_output_qk, bool has_query_seqlens, bool has_other_epsilons,
+         const std::string& type, const std::string& cache_type) {
         return WhyNotFlowAttention({num_heads, kv_num_heads, qk_output, causal, local_window_size,
                                     head_dim, k_quant_type, v_quant_type, kv_cache_bit_width,
-                                    has_k_scale, has_v_scale, has_output_qk, type, cache_type});
+                                    has_k_scale, has_v_scale, has_output_qk, has_query_seqlens,
+                                    has_other_epsilons, type, cache_type});
       },
       py::kw_only(), py::arg("num_heads"), py::arg("kv_num_heads"), py::arg("head_dim"),
       py::arg("qk_output"), py::arg("causal"), py::arg("local_window_size"),
       py::arg("k_quant_type"), py::arg("v_quant_type"), py::arg("kv_cache_bit_width"),
-      py::arg("has_k_scale"), py::arg("has_v_scale"), py::arg("has_output_qk"), py::arg("type"),
+      py::arg("has_k_scale"), py::arg("has_v_scale"), py::arg("has_output_qk"),
+      py::arg("has_query_seqlens"), py::arg("has_other_epsilons"), py::arg("type"),
       py::arg("cache_type"));
 
   host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
+  m.def(
+      "prompts_in_bf16", [](const std::string& isa) { return KernelsNamed(isa).prompts_in_bf16; },
+      py::arg("isa"));
+  m.def(
+      "has_bf16_attention",
+      [](const std::string& isa) { return KernelsNamed(isa).bf16_attention != nullptr; },
+      py::arg("isa"));
+  m.def("why_no_amx", [] {
+    const char* why = host::WhyNoAmx();
+    return std::string(why == nullptr ? "" : why);
+  });
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,

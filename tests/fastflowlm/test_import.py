@@ -134,6 +134,13 @@ def test_options_change_what_they_change_when_compiling(llama: Imported, tmp_pat
     assert "Q4NXGatedMLP" not in {node.op_type for node in graph}
 
 
+def test_a_cache_of_codes_is_calibrated_with_its_tokenizer(llama: Imported, tmp_path: Path) -> None:
+    import_q4nx(llama.source / "model.q4nx", tmp_path / "m", kv="int8")
+    graph = ir.load(tmp_path / "m" / "model.onnx").graph
+    types = {entry.dtype for entry in graph.inputs if entry.name.startswith("past")}
+    assert types == {ir.DataType.INT8}
+
+
 def test_the_command_writes_what_the_function_does(made: Imported, tmp_path: Path) -> None:
     source, config = made.source / "model.q4nx", made.source / "config.json"
     words = ["import-q4nx", str(source), str(tmp_path / "m"), "--config", str(config)]

@@ -17,7 +17,8 @@ with atheris.instrument_imports(include=["ort_aie_ep"]):
     from ort_aie_ep.compiler.compiled_folder import _make_genai_folder
     from ort_aie_ep.errors import AieError
     from ort_aie_ep.models.folder import GENAI_CONFIG, find_model, other_models
-    from ort_aie_ep.running.generate import Decoder, context_length, stop_tokens
+    from ort_aie_ep.models.interface import context_length
+    from ort_aie_ep.running.generate import Decoder, stop_tokens
 
 FOLDER, COMPILED = scratch(), scratch()
 (FOLDER / "model.onnx").touch()

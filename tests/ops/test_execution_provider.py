@@ -16,10 +16,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from attention_calls import attributes, flow_attention, given_attributes, random_inputs
 from onnx import TensorProto, helper
 from op_models import (
     FLOAT16,
     FLOAT32,
+    NEEDS_QUANTISED_CACHES,
     model_of,
     one_op_model,
     onnx_tensor,
@@ -324,6 +326,24 @@ def test_an_attention_of_other_heads_is_left_with_its_reason(
     model = one_op_model("GroupQueryAttention", inputs, outputs, given, domain="com.microsoft",
                          dims={known: dims[known]} if known else {})  # fmt: skip
     assert_left(model, reason, capfd)
+
+
+@NEEDS_QUANTISED_CACHES
+@pytest.mark.parametrize("bits", [8, 4])
+def test_an_attention_on_a_quantised_cache_equals_the_custom_op(bits: int) -> None:
+    a = attributes(k_quant_type="PER_CHANNEL", v_quant_type="PER_TENSOR", kv_cache_bit_width=bits)
+    for sequence, total in ((1, 30), (20, 20)):
+        inputs = random_inputs(a, sequence, lengths=(total,), capacity=32)
+        cache = inputs["past_key"]
+        assert cache is not None
+        outputs = {"output": FLOAT32, "present_key": cache.dtype, "present_value": cache.dtype}
+        model = one_op_model("GroupQueryAttention", inputs, outputs, given_attributes(a),
+                             domain="com.microsoft", dims={"past_key": cache.shape})  # fmt: skip
+        ours = session(model)
+        assert assigned(ours) == {"GroupQueryAttention": 1}
+        results, expected = run(ours, inputs), flow_attention(a, inputs)
+        for name, array in results.items():
+            np.testing.assert_array_equal(array, expected[name])
 
 
 @pytest.mark.parametrize("held_by", ["branch", "main graph", "data file of the main graph"])

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from op_models import one_op_model, run, session_options
+from attention_calls import attributes, flow_attention, given_attributes, random_inputs
+from op_models import FLOAT32, NEEDS_QUANTISED_CACHES, one_op_model, run, session_options
 from projection_calls import activations, make_weights
 from provider_calls import DATA, MODELS, devices, needs_provider, registered
 
@@ -79,6 +80,25 @@ def test_bias_and_zero_points_are_kept(
                          constants=("B", "scales", "zero_points", "bias"))  # fmt: skip
     expected = run(session(model, tmp_path / "ctx.onnx"), {"A": a})["Y"]
     np.testing.assert_array_equal(run(session(tmp_path / "ctx.onnx"), {"A": a})["Y"], expected)
+
+
+@NEEDS_QUANTISED_CACHES
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_quantised_cache_and_its_scales_are_kept(bits: int, tmp_path: Path) -> None:
+    a = attributes(k_quant_type="PER_TENSOR", v_quant_type="PER_CHANNEL", kv_cache_bit_width=bits)
+    inputs = random_inputs(a, 3, lengths=(20,), capacity=32)
+    cache = inputs["past_key"]
+    assert cache is not None
+    outputs = {"output": FLOAT32, "present_key": cache.dtype, "present_value": cache.dtype}
+    model = one_op_model("GroupQueryAttention", inputs, outputs, given_attributes(a),
+                         domain="com.microsoft", constants=("k_scale", "v_scale"),
+                         dims={"past_key": cache.shape})  # fmt: skip
+    expected = run(session(model, tmp_path / "ctx.onnx"), inputs)
+    results = run(session(tmp_path / "ctx.onnx"), inputs)
+    custom = flow_attention(a, inputs)
+    for name, array in results.items():
+        np.testing.assert_array_equal(array, expected[name])
+        np.testing.assert_array_equal(array, custom[name])
 
 
 def test_an_output_that_is_declared_with_another_type_is_refused(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def attention_model(
     outputs: int = 3,
     scales: bool = False,
     with_past: bool = True,
+    query_seqlens: bool = False,
     head_dim: int | str = 32,
     **attributes: Any,
 ) -> onnx.ModelProto:
@@ -116,6 +117,8 @@ def attention_model(
              "seqlens_k", "total", "cos", "sin"]  # fmt: skip
     if scales:
         names += ["", "", "", "k_scale", "v_scale"]
+    if query_seqlens:
+        names += [""] * (16 - len(names)) + ["query_seqlens"]
     width = head_dim
     if isinstance(head_dim, int) and attributes.get("kv_cache_bit_width") == 4:
         width = head_dim // 2  # two channels in a byte
@@ -126,6 +129,7 @@ def attention_model(
         *([("past_key", cache, past), ("past_value", cache, past)] if with_past else []),
         ("seqlens_k", TensorProto.INT32, ["batch"]),
         ("total", TensorProto.INT32, []),
+        *([("query_seqlens", TensorProto.INT32, ["batch"])] if query_seqlens else []),
     ]
     out_names = ["output", "present_key", "present_value", "output_qk"][:outputs]
     node = helper.make_node(

@@ -262,6 +262,8 @@ def test_attention_is_replaced(cache: int) -> None:
         (quantised() | {"v_quant_type": "NONE"},
          "k_quant_type=PER_TENSOR with v_quant_type=NONE; expected PER_TENSOR or PER_CHANNEL for"),
         ({"outputs": 4, "qk_output": 1}, "output_qk asks for the score matrix"),
+        ({"query_seqlens": True}, "query_seqlens pads chunks of a prompt on the right"),
+        ({"k_norm_epsilon": 1e-5}, "q_norm_epsilon and k_norm_epsilon"),
         ({"outputs": 4}, "output_qk asks for the score matrix"),
         ({"head_dim": 12}, "heads have 12 channels; expected a multiple of 8"),
         ({"head_dim": 12, "with_past": False}, "heads have 12 channels"),

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.compiler.compiled_folder import (
     CompileResult,
+    KvCache,
     ModelFile,
     Progress,
     check_destination,
@@ -71,6 +72,7 @@ def import_q4nx(
     *,
     config: str | os.PathLike[str] | None = None,
     kv: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
     progress: Progress | None = None,
@@ -82,7 +84,9 @@ def import_q4nx(
         destination: a folder that does not exist yet. It is written beside and renamed at the end.
         config: config.json; by default the one beside `source`. generation_config.json and the
             tokenizer's files beside it are used and carried over.
-        kv: "f16" or "bf16" gives past and present that type; None is float32.
+        kv: "f16" or "bf16" gives past and present that type; "int8" or "int4" makes them codes;
+            None is float32.
+        calibration: as for `compile`, what the model reads to get the scales of those codes.
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
             last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by node.
@@ -94,6 +98,8 @@ def import_q4nx(
             behind then.
     """
     path, target = Path(source), Path(destination)
+    cache = KvCache(kv, None if calibration is None else Path(calibration))
+    cache.check()
     check_destination(target)
     file = _File(path, read_container(path))
     config_path = path.parent / "config.json" if config is None else Path(config)
@@ -112,7 +118,7 @@ def import_q4nx(
         [ModelFile(name, model, report)],
         source=ModelFolder(folder, name, _genai_config(shape, settings)),
         files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
-        kv=kv,
+        cache=cache,
         last_logits=last_logits,
         progress=progress,
     )

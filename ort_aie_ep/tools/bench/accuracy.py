@@ -5,7 +5,7 @@ of equal length spread evenly over it. Four variants of one model score the same
 
 * ONNX Runtime's CPU EP with accuracy_level 0: float activations, the reference,
 * the CPU EP with accuracy_level 4: its own int8 activations, as a yardstick,
-* the compiled model with bf16 and with int8 activations.
+* the compiled model with bf16 and with int8 activations, and again with other KV caches.
 
 Twice: a window in one pass (many rows: dequant + GEMM, FlowQKV), and token by token (one row:
 FusedDQP, FlowKV). Variants take turns at each window, so no logits need storing.
@@ -13,7 +13,7 @@ FusedDQP, FlowKV). Variants take turns at each window, so no logits need storing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +22,10 @@ import onnx_ir as ir
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.onnx_file import load_model
-from ort_aie_ep.running.generate import Decoder, Logits, Tokens, context_length
-from ort_aie_ep.running.text import load_tokenizer, prefix_tokens
+from ort_aie_ep.models.tokenizer import load_tokenizer, prefix_tokens
+from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench.measured_text import held_out_tokens
 
@@ -119,15 +120,17 @@ def accuracy(
     plan: Plan,
     total: Callable[[int], None],
     step: Step,
+    caches: Mapping[str, ModelFolder] | None = None,
 ) -> AccuracyReport:
-    """Scores the four variants. `total` is told how many calls of `step` will come.
+    """Scores the four variants, and two more for each model of `caches`, by its KV cache's type.
+
+    `total` is told how many calls of `step` will come.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
     """
-    return score(
-        lambda: _variants(compiled, source, threads, plan.window), source, plan, total, step
-    )
+    ours = {"": compiled} | {f", KV {kv}": folder for kv, folder in (caches or {}).items()}
+    return score(lambda: _variants(ours, source, threads, plan.window), source, plan, total, step)
 
 
 def score(
@@ -178,8 +181,9 @@ def _windows(text: Tokens, prefix: Tokens, size: int, count: int) -> list[Tokens
 
 
 def _variants(
-    compiled: ModelFolder, source: ModelFolder, threads: int | None, capacity: int
+    ours: Mapping[str, ModelFolder], source: ModelFolder, threads: int | None, capacity: int
 ) -> list[tuple[str, Decoder]]:
+    """`ours` are compiled models by what to add to their names."""
     plain = Options(threads=threads)
     sessions = {
         f"CPU EP, level {level}": (
@@ -188,10 +192,11 @@ def _variants(
         )
         for level in (0, 4)
     } | {
-        f"ours, {numerics}": (
+        f"ours, {numerics}{name}": (
             open_session(compiled.model, Options("host", numerics, threads)),
             compiled,
         )
+        for name, compiled in ours.items()
         for numerics in ("bf16", "int8")
     }
     return [

@@ -14,7 +14,8 @@ import numpy as np
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
-from ort_aie_ep.running.generate import Decoder, Tokens, context_length
+from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.running.generate import Decoder, Tokens
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench.agreement import Agreement, compare
 from ort_aie_ep.tools.bench.measured_text import measuring_tokens

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
-from ort_aie_ep.running.generate import context_length, greedy
-from ort_aie_ep.running.text import encode, load_tokenizer
+from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.running.generate import greedy
+from ort_aie_ep.running.text import encode
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench import bench
 from ort_aie_ep.tools.bench.agreement import Agreement, compare

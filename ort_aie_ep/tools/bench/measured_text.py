@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ort_aie_ep.models import corpus
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.tokenizer import has_tokenizer, load_tokenizer
 from ort_aie_ep.running.generate import Tokens
-from ort_aie_ep.running.text import has_tokenizer, load_tokenizer
-from ort_aie_ep.tools.bench import corpus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

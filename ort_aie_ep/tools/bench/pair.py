@@ -76,7 +76,9 @@ def compiled_and_source(
 
 
 @contextmanager
-def compiled_for_now(path: Path, progress: Progress) -> Iterator[CompileResult]:
+def compiled_for_now(
+    path: Path, progress: Progress, kv: str | None = None
+) -> Iterator[CompileResult]:
     """Compiles into a temporary folder, which disappears with the context."""
     with tempfile.TemporaryDirectory(prefix="ort-aie-") as scratch:
-        yield compile_model(path, Path(scratch, "model"), progress=progress)
+        yield compile_model(path, Path(scratch, "model"), kv=kv, progress=progress)

@@ -55,6 +55,8 @@ std::string WhyNotAttention(const Node& node) {
   facts.has_k_scale = static_cast<bool>(node.input(12));
   facts.has_v_scale = static_cast<bool>(node.input(13));
   facts.has_output_qk = static_cast<bool>(node.output(3));
+  facts.has_query_seqlens = static_cast<bool>(node.input(16));
+  facts.has_other_epsilons = node.Has("q_norm_epsilon") || node.Has("k_norm_epsilon");
   facts.type = node.input(0).type;
   facts.cache_type = (node.input(3) ? node.input(3) : node.output(1)).type;
   return WhyNotFlowAttention(facts);

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 OURS = "ort_aie_ep"
 OURS_FLOAT = "ort_aie_ep, float KV"
+OURS_INT8 = "ort_aie_ep, int8 KV"
 CPU_EP = "ORT CPU EP"
-COMPARED = (OURS,)
+COMPARED = (OURS, OURS_INT8)
 """Of ours, those that are held against the best peer."""
 
 
@@ -84,14 +85,27 @@ def _our_float_model(source: Source) -> Model:
     return _compiled(source, None)
 
 
+def _our_int8_model(source: Source) -> Model:
+    return _compiled(source, "int8")
+
+
 def _compiled(source: Source, kv: str | None, *, last_logits: bool = True) -> Model:
     """With the last position's logits alone, which is what the other engines compute of prompts."""
+    import numpy as np
+
     from ort_aie_ep.compiler.compile import compile_model
     from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.models.tokenizer import has_tokenizer
     from ort_aie_ep.tools.bench.peers import onnxruntime_cpu
 
+    calibration = None
+    if kv == "int8" and not has_tokenizer(source.folder):
+        # Random weights: no text means anything to them, and no speed depends on a scale.
+        calibration = source.scratch / "calibration.npy"
+        ids = np.random.default_rng(0).integers(0, source.weights.sizes.vocabulary, (2, 64))
+        np.save(calibration, ids)
     path = source.scratch / f"compiled-{kv or 'float'}{'' if last_logits else '-all-logits'}"
-    compile_model(source.folder.path, path, kv=kv, last_logits=last_logits)
+    compile_model(source.folder.path, path, kv=kv, calibration=calibration, last_logits=last_logits)
     return onnxruntime_cpu.compiled_model(find_model(path), source.weights)
 
 
@@ -182,6 +196,7 @@ _GET_GENAI = {"openvino": "openvino", "openvino-genai": "openvino_genai"}
 
 KINDS = {
     OURS: Kind(OURS, {}, _ORT, _our_model, _ours, _our_batch_model),
+    OURS_INT8: Kind(OURS, {}, _ORT, _our_int8_model, _ours),
     OURS_FLOAT: Kind(OURS, {}, _ORT, _our_float_model, _ours),
     CPU_EP: Kind("ONNX Runtime", {}, _ORT, _cpu_ep_model, _cpu_ep, _cpu_ep_model),
     "llama.cpp": Kind(

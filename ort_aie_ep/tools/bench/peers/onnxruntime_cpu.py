@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.q4nx import BLOCK_BYTES, MINIMA_BYTES
 from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.interface import TYPES, Cache
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings, StepEngine
@@ -75,17 +77,24 @@ class _SkippingDecoder(Decoder):
                 "genai_config.json"
             )
         generator = np.random.default_rng(0)
-        shapes = {cache.shape for cache in self._caches}
-        values = {
-            shape: generator.standard_normal(shape, np.float32) / np.float32(16) for shape in shapes
-        }
+        made: dict[tuple[tuple[int, ...], str], npt.NDArray[Any]] = {}
         for cache in self._caches:
-            kind = np.float16 if cache.type == "tensor(float16)" else np.float32
-            self._past[cache.past].update_inplace(values[cache.shape].astype(kind))
+            key = (cache.shape, cache.type)
+            if key not in made:
+                made[key] = _small_numbers(generator, cache)
+            self._past[cache.past].update_inplace(made[key])
 
     def skip_to(self, length: int) -> None:
         """Takes the first `length` rows as those of a sequence."""
         self.length = length
+
+
+def _small_numbers(generator: np.random.Generator, cache: Cache) -> npt.NDArray[Any]:
+    dtype = TYPES[cache.type][0]
+    if dtype in (np.int8, np.uint8):
+        return generator.integers(0, 256, cache.shape, np.uint8).view(dtype)
+    numbers = generator.standard_normal(cache.shape, np.float32) / np.float32(16)
+    return numbers.astype(dtype)
 
 
 class OrtEngine(StepEngine):

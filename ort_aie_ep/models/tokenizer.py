@@ -1,0 +1,50 @@
+"""The tokenizer that a model folder brings: tokenizer.json, as Hugging Face's library writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.folder import ModelFolder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def has_tokenizer(folder: ModelFolder) -> bool:
+    """Whether the folder brings a tokenizer.json."""
+    return tokenizer_file(folder).is_file()
+
+
+def load_tokenizer(folder: ModelFolder) -> Tokenizer:
+    """The folder's tokenizer.
+
+    Raises:
+        AieError: it has none, or one that cannot be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = tokenizer_file(folder)
+    if not path.is_file():
+        raise AieError(
+            f"{folder.path} has no tokenizer.json, so text cannot become tokens: "
+            "put the one of the model's source there"
+        )
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise AieError(f"{path} cannot be read as a tokenizer: {error}") from error
+
+
+def tokenizer_file(folder: ModelFolder) -> Path:
+    """Where the tokenizer is, if the folder has one."""
+    return folder.path / "tokenizer.json"
+
+
+def prefix_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """What the tokenizer puts before every text, such as a begin-of-text token; may be empty."""
+    return np.array(tokenizer.encode("").ids, np.int64)
