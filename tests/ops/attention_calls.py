@@ -312,7 +312,7 @@ def compare(
     total = total_length(inputs)
     weights = (total + 8) * 2**-24
     if multiplies_integers(a, inputs):
-        # Half a step of the query's, 1 / 16,256 of its largest channel, against codes of at most 128
+        # Half a step of the query, 1 / 16,256 of its largest channel, against codes of up to 128
         # in each channel: code_step is what the largest channel makes of one. Numerators are good
         # to half a step of 1 / 65,535 of the largest of 64 keys, which is among those summed.
         dim = expected.present_key.shape[-1]

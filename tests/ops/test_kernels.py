@@ -294,8 +294,8 @@ def test_attention_chunk_matches_equations(
     q64, k64, v64 = (x.astype(np.float64) for x in (q, k, v))
     expected = scale * (q64 @ k64.T)
     bound = (dim + 2) * U * scale * (np.abs(q64) @ np.abs(k64).T)
-    # Codes of int8 are multiplied as integers where AVX-512 is: by queries in steps of 1 / 16,256 of
-    # the row's largest element, and by numerators in steps of 1 / 65,535 of theirs. Half a step each,
+    # AVX-512 multiplies codes of int8 as integers: by queries in steps of 1 / 16,256 of
+    # the row's largest element, and by numerators in steps of 1 / 65,535. Half a step each,
     # and a hundredth for the roundings on the way to it.
     integers = path == "few" and cache == "int8" and isa.startswith("avx512")
     if integers:
@@ -360,7 +360,7 @@ def test_attention_chunk_propagates_nan_to_its_row(
 @pytest.mark.parametrize("code", [-128, 127])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_extreme_codes_and_queries_do_not_overflow(isa: str, code: int, sign: int) -> None:
-    # Integers of 16 bits, or sums of them, would wrap around. All numbers are powers of two or steps
+    # Integers of 16 bits, or their sums, would wrap around. All numbers are powers of two or steps
     # of a query's largest element, so that results are exact but for float32's rounding.
     keys, dim = 256, 512
     q = np.full((3, dim), sign * 2.0**20, np.float32)
