@@ -136,7 +136,8 @@ def test_rows_beyond_what_l2_holds_are_the_same_rows(isa: str, rows: int, k: int
 def test_sessions_on_the_stand_in_give_the_same_on_any_thread() -> None:
     """Tiles belong to a thread, and those of ONNX Runtime's pool are anyone's."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "number_of_threads or side_by_side",
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "-k", "number_of_threads or side_by_side",
          Path(__file__).with_name("test_threads_and_buffers.py")],
         env=os.environ | {"ORT_AIE_ISA": STANDIN},
         capture_output=True, text=True, check=False,
