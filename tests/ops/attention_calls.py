@@ -218,8 +218,9 @@ def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
     assert query is not None
     cache = cache_rows_of(a, inputs)[0].dtype
     rows = query.shape[1] * a.num_heads // a.kv_num_heads
+    kernels = {role: variant for role, variant, *_ in _native.kernel_choice()}
     return (
-        _native.selected_isa() == "avx512_bf16"
+        _native.has_bf16_attention(kernels["attention of prompts"])
         and cache != FLOAT32
         and not a.float32_products
         and query.shape[1] > 1

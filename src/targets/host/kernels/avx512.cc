@@ -207,21 +207,26 @@ constexpr Kernels Avx512Kernels(const RowsInt8& rows_int8) {
   return kernels;
 }
 
+constexpr Kernels Avx512Bf16Kernels() {
+  Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
+  kernels.name = "avx512_bf16";
+  kernels.dequantize_block = DequantizeBlockAvx512Bf16;
+  kernels.gemm_bf16 = GemmBf16Avx512Bf16;
+  kernels.bf16_attention = &kAvx512Bf16Attention;
+  return kernels;
+}
+
 }  // namespace
 
 extern const Kernels kAvx512Kernels, kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
-extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAvx512Bf16Kernels, kAmxKernels;
 constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
 constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>(kAvx512NtaRowsInt8);
 constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>(kAvx512RowsInt8);
 constinit const Kernels kAvx512T1MinimaKernels =
     Avx512Kernels<_MM_HINT_T1, true>(kAvx512T1MinimaRowsInt8);
-constinit const Kernels kAvx512Bf16Kernels = [] {
-  Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
-  kernels.name = "avx512_bf16";
-  kernels.gemm_bf16 = GemmBf16Avx512Bf16;
-  kernels.bf16_attention = &kAvx512Bf16Attention;
-  return kernels;
-}();
+constinit const Kernels kAvx512Bf16Kernels = Avx512Bf16Kernels();
+constinit const Kernels kAmxKernels =
+    WithTiles(Avx512Bf16Kernels(), "amx", GemmBf16Amx, kAmxAttention);
 
 }  // namespace ort_aie::host
