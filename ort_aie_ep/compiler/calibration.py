@@ -125,7 +125,7 @@ def read_text(folder: ModelFolder, given: Path | None, kv: str) -> CalibrationTe
             f"kv type {kv}: its scales come from what the model makes of text, and {folder.path} "
             "has no tokenizer.json to turn text into tokens: put the one of the model's source "
             f"there, or give token ids, an integer array (windows, tokens) saved by numpy.save: "
-            f"calibration (--calibration) IDS{TOKEN_IDS}. Random ids would give no right scales"
+            f"calibration (--calibration) IDS{TOKEN_IDS}. Random ids give wrong scales"
         )
     if given is None:
         source, text = "sources of Python's standard library", _default_text()
