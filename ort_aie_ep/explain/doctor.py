@@ -64,6 +64,7 @@ def diagnose() -> Diagnosis:
         ]
         host += [
             Finding("kernels available", ", ".join(_native.available_isas())),
+            Finding("AMX", f"not used: {no_amx}" if (no_amx := _native.why_no_amx()) else "used"),
             *(
                 Finding(f"kernels: {one.role}", f"{one.variant} ({one.origin}: {one.why})")
                 for one in chosen_kernels()

@@ -399,6 +399,17 @@ PYBIND11_MODULE(_native, m) {
 
   host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
+  m.def(
+      "prompts_in_bf16", [](const std::string& isa) { return KernelsNamed(isa).prompts_in_bf16; },
+      py::arg("isa"));
+  m.def(
+      "has_bf16_attention",
+      [](const std::string& isa) { return KernelsNamed(isa).bf16_attention != nullptr; },
+      py::arg("isa"));
+  m.def("why_no_amx", [] {
+    const char* why = host::WhyNoAmx();
+    return std::string(why == nullptr ? "" : why);
+  });
   m.def("selected_isa", [] { return std::string(host::SelectedKernels().name); });
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,

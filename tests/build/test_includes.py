@@ -47,7 +47,9 @@ ALONE = {
 # No STL in kernels, and no inline function of others: the linker keeps one copy of those, and it
 # must not be the one compiled for AVX-512. These are compiled for the baseline.
 KERNELS = "targets/host/kernels"
-BASELINE = tuple(f"{KERNELS}/{file}" for file in ("amx_standin.h", "choice.cc", "choice.h"))
+BASELINE = tuple(
+    f"{KERNELS}/{file}" for file in ("amx_permission.cc", "amx_standin.h", "choice.cc", "choice.h")
+)
 HEADERS_OF_KERNELS = {"immintrin.h", "stddef.h", "stdint.h"}
 
 FILES = sorted(

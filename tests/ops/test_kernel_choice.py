@@ -15,7 +15,13 @@ from ort_aie_ep import _native
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.runtime.kernels import Chosen, chosen_kernels, kernels_by_rule, kernels_line
 
-ISAS = ("portable", "avx2", "avx512", "avx512_bf16")
+ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+# What a whole table takes from others, to which it adds.
+BASES = {
+    "avx512_bf16": {"avx512"},
+    "amx": {"avx512", "avx512_bf16"},
+    "amx_standin": {"portable"},
+}
 ONE_ROW = ("one row, int8", "one row, bf16")
 
 
@@ -56,6 +62,20 @@ def test_dot_products_of_bfloat16_are_for_those_that_are_fast_at_them() -> None:
 
 
 @pytest.mark.parametrize("vendor", ["amd", "intel", "other"])
+def test_tiles_are_for_many_rows_whoever_made_the_cpu(vendor: str) -> None:
+    with_tiles = {"rows, int8", "rows, bf16", "attention of prompts"}
+    without, chosen = (variants(kernels_by_rule(vendor, isa)) for isa in ("avx512_bf16", "amx"))
+    assert {role for role, variant in chosen.items() if variant == "amx"} == with_tiles
+    assert all(chosen[role] == without[role] for role in chosen.keys() - with_tiles)
+
+
+@pytest.mark.parametrize("vendor", ["amd", "intel", "other"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_no_rule_chooses_the_stand_in(vendor: str, isa: str) -> None:
+    assert "amx_standin" not in variants(kernels_by_rule(vendor, isa)).values()
+
+
+@pytest.mark.parametrize("vendor", ["amd", "intel", "other"])
 @pytest.mark.parametrize("isa", ["portable", "avx2"])
 def test_older_cpus_get_their_widest_instruction_set_for_all(vendor: str, isa: str) -> None:
     assert set(variants(kernels_by_rule(vendor, isa)).values()) == {isa}
@@ -80,9 +100,9 @@ def test_rules_want_a_vendor_and_an_instruction_set() -> None:
 def test_the_environment_forces_a_whole_table(isa: str) -> None:
     choice = in_process(SHOW_CHOICE, ORT_AIE_ISA=isa)
     assert {origin for _, _, origin, _ in choice} == {"forced"}
-    of_table = [isa, "avx512"] if isa == "avx512_bf16" else [isa]  # which adds to it
-    assert all(variant.split("-")[0] in of_table for _, variant, _, _ in choice)
-    assert isa in {variant.split("-")[0] for _, variant, _, _ in choice}
+    isas = {variant.split("-")[0] for _, variant, _, _ in choice}
+    assert isa in isas
+    assert isas <= {isa} | BASES.get(isa, set())
 
 
 def test_every_chosen_variant_is_one_of_its_role() -> None:

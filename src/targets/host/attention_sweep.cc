@@ -23,7 +23,7 @@ using q4nx::CeilDiv;
 // Rows of a call (positions x group) from which on converting a chunk pays. It is the call that
 // counts, not the tile, so that all rows of a prompt are computed in one way.
 constexpr int64_t kManyRows = 16;
-constexpr int64_t kRowBlock = 24;  // a multiple of the rows that kernels hold in registers
+constexpr int64_t kRowBlock = 24;  // of the kernels in float32: a multiple of what registers hold
 
 CacheType CacheTypeOf(DataType type) {
   switch (type) {
@@ -60,14 +60,15 @@ class KeySweep {
         rows_(tile.positions * group_),
         many_(step.sequence * group_ >= kManyRows),
         bf16_(many_ && step.sequence > 1 && !step.float32_products ? Bf16Kernels(kernels, cache_)
-                                                                   : nullptr) {
+                                                                   : nullptr),
+        row_block_(bf16_ != nullptr ? bf16_->row_block : kRowBlock) {
     std::fill(state.max, state.max + rows_, kMinusInfinity);
     std::fill(state.sum, state.sum + rows_, 0.0f);
     std::fill(state.output, state.output + rows_ * dim_, 0.0f);
-    scores_ = Scratch<float>(Purpose::kScores, kRowBlock * (2 * kChunk + 1));
-    correction_ = scores_ + kRowBlock * kChunk;
+    scores_ = Scratch<float>(Purpose::kScores, row_block_ * (2 * kChunk + 1));
+    correction_ = scores_ + row_block_ * kChunk;
     if (bf16_ != nullptr) {
-      numerators_ = reinterpret_cast<uint16_t*>(correction_ + kRowBlock);
+      numerators_ = reinterpret_cast<uint16_t*>(correction_ + row_block_);
       auto* rounded = Scratch<uint16_t>(Purpose::kPanel, rows_ * dim_);
       kernels_.float_to_bfloat16(tile.queries, rows_ * dim_, rounded);
       queries_ = rounded;
@@ -84,8 +85,8 @@ class KeySweep {
       keys_ = k;
       values_ = v;
     }
-    for (int64_t r = 0; r < rows_; r += kRowBlock) {
-      const int64_t rows = std::min(kRowBlock, rows_ - r);
+    for (int64_t r = 0; r < rows_; r += row_block_) {
+      const int64_t rows = std::min(row_block_, rows_ - r);
       const Range first = Visible(step_, tile_.b, Position(r));
       const Range last = Visible(step_, tile_.b, Position(r + rows - 1));
       if (last.end <= position || first.first >= position + keys) continue;
@@ -192,7 +193,8 @@ class KeySweep {
   const CacheType cache_;
   const int64_t dim_, group_, rows_;
   const bool many_;
-  const Bf16Attention* const bf16_;                 // null: float32
+  const Bf16Attention* const bf16_;  // null: float32
+  const int64_t row_block_;
   const void *keys_ = nullptr, *values_ = nullptr;  // of the chunk, as the kernels want them
   const uint16_t* queries_ = nullptr;               // rounded to bfloat16
   float *scores_, *correction_;                     // of a block of rows

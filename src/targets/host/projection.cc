@@ -25,9 +25,8 @@ using q4nx::RowBlocks;
 // A task of one row's projection reads about this much, so that a thread is neither starved by the
 // cost of handing out tasks (about 1 µs) nor left without work at the end.
 constexpr int64_t kTaskBytes = 128 * 1024;
-// Rows of activations that all panels of a task are multiplied with in turn: they stay in L2
-// meanwhile, and their float results (96 * 32) in L1. A multiple of the kernels' 6 and 12 rows.
-constexpr int64_t kRowTile = 96;
+// Chunks of rows that stay in L2 are whole tiles of the kernels that want them there.
+constexpr int64_t kRowUnit = 32;
 
 // A row of x as float, padded with zeros to whole blocks: in `buffer`, or where it lies if nothing
 // has to be done to it.
@@ -154,11 +153,15 @@ class Bf16Gemm {
       : kernels_(kernels),
         padded_(PaddedCols(step.k)),
         block_bytes_(BlockBytes(step.form)),
+        row_(RowElements(step)),
         unpack_block_(UnpackerOf(step.form, kernels)),
-        a_(Scratch<uint16_t>(Purpose::kActivations, rows * padded_)) {}
+        a_(Scratch<uint16_t>(Purpose::kActivations, rows * row_)) {}
+
+  static const GemmBlocking& Blocking(const Kernels& kernels) { return kernels.bf16_blocking; }
+  static int64_t RowBytes(const MatMulStep& step) { return 2 * RowElements(step); }
 
   void TakeRow(int64_t row, const float* x) const {
-    kernels_.float_to_bfloat16(x, padded_, a_ + row * padded_);
+    kernels_.float_to_bfloat16(x, padded_, a_ + row * row_);
   }
 
   using Panel = const uint16_t*;
@@ -171,10 +174,14 @@ class Bf16Gemm {
   }
 
   void Multiply(int64_t first, int64_t rows, Panel panel, float* y, int64_t ldy) const {
-    kernels_.gemm_bf16(a_ + first * padded_, padded_, rows, panel, padded_ / 2, y, ldy);
+    kernels_.gemm_bf16(a_ + first * row_, row_, rows, panel, padded_ / 2, y, ldy);
   }
 
  private:
+  // A cache line more than there is: rows that lie a multiple of 4,096 bytes apart would all want
+  // the same few lines of L1.
+  static int64_t RowElements(const MatMulStep& step) { return PaddedCols(step.k) + 32; }
+
   using Unpacker = decltype(Kernels::dequantize_block);
   static Unpacker UnpackerOf(WeightForm form, const Kernels& kernels) {
     switch (form) {
@@ -188,7 +195,7 @@ class Bf16Gemm {
   }
 
   const Kernels& kernels_;
-  const int64_t padded_, block_bytes_;
+  const int64_t padded_, block_bytes_, row_;
   Unpacker unpack_block_;
   uint16_t* a_;
 };
@@ -206,6 +213,9 @@ class Int8Gemm {
         a_(Scratch<uint8_t>(Purpose::kActivations, rows * padded_)),
         a_scales_(Scratch<float>(Purpose::kActivationScales, rows * groups_)),
         q_sums_(Scratch<int32_t>(Purpose::kCodeSums, rows * groups_)) {}
+
+  static const GemmBlocking& Blocking(const Kernels& kernels) { return kernels.int8_blocking; }
+  static int64_t RowBytes(const MatMulStep& step) { return PaddedCols(step.k); }
 
   void TakeRow(int64_t row, const float* x) const {
     kernels_.quantize_int8(x, groups_, 128, a_ + row * padded_, a_scales_ + row * groups_,
@@ -273,11 +283,13 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
     }
     // Float results of whole blocks are computed where they belong.
     const bool in_place = step.type == DataType::kFloat32 && n0 + kBlockRows <= step.n;
-    const int64_t tile_rows = std::min(kRowTile, rows.count);
+    const int64_t row_tile = G::Blocking(kernels).row_tile;
+    const int64_t tile_rows = std::min(row_tile, rows.count);
     float* tile = Scratch<float>(Purpose::kTile, 2 * tile_rows * kBlockRows);
     float* up = tile + tile_rows * kBlockRows;
-    for (int64_t first = 0; first < rows.count; first += kRowTile) {
-      const int64_t count = std::min(kRowTile, rows.count - first), row = rows.begin + first;
+    for (int64_t first = 0; first < rows.count; first += row_tile) {
+      const int64_t count = std::min(row_tile, rows.count - first);
+      const int64_t row = rows.begin + first;
       float* y = in_place ? static_cast<float*>(step.y) + row * step.n + n0 : tile;
       const int64_t ldy = in_place ? step.n : kBlockRows;
       gemm.Multiply(first, count, panel, y, ldy);
@@ -291,10 +303,23 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
   });
 }
 
+// Rows that meet all weights before the next ones do. A GEMM unpacks the weights for each such
+// chunk, so that chunks may be half as large again as what stays in L2 if there are fewer of them.
+template <typename G>
+int64_t ChunkRows(const MatMulStep& step, const Kernels& kernels) {
+  const GemmBlocking& blocking = G::Blocking(kernels);
+  const int64_t most = ChunkTokens(step.prompt_chunk, 1, blocking.row_tile);
+  if (blocking.resident_bytes == 0) return most;
+  const int64_t resident = std::max(kRowUnit, blocking.resident_bytes / G::RowBytes(step));
+  const int64_t chunks = std::max<int64_t>(1, (step.rows + resident / 2) / resident);
+  const int64_t even = CeilDiv(CeilDiv(step.rows, chunks), kRowUnit) * kRowUnit;
+  return std::min(most, even);
+}
+
 template <typename G>
 void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const float* norm_weight = NormWeight(step, kernels);
-  const int64_t chunk = ChunkTokens(step.prompt_chunk, 1, kRowTile);
+  const int64_t chunk = ChunkRows<G>(step, kernels);
   for (int64_t begin = 0; begin < step.rows; begin += chunk) {
     GemmRows<G>(step, {begin, std::min(chunk, step.rows - begin)}, norm_weight, kernels, threads);
   }
@@ -314,7 +339,7 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
     (int8 ? FusedDqpInt8 : FusedDqpBf16)(step, kernels, threads);
   } else if (step.form == WeightForm::kQ2NX && step.rows == 1) {
     Lookup(step, kernels, threads);
-  } else if (int8) {
+  } else if (int8 && !kernels.prompts_in_bf16) {
     Gemm<Int8Gemm>(step, kernels, threads);
   } else {
     Gemm<Bf16Gemm>(step, kernels, threads);

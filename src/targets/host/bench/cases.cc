@@ -17,6 +17,7 @@ using q4nx::kBlockRows;
 using q4nx::kGroup;
 
 constexpr int64_t kRows = 512;       // of activations in a GEMM: a chunk of a prompt
+constexpr int64_t kPadding = 32;     // between rows of bfloat16, as in a projection step
 constexpr int64_t kQueries = 64;     // of attention to a prompt
 constexpr int64_t kFew = 4;          // of a token: heads that share keys
 constexpr int64_t kMaxDim = 128;     // of an attention head
@@ -87,14 +88,16 @@ Work MakeTables(const Kernels& kernels, Cached& d, int64_t k) {
 }
 
 // The GEMMs as the projection step does them: a row of blocks is unpacked into a panel, which is
-// multiplied with all rows.
+// multiplied with all rows, or as many as the table keeps in L2.
 Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
   const uint8_t* row = d.NextRow(k);
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
     kernels.dequantize_block(row + b * kBlockBytes, d.panel + b * kBlockCols * kBlockRows);
   }
-  kernels.gemm_bf16(d.a, k, kRows, d.panel, k / 2, d.y, kBlockRows);
-  return {.flops = 2.0 * kRows * k * kBlockRows};
+  const int64_t lda = k + kPadding, resident = kernels.bf16_blocking.resident_bytes / (2 * lda);
+  const int64_t rows = resident == 0 ? kRows : std::clamp<int64_t>(resident / 32 * 32, 32, kRows);
+  kernels.gemm_bf16(d.a, lda, rows, d.panel, k / 2, d.y, kBlockRows);
+  return {.flops = 2.0 * static_cast<double>(rows * k * kBlockRows)};
 }
 
 template <bool kSymmetric>
@@ -209,6 +212,17 @@ Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
   return AttentionWork(kFew, dim);
 }
 
+// The same for codes.
+Work ScoresInt8(const Kernels& k, Cached& d, int64_t dim) {
+  k.scores[kCacheInt8](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
+  return AttentionWork(kFew, dim);
+}
+
+Work AccumulateInt8(const Kernels& k, Cached& d, int64_t dim) {
+  k.accumulate[kCacheInt8](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
+  return AttentionWork(kFew, dim);
+}
+
 // Of a prompt, in float32 and in bfloat16.
 Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
   k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
@@ -266,7 +280,7 @@ const Bench<Cached> kCachedBenches[] = {
     {"lookup_int8 in cache", Limit::kInt8, "K", {2048, 8192}, LookupCached<false>},
     {"lookup tables bf16", Limit::kFp32, "K", {2048, 8192}, MakeTables<true>},
     {"lookup tables int8", Limit::kFp32, "K", {2048, 8192}, MakeTables<false>},
-    {"gemm_bf16", Limit::kBf16, "512 rows, K", {2048, 8192}, GemmBf16},
+    {"gemm_bf16", Limit::kBf16, "a prompt, K", {2048, 8192}, GemmBf16},
     {"gemm_int8", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<false>},
     {"gemm_int8 symmetric", Limit::kInt8, "512 rows, K", {2048, 8192}, GemmInt8<true>},
     {"dequantize_block", Limit::kL1, "blocks", {1}, DequantizeBlock},
@@ -286,6 +300,8 @@ const Bench<Cached> kCachedBenches[] = {
     {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
     {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
     {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate},
+    {"scores int8", Limit::kFp32, "4 rows, dim", {64, 128}, ScoresInt8},
+    {"accumulate int8", Limit::kFp32, "4 rows, dim", {64, 128}, AccumulateInt8},
     {"scores_transposed", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
     {"accumulate float32", Limit::kFp32, "64 rows, dim", {64, 128}, AccumulateMany},
     {"bf16 scores", Limit::kBf16, "64 rows, dim", {64, 128}, ScoresBf16},
@@ -340,7 +356,7 @@ void Streamed::Prepare(const Kernels& kernels) {
 Cached::Cached(std::span<const uint8_t> weights)
     : Streamed(weights),
       halves(arena.New<uint16_t>(kElements, 0x3800)),
-      a(arena.New<uint16_t>(kRows * kMaxK, 0x3f00)),
+      a(arena.New<uint16_t>(kRows * (kMaxK + kPadding), 0x3f00)),
       panel(arena.New<uint16_t>(kMaxK * kBlockRows, 0)),
       a_codes(arena.New<uint8_t>(kRows * kMaxK, 131)),
       a_scales(arena.New(kRows * kMaxK / kGroup, 0.5f)),

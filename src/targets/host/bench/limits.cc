@@ -85,6 +85,25 @@ ORT_AIE_PEAK_LOOP(Bf16Avx512, "avx512f,avx512bf16", __m512,
 constexpr PeakLoop kFp32Avx512{Fp32Avx512, Flops(2 * 16)};
 constexpr PeakLoop kInt8Avx512{Int8Avx512, Flops(2 * 64)};
 constexpr PeakLoop kBf16Avx512{Bf16Avx512, Flops(2 * 32)};
+
+// Four products of whole tiles, which depend on none but those of the turn before.
+__attribute__((target("amx-tile,amx-bf16"))) void Bf16Amx(int64_t turns) {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  asm volatile("" : : "r"(&config) : "memory");
+  _tile_loadconfig(&config);  // zeroes all tiles
+  for (int64_t i = 0; i < turns; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+}
+constexpr PeakLoop kBf16Amx{Bf16Amx, 4.0 * 2 * 16 * 16 * 32};
 #endif
 
 constexpr LimitLoops kLoops[] = {
@@ -97,6 +116,7 @@ constexpr LimitLoops kLoops[] = {
      {Int8Portable, Flops(2 * 8)}},
     {"avx2", ReadAvx2, CopyAvx2, kFp32Avx2, kFp32Avx2, {Int8Avx2, Flops(2 * 32)}},
     {"avx512", ReadAvx512, CopyAvx512, kFp32Avx512, kFp32Avx512, kInt8Avx512},
+    {"amx", ReadAvx512, CopyAvx512, kFp32Avx512, kBf16Amx, kInt8Avx512},
     {"avx512_bf16", ReadAvx512, CopyAvx512, kFp32Avx512, kBf16Avx512, kInt8Avx512},
 #else
     {"portable", ReadPortable, CopyPortable, kFp32Portable, kFp32Portable, kFp32Portable},

@@ -150,7 +150,8 @@ inline float MultiplyAddFlushed(float a, float b, float c) {
   if (a == b || b == c || a == c) {
     TileFault(name, "tiles %d, %d and %d are not three tiles", c, a, b);
   }
-  for (const int tile : {c, a, b}) {
+  const int operands[] = {c, a, b};
+  for (const int tile : operands) {
     const int colsb = tile_state.tiles[tile].colsb;
     if (colsb % 4 != 0) {
       TileFault(name, "tile %d has rows of %d bytes, expected a multiple of 4", tile, colsb);

@@ -19,6 +19,7 @@ inline __m512 Odd(__m512i pairs) {
 }
 
 #include "targets/host/kernels/attention_avx512.inc"
+#include "targets/host/kernels/attention_avx512_int8.inc"
 
 inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -203,25 +204,32 @@ constexpr Kernels Avx512Kernels(const RowsInt8& rows_int8) {
   kernels.unpack_block = UnpackBlockAvx512;
   kernels.scores[kCacheFloat16] = QuadScores<Float16Quads>;
   kernels.scores[kCacheBfloat16] = QuadScores<Bfloat16Quads>;
+  kernels.scores[kCacheInt8] = CodeScores;
+  kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.lookup = &kAvx512Lookup;
+  return kernels;
+}
+
+constexpr Kernels Avx512Bf16Kernels() {
+  Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
+  kernels.name = "avx512_bf16";
+  kernels.dequantize_block = DequantizeBlockAvx512Bf16;
+  kernels.gemm_bf16 = GemmBf16Avx512Bf16;
+  kernels.bf16_attention = &kAvx512Bf16Attention;
   return kernels;
 }
 
 }  // namespace
 
 extern const Kernels kAvx512Kernels, kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
-extern const Kernels kAvx512Bf16Kernels;
+extern const Kernels kAvx512Bf16Kernels, kAmxKernels;
 constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
 constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>(kAvx512NtaRowsInt8);
 constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>(kAvx512RowsInt8);
 constinit const Kernels kAvx512T1MinimaKernels =
     Avx512Kernels<_MM_HINT_T1, true>(kAvx512T1MinimaRowsInt8);
-constinit const Kernels kAvx512Bf16Kernels = [] {
-  Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
-  kernels.name = "avx512_bf16";
-  kernels.gemm_bf16 = GemmBf16Avx512Bf16;
-  kernels.bf16_attention = &kAvx512Bf16Attention;
-  return kernels;
-}();
+constinit const Kernels kAvx512Bf16Kernels = Avx512Bf16Kernels();
+constinit const Kernels kAmxKernels =
+    WithTiles(Avx512Bf16Kernels(), "amx", GemmBf16Amx, kAmxAttention);
 
 }  // namespace ort_aie::host

@@ -241,8 +241,12 @@ inline void Multiply(const uint16_t* a, int64_t lda, int64_t rows, const Columns
                      const float* factor, float* y, int64_t ldy) {
   const auto factors = [factor](int64_t r) { return kAccumulate ? factor + r : factor; };
   int64_t r = 0;
-  for (; r + 12 <= rows; r += 12) {
+  // 16 rows are 8 and 8: a tile of 4 waits for its own sums.
+  for (; r + 12 <= rows && r + 16 != rows; r += 12) {
     MultiplyTile<12, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+  for (; r + 8 <= rows; r += 8) {
+    MultiplyTile<8, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
   }
   for (; r + 4 <= rows; r += 4) {
     MultiplyTile<4, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
@@ -304,10 +308,7 @@ void Accumulate(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t 
   }
 }
 
-}  // namespace
-
-extern const Bf16Attention kAvx512Bf16Attention;
-constinit const Bf16Attention kAvx512Bf16Attention = {
+constexpr Bf16Attention kWithDotProducts = {
     {nullptr, PackKeys<kCacheFloat16>, PackKeys<kCacheBfloat16>, PackKeys<kCacheInt8>,
      PackKeys<kCacheInt4>},
     {nullptr, PackValues<kCacheFloat16>, PackValues<kCacheBfloat16>, PackValues<kCacheInt8>,
@@ -315,7 +316,66 @@ constinit const Bf16Attention kAvx512Bf16Attention = {
     Scores,
     Softmax,
     Accumulate,
+    24,
 };
+
+}  // namespace
+
+extern const Bf16Attention kAvx512Bf16Attention, kAmxAttention;
+constinit const Bf16Attention kAvx512Bf16Attention = kWithDotProducts;
+constinit const Bf16Attention kAmxAttention = [] {
+  Bf16Attention attention = kWithDotProducts;
+  attention.scores = ScoresAmx;
+  attention.accumulate = AccumulateAmx;
+  attention.row_block = kTileRowBlock;
+  return attention;
+}();
+
+// 64 code bytes are 8 k x 8 pairs of out-features. The lanes of a vector are (out-feature, k) of 8
+// out-features and two k, the order of a panel, so that one conversion rounds two vectors into it.
+void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel) {
+  constexpr int64_t kMinsOffset = 512, kCodesOffset = 1024, kHalfBytes = 2048;
+  const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i feature = _mm512_srli_epi32(lane, 1), next = _mm512_set1_epi32(8);
+  // The byte of a lane: k % 2 rows of 8 bytes on, and one for two out-features.
+  const __m512i byte =
+      _mm512_add_epi32(_mm512_slli_epi32(_mm512_and_epi32(lane, _mm512_set1_epi32(1)), 3),
+                       _mm512_srli_epi32(lane, 2));
+  const __mmask16 odd = 0xcccc;  // out-features whose code is a high nibble
+  const auto widen = [](const uint8_t* sixteen) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sixteen));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  };
+  for (int64_t g = 0; g < 8; ++g) {
+    for (int64_t half = 0; half < 2; ++half) {
+      const __m512 scales = widen(block + g * 64 + half * 32);
+      const __m512 mins = widen(block + kMinsOffset + g * 64 + half * 32);
+      const __m512 scale[2] = {_mm512_permutexvar_ps(feature, scales),
+                               _mm512_permutexvar_ps(_mm512_add_epi32(feature, next), scales)};
+      const __m512 min[2] = {_mm512_permutexvar_ps(feature, mins),
+                             _mm512_permutexvar_ps(_mm512_add_epi32(feature, next), mins)};
+      const uint8_t* codes = block + kCodesOffset + half * kHalfBytes + g * 256;
+      uint16_t* out = panel + g * 16 * 64 + half * 32;
+      for (int64_t k = 0; k < 32; k += 8, codes += 64) {
+        const __m512i x = _mm512_loadu_si512(codes);
+#pragma GCC unroll 4
+        for (int pair = 0; pair < 4; ++pair, out += 64) {
+          __m512 weights[2];
+#pragma GCC unroll 2
+          for (int i = 0; i < 2; ++i) {
+            __m512i code = _mm512_permutexvar_epi8(
+                _mm512_add_epi32(byte, _mm512_set1_epi32(16 * pair + 4 * i)), x);
+            code = _mm512_mask_srli_epi32(code, odd, code, 4);
+            // The permute reads the low four bits of its index alone.
+            weights[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(code, values), scale[i], min[i]);
+          }
+          _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(weights[1], weights[0]));
+        }
+      }
+    }
+  }
+}
 
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy) {

@@ -33,7 +33,7 @@ constexpr auto kRoles = static_cast<size_t>(Role::kCount);
 const char* NameOf(Role role);
 
 // Instruction sets, each of which has all before it.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kCount };
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx, kCount };
 constexpr auto kIsas = static_cast<size_t>(Isa::kCount);
 const char* NameOf(Isa isa);  // as ORT_AIE_ISA has it
 

@@ -47,6 +47,19 @@ struct Bf16Attention {
   // y (rows, dim) = correction[row] * y + f . v.
   void (*accumulate)(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys,
                      int64_t dim, const float* correction, float* y);
+  // Rows whose scores stay in L1 from one product to the other: a multiple of those that the
+  // kernels take at a time.
+  int64_t row_block;
+};
+
+// How a GEMM of many rows is divided (projection.cc).
+struct GemmBlocking {
+  // Rows of activations that meet all panels of a task in turn: their float results stay in L1, and
+  // they are a multiple of what the kernel takes at a time.
+  int64_t row_tile;
+  // Bytes of activations that meet all weights before the next rows do, because they must stay in
+  // L2; 0: all rows of a chunk.
+  int64_t resident_bytes;
 };
 
 // FusedDQP of a few rows: a block is multiplied with all of them while it is in the first cache, so
@@ -61,6 +74,9 @@ struct RowsInt8 {
 
 struct Kernels {
   const char* name;
+  // Dequantisation + GEMM is computed in bfloat16 even where int8 is asked for: here that is
+  // faster, and it is more exact.
+  bool prompts_in_bf16;
 
   // --- conversions, n elements -------------------------------------------------------------
   void (*float16_to_float)(const uint16_t* x, int64_t n, float* y);
@@ -120,6 +136,7 @@ struct Kernels {
   void (*gemm_int8)(const uint8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
+  GemmBlocking bf16_blocking, int8_blocking;
 
   // --- attention (paper 1, III-B, equations 5 to 10); scores s are (rows, kChunk) ---------------
   // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
@@ -146,25 +163,55 @@ struct Kernels {
 };
 
 extern const Kernels kPortableKernels;
+
+// `base` with products of many rows in tiles: AMX, or what stands in for it (amx.inc).
+consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::gemm_bf16) gemm,
+                            const Bf16Attention& attention) {
+  base.name = name;
+  base.gemm_bf16 = gemm;
+  base.bf16_attention = &attention;
+  base.prompts_in_bf16 = true;
+  base.bf16_blocking = {.row_tile = 128, .resident_bytes = 1 << 20};
+  return base;
+}
+constexpr int64_t kTileRowBlock = 32;               // two tiles above each other
+constexpr const char* kAmxStandin = "amx_standin";  // for tests: very slow
+
+extern const Kernels kAmxStandinKernels;  // on portable ones
+void GemmBf16AmxStandin(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                        int64_t k_pairs, float* y, int64_t ldy);
+extern const Bf16Attention kAmxStandinAttention;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
 // The same, fetching ahead in other ways.
 extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
 extern const Kernels kAvx512Bf16Kernels;  // AVX512_BF16 as well: what gains from it
+void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
+extern const Kernels kAmxKernels;  // on those of AVX512_BF16
+void GemmBf16Amx(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
+                 int64_t k_pairs, float* y, int64_t ldy);
+void ScoresAmx(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* panels, int64_t keys,
+               float scale, float* s);
+void AccumulateAmx(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys,
+                   int64_t dim, const float* correction, float* y);
+extern const Bf16Attention kAmxAttention;
 extern const RowsInt8 kAvx512RowsInt8, kAvx512NtaRowsInt8, kAvx512T1MinimaRowsInt8;
 #endif
+
+// Why this process cannot use AMX; null if it can.
+const char* WhyNoAmx();
 
 // The tables of whole instruction sets that this CPU can run, the widest last; ends with a null
 // pointer.
 const Kernels* const* AvailableKernels();
 
 // What choice.h has put together for this CPU, or the table that ORT_AIE_ISA names (portable, avx2,
-// avx512, avx512_bf16). An unknown name, or one that this CPU lacks, is reported on stderr once and
-// ignored.
+// avx512, avx512_bf16, amx, amx_standin). An unknown name, or one that this CPU lacks, is reported
+// on stderr once and ignored.
 const Kernels& SelectedKernels();
 
 }  // namespace ort_aie::host

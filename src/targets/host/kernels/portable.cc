@@ -54,14 +54,18 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
   }
 }
 
-}  // namespace
-
-extern const Kernels kPortableKernels;
-constinit const Kernels kPortableKernels = [] {
+constexpr Kernels PortableKernels() {
   Kernels kernels = GenericKernels("portable");
   kernels.fused_dqp_int8 = FusedDqpInt8;
   kernels.lookup = &kPortableLookup;
   return kernels;
-}();
+}
+
+}  // namespace
+
+extern const Kernels kPortableKernels, kAmxStandinKernels;
+constinit const Kernels kPortableKernels = PortableKernels();
+constinit const Kernels kAmxStandinKernels =
+    WithTiles(PortableKernels(), kAmxStandin, GemmBf16AmxStandin, kAmxStandinAttention);
 
 }  // namespace ort_aie::host

@@ -1,0 +1,80 @@
+// Whether this CPU, the operating system and the kernel let a process use AMX. Compiled for the
+// baseline.
+#include "targets/host/kernels/kernels.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#endif
+
+namespace ort_aie::host {
+
+#if defined(__x86_64__) && defined(__linux__)
+namespace {
+
+struct Leaf {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+Leaf Cpuid(unsigned leaf, unsigned subleaf) {
+  Leaf values;
+  __get_cpuid_count(leaf, subleaf, &values.eax, &values.ebx, &values.ecx, &values.edx);
+  return values;
+}
+
+constexpr bool Bit(unsigned value, int bit) { return (value >> bit & 1) != 0; }
+
+// Whether the operating system saves the state of tiles: bits 17 and 18 of XCR0.
+bool TilesAreSaved() {
+  if (!Bit(Cpuid(1, 0).ecx, 27)) return false;  // OSXSAVE: XGETBV may be executed
+  unsigned low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low >> 17 & 3) == 3;
+}
+
+// What the kernels count on: palette 1 with 8 tiles of 16 rows of 64 bytes.
+bool HasPalette() {
+  const Leaf palette = Cpuid(0x1d, 1);
+  return palette.ebx >> 16 == 8 && (palette.ebx & 0xffff) == 64 && (palette.ecx & 0xffff) == 16;
+}
+
+std::string Ask() {
+  const unsigned features = Cpuid(7, 0).edx;
+  if (!Bit(features, 24) || !Bit(features, 22)) {
+    return "this CPU has no AMX (amx_tile, amx_bf16)";
+  }
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") ||
+      !__builtin_cpu_supports("avx512vnni")) {
+    return "AMX is used beside AVX-512 with BF16, VNNI and VBMI, which this CPU does not show";
+  }
+  if (!HasPalette()) return "this CPU's tiles are not 8 of 16 rows of 64 bytes";
+  if (!TilesAreSaved()) return "the operating system does not save the state of tiles (XCR0)";
+  // Permission is the process's: threads that exist have it as well, and those to come.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, since Linux 5.16
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    return std::string("Linux refuses tiles to this process: arch_prctl(ARCH_REQ_XCOMP_PERM): ") +
+           std::strerror(errno);
+  }
+  return "";
+}
+
+}  // namespace
+
+const char* WhyNoAmx() {
+  static const std::string& why = *new std::string(Ask());
+  return why.empty() ? nullptr : why.c_str();
+}
+
+#else
+
+const char* WhyNoAmx() { return "AMX is of x86-64 alone, and is asked for on Linux"; }
+
+#endif
+
+}  // namespace ort_aie::host
