@@ -145,6 +145,19 @@ def test_sessions_on_the_stand_in_give_the_same_on_any_thread() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.skipif(not _native.why_no_amx(), reason="this CPU has AMX")
+def test_amx_that_is_asked_for_in_vain_is_refused_with_the_reason() -> None:
+    script = "from ort_aie_ep import _native; print(_native.selected_isa())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"ORT_AIE_ISA": "amx"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == (
+        f"ort_aie_ep: ORT_AIE_ISA=amx is not available: {_native.why_no_amx()}; "
+        f"using {done.stdout.strip()}\n"
+    )
+
+
 # --- the real instructions ------------------------------------------------------------------------
 
 
