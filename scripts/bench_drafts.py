@@ -17,7 +17,7 @@ from importlib import metadata
 import numpy as np
 import onnxruntime_genai as genai
 
-from ort_aie_ep.tools.bench import corpus
+from ort_aie_ep.models import corpus
 
 PROMPT, NEW, PROMPTS, ROUNDS, NGRAM = 512, 128, 12, 3, 3
 RESAMPLES = 2000

@@ -15,6 +15,7 @@ from ort_aie_ep.graph_passes.attention.node import (
     OUTPUTS,
     Layout,
     Quantisation,
+    cached_head_dim,
     flow_attention,
     why_not_flow_attention,
 )
@@ -66,9 +67,9 @@ class GroupQueryAttentionToFlow(NodeRule):
 
 def _head_dim(node: ir.Node) -> int:
     """Channels of a head, or 0 where they are not known."""
-    cached = fixed_dim(input_at(node, PAST_KEY), 3) or fixed_dim(node.outputs[1], 3)
+    cached = cached_head_dim(node, input_at(node, PAST_KEY), node.outputs[1])
     if cached is not None:
-        return 2 * cached if attribute(node, "kv_cache_bit_width", 0) == 4 else cached
+        return cached
     query = input_at(node, 0)
     heads, kv_heads = attribute(node, "num_heads", 0), attribute(node, "kv_num_heads", 0)
     in_query = heads if input_at(node, 1) is not None else heads + 2 * kv_heads

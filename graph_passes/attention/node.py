@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.base import DOMAIN, Attribute, aie_node, none_value
-from ort_aie_ep.graph_passes.walk import input_at, is_op
+from ort_aie_ep.graph_passes.walk import attribute, fixed_dim, input_at, is_op
 
 OP_TYPE = "FlowAttention"
 INPUTS = (
@@ -114,6 +114,17 @@ def angle_inputs(angles: Angles | None) -> dict[str, ir.Value | None]:
 def is_flow_attention(node: ir.Node) -> bool:
     """Whether a node is an aie.FlowAttention."""
     return is_op(node, OP_TYPE, domain=DOMAIN)
+
+
+def cached_head_dim(attention: ir.Node, *caches: ir.Value | None) -> int | None:
+    """Channels of a head by the first of its past and present whose width is known.
+
+    `attention` is an aie.FlowAttention or a GroupQueryAttention, whose codes of 4 bits stand two in
+    an element.
+    """
+    in_element = 2 if attribute(attention, "kv_cache_bit_width", 0) == 4 else 1
+    widths = (fixed_dim(cache, 3) for cache in caches)
+    return next((width * in_element for width in widths if width), None)
 
 
 def named_input(attention: ir.Node, name: str) -> ir.Value | None:

@@ -125,7 +125,7 @@ def read_text(folder: ModelFolder, given: Path | None, kv: str) -> CalibrationTe
             f"kv type {kv}: its scales come from what the model makes of text, and {folder.path} "
             "has no tokenizer.json to turn text into tokens: put the one of the model's source "
             f"there, or give token ids, an integer array (windows, tokens) saved by numpy.save: "
-            f"calibration (--calibration) IDS{TOKEN_IDS}. Random ids would give no right scales"
+            f"calibration (--calibration) IDS{TOKEN_IDS}. Random ids give wrong scales"
         )
     if given is None:
         source, text = "sources of Python's standard library", _default_text()
@@ -163,11 +163,14 @@ def _read_file(path: Path) -> str:
 
 def _read_ids(path: Path, window: int) -> CalibrationText:
     try:
-        ids = np.load(path, allow_pickle=False)
+        # Mapped: a header that promises more than the file has is an error before it is memory.
+        ids = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise AieError(f"token ids {path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
         raise AieError(f"token ids {path} are not an array of numpy.save: {error}") from error
+    if not isinstance(ids, np.ndarray):
+        raise AieError(f"token ids {path} are an archive; expected one array of numpy.save")
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or ids.shape[0] < 2 or not ids.shape[1]:
         raise AieError(
             f"token ids {path} must be integers (windows, tokens), two windows or more, got "

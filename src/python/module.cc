@@ -174,11 +174,11 @@ std::vector<std::string> AvailableIsas() {
 }
 
 // The projection step on one thread, with a chosen kernel table; blocks of any form as bytes, `up`
-// makes it a gated one.
+// makes it a gated one, and `gemm` makes few rows go the way of many.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
                      const std::string& numerics, const std::string& isa, bool symmetric,
                      const std::optional<Array<float>>& norm_weight,
-                     const std::optional<Array<uint8_t>>& up, bool gelu) {
+                     const std::optional<Array<uint8_t>>& up, bool gelu, bool gemm) {
   Require(a.ndim() == 2 && a.shape(0) > 0, "a must be (rows, K) with at least one row");
   Require(numerics == "bf16" || numerics == "int8", "numerics must be bf16 or int8, got ",
           numerics);
@@ -208,13 +208,13 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.up_weights = up->data();
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
-  host::RunMatMul(step, KernelsNamed(isa), InlineThreadPool());
+  (gemm ? host::RunGemm : host::RunMatMul)(step, KernelsNamed(isa), InlineThreadPool());
   return y;
 }
 
-int64_t MostFusedRows(const std::string& numerics, const std::string& isa) {
-  return host::MostFusedRows(KernelsNamed(isa),
-                             numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
+int64_t MostStreamedRows(int64_t bits, const std::string& numerics, const std::string& isa) {
+  return host::MostStreamedRows(KernelsNamed(isa), q4nx::FormOfBits(bits),
+                                numerics == "int8" ? Numerics::kInt8 : Numerics::kBf16);
 }
 
 // (scores, numerators, sum, accumulated) of one attention chunk, paper 1, equations 5, 7, 9, 10, by
@@ -414,8 +414,9 @@ PYBIND11_MODULE(_native, m) {
   m.def("project", &Project, py::arg("a").noconvert(), py::arg("blocks").noconvert(), py::arg("n"),
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
-        py::arg("gelu") = false);
-  m.def("most_fused_rows", &MostFusedRows, py::arg("numerics"), py::arg("isa"));
+        py::arg("gelu") = false, py::arg("gemm") = false);
+  m.def("most_streamed_rows", &MostStreamedRows, py::arg("bits"), py::arg("numerics"),
+        py::arg("isa"));
   m.def("lookup_tables_made", &host::LookupTablesMade);
   m.def("attention_chunk", &AttentionChunk, py::arg("q").noconvert(), py::arg("k").noconvert(),
         py::arg("v").noconvert(), py::arg("scale"), py::arg("softcap"), py::arg("path"),

@@ -233,14 +233,15 @@ def test_cache_in_half_precision_and_last_logits_alone(quantised: Path, tmp_path
     assert logits.shape == (1, 1, 500)
 
 
-def test_a_cache_of_codes_in_calls_without_lengths(quantised: Path, tmp_path: Path) -> None:
+def test_a_cache_of_codes_in_calls_without_lengths(
+    quantised: Path, compiled_of_4_bits: Path, tmp_path: Path
+) -> None:
     ids = tmp_path / "ids.npy"
     np.save(ids, np.random.default_rng(0).integers(3, 500, (5, 48)))
-    ort_aie_ep.compile(quantised, tmp_path / "plain")
     ort_aie_ep.compile(quantised, tmp_path / "codes", kv="int8", calibration=ids)
     tokens, results = np.random.default_rng(1).integers(3, 500, (2, 24)), []
-    for name in ("plain", "codes"):
-        decoder, rows = Decoder(tmp_path / name, ours=True), []
+    for folder in (compiled_of_4_bits, tmp_path / "codes"):
+        decoder, rows = Decoder(folder, ours=True), []
         for first, last in ((0, 20), (20, 21), (21, 24)):
             mask = np.ones((2, last), np.int64)
             rows.append(decoder(tokens[:, first:last], mask))

@@ -21,34 +21,30 @@ Array = npt.NDArray[Any]
 
 # (N, K): whole blocks, padded out-features, padded in-features, less than one group.
 SHAPES = [(64, 512), (33, 320), (5, 40), (32, 7)]
-# A table of an instruction set and numerics in which it multiplies a few rows as blocks are read.
-FUSED = [
-    (isa, numerics)
-    for isa in _native.available_isas()
-    for numerics in ("bf16", "int8")
-    if _native.most_fused_rows(numerics, isa) > 1
-]
 
 
-def symmetric_blocks(rng: np.random.Generator, n: int, k: int) -> Array:
-    """Blocks whose minima are -8 * scale."""
+def symmetric_blocks(rng: np.random.Generator, n: int, k: int, bits: int) -> Array:
+    """Blocks whose minima are -2^(bits - 1) * scale."""
     weights = rng.standard_normal((n, k)).astype(np.float32)
-    codes, scales, _ = q4nx.unpack(q4nx.quantize(weights), n, k)
-    return q4nx.pack(codes, scales, -8 * scales.astype(np.float32))
+    codes, scales, _ = q4nx.unpack(q4nx.quantize(weights, bits), n, k)
+    return q4nx.pack(codes, scales, -(2.0 ** (bits - 1)) * scales.astype(np.float32), bits)
 
 
-@pytest.mark.parametrize(("isa", "numerics"), FUSED)
+@pytest.mark.parametrize("isa", _native.available_isas())
+@pytest.mark.parametrize("bits", [4, 2])
+@pytest.mark.parametrize("numerics", ["bf16", "int8"])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_each_of_a_few_rows_is_bit_for_bit_what_it_is_alone(
-    isa: str, numerics: str, symmetric: bool, gated: bool, n: int, k: int
+    isa: str, bits: int, numerics: str, symmetric: bool, gated: bool, n: int, k: int
 ) -> None:
     rng = np.random.default_rng([n, k, symmetric, gated])
-    most = min(33, _native.most_fused_rows(numerics, isa))
+    most = min(33, _native.most_streamed_rows(bits, numerics, isa))
+    assert most >= 4
     a = rng.standard_normal((most, k)).astype(np.float32)
     norm_weight = rng.standard_normal(k).astype(np.float32) if gated else None
-    gate, up = symmetric_blocks(rng, n, k), symmetric_blocks(rng, n, k)
+    gate, up = symmetric_blocks(rng, n, k, bits), symmetric_blocks(rng, n, k, bits)
 
     def project(rows: Array) -> Array:
         return _native.project(
@@ -61,17 +57,15 @@ def test_each_of_a_few_rows_is_bit_for_bit_what_it_is_alone(
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("bits", [4, 2])
 @pytest.mark.parametrize("accuracy_level", [0, 4])
 def test_a_row_of_a_batch_is_what_it_is_alone_in_each_type_with_a_bias(
-    dtype: np.dtype[Any], accuracy_level: int
+    dtype: np.dtype[Any], bits: int, accuracy_level: int
 ) -> None:
-    numerics = "int8" if accuracy_level == 4 else "bf16"
-    if (_native.selected_isa(), numerics) not in FUSED:
-        pytest.skip(f"rows of {numerics} are dequantisation + GEMM with {_native.selected_isa()}")
-    weights = make_weights(40, 320, dtype=dtype)
-    a = activations(2, 3, 320, dtype=dtype)
+    weights = make_weights(40, 320, dtype=dtype, bits=bits)
+    a = activations(2, 2, 320, dtype=dtype)
     bias = activations(40, dtype=dtype)
     y = project(weights, a, bias=bias, accuracy_level=accuracy_level)
-    for row in np.ndindex(2, 3):
+    for row in np.ndindex(2, 2):
         alone = project(weights, a[row][None], bias=bias, accuracy_level=accuracy_level)
         np.testing.assert_array_equal(y[row], alone[0])

@@ -50,7 +50,9 @@ SHOW_CHOICE = (
 def test_amd_fetches_past_the_caches_and_others_into_l2(isa: str) -> None:
     amd, intel, other = (variants(kernels_by_rule(v, isa)) for v in ("amd", "intel", "other"))
     for role in ONE_ROW:
-        assert amd[role] == "avx512-nta"
+        # Of those with dot products of bfloat16 the kernel that has them fetches in the same way.
+        fast_bf16 = role == "one row, bf16" and isa == "avx512_bf16"
+        assert amd[role] == ("avx512_bf16" if fast_bf16 else "avx512-nta")
         assert intel[role] == other[role] == "avx512-t1-minima"
 
 

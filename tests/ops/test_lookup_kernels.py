@@ -68,7 +68,7 @@ def test_one_code_and_one_activation_meet(isa: str) -> None:
         expected[row] = 4 * code
         one = _native.project(a, blocks, 32, "bf16", isa)[0]
         assert (np.abs(one - expected) <= lookup_error(a, blocks, 32, table_of(isa, "bf16"))).all()
-        many = _native.project(np.repeat(a, 2, axis=0), blocks, 32, "bf16", isa)[1]
+        many = _native.project(np.repeat(a, 2, axis=0), blocks, 32, "bf16", isa, gemm=True)[1]
         np.testing.assert_array_equal(many, expected)
 
 
@@ -81,7 +81,7 @@ def test_a_prompt_meets_the_rounded_weights(isa: str, rows: int, n: int, k: int)
     # scale * code has 8 + 2 bits: exact, so that fused or not the sum with min is one rounding.
     weights = to_bfloat16(q4nx.dequantize(blocks, n, k)).astype(np.float64)
     x = to_bfloat16(a).astype(np.float64)
-    y = _native.project(a, blocks, n, "bf16", isa)
+    y = _native.project(a, blocks, n, "bf16", isa, gemm=True)
     bound = (k + 4) * U * (np.abs(x) @ np.abs(weights).T)
     error = np.abs(y - x @ weights.T)
     assert (error <= bound).all(), (error / bound).max()
@@ -103,7 +103,11 @@ def test_an_int8_prompt_meets_exact_codes(
     scale, low = (
         np.repeat(np.abs(x.astype(np.float64)), 32, axis=1)[:, :k] for x in (scales, mins)
     )
-    y = _native.project(a, blocks, n, "int8", isa, symmetric)
+    y = _native.project(a, blocks, n, "int8", isa, symmetric, gemm=True)
+    if _native.prompts_in_bf16(isa):
+        in_bf16 = _native.project(a, blocks, n, "bf16", isa, symmetric, gemm=True)
+        np.testing.assert_array_equal(y, in_bf16)
+        return
     expected = a.astype(np.float64) @ q4nx.dequantize(blocks, n, k).astype(np.float64).T
     # Codes less 2 with minima to match: magnitudes of 2 |scale| and |min + 2 scale|.
     bound = (k + 8) * U * (np.abs(a).astype(np.float64) @ (4 * scale + low).T)

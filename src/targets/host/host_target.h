@@ -18,9 +18,11 @@ inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple
   return std::max(multiple, tokens / multiple * multiple);
 }
 
-// The rows of activations up to which Q4NX blocks are multiplied as they are read: each row as if
-// it were alone, bit for bit with int8. More rows are dequantisation + GEMM.
-int64_t MostFusedRows(const Kernels& kernels, Numerics numerics);
+// Up to this many rows, weights are multiplied as they are read, each row bit for bit as if it were
+// alone; more are dequantisation + GEMM.
+int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numerics);
+// Dequantisation + GEMM, however many rows: RunMatMul chooses.
+void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);

@@ -94,6 +94,15 @@ void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPoo
   threads.ParallelFor(tasks, run);
 }
 
+// n values, a multiple of 256, as floats that are bfloat16 values.
+void RoundToBf16(const Kernels& kernels, const float* x, int64_t n, float* y) {
+  uint16_t block[kBlockCols];
+  for (int64_t i = 0; i < n; i += kBlockCols) {
+    kernels.float_to_bfloat16(x + i, kBlockCols, block);
+    kernels.bfloat16_to_float(block, kBlockCols, y + i);
+  }
+}
+
 void FusedDqpInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup;
@@ -104,12 +113,15 @@ void FusedDqpInt8(const MatMulStep& step, const Kernels& kernels, const ThreadPo
     kernels.quantize_int8(x, groups, 0, reinterpret_cast<uint8_t*>(q + row * padded),
                           scales + row * groups, q_sums + row * groups);
   });
+  const RowsInt8& rows = kernels.rows_int8;
   Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
-    if (step.rows == 1) {
-      kernels.fused_dqp_int8(blocks, k_blocks, q, scales, q_sums, step.symmetric, y);
-    } else {
-      kernels.rows_int8->multiply(blocks, k_blocks, q, scales, q_sums, step.rows, step.symmetric, y,
-                                  ldy);
+    if (step.rows > 1 && rows.multiply != nullptr) {
+      rows.multiply(blocks, k_blocks, q, scales, q_sums, step.rows, step.symmetric, y, ldy);
+      return;
+    }
+    for (int64_t row = 0; row < step.rows; ++row) {
+      kernels.fused_dqp_int8(blocks, k_blocks, q + row * padded, scales + row * groups,
+                             q_sums + row * groups, step.symmetric, y + row * ldy);
     }
   });
 }
@@ -121,19 +133,23 @@ void FusedDqpBf16(const MatMulStep& step, const Kernels& kernels, const ThreadPo
   float* sums = Scratch<float>(Purpose::kActivationSums, step.rows * groups);
   PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
     float* to = rounded + row * padded;
-    uint16_t block[kBlockCols];
-    for (int64_t i = 0; i < padded; i += kBlockCols) {
-      kernels.float_to_bfloat16(x + i, kBlockCols, block);
-      kernels.bfloat16_to_float(block, kBlockCols, to + i);
-    }
+    RoundToBf16(kernels, x, padded, to);
     kernels.group_sums(to, groups, sums + row * groups);
   });
-  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
-    kernels.fused_dqp_bf16(blocks, k_blocks, rounded, sums, step.symmetric, y);
+  const RowsBf16& rows = kernels.rows_bf16;
+  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
+    if (step.rows > 1 && rows.multiply != nullptr) {
+      rows.multiply(blocks, k_blocks, rounded, sums, step.rows, step.symmetric, y, ldy);
+      return;
+    }
+    for (int64_t row = 0; row < step.rows; ++row) {
+      kernels.fused_dqp_bf16(blocks, k_blocks, rounded + row * padded, sums + row * groups,
+                             step.symmetric, y + row * ldy);
+    }
   });
 }
 
-void Lookup(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+void LookupRow(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const bool bf16 = step.numerics == Numerics::kBf16;
   const float* x = LoadPadded(step, kernels, NormWeight(step, kernels), 0,
@@ -142,6 +158,32 @@ void Lookup(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
   Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t /*ldy*/) {
     matvec.multiply(blocks, k_blocks, tables.tables, tables.steps, tables.sums, step.symmetric, y);
+  });
+}
+
+// A few rows: their tables are made for this step alone.
+void LookupRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
+  const int64_t groups = padded / kGroup, table_bytes = padded / q4nx::kQuad * kMaxTableBytes;
+  const bool bf16 = step.numerics == Numerics::kBf16;
+  const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
+  auto* tables = Scratch<uint8_t>(Purpose::kActivations, step.rows * table_bytes);
+  float* steps = Scratch<float>(Purpose::kActivationScales, step.rows * groups);
+  float* sums = Scratch<float>(Purpose::kActivationSums, step.rows * groups);
+  PrepareRows(step, kernels, threads, [&](int64_t row, const float* x) {
+    if (bf16) {
+      float* rounded = Scratch<float>(Purpose::kSkip, padded);
+      RoundToBf16(kernels, x, padded, rounded);
+      x = rounded;
+    }
+    matvec.make_tables(x, groups, tables + row * table_bytes, steps + row * groups,
+                       sums + row * groups);
+  });
+  Stream(step, kernels, threads, [&](const uint8_t* blocks, float* y, int64_t ldy) {
+    for (int64_t row = 0; row < step.rows; ++row) {
+      matvec.multiply(blocks, k_blocks, tables + row * table_bytes, steps + row * groups,
+                      sums + row * groups, step.symmetric, y + row * ldy);
+    }
   });
 }
 
@@ -327,22 +369,30 @@ void Gemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& thre
 
 }  // namespace
 
-int64_t MostFusedRows(const Kernels& kernels, Numerics numerics) {
-  if (numerics == Numerics::kBf16 || kernels.rows_int8 == nullptr) return 1;
-  return kernels.rows_int8->most_rows;
+int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numerics) {
+  const bool int8 = numerics == Numerics::kInt8;
+  switch (form) {
+    case WeightForm::kQ4NX:
+      return int8 ? kernels.rows_int8.most_rows : kernels.rows_bf16.most_rows;
+    case WeightForm::kQ2NX:
+      return (int8 ? kernels.lookup->int8 : kernels.lookup->bf16).most_rows;
+    default:
+      return 0;
+  }
+}
+
+void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
+  const bool int8 = step.numerics == Numerics::kInt8 && !kernels.prompts_in_bf16;
+  (int8 ? Gemm<Int8Gemm> : Gemm<Bf16Gemm>)(step, kernels, threads);
 }
 
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  const bool int8 = step.numerics == Numerics::kInt8;
-  const bool fused = step.rows <= MostFusedRows(kernels, step.numerics);
-  if (step.form == WeightForm::kQ4NX && fused) {
-    (int8 ? FusedDqpInt8 : FusedDqpBf16)(step, kernels, threads);
-  } else if (step.form == WeightForm::kQ2NX && step.rows == 1) {
-    Lookup(step, kernels, threads);
-  } else if (int8 && !kernels.prompts_in_bf16) {
-    Gemm<Int8Gemm>(step, kernels, threads);
+  if (step.rows > MostStreamedRows(kernels, step.form, step.numerics)) {
+    RunGemm(step, kernels, threads);
+  } else if (step.form == WeightForm::kQ4NX) {
+    (step.numerics == Numerics::kInt8 ? FusedDqpInt8 : FusedDqpBf16)(step, kernels, threads);
   } else {
-    Gemm<Bf16Gemm>(step, kernels, threads);
+    (step.rows == 1 ? LookupRow : LookupRows)(step, kernels, threads);
   }
 }
 

@@ -282,7 +282,8 @@ def without_tokenizer(folder: Path) -> Path:
 
 def test_without_a_tokenizer_token_ids_serve(tmp_path: Path) -> None:
     source = without_tokenizer(tmp_path / "source")
-    with pytest.raises(AieError, match=r"no tokenizer\.json.*numpy\.save.*Random ids would give"):
+    message = r"no tokenizer\.json.*numpy\.save.*Random ids give wrong scales"
+    with pytest.raises(AieError, match=message):
         ort_aie_ep.compile(source, tmp_path / "out", kv="int8")
     assert not (tmp_path / "out").exists()
     ids = tmp_path / "ids.npy"
@@ -299,6 +300,7 @@ def test_without_a_tokenizer_token_ids_serve(tmp_path: Path) -> None:
         ("latin", b"caf\xe9" * 1000, "is not UTF-8"),
         ("short", b"a few words", "a fifth of it has .* tokens; calibrating wants 256"),
         ("none.npy", None, "token ids .* cannot be read"),
+        ("archive.npy", {"ids": np.zeros((3, 9), int)}, "are an archive; expected one array"),
         ("text.npy", b"no numbers", "are not an array of numpy.save"),
         ("flat.npy", np.zeros(9, np.int64), r"integers \(windows, tokens\).* got int64 \(9,\)"),
         ("float.npy", np.zeros((3, 9)), r"integers \(windows, tokens\).* got float64"),
@@ -307,11 +309,17 @@ def test_without_a_tokenizer_token_ids_serve(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_that_cannot_serve_is_refused(
-    tmp_path: Path, name: str, content: bytes | npt.NDArray[Any] | None, message: str
+    tmp_path: Path,
+    name: str,
+    content: bytes | dict[str, npt.NDArray[Any]] | npt.NDArray[Any] | None,
+    message: str,
 ) -> None:
     path = tmp_path / name
     if isinstance(content, bytes):
         path.write_bytes(content)
+    elif isinstance(content, dict):
+        with path.open("wb") as file:
+            np.savez(file, **content)
     elif content is not None:
         np.save(path, content)
     with pytest.raises(AieError, match=message):

@@ -53,6 +53,43 @@ Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   return FusedDqpWork(k, !kSymmetric || d.int8_reads_minima);
 }
 
+// A few rows with each block as it is read; the weights are symmetric. The bytes are those of one
+// row, so that a row's rate over this is what the rows cost.
+template <int kRowCount>
+Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
+  static_assert(kRowCount <= kStreamedRows);
+  const uint8_t* blocks = d.NextRow(k);
+  if (kernels.rows_bf16.multiply != nullptr) {
+    kernels.rows_bf16.multiply(blocks, k / kBlockCols, d.x, d.sums, kRowCount, true, d.y,
+                               kBlockRows);
+  } else {
+    for (int64_t r = 0; r < kRowCount; ++r) {
+      kernels.fused_dqp_bf16(blocks, k / kBlockCols, d.x + r * k, d.sums + r * k / kGroup, true,
+                             d.y + r * kBlockRows);
+    }
+  }
+  const Work one = FusedDqpWork(k, d.bf16_reads_minima);
+  return {one.bytes, kRowCount * one.flops};
+}
+
+template <int kRowCount>
+Work RowsInt8(const Kernels& kernels, Streamed& d, int64_t k) {
+  static_assert(kRowCount <= kStreamedRows);
+  const uint8_t* blocks = d.NextRow(k);
+  if (kernels.rows_int8.multiply != nullptr) {
+    kernels.rows_int8.multiply(blocks, k / kBlockCols, d.codes, d.scales, d.q_sums, kRowCount, true,
+                               d.y, kBlockRows);
+  } else {
+    for (int64_t r = 0; r < kRowCount; ++r) {
+      const int64_t group = r * k / kGroup;
+      kernels.fused_dqp_int8(blocks, k / kBlockCols, d.codes + r * k, d.scales + group,
+                             d.q_sums + group, true, d.y + r * kBlockRows);
+    }
+  }
+  const Work one = FusedDqpWork(k, d.int8_reads_minima);
+  return {one.bytes, kRowCount * one.flops};
+}
+
 template <bool kBf16, bool kSymmetric>
 Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
   const LookupMatvec& matvec = kBf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
@@ -212,17 +249,6 @@ Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
   return AttentionWork(kFew, dim);
 }
 
-// The same for codes.
-Work ScoresInt8(const Kernels& k, Cached& d, int64_t dim) {
-  k.scores[kCacheInt8](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
-  return AttentionWork(kFew, dim);
-}
-
-Work AccumulateInt8(const Kernels& k, Cached& d, int64_t dim) {
-  k.accumulate[kCacheInt8](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
-  return AttentionWork(kFew, dim);
-}
-
 // Of a prompt, in float32 and in bfloat16.
 Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
   k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
@@ -267,6 +293,12 @@ const Bench<Streamed> kStreamedBenches[] = {
     {"fused_dqp_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpBf16<true>},
     {"fused_dqp_int8", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<false>},
     {"fused_dqp_int8 symmetric", Limit::kMemory, "K", {2048, 8192}, FusedDqpInt8<true>},
+    {"rows_bf16, 4", Limit::kMemory, "K", {2048, 8192}, RowsBf16<4>},
+    {"rows_bf16, 8", Limit::kMemory, "K", {2048, 8192}, RowsBf16<8>},
+    {"rows_bf16, 17", Limit::kMemory, "K", {2048, 8192}, RowsBf16<17>},
+    {"rows_int8, 4", Limit::kMemory, "K", {2048, 8192}, RowsInt8<4>},
+    {"rows_int8, 8", Limit::kMemory, "K", {2048, 8192}, RowsInt8<8>},
+    {"rows_int8, 17", Limit::kMemory, "K", {2048, 8192}, RowsInt8<17>},
     {"lookup_bf16", Limit::kMemory, "K", {2048, 8192}, Lookup<true, false>},
     {"lookup_bf16 symmetric", Limit::kMemory, "K", {2048, 8192}, Lookup<true, true>},
     {"lookup_int8", Limit::kMemory, "K", {2048, 8192}, Lookup<false, false>},
@@ -300,8 +332,6 @@ const Bench<Cached> kCachedBenches[] = {
     {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
     {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
     {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate},
-    {"scores int8", Limit::kFp32, "4 rows, dim", {64, 128}, ScoresInt8},
-    {"accumulate int8", Limit::kFp32, "4 rows, dim", {64, 128}, AccumulateInt8},
     {"scores_transposed", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
     {"accumulate float32", Limit::kFp32, "64 rows, dim", {64, 128}, AccumulateMany},
     {"bf16 scores", Limit::kBf16, "64 rows, dim", {64, 128}, ScoresBf16},
@@ -325,12 +355,12 @@ Weights::Weights() {
 
 Streamed::Streamed(std::span<const uint8_t> weights)
     : weights(weights),
-      x(arena.New(kMaxK, 0.5f)),
-      sums(arena.New(kMaxK / kGroup, 16.0f)),
-      scales(arena.New(kMaxK / kGroup, 0.5f)),
+      x(arena.New(kStreamedRows * kMaxK, 0.5f)),
+      sums(arena.New(kStreamedRows * kMaxK / kGroup, 16.0f)),
+      scales(arena.New(kStreamedRows * kMaxK / kGroup, 0.5f)),
       y(arena.New(kRows * kBlockRows, 0.0f)),
-      codes(arena.New<int8_t>(kMaxK, 3)),
-      q_sums(arena.New<int32_t>(kMaxK / kGroup, 3 * kGroup)),
+      codes(arena.New<int8_t>(kStreamedRows * kMaxK, 3)),
+      q_sums(arena.New<int32_t>(kStreamedRows * kMaxK / kGroup, 3 * kGroup)),
       tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x3f)) {}
 
 const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {

@@ -13,7 +13,8 @@
 
 namespace ort_aie::host {
 
-constexpr int64_t kMaxK = 8192;  // in-features of the projections
+constexpr int64_t kMaxK = 8192;        // in-features of the projections
+constexpr int64_t kStreamedRows = 17;  // the most rows that weights are streamed by
 
 enum class Limit { kMemory, kL1, kFp32, kBf16, kInt8 };
 
@@ -62,7 +63,7 @@ class Weights {
   std::span<const uint8_t> blocks_;
 };
 
-// Weights to stream through, and one row of activations. The values are of no interest; they are
+// Weights to stream through, and a few rows of activations. The values are of no interest; they are
 // ordinary numbers.
 struct Streamed {
   explicit Streamed(std::span<const uint8_t> weights);

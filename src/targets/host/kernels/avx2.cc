@@ -166,6 +166,8 @@ constinit const Kernels kAvx2Kernels = [] {
   Kernels kernels = GenericKernels("avx2");
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx2;
   kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.rows_int8.most_rows = 48;
+  kernels.rows_bf16.most_rows = 8;
   kernels.lookup = &kAvx2Lookup;
   return kernels;
 }();

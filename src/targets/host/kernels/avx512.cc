@@ -19,7 +19,6 @@ inline __m512 Odd(__m512i pairs) {
 }
 
 #include "targets/host/kernels/attention_avx512.inc"
-#include "targets/host/kernels/attention_avx512_int8.inc"
 
 inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -161,6 +160,8 @@ void FusedDqpInt8Avx512(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
              : FusedDqpInt8Blocks<kHint, false>)(blocks, k_blocks, a, scales, q_sums, y);
 }
 
+#include "targets/host/kernels/rows_avx512.inc"
+
 // 64 code bytes -> 8 k x 16 out-features of the panel [64][32][4] of UnpackBlock.
 void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets) {
@@ -196,23 +197,27 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
 }
 
 template <Hint kHint, bool kReadMinima = false>
-constexpr Kernels Avx512Kernels(const RowsInt8& rows_int8) {
+constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx512<kHint, kReadMinima>;
   kernels.fused_dqp_int8 = FusedDqpInt8Avx512<kHint, kReadMinima>;
-  kernels.rows_int8 = &rows_int8;
+  // Those of a few rows are large: one way past the caches, one for all others.
+  constexpr Hint kRowsHint = kHint == _MM_HINT_NTA ? kHint : _MM_HINT_T1;
+  // GEMM is level at about 64 rows on an AMD EPYC (Zen 5). Nobody has measured it elsewhere.
+  kernels.rows_int8 = {RowsInt8Avx512<kRowsHint, kReadMinima>, kHint == _MM_HINT_NTA ? 48 : 17};
+  kernels.rows_bf16 = {RowsBf16Avx512<kRowsHint, kReadMinima>, 32};
   kernels.unpack_block = UnpackBlockAvx512;
   kernels.scores[kCacheFloat16] = QuadScores<Float16Quads>;
   kernels.scores[kCacheBfloat16] = QuadScores<Bfloat16Quads>;
-  kernels.scores[kCacheInt8] = CodeScores;
-  kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.lookup = &kAvx512Lookup;
   return kernels;
 }
 
 constexpr Kernels Avx512Bf16Kernels() {
-  Kernels kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
+  Kernels kernels = Avx512Kernels<_MM_HINT_T1>();
   kernels.name = "avx512_bf16";
+  kernels.fused_dqp_bf16 = FusedDqpBf16Avx512Bf16;
+  kernels.rows_bf16 = {RowsBf16Avx512Bf16, 40};
   kernels.dequantize_block = DequantizeBlockAvx512Bf16;
   kernels.gemm_bf16 = GemmBf16Avx512Bf16;
   kernels.bf16_attention = &kAvx512Bf16Attention;
@@ -223,11 +228,10 @@ constexpr Kernels Avx512Bf16Kernels() {
 
 extern const Kernels kAvx512Kernels, kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
 extern const Kernels kAvx512Bf16Kernels, kAmxKernels;
-constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>(kAvx512RowsInt8);
-constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>(kAvx512NtaRowsInt8);
-constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>(kAvx512RowsInt8);
-constinit const Kernels kAvx512T1MinimaKernels =
-    Avx512Kernels<_MM_HINT_T1, true>(kAvx512T1MinimaRowsInt8);
+constinit const Kernels kAvx512Kernels = Avx512Kernels<_MM_HINT_T1>();
+constinit const Kernels kAvx512NtaKernels = Avx512Kernels<_MM_HINT_NTA>();
+constinit const Kernels kAvx512T0Kernels = Avx512Kernels<_MM_HINT_T0>();
+constinit const Kernels kAvx512T1MinimaKernels = Avx512Kernels<_MM_HINT_T1, true>();
 constinit const Kernels kAvx512Bf16Kernels = Avx512Bf16Kernels();
 constinit const Kernels kAmxKernels =
     WithTiles(Avx512Bf16Kernels(), "amx", GemmBf16Amx, kAmxAttention);

@@ -19,7 +19,7 @@
 namespace ort_aie::host {
 
 enum class Role {
-  kOneRowInt8,        // FusedDQP, of a few rows as well: they have the results of one
+  kOneRowInt8,        // FusedDQP, and that of a few rows, whose results are the same
   kOneRowBf16,        //
   kRowsInt8,          // GEMM with what unpacks its weights
   kRowsBf16,          //

@@ -63,13 +63,19 @@ struct GemmBlocking {
 };
 
 // FusedDQP of a few rows: a block is multiplied with all of them while it is in the first cache, so
-// that weights are read from memory once.
+// that weights are read from memory once. Each result is bit for bit that of one row.
 struct RowsInt8 {
   // y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row
-  // of Q4NX blocks. Each result is bit for bit that of fused_dqp_int8.
+  // of Q4NX blocks. Null: the rows take their turns in fused_dqp_int8, a row of blocks at a time.
   void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                    const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
   int64_t most_rows;  // as measured: with more, dequantisation + GEMM is faster
+};
+struct RowsBf16 {
+  // Likewise with a and sums (rows, k_blocks * 8) as fused_dqp_bf16 has them.
+  void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                   int64_t rows, bool symmetric, float* y, int64_t ldy);
+  int64_t most_rows;
 };
 
 struct Kernels {
@@ -116,7 +122,8 @@ struct Kernels {
   void (*fused_dqp_int8)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                          const float* scales, const int32_t* q_sums, bool symmetric, float* y);
 
-  const RowsInt8* rows_int8;  // null: dequantisation + GEMM is always faster
+  RowsInt8 rows_int8;
+  RowsBf16 rows_bf16;
 
   // --- dequantisation + GEMM ---------------------------------------------------------------------
   // One block -> panel [256/2][32][2] bfloat16: pairs of k, 32 out-features.
@@ -191,6 +198,11 @@ void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
+// FusedDQP with dot products of bfloat16.
+void FusedDqpBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a,
+                            const float* sums, bool symmetric, float* y);
+void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        int64_t rows, bool symmetric, float* y, int64_t ldy);
 extern const Kernels kAmxKernels;  // on those of AVX512_BF16
 void GemmBf16Amx(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                  int64_t k_pairs, float* y, int64_t ldy);
@@ -199,7 +211,6 @@ void ScoresAmx(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* pan
 void AccumulateAmx(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys,
                    int64_t dim, const float* correction, float* y);
 extern const Bf16Attention kAmxAttention;
-extern const RowsInt8 kAvx512RowsInt8, kAvx512NtaRowsInt8, kAvx512T1MinimaRowsInt8;
 #endif
 
 // Why this process cannot use AMX; null if it can.

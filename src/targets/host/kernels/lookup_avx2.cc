@@ -256,8 +256,8 @@ void DequantizeBlockAvx2(const uint8_t* block, uint16_t* panel) {
 extern const LookupKernels kAvx2Lookup;
 constinit const LookupKernels kAvx2Lookup = [] {
   LookupKernels kernels = GenericLookup();
-  kernels.bf16 = {MakeInt16Tables, MultiplyAvx2<Int16Tables>};
-  kernels.int8 = {MakeInt8TablesAvx2, MultiplyAvx2<Int8Tables>};
+  kernels.bf16 = {MakeInt16Tables, MultiplyAvx2<Int16Tables>, 32};
+  kernels.int8 = {MakeInt8TablesAvx2, MultiplyAvx2<Int8Tables>, 64};
   kernels.dequantize_block = DequantizeBlockAvx2;
   return kernels;
 }();

@@ -245,7 +245,8 @@ extern const LookupKernels kAvx512Lookup;
 constinit const LookupKernels kAvx512Lookup = [] {
   LookupKernels kernels = GenericLookup();
   kernels.bf16.multiply = MultiplyFloat;
-  kernels.int8 = {MakeInt8TablesAvx512, MultiplyInt8};
+  kernels.bf16.most_rows = 9;
+  kernels.int8 = {MakeInt8TablesAvx512, MultiplyInt8, 17};
   kernels.dequantize_block = DequantizeBlockAvx512;
   kernels.unpack_block = UnpackBlockAvx512;
   return kernels;

@@ -27,6 +27,9 @@ struct LookupMatvec {
   // kernel need not read the minima.
   void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                    const float* steps, const float* sums, bool symmetric, float* y);
+  // As measured: with more, which take their turns in a row of blocks, dequantisation + GEMM is
+  // faster.
+  int64_t most_rows;
 };
 
 struct LookupKernels {

@@ -57,6 +57,8 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
 constexpr Kernels PortableKernels() {
   Kernels kernels = GenericKernels("portable");
   kernels.fused_dqp_int8 = FusedDqpInt8;
+  kernels.rows_int8.most_rows = 24;
+  kernels.rows_bf16.most_rows = 4;
   kernels.lookup = &kPortableLookup;
   return kernels;
 }

@@ -1,0 +1,134 @@
+// FusedDQP with dot products of bfloat16, of one row and of a few: codes are exact in bfloat16, as
+// activations are, and a group's scale is applied to its sum, so that no weight is rounded.
+#include <immintrin.h>
+
+#include "targets/host/kernels/kernels.h"
+
+namespace ort_aie::host {
+namespace {
+
+constexpr int64_t kBlockBytes = 5120, kMinsOffset = 512, kCodesOffset = 1024, kHalfBytes = 2048;
+
+#include "targets/host/kernels/generic/tiles.inc"
+#include "targets/host/kernels/rows_avx512_blocks.inc"
+
+// The codes 0..15 in bfloat16, or -8..7 where the minima are -8 * scale; twice, because the permute
+// reads five bits of its index and only four are the code's.
+template <bool kSymmetric>
+inline __m512i CodeTable() {
+  alignas(64) uint16_t table[32];
+  for (int i = 0; i < 32; ++i) {
+    const float code = (float)(i % 16 - (kSymmetric ? 8 : 0));
+    uint32_t bits;
+    __builtin_memcpy(&bits, &code, 4);
+    table[i] = (uint16_t)(bits >> 16);
+  }
+  return _mm512_load_si512(table);
+}
+
+struct Bf16Rows {
+  const float *a, *sums;
+  int64_t lda;
+  float* y;
+  int64_t ldy;
+};
+
+// R rows by one block, added to y. Of the 64 bits of a pair of out-features (InOrder), a multishift
+// brings the codes of k and k + 1 into two words for each of the two.
+template <int R, bool kSymmetric, bool kPrefetch>
+inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
+  const __m512i table = CodeTable<kSymmetric>();
+  const __m512i pick[4] = {
+      _mm512_set1_epi64(0x000c000400080000), _mm512_set1_epi64(0x001c001400180010),
+      _mm512_set1_epi64(0x002c002400280020), _mm512_set1_epi64(0x003c003400380030)};
+  alignas(64) uint16_t a[R][256];
+  for (int r = 0; r < R; ++r) {
+    for (int k = 0; k < 256; k += 32) {
+      const float* x = rows.a + r * rows.lda + k;
+      _mm512_store_si512(a[r] + k,
+                         (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
+    }
+  }
+  __m512 totals[R][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    totals[r][0] = _mm512_loadu_ps(rows.y + r * rows.ldy);
+    totals[r][1] = _mm512_loadu_ps(rows.y + r * rows.ldy + 16);
+  }
+  for (int g = 0; g < 8; ++g) {
+    const uint8_t* codes = block + kCodesOffset + g * 256;
+    if (kPrefetch) PrefetchGroup<_MM_HINT_NTA, !kSymmetric>(block, g);
+    __m512 dots[R][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) dots[r][0] = dots[r][1] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int k = 0; k < 32; k += 8) {
+      const __m512i low = InOrder(codes + 8 * k), high = InOrder(codes + kHalfBytes + 8 * k);
+#pragma GCC unroll 4
+      for (int pair = 0; pair < 4; ++pair) {
+        const auto weights = [&](__m512i x) {
+          return (__m512bh)_mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(pick[pair], x),
+                                                    table);
+        };
+        const __m512bh w0 = weights(low), w1 = weights(high);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          int32_t two;
+          __builtin_memcpy(&two, a[r] + g * 32 + k + 2 * pair, 4);
+          const auto activations = (__m512bh)_mm512_set1_epi32(two);
+          dots[r][0] = _mm512_dpbf16_ps(dots[r][0], w0, activations);
+          dots[r][1] = _mm512_dpbf16_ps(dots[r][1], w1, activations);
+        }
+      }
+    }
+    const __m512 scale0 = Widened(block + g * 64), scale1 = Widened(block + g * 64 + 32);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      totals[r][0] = _mm512_fmadd_ps(dots[r][0], scale0, totals[r][0]);
+      totals[r][1] = _mm512_fmadd_ps(dots[r][1], scale1, totals[r][1]);
+    }
+    if (!kSymmetric) {
+      const __m512 min0 = Widened(block + kMinsOffset + g * 64);
+      const __m512 min1 = Widened(block + kMinsOffset + g * 64 + 32);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const __m512 sum = _mm512_set1_ps(rows.sums[r * (rows.lda / 32) + g]);
+        totals[r][0] = _mm512_fmadd_ps(min0, sum, totals[r][0]);
+        totals[r][1] = _mm512_fmadd_ps(min1, sum, totals[r][1]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    _mm512_storeu_ps(rows.y + r * rows.ldy, totals[r][0]);
+    _mm512_storeu_ps(rows.y + r * rows.ldy + 16, totals[r][1]);
+  }
+}
+
+template <bool kSymmetric>
+void MultiplyBlocks(const uint8_t* blocks, int64_t k_blocks, const Bf16Rows& rows, int64_t count) {
+  Clear(count, rows.y, rows.ldy);
+  for (int64_t b = 0; b < k_blocks; ++b) {
+    ForTiles<8, 6>(count, [&]<int R, bool kFirst>(Tile<R, kFirst>, int64_t r) {
+      Bf16Block<R, kSymmetric, kFirst>(
+          blocks + b * kBlockBytes,
+          {rows.a + r * rows.lda + b * 256, rows.sums + r * (rows.lda / 32) + b * 8, rows.lda,
+           rows.y + r * rows.ldy, rows.ldy});
+    });
+  }
+}
+
+}  // namespace
+
+void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
+                        int64_t rows, bool symmetric, float* y, int64_t ldy) {
+  const Bf16Rows all{a, sums, k_blocks * 256, y, ldy};
+  (symmetric ? MultiplyBlocks<true> : MultiplyBlocks<false>)(blocks, k_blocks, all, rows);
+}
+
+void FusedDqpBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a,
+                            const float* sums, bool symmetric, float* y) {
+  RowsBf16Avx512Bf16(blocks, k_blocks, a, sums, 1, symmetric, y, 32);
+}
+
+}  // namespace ort_aie::host
