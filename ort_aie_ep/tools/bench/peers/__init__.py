@@ -7,7 +7,7 @@ their engines' formats without quantising anew. `engines.py` names the engines, 
 limit; `team.py` leaves out those that fail.
 
 `runner.py` measures what `plan.py` says: speeds in interleaved `rounds.py`, several rows in a call
-(`batches.py`), starts (`starts.py`, `page_cache.py`), and what context costs us (`growth.py`), while
+(`batches.py`), starts (`starts.py`, `page_cache.py`), and what context costs us (`growth.py`);
 `course.py` says how long it will take. `results.py` holds the numbers. `comparisons.py`, `goals.py`
 and `report.py` say what came of them, `sheets.py`, `markdown.py` and `plot.py` show it.
 """
