@@ -38,8 +38,8 @@ from ort_aie_ep.tools.bench.agreement import compare
 DATA = Path(__file__).parent / "data"
 LLAMA = DATA / "llama"
 COMMANDS = (
-    "demo", "compile", "import-q4nx", "run", "explain", "bench", "accuracy", "doctor", "synth",
-    "simulate", "kernels",
+    "demo", "compile", "import-q4nx", "run", "explain", "bench", "accuracy", "doctor", "tune",
+    "synth", "simulate", "kernels",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ort_aie_ep.cli import kernels as _kernels  # noqa: F401
 from ort_aie_ep.cli import measure as _measure  # noqa: F401
 from ort_aie_ep.cli import models as _models  # noqa: F401
 from ort_aie_ep.cli import simulate as _simulate  # noqa: F401
+from ort_aie_ep.cli import tune as _tune  # noqa: F401
 from ort_aie_ep.cli import validate as _validate  # noqa: F401
 from ort_aie_ep.cli.application import app
 

@@ -22,6 +22,7 @@ _ORDER = (
     "accuracy",
     "cache",
     "doctor",
+    "tune",
     "synth",
     "simulate",
     "kernels",

@@ -19,6 +19,7 @@ from ort_aie_ep.compiler.calibration import CacheReport
 from ort_aie_ep.explain.doctor import Diagnosis
 from ort_aie_ep.explain.explain import CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.explain.machine import Finding
+from ort_aie_ep.explain.tune import Tuning
 from ort_aie_ep.graph_passes import LayerError, NodeOutcome
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.tools.bench.accuracy import AccuracyReport, Interval
@@ -173,6 +174,27 @@ def placement_line(nodes: Iterable[NodeFate]) -> str:
     """How many nodes run where."""
     counts = Counter(node.runs for node in nodes)
     return "nodes: " + ", ".join(f"{count} {where}" for where, count in counts.most_common())
+
+
+def tuning_table(tuning: Tuning) -> Table:
+    """Variants by role, the chosen ones in green."""
+    table = _table("role", "variant", "ms", "GB/s", "of read", "", right={"ms", "GB/s", "of read"})
+    role = ""
+    for trial in tuning.trials:
+        if role and trial.role != role:
+            table.add_section()
+        rate = trial.bandwidth
+        table.add_row(
+            trial.role if trial.role != role else "",
+            trial.variant,
+            f"{trial.seconds * 1e3:.2f}",
+            f"{rate / 1e9:.1f}" if rate else "",
+            f"{100 * rate / trial.read:.0f} %" if rate and trial.read else "",
+            ", ".join(["chosen"] * trial.chosen + ["rule"] * trial.rule),
+            style="green" if trial.chosen else None,
+        )
+        role = trial.role
+    return table
 
 
 def diagnosis_table(diagnosis: Diagnosis) -> RenderableType:

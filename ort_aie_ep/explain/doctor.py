@@ -23,6 +23,8 @@ _PACKAGES = {
     "tokenizers": "",
 }
 
+_REASONS = {"rule": "rule: ", "measured": "measured by ort-aie tune on ", "forced": "forced by "}
+
 # bf16 keeps 8 bits of each factor and of each weight: a product's relative error is below 2^-7.
 _RELATIVE_ERROR = 2.0**-7
 
@@ -66,9 +68,10 @@ def diagnose() -> Diagnosis:
             Finding("kernels available", ", ".join(_native.available_isas())),
             Finding("AMX", f"not used: {no_amx}" if (no_amx := _native.why_no_amx()) else "used"),
             *(
-                Finding(f"kernels: {one.role}", f"{one.variant} ({one.origin}: {one.why})")
+                Finding(f"kernels: {one.role}", f"{one.variant} ({_REASONS[one.origin]}{one.why})")
                 for one in chosen_kernels()
             ),
+            _measurement(),
         ]
         host.append(Finding("an operator in a session", _run_operator()))
         working = True
@@ -123,6 +126,19 @@ def find_designs(device: str) -> Finding:
     return Finding(
         name, "", f"there is no {', '.join(overlays.missing)}{refused}; build with: {build}"
     )
+
+
+def _measurement() -> Finding:
+    """What `ort-aie tune` has kept, and whether it counts."""
+    from ort_aie_ep import _native
+
+    path, state, why, date = _native.kernel_measurement()
+    name = "kernels measured"
+    if state == "good":
+        return Finding(name, f"on {date}: {path}")
+    if state == "none":
+        return Finding(name, "no; ort-aie tune does, rules choose meanwhile")
+    return Finding(name, "", f"{path} does not count: {why}; measure again with ort-aie tune")
 
 
 def _package(name: str, remedy: str) -> Finding:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from ort_aie_ep import _native
 
+_BY = {"rule": "by rules", "measured": "measured on {}", "forced": "{}"}
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -18,8 +20,8 @@ class Chosen:
     Attributes:
         role: what the kernels do.
         variant: which kernels do it.
-        origin: who chose them: "rule" or "forced".
-        why: what the rule rests on, or what forced it.
+        origin: who chose them: "rule", "measured" (by `ort-aie tune`) or "forced".
+        why: what the rule rests on, the date of the measurement, or what forced it.
     """
 
     role: str
@@ -33,6 +35,11 @@ def chosen_kernels() -> tuple[Chosen, ...]:
     return tuple(Chosen(*fields) for fields in _native.kernel_choice())
 
 
+def this_cpu_by_rule() -> tuple[Chosen, ...]:
+    """What the library would run without a measurement, and if nothing forced a table."""
+    return tuple(Chosen(*fields) for fields in _native.kernel_rules_here())
+
+
 def kernels_by_rule(vendor: str, isa: str) -> tuple[Chosen, ...]:
     """What the rules choose for a CPU of `vendor` (amd, intel or other) whose widest instruction
     set is `isa`, on whatever machine this runs.
@@ -44,12 +51,12 @@ def kernels_by_rule(vendor: str, isa: str) -> tuple[Chosen, ...]:
 
 
 def kernels_line(chosen: Iterable[Chosen]) -> str:
-    """A choice in one line: "avx512 (rows, int8; lookups), avx2 (one row, int8); by rule"."""
+    """A choice in one line: "avx512 (rows, int8; lookups), avx2 (one row, int8); by rules"."""
     roles: dict[str, list[str]] = {}
     origins: dict[str, None] = {}
     for one in chosen:
         roles.setdefault(one.variant, []).append(one.role)
-        origins[one.why if one.origin == "forced" else f"by {one.origin}"] = None
+        origins[_BY[one.origin].format(one.why)] = None
     if len(roles) == 1:
         kernels = next(iter(roles))
     else:

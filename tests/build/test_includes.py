@@ -33,7 +33,7 @@ MAY_INCLUDE = {
     "ort": "base ops targets/loader.h targets/session_options.h targets/target.h ort/ep/factory.h",
     # The provider packs weights, as `ort-aie compile` does from Python.
     "ort/ep": "base ops q4nx targets/loader.h targets/session_options.h targets/target.h ort",
-    "python": "base npu ops q4nx targets/host targets/host/kernels/choice.h targets/npu/reasons.h",
+    "python": "base npu ops q4nx targets/host targets/host/kernels targets/npu/reasons.h",
     "stub": "",
 }
 
@@ -48,7 +48,15 @@ ALONE = {
 # must not be the one compiled for AVX-512. These are compiled for the baseline.
 KERNELS = "targets/host/kernels"
 BASELINE = tuple(
-    f"{KERNELS}/{file}" for file in ("amx_permission.cc", "amx_standin.h", "choice.cc", "choice.h")
+    f"{KERNELS}/{file}"
+    for file in (
+        "amx_permission.cc",
+        "amx_standin.h",
+        "choice.cc",
+        "choice.h",
+        "choice_file.cc",
+        "choice_file.h",
+    )
 )
 HEADERS_OF_KERNELS = {"immintrin.h", "stddef.h", "stdint.h"}
 

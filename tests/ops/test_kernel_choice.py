@@ -1,19 +1,32 @@
-"""Which kernels a CPU gets: the rules, for CPUs that this machine need not be, and what forces."""
+"""Which kernels a CPU gets: the rules, for CPUs that this machine need not be, what `ort-aie tune`
+has kept, and what forces."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ort_aie_ep import _native
+from ort_aie_ep.cli.tables import tuning_table
+from ort_aie_ep.explain.tune import choose, forget, roles, tune
 from ort_aie_ep.formats import q4nx
-from ort_aie_ep.runtime.kernels import Chosen, chosen_kernels, kernels_by_rule, kernels_line
+from ort_aie_ep.runtime.kernels import (
+    Chosen,
+    chosen_kernels,
+    kernels_by_rule,
+    kernels_line,
+    this_cpu_by_rule,
+)
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 # What a whole table takes from others, to which it adds.
@@ -29,16 +42,16 @@ def variants(chosen: tuple[Chosen, ...]) -> dict[str, str]:
     return {one.role: one.variant for one in chosen}
 
 
-def in_process(script: str, **environment: str) -> Any:
-    """What a script prints as JSON: the choice is made once in a process."""
+def in_process(script: str, **environment: str) -> tuple[Any, str]:
+    """What a script prints as JSON, and stderr: the choice is made once in a process."""
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=dict(os.environ) | environment,
+        env={k: v for k, v in os.environ.items() if k != "ORT_AIE_ISA"} | environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    return json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
 
 
 SHOW_CHOICE = (
@@ -100,8 +113,8 @@ def test_rules_want_a_vendor_and_an_instruction_set() -> None:
 
 @pytest.mark.parametrize("isa", _native.available_isas())
 def test_the_environment_forces_a_whole_table(isa: str) -> None:
-    choice = in_process(SHOW_CHOICE, ORT_AIE_ISA=isa)
-    assert {origin for _, _, origin, _ in choice} == {"forced"}
+    choice, _ = in_process(SHOW_CHOICE, ORT_AIE_ISA=isa)
+    assert {(origin, why) for _, _, origin, why in choice} == {("forced", "ORT_AIE_ISA")}
     isas = {variant.split("-")[0] for _, variant, _, _ in choice}
     assert isa in isas
     assert isas <= {isa} | BASES.get(isa, set())
@@ -119,9 +132,11 @@ def test_a_choice_in_one_line() -> None:
     one_row = Chosen("one row, int8", "avx512-nta", "rule", "AMD: fetching past the caches")
     forced = Chosen("rows, int8", "avx2", "forced", "ORT_AIE_ISA")
     assert kernels_line([one_row, rows, lookups]) == (
-        "avx512-nta (one row, int8), avx512 (rows, int8; lookups); by rule"
+        "avx512-nta (one row, int8), avx512 (rows, int8; lookups); by rules"
     )
     assert kernels_line([forced]) == "avx2; ORT_AIE_ISA"
+    measured = Chosen("rows, int8", "avx2", "measured", "2026-11-22")
+    assert kernels_line([measured]) == "avx2; measured on 2026-11-22"
 
 
 @pytest.mark.parametrize("variant", _native.kernel_variants()["one row, int8"])
@@ -140,3 +155,173 @@ def test_variants_of_one_row_give_the_same_bits(variant: str, numerics: str) -> 
     np.testing.assert_array_equal(_native.project(a, blocks, n, numerics, variant), with_minima)
     symmetric = _native.project(a, blocks, n, numerics, variant, symmetric=True)
     np.testing.assert_array_equal(symmetric, with_minima if "minima" in variant else without)
+
+
+# --- what was measured ---
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache in which nothing was measured; gives the file that a measurement would be."""
+    monkeypatch.setenv("ORT_AIE_CACHE", str(tmp_path))
+    monkeypatch.delenv("ORT_AIE_ISA", raising=False)
+    return Path(_native.kernel_measurement()[0])
+
+
+def another_than_by_rule() -> tuple[str, str]:
+    """A role and a variant of it that the rules do not choose for this CPU."""
+    for one in this_cpu_by_rule():
+        for variant in _native.kernel_variants()[one.role]:
+            if variant != one.variant:
+                return one.role, variant
+    pytest.skip("this CPU can run but one variant of each role")
+
+
+def chosen_with(cache: Path, **environment: str) -> tuple[dict[str, list[str]], str]:
+    choice, errors = in_process(SHOW_CHOICE, ORT_AIE_CACHE=str(cache.parent), **environment)
+    return {role: rest for role, *rest in choice}, errors
+
+
+def test_a_measurement_lies_in_the_cache_by_the_cpus_name(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cache.parent == tmp_path
+    assert cache.name.startswith("kernels-")
+    monkeypatch.delenv("ORT_AIE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert _native.kernel_measurement()[0] == f"/somewhere/ort_aie_ep/{cache.name}"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert _native.kernel_measurement()[0] == f"/home/me/.cache/ort_aie_ep/{cache.name}"
+    monkeypatch.delenv("HOME")
+    assert _native.kernel_measurement()[:2] == ("", "none")
+
+
+def test_a_measurement_overrides_the_rules_for_its_roles_alone(cache: Path) -> None:
+    role, variant = another_than_by_rule()
+    cache.write_text(_native.kernel_measurement_text("2026-11-22", {role: variant}))
+    chosen, errors = chosen_with(cache)
+    assert errors == ""
+    assert chosen[role] == [variant, "measured", "2026-11-22"]
+    others = {one.role: one.variant for one in this_cpu_by_rule() if one.role != role}
+    assert {name: chosen[name][:2] for name in others} == {
+        name: [one, "rule"] for name, one in others.items()
+    }
+
+
+def test_a_forced_table_passes_over_a_measurement(cache: Path) -> None:
+    role, variant = another_than_by_rule()
+    cache.write_text(_native.kernel_measurement_text("2026-11-22", {role: variant}))
+    chosen, _ = chosen_with(cache, ORT_AIE_ISA="portable")
+    assert {tuple(one[:2]) for one in chosen.values()} == {("portable", "forced")}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [(1, "it is of another CPU"), (2, "it is of another version's kernels")]
+)
+def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, why: str) -> None:
+    role, variant = another_than_by_rule()
+    lines = _native.kernel_measurement_text("2026-11-22", {role: variant}).split("\n")
+    lines[line] += "0"
+    cache.write_text("\n".join(lines))
+    assert _native.kernel_measurement()[1:3] == ("stale", why)
+    chosen, errors = chosen_with(cache)
+    assert errors == ""
+    assert chosen[role][1] == "rule"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda lines: [], "line 1 is not"),
+        (lambda lines: ["ort_aie_ep kernels 2", *lines[1:]], "line 1 is not"),
+        (lambda lines: [*lines[:3], "measured: today", *lines[4:]], "line 4 is not"),
+        (lambda lines: lines[:3], "line 4 is not"),
+        (lambda lines: lines[:-1], "names no role"),
+        (lambda lines: [*lines[:4], "dancing: avx2", "end"], "line 5 names no role"),
+        (lambda lines: [*lines[:4], "rows, int8: sse9", "end"], "line 5 names no variant"),
+        (lambda lines: [*lines[:4], "rows, int8: avx512-nta", "end"], "line 5 names no variant"),
+        (lambda lines: [*lines, "more"], "it goes on after its end"),
+        (lambda lines: ["x" * 5000], "it is longer than any"),
+    ],
+)
+def test_what_is_not_a_measurement_is_said_once_and_ignored(
+    cache: Path, change: Callable[[list[str]], list[str]], why: str
+) -> None:
+    role, variant = another_than_by_rule()
+    lines = _native.kernel_measurement_text("2026-11-22", {role: variant}).splitlines()
+    cache.write_text("".join(f"{line}\n" for line in change(lines)))
+    assert _native.kernel_measurement()[1] == "malformed"
+    assert why in _native.kernel_measurement()[2]
+    chosen, errors = chosen_with(cache)
+    assert errors.count("\n") == 1
+    assert f"{cache} is not what ort-aie tune writes (" in errors
+    assert why in errors
+    assert chosen[role][1] == "rule"
+
+
+def test_a_measurement_that_is_no_file_is_not_waited_for(cache: Path) -> None:
+    os.mkfifo(cache)
+    assert _native.kernel_measurement()[1:3] == (
+        "malformed", "it is not a regular file, or cannot be read"
+    )  # fmt: skip
+
+
+def test_what_is_kept_must_be_a_variant_of_its_role() -> None:
+    with pytest.raises(ValueError, match="there is no role dancing"):
+        _native.kernel_measurement_text("2026-11-22", {"dancing": "avx2"})
+    with pytest.raises(ValueError, match="line 5 names no variant of its role"):
+        _native.kernel_measurement_text("2026-11-22", {"rows, int8": "sse9"})
+
+
+def test_the_rules_choice_stays_where_nothing_is_much_faster() -> None:
+    assert choose({"a": 1.0, "b": 0.98}, "a", 0.03) == "a"
+    assert choose({"a": 1.0, "b": 0.96}, "a", 0.03) == "b"
+    assert choose({"a": 1.0, "b": 0.9}, "a", 0.15) == "a"
+    assert choose({"b": 1.0, "c": 0.9}, "a", 0.15) == "c"
+
+
+def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
+    if not roles():
+        pytest.skip("this CPU can run but one variant of each role")
+    seen: list[str] = []
+    tuning = tune(threads=1, seconds=0.01, done=seen.append, weights=1)
+    assert tuning.file == cache
+    chosen = {trial.role: trial.variant for trial in tuning.trials if trial.chosen}
+    assert list(chosen) == roles() == seen
+    assert all(0 < trial.seconds < 60 for trial in tuning.trials)
+    text = io.StringIO()
+    Console(file=text, width=120).print(tuning_table(tuning))
+    shown = [line.split() for line in text.getvalue().splitlines()]
+    of_table = [variant for variant in chosen.values() if any(variant in line for line in shown)]
+    assert of_table == list(chosen.values())
+    assert sum("chosen" in " ".join(line) for line in shown) == len(chosen)
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]  # nothing else is left
+
+    kept, errors = chosen_with(cache)
+    assert errors == ""
+    assert {role: kept[role][:2] for role in chosen} == {
+        role: [variant, "measured"] for role, variant in chosen.items()
+    }
+    found = {one["name"]: one["found"] for one in json.loads(succeeded("doctor", "--json"))["host"]}
+    role, variant = next(iter(chosen.items()))
+    assert found[f"kernels: {role}"].startswith(f"{variant} (measured by ort-aie tune on 20")
+    assert found["kernels measured"].endswith(str(cache))
+
+    assert forget() == cache
+    assert not cache.exists()
+    assert forget() is None
+
+
+def test_doctor_says_why_a_measurement_does_not_count(cache: Path) -> None:
+    cache.write_text("something")
+    host = {one["name"]: one for one in json.loads(succeeded("doctor", "--json"))["host"]}
+    assert host["kernels measured"]["found"] == ""
+    assert "line 1 is not" in host["kernels measured"]["remedy"]
+    assert "ort-aie tune" in host["kernels measured"]["remedy"]
+
+
+def succeeded(*words: str) -> str:
+    """What a command prints, in a process of its own: the choice is made once in each."""
+    command = [sys.executable, "-m", "ort_aie_ep", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

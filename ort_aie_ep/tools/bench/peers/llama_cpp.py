@@ -14,8 +14,8 @@ from ort_aie_ep.tools.bench.peers.gguf import GgufEngine
 WITHOUT = "AMX"
 """What `Settings.without` may say."""
 
-# ggml_log_level of a warning; what is below it tells of every tensor.
-_WARNING = 3
+# ggml_log_level of warnings and errors; what is below tells of every tensor, what is above goes on.
+_WORTH_SAYING = (3, 4)
 # Where weights are repacked for the CPU's kernels; AMX has a buffer of its own before it.
 _REPACKED = b"CPU_REPACK"
 # What is multiplied alone. The lm_head may be the embedding, whose rows are looked up.
@@ -140,6 +140,6 @@ def _extra_buffer(name: bytes) -> int | None:
 
 def _log(level: int, text: bytes, _: Any) -> None:
     """What may be the last words of a process: warnings and errors."""
-    if level >= _WARNING:
+    if level in _WORTH_SAYING:
         sys.stderr.write(text.decode(errors="replace"))
         sys.stderr.flush()

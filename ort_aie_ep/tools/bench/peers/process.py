@@ -193,7 +193,8 @@ class Worker:
             return EngineError(self.name, "closed its answers without ending")
         how = f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
         self._log.seek(0)
-        words = [line.strip() for line in self._log.read().splitlines() if line.strip()]
+        lines = (line.strip() for line in self._log.read().splitlines())
+        words = [line for line in lines if any(map(str.isalpha, line))]  # no bars of dots
         last = words[-1] if words else "it printed nothing"
         return EngineError(self.name, f"ended with {how}: {_one_line(last)}")
 

@@ -4,6 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "targets/host/kernels/choice_file.h"
 
 namespace ort_aie::host {
 namespace {
@@ -29,9 +34,9 @@ struct Variant {
 #define ORT_AIE_X86(kernels) nullptr
 #endif
 
-// The variants of FusedDQP read the same and compute the same; they differ in where to they fetch
-// ahead: past the caches (NTA), to L1 (T0) or to L2 (T1); and in whether they read the minima of
-// symmetric weights, so that memory is read without gaps, or compute them.
+// The variants of FusedDQP compute the same; they differ in where to they fetch ahead: past the
+// caches (nta), to L1 (t0) or to L2 (t1); and in whether they read the minima of symmetric weights,
+// so that memory is read without gaps, or compute them.
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
@@ -78,8 +83,7 @@ constexpr Rule kRules[] = {
     {Bit(Role::kOneRowBf16), kAny, "avx512-t1-minima", "not AMD: as for int8, which was measured"},
     {Bit(Role::kRowsInt8), kAny, "amx",
      "tiles of bfloat16: 1.3 to 1.5 TFLOP/s a core with the unpacking of weights, int8 by VNNI "
-     "0.49 "
-     "(a prototype's, on an Intel Xeon; these kernels have not been measured)"},
+     "0.49 (a prototype's, on an Intel Xeon; these kernels have not been measured)"},
     {Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention), kAny, "amx",
      "tiles of bfloat16 have 15 times the rate of multiply-adds of float32 (Intel Xeon; these "
      "kernels have not been measured)"},
@@ -240,6 +244,25 @@ const WholeTables& Whole() {
   return tables;
 }
 
+// The rules, and what was measured here instead.
+void PutTogetherForThisMachine(Selection& selection) {
+  Choice choice = ChoiceByRule(ThisCpu());
+  const std::string path = MeasurementPath();
+  const Measurement measurement = ReadMeasurement(path);
+  for (size_t role = 0; role < kRoles; ++role) {
+    if (measurement.variants[role] == nullptr) continue;
+    choice[role] = {measurement.variants[role], Origin::kMeasured, selection.measured_on};
+  }
+  std::snprintf(selection.measured_on, sizeof selection.measured_on, "%s",
+                measurement.date.c_str());
+  selection.PutTogether(choice);
+  if (measurement.state == Measurement::State::kMalformed) {
+    std::fprintf(stderr,
+                 "ort_aie_ep: %s is not what ort-aie tune writes (%s); the rules choose kernels\n",
+                 path.c_str(), measurement.why.c_str());
+  }
+}
+
 const Selection& Select() {
   const char* wanted = std::getenv("ORT_AIE_ISA");
   const bool forced = wanted != nullptr && *wanted != '\0';
@@ -247,10 +270,12 @@ const Selection& Select() {
     if (std::strcmp(Whole().tables[i].kernels.name, wanted) == 0) return Whole().tables[i];
   }
   static Selection chosen;
-  chosen.PutTogether(ChoiceByRule(ThisCpu()));
+  PutTogetherForThisMachine(chosen);
   if (forced) {
-    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available on this CPU; using %s\n",
-                 wanted, chosen.kernels.name);
+    const char* why = std::strcmp(wanted, NameOf(Isa::kAmx)) == 0 ? WhyNoAmx() : nullptr;
+    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available%s%s; using %s\n", wanted,
+                 why != nullptr ? ": " : " on this CPU", why != nullptr ? why : "",
+                 chosen.kernels.name);
   }
   return chosen;
 }
@@ -273,6 +298,32 @@ const char* NameOf(Isa isa) {
 const Cpu& ThisCpu() {
   static const Cpu cpu = Detect();
   return cpu;
+}
+
+std::string CpuName() {
+  std::string name;
+#if defined(__x86_64__)
+  unsigned registers[4] = {};
+  const auto append = [&](std::initializer_list<int> order) {
+    for (const int i : order) {
+      const auto* bytes = reinterpret_cast<const char*>(&registers[i]);
+      name.append(bytes, strnlen(bytes, sizeof registers[i]));
+    }
+  };
+  const auto ask = [&](unsigned leaf) {
+    return __get_cpuid(leaf, &registers[0], &registers[1], &registers[2], &registers[3]) != 0;
+  };
+  if (ask(0)) append({1, 3, 2});
+  if (ask(1)) {
+    const unsigned a = registers[0];
+    name += " family " + std::to_string(((a >> 8) & 15) + ((a >> 20) & 255)) + " model " +
+            std::to_string(((a >> 4) & 15) + ((a >> 12) & 0xf0)) + " stepping " +
+            std::to_string(a & 15) + ", ";
+  }
+  for (unsigned leaf = 0x80000002; leaf <= 0x80000004 && ask(leaf); ++leaf) append({0, 1, 2, 3});
+  name.erase(name.find_last_not_of(" \n") + 1);
+#endif
+  return name + ", " + NameOf(ThisCpu().isa);
 }
 
 std::vector<const char*> VariantsOf(Role role, const Cpu& cpu) {

@@ -3,7 +3,8 @@
 //
 // Roles are what a choice is made for; variants are what there is to choose from: tables of
 // kernels, of which a role takes its own. The rules (choice.cc) say by vendor and features which
-// variant fills a role, and which measurement that rests on. ORT_AIE_ISA forces a whole table.
+// variant fills a role, and which measurement that rests on. `ort-aie tune` overrides them by
+// measurements of this machine (choice_file.h), and ORT_AIE_ISA forces a whole table.
 //
 // To add a variant: a table in a kernel file, a line in kVariants, and a line in kRules where it is
 // to be the default. To add a kernel: a member of Kernels, and the role in Take that it belongs to.
@@ -12,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "targets/host/kernels/kernels.h"
@@ -45,8 +47,10 @@ struct Cpu {
   Isa isa = Isa::kPortable;  // the widest
 };
 const Cpu& ThisCpu();
+// Its vendor, family, model and stepping, brand, and widest instruction set.
+std::string CpuName();
 
-enum class Origin { kRule, kForced };
+enum class Origin { kRule, kMeasured, kForced };
 
 // A variant for a role, who chose it, and why.
 struct Chosen {
@@ -77,6 +81,7 @@ struct Selection {
   Kernels kernels{};  // named by the widest instruction set among them
   LookupKernels lookup{};
   Choice choice{};
+  char measured_on[11] = "";  // yyyy-mm-dd, where something is of a measurement
 };
 
 // What the library runs: SelectedKernels() are its kernels.

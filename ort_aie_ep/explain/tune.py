@@ -1,0 +1,139 @@
+"""`ort-aie tune`: measures which kernels are fastest on this machine, and keeps what came out.
+
+The library chooses kernels by rules (`src/targets/host/kernels/choice.cc`) until a measurement of
+this CPU, with the same kernels, says otherwise. Nothing is measured but here: what a model computes
+depends on no other run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.models.files import written_beside
+from ort_aie_ep.runtime.kernels import this_cpu_by_rule
+
+# What the rules choose stays unless another variant takes this much less: where arithmetic limits,
+# two runs of the same code differ by that; where memory does, the order of variants that are this
+# close was another in whole models (docs/performance.md).
+_GAIN, _GAIN_OF_MEMORY = 0.03, 0.15
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A variant that was measured for a role.
+
+    Attributes:
+        role: what the kernels do.
+        variant: which kernels.
+        seconds: of a turn at best.
+        bandwidth: bytes of weights a second, those that are skipped among them; None where
+            arithmetic limits a role.
+        read: bytes a second that the same threads read of the same file at the time; likewise.
+        rule: whether the rules choose it.
+        chosen: whether it is chosen now.
+    """
+
+    role: str
+    variant: str
+    seconds: float
+    bandwidth: float | None
+    read: float | None
+    rule: bool
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured.
+
+    Attributes:
+        trials: by role, in the order of the roles.
+        threads: how many.
+        file: where the choice is kept.
+    """
+
+    trials: tuple[Trial, ...]
+    threads: int
+    file: Path
+
+
+def roles() -> list[str]:
+    """The roles that there is something to choose for on this CPU."""
+    return [role for role in _native.kernel_variants() if _native.KernelTrials.candidates(role)]
+
+
+def tune(
+    threads: int | None, seconds: float, done: Callable[[str], None], weights: int = 0
+) -> Tuning:
+    """Measures all variants of each role for about `seconds` and writes what is fastest.
+
+    `threads`: None is one for each core. `done` is called with the name of each role. `weights`:
+    bytes to measure with; 0 is far beyond the last cache.
+
+    Raises:
+        AieError: there is no folder for the file, or no room in it.
+    """
+    path = _native.kernel_measurement()[0]
+    if not path:
+        raise AieError("there is no home folder: set ORT_AIE_CACHE to where measurements are kept")
+    file = Path(path)
+    threads = threads or len(os.sched_getaffinity(0))
+    by_rule = {one.role: one.variant for one in this_cpu_by_rule()}
+    found: list[Trial] = []
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        measuring = _native.KernelTrials(str(file.parent), threads, weights)
+    except (OSError, ValueError) as error:
+        raise AieError(f"nothing can be measured: {error}") from error
+    for role in roles():
+        size = measuring.bytes_of(role)
+        # A machine shared with others has another bandwidth in another second.
+        read = [measuring.read_bandwidth(seconds / 8)] if size else []
+        names = measuring.candidates(role)
+        times = dict(zip(names, measuring.measure(role, seconds), strict=True))
+        read += [measuring.read_bandwidth(seconds / 8)] if size else []
+        best = choose(times, by_rule[role], _GAIN_OF_MEMORY if size else _GAIN)
+        for name, time in times.items():
+            rate = size / time if size else None
+            rule = name == by_rule[role]
+            found.append(Trial(role, name, time, rate, max(read, default=None), rule, name == best))
+        done(role)
+    chosen = {trial.role: trial.variant for trial in found if trial.chosen}
+    try:
+        with written_beside(file) as out:
+            out.write(_native.kernel_measurement_text(date.today().isoformat(), chosen))
+    except OSError as error:
+        raise AieError(f"{file} cannot be written: {error.strerror}") from error
+    return Tuning(tuple(found), threads, file)
+
+
+def choose(seconds: dict[str, float], by_rule: str, gain: float) -> str:
+    """The fastest variant, or the rules' where it would save less than `gain` of its time."""
+    best = min(seconds, key=lambda name: seconds[name])
+    if by_rule in seconds and seconds[best] > (1 - gain) * seconds[by_rule]:
+        return by_rule
+    return best
+
+
+def forget() -> Path | None:
+    """Removes what was kept: the rules choose again. None where there was nothing.
+
+    Raises:
+        AieError: it cannot be removed.
+    """
+    path = _native.kernel_measurement()[0]
+    if not path:
+        return None
+    try:
+        Path(path).unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise AieError(f"{path} cannot be removed: {error.strerror}") from error
+    return Path(path)

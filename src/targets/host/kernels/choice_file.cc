@@ -1,0 +1,178 @@
+#include "targets/host/kernels/choice_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace ort_aie::host {
+namespace {
+
+constexpr std::string_view kFirstLine = "ort_aie_ep kernels 1";
+constexpr size_t kMostBytes = 4096;  // many times what a file has
+
+// Of a CPU's name, for a file's: FNV-1a.
+std::string ShortHash(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  char hex[20];
+  std::snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+  return std::string(hex, 8);
+}
+
+Measurement Malformed(const std::string& why) {
+  Measurement measurement;
+  measurement.state = Measurement::State::kMalformed;
+  measurement.why = why;
+  return measurement;
+}
+
+Measurement Stale(const std::string& why) {
+  Measurement measurement;
+  measurement.state = Measurement::State::kStale;
+  measurement.why = why;
+  return measurement;
+}
+
+// The lines of a file, one by one.
+class Lines {
+ public:
+  explicit Lines(std::string_view text) : rest_(text) {}
+  std::string_view Next() {
+    ++number_;
+    const size_t end = rest_.find('\n');
+    const std::string_view line = rest_.substr(0, end);
+    rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
+    return line;
+  }
+  // What follows "name: " on the next line, if that is how it starts.
+  bool Next(std::string_view name, std::string_view* value) {
+    const std::string_view line = Next();
+    if (!line.starts_with(name) || !line.substr(name.size()).starts_with(": ")) return false;
+    *value = line.substr(name.size() + 2);
+    return true;
+  }
+  bool done() const { return rest_.empty(); }
+  std::string number() const { return std::to_string(number_); }
+
+ private:
+  std::string_view rest_;
+  int number_ = 0;
+};
+
+bool IsDate(std::string_view text) {
+  constexpr std::string_view kForm = "0000-00-00";
+  return text.size() == kForm.size() &&
+         std::equal(text.begin(), text.end(), kForm.begin(), [](char c, char form) {
+           return form == '0' ? c >= '0' && c <= '9' : c == form;
+         });
+}
+
+// A variant of a role that this CPU can run, by its name; null where there is none.
+const char* VariantOf(Role role, std::string_view name) {
+  for (const char* variant : VariantsOf(role, ThisCpu())) {
+    if (name == variant) return variant;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string MeasurementPath() {
+  const auto given = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  const std::string own = given("ORT_AIE_CACHE"), shared = given("XDG_CACHE_HOME");
+  std::string folder;
+  if (!own.empty()) {
+    folder = own;
+  } else if (shared.starts_with('/')) {  // others are to be ignored, says the specification
+    folder = shared + "/ort_aie_ep";
+  } else if (const std::string home = given("HOME"); !home.empty()) {
+    folder = home + "/.cache/ort_aie_ep";
+  } else {
+    return "";
+  }
+  return folder + "/kernels-" + ShortHash(CpuName());
+}
+
+Measurement ReadMeasurement(const std::string& path) {
+  if (path.empty()) return {};
+  // A FIFO or a device is not waited for.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return {};
+    return Malformed(std::string("it cannot be opened: ") + std::strerror(errno));
+  }
+  std::string text(kMostBytes + 1, '\0');
+  size_t size = 0;
+  struct stat status{};
+  bool good = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  while (good && size < text.size()) {
+    const ssize_t count = ::read(file, text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    good = count >= 0;
+    if (count <= 0) break;
+    size += static_cast<size_t>(count);
+  }
+  ::close(file);
+  if (!good) return Malformed("it is not a regular file, or cannot be read");
+  if (size > kMostBytes) return Malformed("it is longer than any");
+  return ParseMeasurement(std::string_view(text).substr(0, size));
+}
+
+Measurement ParseMeasurement(std::string_view text) {
+  Lines lines(text);
+  if (lines.Next() != kFirstLine) {
+    return Malformed("line 1 is not \"" + std::string(kFirstLine) + '"');
+  }
+  std::string_view cpu, kernels, date;
+  if (!lines.Next("cpu", &cpu) || !lines.Next("kernels", &kernels) ||
+      !lines.Next("measured", &date) || !IsDate(date)) {
+    return Malformed("line " + lines.number() + " is not the CPU, the kernels' hash or the date");
+  }
+  if (cpu != CpuName()) return Stale("it is of another CPU");
+  if (kernels != KernelsHash()) return Stale("it is of another version's kernels");
+
+  Measurement measurement;
+  measurement.state = Measurement::State::kGood;
+  measurement.date = date;
+  for (std::string_view line = lines.Next(); line != "end"; line = lines.Next()) {
+    size_t role = 0;
+    const auto is_of = [&](const std::string& name) {
+      return line.starts_with(name) && line.substr(name.size()).starts_with(": ");
+    };
+    while (role < kRoles && !is_of(NameOf(static_cast<Role>(role)))) ++role;
+    if (role == kRoles) return Malformed("line " + lines.number() + " names no role");
+    const std::string_view name =
+        line.substr(std::string_view(NameOf(static_cast<Role>(role))).size() + 2);
+    measurement.variants[role] = VariantOf(static_cast<Role>(role), name);
+    if (measurement.variants[role] == nullptr) {
+      return Malformed("line " + lines.number() + " names no variant of its role");
+    }
+  }
+  if (!lines.done()) return Malformed("it goes on after its end");
+  return measurement;
+}
+
+std::string MeasurementText(const std::string& date,
+                            const std::array<const char*, kRoles>& variants) {
+  std::string text = std::string(kFirstLine) + "\ncpu: " + CpuName() +
+                     "\nkernels: " + KernelsHash() + "\nmeasured: " + date + '\n';
+  for (size_t role = 0; role < kRoles; ++role) {
+    if (variants[role] == nullptr) continue;
+    text += std::string(NameOf(static_cast<Role>(role))) + ": " + variants[role] + '\n';
+  }
+  return text + "end\n";
+}
+
+const char* KernelsHash() { return ORT_AIE_KERNELS_HASH; }
+
+}  // namespace ort_aie::host
