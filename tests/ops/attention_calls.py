@@ -228,6 +228,14 @@ def multiplies_in_bfloat16(a: AttentionAttributes, inputs: Inputs) -> bool:
     )
 
 
+def multiplies_integers(a: AttentionAttributes, inputs: Inputs) -> bool:
+    """Whether few rows multiply codes of int8 as integers: where AVX-512 is."""
+    query = inputs["query"]
+    assert query is not None
+    rows = query.shape[1] * a.num_heads // a.kv_num_heads
+    return _native.selected_isa().startswith("avx512") and a.kv_cache_bit_width == 8 and rows < 16
+
+
 def reference(a: AttentionAttributes, inputs: Inputs) -> AttentionResult:
     """The reference with the roundings of this call's products."""
     products = BFLOAT16 if multiplies_in_bfloat16(a, inputs) else np.float64
@@ -302,7 +310,15 @@ def compare(
             dim = expected.present_key.shape[-1]
             error += 4 * ROUNDOFF[BFLOAT16] * expected.largest_score / np.sqrt(dim)
     total = total_length(inputs)
-    absolute = (2 * error + (total + 8) * 2**-24) * values
+    weights = (total + 8) * 2**-24
+    if multiplies_integers(a, inputs):
+        # Half a step of the query, 1 / 16,256 of its largest channel, against codes of up to 128
+        # in each channel: code_step is what the largest channel makes of one. Numerators are good
+        # to half a step of 1 / 65,535 of the largest of 64 keys, which is among those summed.
+        dim = expected.present_key.shape[-1]
+        error += 0.505 / 16256 * 128 * dim * expected.code_step
+        weights += 0.505 / 65535 * min(total, 64)
+    absolute = (2 * error + weights) * values
     output = actual["output"]
     assert output is not None
     assert output.shape == expected.output.shape

@@ -133,11 +133,11 @@ def test_rows_beyond_what_l2_holds_are_the_same_rows(isa: str, rows: int, k: int
         )
 
 
-@pytest.mark.parametrize("of", ["threads", "side_by_side", "alignment"])
-def test_sessions_on_the_stand_in_give_the_same_on_any_thread(of: str) -> None:
+def test_sessions_on_the_stand_in_give_the_same_on_any_thread() -> None:
     """Tiles belong to a thread, and those of ONNX Runtime's pool are anyone's."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", of,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "-k", "number_of_threads or side_by_side",
          Path(__file__).with_name("test_threads_and_buffers.py")],
         env=os.environ | {"ORT_AIE_ISA": STANDIN},
         capture_output=True, text=True, check=False,
@@ -145,7 +145,33 @@ def test_sessions_on_the_stand_in_give_the_same_on_any_thread(of: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-# --- the stand-in beside the real instructions --------------------------------------------------
+@pytest.mark.skipif(not _native.why_no_amx(), reason="this CPU has AMX")
+def test_amx_that_is_asked_for_in_vain_is_refused_with_the_reason() -> None:
+    script = "from ort_aie_ep import _native; print(_native.selected_isa())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"ORT_AIE_ISA": "amx"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == (
+        f"ort_aie_ep: ORT_AIE_ISA=amx is not available: {_native.why_no_amx()}; "
+        f"using {done.stdout.strip()}\n"
+    )
+
+
+# --- the real instructions ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not _native.why_no_amx() or "avx512_bf16" not in _native.available_isas(),
+    reason="for CPUs with AVX-512 BF16 and without AMX",
+)
+def test_compiled_tile_instructions_do_what_the_stand_in_does(project: Project) -> None:
+    """A CPU without AMX traps on each, and the program does in its stead what the manual says."""
+    done = subprocess.run(
+        [project.build("amx_trap_test")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) > 1000  # instructions
 
 
 @on_real_tiles

@@ -269,6 +269,25 @@ def test_one_token_after_a_long_context_with(others: dict[str, Any]) -> None:
     check(a, random_inputs(a, 1, lengths=(1700,)))
 
 
+@pytest.mark.parametrize("sequence", [2, 5, 17])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"num_heads": 4, "kv_num_heads": 1},
+        {"num_heads": 32, "kv_num_heads": 1},  # 17 positions are three tiles
+        {"local_window_size": 1030},
+        {"causal": 0},
+    ],
+)
+def test_a_few_tokens_after_a_long_context(
+    sequence: int, dtype: np.dtype[Any], others: dict[str, Any]
+) -> None:
+    """Drafted tokens: keys are split among tasks as those of one token are."""
+    a = attributes(do_rotary=1, **others)
+    check(a, random_inputs(a, sequence, lengths=(1700 + sequence, 900), capacity=1800, dtype=dtype))
+
+
 def test_a_sink_joins_merged_splits_once() -> None:
     a = attributes()
     inputs = random_inputs(a, 1, lengths=(1700,))

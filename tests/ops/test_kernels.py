@@ -303,6 +303,13 @@ def test_attention_chunk_matches_equations(
     q64, k64, v64 = (x.astype(np.float64) for x in (q, k, v))
     expected = scale * (q64 @ k64.T)
     bound = (dim + 2) * U * scale * (np.abs(q64) @ np.abs(k64).T)
+    # AVX-512 multiplies codes of int8 as integers: by queries in steps of 1 / 16,256 of
+    # the row's largest element, and by numerators in steps of 1 / 65,535. Half a step each,
+    # and a hundredth for the roundings on the way to it.
+    integers = path == "few" and cache == "int8" and isa.startswith("avx512")
+    if integers:
+        half_step = 0.505 * np.abs(q64).max(axis=1, keepdims=True) / 16256
+        bound += scale * half_step * np.abs(k64).sum(axis=1)
     if softcap:
         expected = softcap * np.tanh(expected / softcap)
         # tanh's slope is at most 1; 1 - 2 / (exp(2t) + 1) adds the error of exp and two roundings.
@@ -321,7 +328,11 @@ def test_attention_chunk_matches_equations(
     assert (np.abs(numerators - exps) <= exps * error + 2.0**-126).all()
     n64 = numerators.astype(np.float64)
     assert (np.abs(sums - n64.sum(axis=1)) <= keys * U * n64.sum(axis=1)).all()
-    assert (np.abs(y - n64 @ v64) <= (keys + 1) * U * (n64 @ np.abs(v64))).all()
+    bound = (keys + 1) * U * (n64 @ np.abs(v64))
+    if integers:
+        half_step = 0.505 * n64.max(axis=1, keepdims=True) / 65535
+        bound += half_step * np.abs(v64).sum(axis=0)
+    assert (np.abs(y - n64 @ v64) <= bound).all()
 
 
 @pytest.mark.parametrize(("isa", "path", "cache"), FLOAT_PATHS)
@@ -352,6 +363,23 @@ def test_attention_chunk_propagates_nan_to_its_row(
     for before, after in zip(clean, poisoned, strict=True):
         assert np.isnan(after[4]).all()
         np.testing.assert_array_equal(np.delete(after, 4, 0), np.delete(before, 4, 0))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("code", [-128, 127])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_extreme_codes_and_queries_do_not_overflow(isa: str, code: int, sign: int) -> None:
+    # Integers of 16 bits, or their sums, would wrap around. All numbers are powers of two or steps
+    # of a query's largest element, so that results are exact but for float32's rounding.
+    keys, dim = 256, 512
+    q = np.full((3, dim), sign * 2.0**20, np.float32)
+    k = np.full((keys, dim), code, np.float32)
+    scores, numerators, sums, y = _native.attention_chunk(
+        q, k, k, 2.0**-30, 0.0, "few", "int8", isa
+    )
+    np.testing.assert_allclose(scores, sign * code * dim * 2.0**-10, rtol=(dim + 2) * U)
+    np.testing.assert_allclose(numerators, 1, rtol=0, atol=(dim + 2) * U * 64)
+    np.testing.assert_allclose(y, code * sums[:, None] * np.ones(dim), rtol=2 * keys * U)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -30,6 +30,7 @@ def calls(dtype: np.dtype[Any] = FLOAT32) -> list[tuple[str, bytes, Feeds]]:
         ("prompt", attention, 50, (50, 31), 80),
         ("token", attention, 1, (30, 7), 80),
         ("token after a long context", attention, 1, (1700,), 1800),
+        ("drafted tokens after a long context", attention, 5, (1700,), 1800),
         ("windowed prompt", windowed, 50, (50,), 20),
         ("windowed token", windowed, 1, (50,), 20),
     ):

@@ -24,6 +24,8 @@ using q4nx::CeilDiv;
 // little beside its products, and blocks of rows for groups of 1 to 6, 8, 10 and 12 without rest.
 constexpr int64_t kTileRows = 240;
 constexpr int64_t kSplitKeys = 512;  // least number of keys that is worth a task of its own
+// Positions up to which keys are split: of more, the tiles are tasks enough, and states are large.
+constexpr int64_t kSplitPositions = 17;
 
 class Attention {
  public:
@@ -151,8 +153,9 @@ class Attention {
   void Attend() {
     const int64_t longest = *std::max_element(step_.total_length.begin(), step_.total_length.end());
     const int64_t swept =
-        step_.window > 0 && step_.sequence == 1 ? std::min(longest, step_.window) : longest;
-    const int64_t splits = step_.sequence == 1 ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
+        step_.window > 0 ? std::min(longest, step_.window + step_.sequence - 1) : longest;
+    const int64_t splits =
+        step_.sequence <= kSplitPositions ? std::max<int64_t>(1, swept / kSplitKeys) : 1;
     const int64_t tiles = CeilDiv(ChunkSize(), tile_positions_);
     const int64_t items = step_.batch * step_.kv_heads * tiles;
     const int64_t most_rows = std::min(ChunkSize(), tile_positions_) * group_;
@@ -163,38 +166,46 @@ class Attention {
       return SweepState{memory, memory + rows, memory + 2 * rows};
     };
 
-    threads_.ParallelFor(items * splits, [&](int64_t task) {
-      const int64_t item = task / splits, split = task % splits;
+    const auto tile_of = [&](int64_t item) {
       const int64_t head = item / tiles, t0 = chunk_.first + item % tiles * tile_positions_;
       const int64_t b = head / step_.kv_heads, kv_head = head % step_.kv_heads;
-      const QueryTile tile{b, kv_head, t0, std::min(tile_positions_, chunk_.end - t0),
-                           queries_ + QueryRow(b, kv_head, t0) * step_.dim};
+      return QueryTile{b, kv_head, t0, std::min(tile_positions_, chunk_.end - t0),
+                       queries_ + QueryRow(b, kv_head, t0) * step_.dim};
+    };
+
+    threads_.ParallelFor(items * splits, [&](int64_t task) {
+      const int64_t split = task % splits;
+      const QueryTile tile = tile_of(task / splits);
       float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
       const SweepState sweep = carve(memory, tile.positions * group_);
-      const Range whole = {Visible(step_, b, t0).first,
-                           Visible(step_, b, t0 + tile.positions - 1).end};
-      // Splits are whole chunks, so that results do not depend on alignment of the ends.
-      const int64_t share = CeilDiv(CeilDiv(whole.end - whole.first, splits), kChunk) * kChunk;
-      const Range part = {whole.first + split * share,
-                          std::min(whole.end, whole.first + (split + 1) * share)};
+      const Range whole = {Visible(step_, tile.b, tile.t0).first,
+                           Visible(step_, tile.b, tile.t0 + tile.positions - 1).end};
+      // Splits are whole chunks, so that results do not depend on alignment of the ends; the last
+      // takes the rest.
+      const int64_t share = std::max(kChunk, (whole.end - whole.first) / splits / kChunk * kChunk);
+      const auto bound = [&](int64_t i) {
+        return i == splits ? whole.end : std::min(whole.end, whole.first + i * share);
+      };
       KeySegment segments[2];
-      const size_t count = Segments(b, segments);
-      SweepKeys(step_, kernels_, tile, {segments, count}, part, sweep);
+      const size_t count = Segments(tile.b, segments);
+      SweepKeys(step_, kernels_, tile, {segments, count}, {bound(split), bound(split + 1)}, sweep);
       if (splits == 1) Finish(tile, sweep);
     });
     if (splits == 1) return;
 
-    threads_.ParallelFor(items, [&](int64_t item) {  // here a tile is one position
-      const SweepState total = carve(partials + item * splits * state, group_);
+    threads_.ParallelFor(items, [&](int64_t item) {
+      const QueryTile tile = tile_of(item);
+      const int64_t rows = tile.positions * group_;
+      const SweepState total = carve(partials + item * splits * state, rows);
       for (int64_t split = 1; split < splits; ++split) {
-        Merge(carve(partials + (item * splits + split) * state, group_), total);
+        Merge(carve(partials + (item * splits + split) * state, rows), rows, total);
       }
-      Finish({item / step_.kv_heads, item % step_.kv_heads, 0, 1, nullptr}, total);
+      Finish(tile, total);
     });
   }
 
-  void Merge(const SweepState& part, const SweepState& total) const {
-    for (int64_t r = 0; r < group_; ++r) {
+  void Merge(const SweepState& part, int64_t rows, const SweepState& total) const {
+    for (int64_t r = 0; r < rows; ++r) {
       if (part.max[r] == kMinusInfinity) continue;
       const float max = std::max(part.max[r], total.max[r]);
       const float keep = std::exp(total.max[r] - max), add = std::exp(part.max[r] - max);

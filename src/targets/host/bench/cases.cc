@@ -249,6 +249,17 @@ Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
   return AttentionWork(kFew, dim);
 }
 
+// The same for codes.
+Work ScoresInt8(const Kernels& k, Cached& d, int64_t dim) {
+  k.scores[kCacheInt8](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
+  return AttentionWork(kFew, dim);
+}
+
+Work AccumulateInt8(const Kernels& k, Cached& d, int64_t dim) {
+  k.accumulate[kCacheInt8](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
+  return AttentionWork(kFew, dim);
+}
+
 // Of a prompt, in float32 and in bfloat16.
 Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
   k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
@@ -332,6 +343,8 @@ const Bench<Cached> kCachedBenches[] = {
     {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
     {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
     {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate},
+    {"scores int8", Limit::kFp32, "4 rows, dim", {64, 128}, ScoresInt8},
+    {"accumulate int8", Limit::kFp32, "4 rows, dim", {64, 128}, AccumulateInt8},
     {"scores_transposed", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
     {"accumulate float32", Limit::kFp32, "64 rows, dim", {64, 128}, AccumulateMany},
     {"bf16 scores", Limit::kBf16, "64 rows, dim", {64, 128}, ScoresBf16},

@@ -58,8 +58,10 @@ std::string Ask() {
   // Permission is the process's: threads that exist have it as well, and those to come.
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, since Linux 5.16
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    const char* what = errno == ENOSPC ? "the signal stack of a thread is too small for their state"
+                                       : std::strerror(errno);
     return std::string("Linux refuses tiles to this process: arch_prctl(ARCH_REQ_XCOMP_PERM): ") +
-           std::strerror(errno);
+           what;
   }
   return "";
 }

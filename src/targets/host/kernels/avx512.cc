@@ -19,6 +19,7 @@ inline __m512 Odd(__m512i pairs) {
 }
 
 #include "targets/host/kernels/attention_avx512.inc"
+#include "targets/host/kernels/attention_avx512_int8.inc"
 
 inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -209,6 +210,8 @@ constexpr Kernels Avx512Kernels() {
   kernels.unpack_block = UnpackBlockAvx512;
   kernels.scores[kCacheFloat16] = QuadScores<Float16Quads>;
   kernels.scores[kCacheBfloat16] = QuadScores<Bfloat16Quads>;
+  kernels.scores[kCacheInt8] = CodeScores;
+  kernels.accumulate[kCacheInt8] = CodeAccumulate;
   kernels.lookup = &kAvx512Lookup;
   return kernels;
 }

@@ -241,8 +241,12 @@ inline void Multiply(const uint16_t* a, int64_t lda, int64_t rows, const Columns
                      const float* factor, float* y, int64_t ldy) {
   const auto factors = [factor](int64_t r) { return kAccumulate ? factor + r : factor; };
   int64_t r = 0;
-  for (; r + 12 <= rows; r += 12) {
+  // 16 rows are 8 and 8: a tile of 4 waits for its own sums.
+  for (; r + 12 <= rows && r + 16 != rows; r += 12) {
     MultiplyTile<12, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
+  }
+  for (; r + 8 <= rows; r += 8) {
+    MultiplyTile<8, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
   }
   for (; r + 4 <= rows; r += 4) {
     MultiplyTile<4, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);

@@ -272,8 +272,10 @@ const Selection& Select() {
   static Selection chosen;
   PutTogetherForThisMachine(chosen);
   if (forced) {
-    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available on this CPU; using %s\n",
-                 wanted, chosen.kernels.name);
+    const char* why = std::strcmp(wanted, NameOf(Isa::kAmx)) == 0 ? WhyNoAmx() : nullptr;
+    std::fprintf(stderr, "ort_aie_ep: ORT_AIE_ISA=%s is not available%s%s; using %s\n", wanted,
+                 why != nullptr ? ": " : " on this CPU", why != nullptr ? why : "",
+                 chosen.kernels.name);
   }
   return chosen;
 }
