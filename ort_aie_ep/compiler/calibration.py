@@ -200,7 +200,7 @@ def calibrate(
     Raises:
         AieError: the model cannot be run on tokens alone, or its keys or values are not finite.
     """
-    run = _Calibration(model, folder, kv, max(len(window) for window in text.windows))
+    run = CacheReader(model, folder, kv, max(len(window) for window in text.windows))
     *first, last = text.windows
     names = [(a.past_key.name or "", a.past_value.name or "") for a in attentions]
     seen = [run.rows(window) for window in first]
@@ -224,7 +224,7 @@ def calibrate(
     return scales, CacheReport(kv, text.source, text.tokens, tuple(errors), left)
 
 
-class _Calibration:
+class CacheReader:
     """A session on a model, and its keys and values of one window after another."""
 
     def __init__(self, model: Path, folder: ModelFolder, kv: str, rows: int) -> None:

@@ -27,10 +27,10 @@ struct KeptState {
 // What stands between the two halves of a gated MLP.
 enum class Activation { kSilu, kGeluTanh };
 
-// y (rows, n) = x (rows, k) . W^T + bias, W of any form. One row of quantised weights is FusedDQP
-// (paper 1, III-A); more are dequantisation + GEMM (paper 2), and those of bf16 weights GEMM. What
-// a model does before and after belongs to the step, because it costs nothing while a row or a
-// result is in registers and a pass over memory otherwise:
+// y (rows, n) = x (rows, k) . W^T + bias, W of any form. One row of quantised weights, on the host
+// a few as well, is FusedDQP (paper 1, III-A); more are dequantisation + GEMM (paper 2), and those
+// of bf16 weights GEMM. What a model does before and after belongs to the step, because it costs
+// nothing while a row or a result is in registers and a pass over memory otherwise:
 //   x = a, or with norm_weight the RMS norm of a, or with skip that of sum = a + skip;
 //   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
 struct MatMulStep {

@@ -29,7 +29,7 @@ constexpr int64_t kRowsN = 1024;    // out-features of it
 constexpr int64_t kPrompt = 256;    // tokens, of attention, after as many
 constexpr int64_t kContext = 8192;  // keys that one token attends to
 constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 64;
-constexpr double kLeastTurns = 5;
+constexpr int kLeastTurns = 5;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

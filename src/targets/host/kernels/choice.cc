@@ -34,7 +34,7 @@ struct Variant {
 #define ORT_AIE_X86(kernels) nullptr
 #endif
 
-// The variants of FusedDQP compute the same; they differ in where to they fetch ahead: past the
+// The variants of FusedDQP compute the same; they differ in where they fetch to: past the
 // caches (nta), to L1 (t0) or to L2 (t1); and in whether they read the minima of symmetric weights,
 // so that memory is read without gaps, or compute them.
 constexpr Variant kVariants[] = {
