@@ -212,6 +212,7 @@ constexpr Kernels Avx512Kernels() {
   kernels.scores[kCacheBfloat16] = QuadScores<Bfloat16Quads>;
   kernels.scores[kCacheInt8] = CodeScores;
   kernels.accumulate[kCacheInt8] = CodeAccumulate;
+  kernels.scores[kCacheInt4] = QuadScores<Int4Quads>;
   kernels.lookup = &kAvx512Lookup;
   return kernels;
 }
