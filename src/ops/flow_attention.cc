@@ -59,7 +59,7 @@ bool Hides(int64_t mask) { return mask == 0; }
 
 // What a mask (batch, total) leaves to see. One that hides nothing leaves no trace.
 void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
-  std::vector<Range> ranges;
+  step.visible_keys.reserve(static_cast<size_t>(step.batch));
   bool hides = false, has_holes = false;
   for (int64_t b = 0; b < step.batch; ++b) {
     const int64_t *row = mask + b * total, *row_end = row + total;
@@ -68,9 +68,9 @@ void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
     while (last != first && Hides(last[-1])) --last;
     has_holes = has_holes || std::any_of(first, last, Hides);
     hides = hides || has_holes || last - first < total;
-    ranges.push_back({first - row, last - row});
+    step.visible_keys.push_back({first - row, last - row});
   }
-  if (hides) step.visible_keys = std::move(ranges);
+  if (!hides) step.visible_keys.clear();
   if (has_holes) {
     step.key_mask = mask;
     step.key_mask_stride = total;
@@ -127,7 +127,7 @@ int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
   Require(IsFloat(query.type), "input query must be float, float16 or bfloat16, got ",
           NameOf(query.type));
   Require(query.shape.size() == 3, "input query must be (batch, sequence, channels), got ",
-          ToString(query.shape));
+          query.shape);
   const bool packed = !inputs[kKey];
   Require(packed == !inputs[kValue], "inputs key and value go together, got only one of them");
   const int64_t heads =
@@ -176,7 +176,7 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
     Require(
         s.size() == 4 && s[0] == call.batch && s[1] == attributes_.kv_num_heads && s[3] == width,
         "input past_key must be (", call.batch, ", ", attributes_.kv_num_heads, ", length, ", width,
-        "), got ", ToString(s));
+        "), got ", s);
     RequireShape(inputs, kPastValue, past.type, s);
     call.past_capacity = s[2];
   }
@@ -191,7 +191,7 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   const Tensor& total = inputs[kTotalSequenceLength];
   Require(total.type == DataType::kInt32 && ElementCount(total.shape) == 1,
           "input total_sequence_length must be one int32, got ", NameOf(total.type), " ",
-          ToString(total.shape));
+          total.shape);
   call.total = *total.as<int32_t>();
   Require(call.total >= call.sequence, "input total_sequence_length is ", call.total,
           ", less than the ", call.sequence, " query rows");
@@ -203,7 +203,7 @@ void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
   const Tensor& seqlens = inputs[kSeqlensK];
   Require(seqlens.type == DataType::kInt32 && ElementCount(seqlens.shape) == call.batch,
           "input seqlens_k must be int32 (", call.batch, "), got ", NameOf(seqlens.type), " ",
-          ToString(seqlens.shape));
+          seqlens.shape);
   const int64_t window = attributes_.local_window_size;
   if (Windowed()) {
     Require(call.past_capacity >= window, "input past_key holds ", call.past_capacity,
@@ -229,7 +229,7 @@ void FlowAttention::CheckRotary(const Inputs& inputs, const Call& call) const {
   Require(
       cos.type == type && cos.shape.size() == 2 && cos.shape[1] > 0 && 2 * cos.shape[1] <= call.dim,
       "input cos_cache must be ", NameOf(type), " (max_position, at most ", call.dim / 2, "), got ",
-      NameOf(cos.type), " ", ToString(cos.shape));
+      NameOf(cos.type), " ", cos.shape);
   RequireShape(inputs, kSinCache, type, cos.shape);
   Require(inputs[kPositionIds] || call.total <= cos.shape[0],
           call.by_index ? "the total length " : "total_sequence_length ", call.total,
@@ -246,7 +246,7 @@ void FlowAttention::CheckMasks(const Inputs& inputs, const Call& call) const {
                 s[3] >= call.total,
             "input attention_bias must be ", NameOf(type), " (", call.batch, " or 1, ",
             attributes_.num_heads, " or 1, ", call.sequence, " or 1, at least ", call.total,
-            "), got ", NameOf(bias.type), " ", ToString(s));
+            "), got ", NameOf(bias.type), " ", s);
   }
   if (inputs[kAttentionMask]) {
     RequireShape(inputs, kAttentionMask, DataType::kInt64, {call.batch, call.total});
@@ -266,8 +266,8 @@ void FlowAttention::CheckScales(const Inputs& inputs, const Call& call) const {
         IsPerChannel(attribute, type) ? Shape{1, attributes_.kv_num_heads, 1, call.dim} : Shape{1};
     Require(
         scales.type == DataType::kFloat32 && ElementCount(scales.shape) == ElementCount(expected),
-        "input ", name, " must be float ", ToString(expected), " for ", attribute, "=", type,
-        ", got ", NameOf(scales.type), " ", ToString(scales.shape));
+        "input ", name, " must be float ", expected, " for ", attribute, "=", type, ", got ",
+        NameOf(scales.type), " ", scales.shape);
   };
   check(kKScale, "k_quant_type", attributes_.k_quant_type);
   check(kVScale, "v_quant_type", attributes_.v_quant_type);
@@ -283,7 +283,7 @@ FlowAttention::Outputs FlowAttention::OutputShapes(const Inputs& inputs) const {
     Require(ids.type == DataType::kInt64 &&
                 (ids.shape == Shape{call.batch, call.sequence} || one_will_do),
             "input position_ids must be int64 (", call.batch, ", ", call.sequence, "), got ",
-            NameOf(ids.type), " ", ToString(ids.shape));
+            NameOf(ids.type), " ", ids.shape);
   }
   CheckMasks(inputs, call);
   const DataType type = inputs[kQuery].type;
@@ -303,6 +303,7 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
   const int64_t max_position = inputs[kCosCache].shape[0];
   const Tensor& ids = inputs[kPositionIds];
   const int64_t row = ids && ids.shape[0] == call.batch ? call.sequence : 0;
+  step.positions.reserve(static_cast<size_t>(call.batch * call.sequence));
   for (int64_t b = 0; b < call.batch; ++b) {
     for (int64_t t = 0; t < call.sequence; ++t) {
       // Of a first prompt, GroupQueryAttention reads the first id alone.
@@ -321,12 +322,19 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
 }
 
 Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* output,
-                             void* present_key, void* present_value) const {
+                             void* present_key, void* present_value,
+                             std::pmr::memory_resource* memory) const {
   const auto& a = attributes_;
   const Call call = Sizes(inputs);
-  if (call.batch == 0) return {};
+  Plan plan(memory);
+  if (call.batch == 0) return plan;
   const Tensor& query = inputs[kQuery];
-  AttentionStep step{};
+  const auto numbers = [&] { return std::pmr::vector<int64_t>(memory); };
+  auto& step = std::get<AttentionStep>(
+      plan.emplace_back(AttentionStep{.past_length = numbers(),
+                                      .total_length = numbers(),
+                                      .positions = numbers(),
+                                      .visible_keys = std::pmr::vector<Range>(memory)}));
   step.batch = call.batch;
   step.sequence = call.sequence;
   step.key_sequence = call.key_sequence;
@@ -364,6 +372,9 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   step.present_capacity = shapes.present[2];
   step.windowed_cache = Windowed();
 
+  const auto rows = static_cast<size_t>(step.batch);
+  step.past_length.reserve(rows);
+  step.total_length.reserve(rows);
   for (int64_t b = 0; b < step.batch; ++b) {
     const int64_t length =
         call.by_index ? call.total : int64_t{inputs[kSeqlensK].as<int32_t>()[b]} + 1;
@@ -406,7 +417,7 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   step.output = output;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;
-  return {std::move(step)};
+  return plan;
 }
 
 }  // namespace ort_aie

@@ -20,7 +20,7 @@ struct FlowAttentionAttributes {
   int64_t do_rotary = 0, rotary_interleaved = 0, local_window_size = -1, smooth_softmax = -1,
           causal = 1, sliding_window_cache = 0, qk_output = 0, float32_products = 0;
   // Of a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL, empty as NONE; 8 or 4 bits.
-  std::string k_quant_type, v_quant_type;
+  std::string k_quant_type = {}, v_quant_type = {};
   int64_t kv_cache_bit_width = 0;
 };
 
@@ -61,7 +61,8 @@ class FlowAttention {
 
   // After OutputShapes, with the output buffers.
   Plan MakePlan(const Inputs& inputs, const Outputs& shapes, void* output, void* present_key,
-                void* present_value) const;
+                void* present_value,
+                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
 
  private:
   // The sizes of one call.

@@ -20,8 +20,9 @@ GatedMLP::GatedMLP(const MatMulAttributes& attributes, const std::string& activa
       up_(CheckWeights("W_up", attributes.weights, up)),
       activation_(ActivationNamed(activation)) {}
 
-Plan GatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum) const {
-  Plan plan = gate_.MakePlan({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum);
+Plan GatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum,
+                        std::pmr::memory_resource* memory) const {
+  Plan plan = gate_.MakePlan({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum, memory);
   for (Step& step : plan) {
     auto& projection = std::get<MatMulStep>(step);
     projection.up_weights = up_.blocks;

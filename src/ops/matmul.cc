@@ -18,13 +18,15 @@ MatMul::MatMul(const char* name, const MatMulAttributes& attributes, const Tenso
 Shape MatMul::OutputShape(const Tensor& a) const {
   Require(IsFloat(a.type), "input A must be float, float16 or bfloat16, got ", NameOf(a.type));
   Require(!a.shape.empty() && a.shape.back() == weights_.k, "input A must be (..., ", weights_.k,
-          "), got ", ToString(a.shape));
+          "), got ", a.shape);
   Shape shape = a.shape;
   shape.back() = weights_.n;
   return shape;
 }
 
-Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
+Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum,
+                      std::pmr::memory_resource* memory) const {
+  Plan plan(memory);
   const auto& [a, bias, norm_weight, skip] = inputs;
   const int64_t rows = ElementCount(a.shape).As("input A") / weights_.k;
   if (bias) RequireTensor("bias", bias, a.type, {weights_.n});
@@ -34,7 +36,8 @@ Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
     Require(sum != nullptr || rows == 0, "input skip needs output sum");
     RequireTensor("skip", skip, a.type, a.shape);
   }
-  MatMulStep step{};
+  if (rows == 0) return plan;
+  auto& step = std::get<MatMulStep>(plan.emplace_back(MatMulStep{}));
   step.weights = weights_.blocks;
   step.form = weights_.form;
   step.rows = rows;
@@ -52,8 +55,7 @@ Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum) const {
   step.norm_epsilon = norm_epsilon_;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;
-  if (rows == 0) return {};
-  return {step};
+  return plan;
 }
 
 }  // namespace ort_aie

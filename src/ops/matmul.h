@@ -42,7 +42,8 @@ class MatMul {
 
   Shape OutputShape(const Tensor& a) const;
   // sum is the second output's buffer, where skip is given.
-  Plan MakePlan(const Inputs& inputs, void* y, void* sum) const;
+  Plan MakePlan(const Inputs& inputs, void* y, void* sum,
+                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
 
  private:
   Weights weights_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <variant>
 #include <vector>
@@ -88,52 +89,56 @@ struct CacheScales {
 // Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See
 // ops/flow_attention.h for the contract; here everything is checked and resolved.
 struct AttentionStep {
-  int64_t batch, sequence, heads, kv_heads, dim;
-  int64_t key_sequence;                            // tokens of key and value
-  const void *query, *key, *value;                 // first element; token t of batch b starts at
-  int64_t query_stride, key_stride, value_stride;  // (b * tokens + t) * stride elements
-  DataType type;                                   // of query, key, value, bias, output
+  int64_t batch = 0, sequence = 0, heads = 0, kv_heads = 0, dim = 0;
+  int64_t key_sequence = 0;  // tokens of key and value
+  // First elements; token t of batch b starts at (b * tokens + t) * stride elements.
+  const void *query = nullptr, *key = nullptr, *value = nullptr;
+  int64_t query_stride = 0, key_stride = 0, value_stride = 0;
+  DataType type = DataType::kFloat32;  // of query, key, value, bias, output
 
-  const void *past_key, *past_value;  // (batch, kv_heads, past_capacity, dim)
-  void *present_key, *present_value;  // (batch, kv_heads, present_capacity, dim); may be the past's
-  int64_t past_capacity, present_capacity;
-  DataType cache_type;
-  CacheScales key_scales, value_scales;  // where cache_type is kInt8 or kInt4
+  const void *past_key = nullptr, *past_value = nullptr;  // (batch, kv_heads, past_capacity, dim)
+  // (batch, kv_heads, present_capacity, dim); may be the past's
+  void *present_key = nullptr, *present_value = nullptr;
+  int64_t past_capacity = 0, present_capacity = 0;
+  DataType cache_type = DataType::kFloat32;
+  CacheScales key_scales = {}, value_scales = {};  // where cache_type is kInt8 or kInt4
 
-  std::vector<int64_t> past_length;   // tokens before this call, per batch row
-  std::vector<int64_t> total_length;  // tokens after it (padding of a shorter prompt not counted)
-  bool windowed_cache;                // sliding_window_cache: the cache keeps the newest rows only
+  // Tokens before this call and after it (padding of a shorter prompt not counted), per batch row.
+  std::pmr::vector<int64_t> past_length, total_length;
+  bool windowed_cache = false;  // sliding_window_cache: the cache keeps the newest rows only
 
-  const void *q_norm, *k_norm;  // (dim) of type, or null: RMS norm per head before rotary
-  float norm_epsilon;
-  const void *cos, *sin;  // (max_position, rotary/2) of type, or null
-  int64_t rotary_dim;     // channels that are rotated
-  bool rotary_interleaved;
-  std::vector<int64_t> positions;  // (batch, sequence), where rotary is on
+  // (dim) of type, or null: RMS norm per head before rotary
+  const void *q_norm = nullptr, *k_norm = nullptr;
+  float norm_epsilon = 0;
+  const void *cos = nullptr, *sin = nullptr;  // (max_position, rotary/2) of type, or null
+  int64_t rotary_dim = 0;                     // channels that are rotated
+  bool rotary_interleaved = false;
+  std::pmr::vector<int64_t> positions;  // (batch, sequence), where rotary is on
 
-  float scale, softcap;
-  bool causal;
-  int64_t window;  // keys a query sees, itself included; <= 0: all
+  float scale = 0, softcap = 0;
+  bool causal = false;
+  int64_t window = 0;  // keys a query sees, itself included; <= 0: all
   // Keys that their batch row sees at all lie in its range, per batch row; empty: all do. Where
   // key_mask (batch, longest total) is given, those of them with a 0 are hidden as well.
-  std::vector<Range> visible_keys;
-  const int64_t* key_mask;
-  int64_t key_mask_stride;
-  const void* bias;
-  int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // elements
-  const void* head_sink;                                         // (heads) of type, or null
-  bool smooth_softmax;
-  bool float32_products;  // of prompts as well; on the host
+  std::pmr::vector<Range> visible_keys;
+  const int64_t* key_mask = nullptr;
+  int64_t key_mask_stride = 0;
+  const void* bias = nullptr;
+  int64_t bias_batch_stride = 0, bias_head_stride = 0, bias_row_stride = 0;  // elements
+  const void* head_sink = nullptr;  // (heads) of type, or null
+  bool smooth_softmax = false;
+  bool float32_products = false;  // of prompts as well; on the host
 
-  void* output;  // (batch, sequence, heads * dim)
+  void* output = nullptr;  // (batch, sequence, heads * dim)
 
-  std::shared_ptr<KeptState> kept;  // the op's; null: keep nothing
+  std::shared_ptr<KeptState> kept = nullptr;  // the op's; null: keep nothing
 
-  int64_t prompt_chunk;  // about as many tokens are worked on at a time; 0: as the target likes
+  int64_t prompt_chunk = 0;  // about as many tokens are worked on at a time; 0: as the target likes
 };
 
 using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;
-using Plan = std::vector<Step>;
+// In the memory of a call, which a copy leaves.
+using Plan = std::pmr::vector<Step>;
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.
 // It drops capacity - window + 1 rows whenever it overflows, so the layout depends on total only.

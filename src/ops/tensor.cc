@@ -28,18 +28,9 @@ const char* NameOf(DataType type) {
   return "another type";
 }
 
-std::string ToString(const Shape& shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (i != 0) text += ", ";
-    text += std::to_string(shape[i]);
-  }
-  return text + ")";
-}
-
 void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape) {
   Require(tensor.type == type && tensor.shape == shape, "input ", input, " must be ", NameOf(type),
-          " ", ToString(shape), ", got ", NameOf(tensor.type), " ", ToString(tensor.shape));
+          " ", shape, ", got ", NameOf(tensor.type), " ", tensor.shape);
 }
 
 }  // namespace ort_aie

@@ -3,10 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "base/size.h"
+#include "ops/shape.h"
 
 namespace ort_aie {
 
@@ -52,10 +51,6 @@ constexpr int64_t BytesOf(DataType type, int64_t elements) {
 }
 
 const char* NameOf(DataType type);
-
-using Shape = std::vector<int64_t>;
-
-std::string ToString(const Shape& shape);
 
 inline Size ElementCount(const Shape& shape) {
   Size count = 1;

@@ -37,9 +37,8 @@ Weights CheckWeights(const char* name, const WeightAttributes& attributes, const
   Require(static_cast<bool>(w), "input ", name, " must be a constant initializer");
   const Shape expected = BlocksShape(n, k, form);
   Require(w.type == TypeOf(form) && w.shape == expected, "input ", name, " must be ",
-          NameOf(TypeOf(form)), " ", ToString(expected), " for K=", k, " N=", n,
-          form == WeightForm::kQ2NX ? " bits=2" : "", ", got ", NameOf(w.type), " ",
-          ToString(w.shape));
+          NameOf(TypeOf(form)), " ", expected, " for K=", k, " N=", n,
+          form == WeightForm::kQ2NX ? " bits=2" : "", ", got ", NameOf(w.type), " ", w.shape);
   const Size bytes = q4nx::BytesOfBlocks<Size>(n, k, form);
   Require(bytes == w.bytes, "input ", name, " has ", w.bytes, " bytes, expected ", bytes,
           " for K=", k, " N=", n);

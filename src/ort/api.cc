@@ -21,6 +21,46 @@ size_t BytesOf(const OrtApi* api, const OrtValue* value) {
   return bytes;
 }
 
+ONNXTensorElementDataType TypeAndShape(const OrtApi* api, const OrtValue* value, Shape& shape) {
+  ONNXTensorElementDataType type;
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  Check(api, api->GetTensorTypeAndShape(value, &raw));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)>
+      info(raw, api->ReleaseTensorTypeAndShapeInfo);
+  Check(api, api->GetTensorElementType(raw, &type));
+  size_t rank = 0;
+  Check(api, api->GetDimensionsCount(raw, &rank));
+  shape.resize(rank);
+  Check(api, api->GetDimensions(raw, shape.data(), rank));
+  return type;
+}
+
+// Where they are, without an object of ONNX Runtime's to be made for the answer.
+ONNXTensorElementDataType TypeAndShapeInPlace(const RuntimeApi& runtime, const OrtValue* value,
+                                              Shape& shape) {
+#if ORT_API_VERSION >= 24
+  if (runtime.version >= 24) {
+    ONNXTensorElementDataType type;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    Check(runtime.api,
+          runtime.api->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    shape = Shape(dims, dims + rank);
+    return type;
+  }
+#endif
+  return TypeAndShape(runtime.api, value, shape);
+}
+
+Tensor Describe(const OrtApi* api, const OrtValue* value, ONNXTensorElementDataType type,
+                const Shape& shape) {
+  Tensor tensor{.type = FromOnnxType(type), .shape = shape, .present = true};
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return tensor;  // objects, not bytes
+  Check(api,
+        api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
+  return tensor;
+}
+
 }  // namespace
 
 RuntimeApi NegotiateApi(const OrtApiBase* base) {
@@ -99,29 +139,18 @@ ONNXTensorElementDataType ToOnnxType(DataType type) {
   return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }
 
-Tensor DescribeValue(const OrtApi* api, const OrtValue* value) {
-  Tensor tensor;
-  if (value == nullptr) return tensor;
-  tensor.present = true;
-  OrtTensorTypeAndShapeInfo* raw = nullptr;
-  Check(api, api->GetTensorTypeAndShape(value, &raw));
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)>
-      info(raw, api->ReleaseTensorTypeAndShapeInfo);
-  ONNXTensorElementDataType type;
-  Check(api, api->GetTensorElementType(raw, &type));
-  tensor.type = FromOnnxType(type);
-  size_t rank = 0;
-  Check(api, api->GetDimensionsCount(raw, &rank));
-  tensor.shape.resize(rank);
-  Check(api, api->GetDimensions(raw, tensor.shape.data(), rank));
-  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return tensor;  // objects, not bytes
-  Check(api,
-        api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
-  return tensor;
+Tensor DescribeValue(const RuntimeApi& runtime, const OrtValue* value) {
+  if (value == nullptr) return {};
+  Shape shape;
+  const ONNXTensorElementDataType type = TypeAndShapeInPlace(runtime, value, shape);
+  return Describe(runtime.api, value, type, shape);
 }
 
 Tensor DescribeConstant(const OrtApi* api, const OrtValue* value) {
-  Tensor tensor = DescribeValue(api, value);
+  if (value == nullptr) return {};
+  Shape shape;
+  const ONNXTensorElementDataType type = TypeAndShape(api, value, shape);
+  Tensor tensor = Describe(api, value, type, shape);
   if (tensor.data != nullptr) tensor.bytes = Size(BytesOf(api, value)).As("a tensor");
   return tensor;
 }
@@ -195,42 +224,50 @@ const void* KernelInfo::Session() const {
   return logger;
 }
 
-size_t KernelContext::InputCount() const {
+IoMap KernelInfo::Map() const {
+  IoMap map;
   size_t count = 0;
-  Check(api_, api_->KernelContext_GetInputCount(context_, &count));
-  return count;
+  Check(api_, api_->KernelInfo_GetInputCount(info_, &count));
+  map.inputs.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    IoMap::Input& input = map.inputs[i];
+    input.constant = ConstantInput(i);
+    if (!input.constant) {
+      input.index = static_cast<int>(i);
+    } else if (IsStandIn(input.constant.type, input.constant.shape)) {
+      input.constant = {};
+    }
+  }
+  Check(api_, api_->KernelInfo_GetOutputCount(info_, &count));
+  for (size_t i = 0; i < count; ++i) map.outputs.push_back(static_cast<int>(i));
+  return map;
 }
 
 Tensor KernelContext::Input(size_t index) const {
-  if (map_ != nullptr) {
-    if (index >= map_->inputs.size()) return {};
-    const IoMap::Input& input = map_->inputs[index];
-    if (input.index == IoMap::kAbsent) return input.constant;
-    index = static_cast<size_t>(input.index);
-  } else if (index >= InputCount()) {
-    return {};
-  }
+  if (index >= map_.inputs.size()) return {};
+  const IoMap::Input& known = map_.inputs[index];
+  if (known.index == IoMap::kAbsent) return known.constant;
   const OrtValue* value = nullptr;
-  Check(api_, api_->KernelContext_GetInput(context_, index, &value));
-  Tensor input = DescribeValue(api_, value);
+  Check(runtime_.api,
+        runtime_.api->KernelContext_GetInput(context_, static_cast<size_t>(known.index), &value));
+  Tensor input = DescribeValue(runtime_, value);
   if (IsStandIn(input.type, input.shape)) input.present = false;
   return input;
 }
 
 void* KernelContext::Output(size_t index, DataType type, const Shape& shape) const {
-  if (map_ != nullptr) {
-    if (index >= map_->outputs.size() || map_->outputs[index] == IoMap::kAbsent) return nullptr;
-    index = static_cast<size_t>(map_->outputs[index]);
-  }
+  if (index >= map_.outputs.size() || map_.outputs[index] == IoMap::kAbsent) return nullptr;
+  index = static_cast<size_t>(map_.outputs[index]);
   OrtValue* value = nullptr;
-  Check(api_, api_->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
+  Check(runtime_.api,
+        runtime_.api->KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
   if (value == nullptr) return nullptr;
-  if (ByteCount(type, shape) != BytesOf(api_, value)) {
+  if (ByteCount(type, shape) != BytesOf(runtime_.api, value)) {
     Fail(ErrorCode::kInvalidArgument, "output ", index, " is ",
-         NameOf(DescribeValue(api_, value).type), " in the model, expected ", NameOf(type));
+         NameOf(DescribeValue(runtime_, value).type), " in the model, expected ", NameOf(type));
   }
   void* data = nullptr;
-  Check(api_, api_->GetTensorMutableData(value, &data));
+  Check(runtime_.api, runtime_.api->GetTensorMutableData(value, &data));
   return data;
 }
 

@@ -4,6 +4,8 @@
 
 #include <onnxruntime_c_api.h>
 
+#include <cstddef>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,6 +71,19 @@ class NodeInfo {
   virtual const void* Session() const = 0;
 };
 
+// Where the inputs and outputs of an op are found when it is called. Constants are, once and for
+// all, what they were when the kernel was made. A fused node, which ONNX Runtime makes, has the
+// others in an order of its own, without those that are left empty.
+struct IoMap {
+  static constexpr int kAbsent = -1;
+  struct Input {
+    int index = kAbsent;
+    Tensor constant;  // where index is kAbsent
+  };
+  std::vector<Input> inputs;
+  std::vector<int> outputs;
+};
+
 // Of a custom op's node.
 class KernelInfo final : public NodeInfo {
  public:
@@ -83,6 +98,7 @@ class KernelInfo final : public NodeInfo {
   std::optional<std::string> ConfigEntry(const char* name) const override;
   const void* Session() const override;
   std::string NodeName() const;
+  IoMap Map() const;
 
  private:
   const OrtApi* api_;
@@ -90,38 +106,29 @@ class KernelInfo final : public NodeInfo {
   const OrtKernelInfo* info_;
 };
 
-// Where the inputs and outputs of an op stand in a node that ONNX Runtime made for it: a fused node
-// has them in another order, without those that are left empty and without dropped constants.
-struct IoMap {
-  static constexpr int kAbsent = -1;
-  struct Input {
-    int index = kAbsent;
-    Tensor constant;  // where index is kAbsent
-  };
-  std::vector<Input> inputs;
-  std::vector<int> outputs;
-};
-
-// Inputs, outputs and threads of one call.
+// Inputs, outputs and threads of one call, and its memory.
 class KernelContext {
  public:
-  // Without a map, inputs and outputs stand where the op has them.
-  KernelContext(const OrtApi* api, OrtKernelContext* context, const IoMap* map = nullptr)
-      : api_(api), context_(context), map_(map) {}
+  KernelContext(const RuntimeApi& runtime, OrtKernelContext* context, const IoMap& map)
+      : runtime_(runtime), context_(context), map_(map) {}
 
-  size_t InputCount() const;
   // Not present: beyond the last input, left empty, or left out by a stand-in.
   Tensor Input(size_t index) const;
   // Allocates the output, or gives the buffer that the caller bound to it. Throws Error where the
   // model declares a type of another size: the buffer is as large as that one's elements want.
   void* Output(size_t index, DataType type, const Shape& shape) const;
-  const OrtApi* api() const { return api_; }
+  // For what ends with the call. The plan of a token fits where it is; of a prompt, positions do
+  // not and are allocated.
+  std::pmr::memory_resource* memory() const { return &memory_; }
+  const OrtApi* api() const { return runtime_.api; }
   OrtKernelContext* context() const { return context_; }
 
  private:
-  const OrtApi* api_;
+  const RuntimeApi& runtime_;
   OrtKernelContext* context_;
-  const IoMap* map_;
+  const IoMap& map_;
+  std::byte bytes_[4096];
+  mutable std::pmr::monotonic_buffer_resource memory_{bytes_, sizeof(bytes_)};
 };
 
 // ONNX Runtime's intra-op threads.
@@ -143,7 +150,7 @@ inline bool IsStandIn(DataType type, const Shape& shape) {
 }
 
 // Without `bytes`, which would cost each call of an op a question for each input.
-Tensor DescribeValue(const OrtApi* api, const OrtValue* value);
+Tensor DescribeValue(const RuntimeApi& runtime, const OrtValue* value);
 // With them: what a model says of a constant is held against them when a kernel is made.
 Tensor DescribeConstant(const OrtApi* api, const OrtValue* value);
 

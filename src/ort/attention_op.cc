@@ -42,8 +42,9 @@ class AttentionKernel final : public Kernel {
     void* output = context.Output(0, type, shapes.output);
     void* present_key = context.Output(1, shapes.cache, shapes.present);
     void* present_value = context.Output(2, shapes.cache, shapes.present);
-    options_.target->Execute(op_.MakePlan(inputs, shapes, output, present_key, present_value),
-                             OrtThreadPool(context));
+    options_.target->Execute(
+        op_.MakePlan(inputs, shapes, output, present_key, present_value, context.memory()),
+        OrtThreadPool(context));
   }
 
  private:

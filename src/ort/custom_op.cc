@@ -5,9 +5,10 @@
 namespace ort_aie {
 namespace {
 
-struct KernelWithApi {
+struct MadeKernel {
   std::unique_ptr<Kernel> kernel;
-  const OrtApi* api;
+  RuntimeApi runtime;
+  IoMap map;
 };
 
 const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
@@ -39,7 +40,7 @@ std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
   for (size_t i = 0; i < rank; ++i) {
     value.dims.push_back({dims[i], names[i] != nullptr ? names[i] : ""});
   }
-  if (IsStandIn(FromOnnxType(value.type), dims)) return std::nullopt;
+  if (IsStandIn(FromOnnxType(value.type), Shape(dims.begin(), dims.end()))) return std::nullopt;
   return value;
 }
 
@@ -121,9 +122,10 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
                       void** kernel) -> OrtStatusPtr {
     const CustomOp& self = Self(op);
     return Guard(api, [&] {
-      const KernelInfo info(api, self.runtime_.version, raw);
+      const RuntimeApi runtime = {api, self.runtime_.version};
+      const KernelInfo info(api, runtime.version, raw);
       try {
-        *kernel = new KernelWithApi{self.description_.create(info), api};
+        *kernel = new MadeKernel{self.description_.create(info), runtime, info.Map()};
       } catch (const Error& error) {
         // ONNX Runtime names the node in errors of Compute, not of creation.
         throw Error(error.code(), Concat("aie.", self.description_.name, " node '", info.NodeName(),
@@ -132,11 +134,11 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
     });
   };
   KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
-    const auto* with_api = static_cast<const KernelWithApi*>(kernel);
-    return Guard(with_api->api,
-                 [&] { with_api->kernel->Compute(KernelContext(with_api->api, context)); });
+    const auto& made = *static_cast<const MadeKernel*>(kernel);
+    return Guard(made.runtime.api,
+                 [&] { made.kernel->Compute(KernelContext(made.runtime, context, made.map)); });
   };
-  KernelDestroy = [](void* kernel) { delete static_cast<KernelWithApi*>(kernel); };
+  KernelDestroy = [](void* kernel) { delete static_cast<MadeKernel*>(kernel); };
 }
 
 }  // namespace ort_aie

@@ -39,7 +39,8 @@ class MatMulKernel final : public Kernel {
                                    context.Input(kNormWeight), context.Input(kSkip)};
     void* y = context.Output(0, inputs.a.type, op_.OutputShape(inputs.a));
     void* sum = SumOutput(context, inputs.a, inputs.skip);
-    options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
+    options_.target->Execute(op_.MakePlan(inputs, y, sum, context.memory()),
+                             OrtThreadPool(context));
   }
 
  private:
@@ -61,7 +62,8 @@ class GatedMLPKernel final : public Kernel {
                                      context.Input(kSkip)};
     void* y = context.Output(0, inputs.a.type, op_.OutputShape(inputs.a));
     void* sum = SumOutput(context, inputs.a, inputs.skip);
-    options_.target->Execute(op_.MakePlan(inputs, y, sum), OrtThreadPool(context));
+    options_.target->Execute(op_.MakePlan(inputs, y, sum, context.memory()),
+                             OrtThreadPool(context));
   }
 
  private:
@@ -80,7 +82,7 @@ class GatherKernel final : public Kernel {
   void Compute(const KernelContext& context) const override {
     const Tensor indices = context.Input(1);
     void* y = context.Output(0, op_.type(), op_.OutputShape(indices));
-    options_.target->Execute(op_.MakePlan(indices, y), OrtThreadPool(context));
+    options_.target->Execute(op_.MakePlan(indices, y, context.memory()), OrtThreadPool(context));
   }
 
  private:

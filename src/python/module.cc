@@ -36,7 +36,7 @@ using Array = py::array_t<T, py::array::c_style>;
 template <typename T>
 void RequireShape(const Array<T>& array, const char* name, const Shape& shape) {
   const Shape actual(array.shape(), array.shape() + array.ndim());
-  Require(actual == shape, name, " must be ", ToString(shape), ", got ", ToString(actual));
+  Require(actual == shape, name, " must be ", shape, ", got ", actual);
 }
 
 Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
@@ -370,8 +370,8 @@ PYBIND11_MODULE(_native, m) {
       py::arg("type"), py::arg("zero_point_type"));
   m.def(
       "why_not_float_matmul",
-      [](bool constant_weights, const Shape& weights, const std::string& type, int64_t trans_a,
-         float alpha, float beta, bool bias_fits) {
+      [](bool constant_weights, const std::vector<int64_t>& weights, const std::string& type,
+         int64_t trans_a, float alpha, float beta, bool bias_fits) {
         return WhyNotFloatMatMul(
             {constant_weights, weights, type, trans_a, alpha, beta, bias_fits});
       },

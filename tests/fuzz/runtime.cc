@@ -104,6 +104,14 @@ OrtApi MakeApi() {
     *info = new OrtTensorTypeAndShapeInfo(value->info);
     return nullptr;
   };
+  api.GetTensorElementTypeAndShapeDataReference =
+      [](const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** dims,
+         size_t* count) noexcept -> OrtStatus* {
+    *type = value->info.type;
+    *dims = value->info.shape.data();
+    *count = value->info.shape.size();
+    return nullptr;
+  };
   api.ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo* info) noexcept { delete info; };
   api.GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info,
                                 ONNXTensorElementDataType* type) noexcept -> OrtStatus* {
@@ -237,11 +245,6 @@ OrtApi MakeApi() {
   };
 
   // --- a call
-  api.KernelContext_GetInputCount = [](const OrtKernelContext* context,
-                                       size_t* count) noexcept -> OrtStatus* {
-    *count = context->inputs.size();
-    return nullptr;
-  };
   api.KernelContext_GetInput = [](const OrtKernelContext* context, size_t index,
                                   const OrtValue** value) noexcept -> OrtStatus* {
     if (index >= context->inputs.size()) return Fault(ORT_INVALID_ARGUMENT, "no such input");

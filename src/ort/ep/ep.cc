@@ -15,7 +15,7 @@ namespace {
 
 // A claimed node, ready to run.
 struct Compiled : OrtNodeComputeInfo {
-  const OrtApi* api = nullptr;
+  RuntimeApi runtime{};
   std::unique_ptr<Kernel> kernel;
   IoMap map;
   // What the kernel reads.
@@ -63,7 +63,7 @@ std::string FolderOf(const std::string& path) {
 std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
                                        const Item& item, const std::string& name) {
   auto compiled = std::make_unique<Compiled>();
-  compiled->api = runtime.api;
+  compiled->runtime = runtime;
   compiled->packed = item.packed;
   compiled->file = item.file;
   for (int position : item.recipe.inputs) compiled->map.inputs.push_back({position, {}});
@@ -100,8 +100,8 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
   compiled->Compute = [](OrtNodeComputeInfo* self, void*,
                          OrtKernelContext* context) noexcept -> OrtStatus* {
     const auto& node = *static_cast<const Compiled*>(self);
-    return Guard(node.api,
-                 [&] { node.kernel->Compute(KernelContext(node.api, context, &node.map)); });
+    return Guard(node.runtime.api,
+                 [&] { node.kernel->Compute(KernelContext(node.runtime, context, node.map)); });
   };
   compiled->ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   return compiled;

@@ -252,11 +252,13 @@ bool Read(Line& line, const std::string& key, std::optional<Kind>& kind, Recipe&
   }
   if (key == "constant") {
     int position = 0, type = 0;
+    std::vector<int64_t> dims;
     Recipe::Constant constant;
     const bool good = line.Take(position) && line.Take(type) && line.Take(constant.span.offset) &&
-                      line.Take(constant.span.size) && line.TakeAll(constant.shape);
+                      line.Take(constant.span.size) && line.TakeAll(dims);
     if (!good || type < 0 || type >= static_cast<int>(DataType::kOther)) return false;
     constant.type = static_cast<DataType>(type);
+    constant.shape = Shape(dims.begin(), dims.end());
     return recipe.constants.try_emplace(position, std::move(constant)).second;
   }
   return false;
@@ -332,12 +334,12 @@ void CheckConstants(const Recipe& recipe, const OpRule& rule) {
     }
     if (recipe.kind == Kind::kMatMul && position == 2 &&
         constant.shape != Shape{recipe.ints.at("N")}) {
-      Refuse("the bias is ", ToString(constant.shape), ", expected (", recipe.ints.at("N"), ")");
+      Refuse("the bias is ", constant.shape, ", expected (", recipe.ints.at("N"), ")");
     }
     const Size bytes = ByteCount(constant.type, constant.shape);
     if (bytes != constant.span.size) {
       Refuse("constant ", position, " of ", rule.name, " has ", constant.span.size,
-             " bytes, expected ", bytes, " for ", ToString(constant.shape));
+             " bytes, expected ", bytes, " for ", constant.shape);
     }
   }
 }

@@ -14,6 +14,7 @@
 #include "targets/host/attention_sweep.h"
 #include "targets/host/host_target.h"
 #include "targets/host/scratch.h"
+#include "targets/host/work.h"
 
 namespace ort_aie::host {
 namespace {
@@ -63,7 +64,7 @@ class Attention {
   void PrepareQueries() {
     const int64_t dim = step_.dim, heads = step_.heads;
     queries_ = Scratch<float>(Purpose::kQueries, step_.batch * ChunkSize() * heads * dim);
-    ForEachToken(step_.batch, chunk_, threads_, [&](int64_t b, int64_t t) {
+    ForEachToken(step_.batch, chunk_, threads_, PassNs(heads * dim), [&](int64_t b, int64_t t) {
       for (int64_t h = 0; h < heads; ++h) {
         LoadQuery(step_, kernels_, b * step_.sequence + t, h,
                   queries_ + QueryRow(b, h / group_, t) * dim + (h % group_) * dim);
@@ -116,7 +117,8 @@ class Attention {
                     static_cast<size_t>((step_.present_capacity - kept) * row_bytes));
       }
     };
-    threads_.ParallelFor(step_.batch * step_.kv_heads, [&](int64_t head) {
+    const int64_t head_bytes = 2 * step_.present_capacity * row_bytes;
+    threads_.ParallelFor(step_.batch * step_.kv_heads, CopyNs(head_bytes), [&](int64_t head) {
       shift(step_.past_key, new_keys_, step_.present_key, head);
       shift(step_.past_value, new_values_, step_.present_value, head);
     });
@@ -173,7 +175,8 @@ class Attention {
                        queries_ + QueryRow(b, kv_head, t0) * step_.dim};
     };
 
-    threads_.ParallelFor(items * splits, [&](int64_t task) {
+    const int64_t products = 2 * most_rows * CeilDiv(swept, splits) * step_.dim;
+    threads_.ParallelFor(items * splits, ProductsNs(products), [&](int64_t task) {
       const int64_t split = task % splits;
       const QueryTile tile = tile_of(task / splits);
       float* memory = splits > 1 ? partials + task * state : Scratch<float>(Purpose::kTile, state);
@@ -193,7 +196,7 @@ class Attention {
     });
     if (splits == 1) return;
 
-    threads_.ParallelFor(items, [&](int64_t item) {
+    threads_.ParallelFor(items, PassNs(splits * state), [&](int64_t item) {
       const QueryTile tile = tile_of(item);
       const int64_t rows = tile.positions * group_;
       const SweepState total = carve(partials + item * splits * state, rows);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "targets/host/scratch.h"
+#include "targets/host/work.h"
 
 namespace ort_aie::host {
 namespace {
@@ -68,7 +69,7 @@ void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPo
       StoreRow(step, kernels, step.value_scales, h, x, Advance(values, step.cache_type, to));
     }
   };
-  ForEachToken(step.batch, tokens, threads, write);
+  ForEachToken(step.batch, tokens, threads, PassNs(2 * step.kv_heads * dim), write);
 }
 
 }  // namespace
@@ -95,6 +96,7 @@ void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const Threa
 }
 
 void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
+  if (step.past_key == step.present_key && step.past_value == step.present_value) return;
   const int64_t row_bytes = BytesOf(step.cache_type, step.dim);
   const auto carry = [&](const void* past, void* present, int64_t head) {
     if (past == present) return;
@@ -108,7 +110,8 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads) {
     std::memset(to + end * row_bytes, 0,
                 static_cast<size_t>((step.present_capacity - end) * row_bytes));
   };
-  threads.ParallelFor(step.batch * step.kv_heads, [&](int64_t head) {
+  const int64_t head_bytes = 2 * step.present_capacity * row_bytes;
+  threads.ParallelFor(step.batch * step.kv_heads, CopyNs(head_bytes), [&](int64_t head) {
     carry(step.past_key, step.present_key, head);
     carry(step.past_value, step.present_value, head);
   });

@@ -25,13 +25,13 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads);
 // rows, zeros behind them. Doing it twice gives the same.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
-// Calls f(b, t) for some tokens t of every batch row.
+// Calls f(b, t) for some tokens t of every batch row, of which each takes about token_ns.
 template <typename F>
-void ForEachToken(int64_t batch, const Range& tokens, const ThreadPool& threads, const F& f) {
+void ForEachToken(int64_t batch, const Range& tokens, const ThreadPool& threads, int64_t token_ns,
+                  const F& f) {
   const int64_t count = tokens.end - tokens.first;
-  const auto one = [&](int64_t i) { f(i / count, tokens.first + i % count); };
-  if (batch * count == 1) return one(0);  // handing one token to the pool costs more than its work
-  threads.ParallelFor(batch * count, one);
+  threads.ParallelFor(batch * count, token_ns,
+                      [&](int64_t i) { f(i / count, tokens.first + i % count); });
 }
 
 }  // namespace ort_aie::host

@@ -9,6 +9,7 @@
 #include "targets/host/lookup_tables.h"
 #include "targets/host/projection_rows.h"
 #include "targets/host/scratch.h"
+#include "targets/host/work.h"
 
 namespace ort_aie::host {
 namespace {
@@ -49,7 +50,10 @@ void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
   const int64_t row_blocks = RowBlocks(step.n);
   const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
   const int64_t streams = IsGated(step) ? 2 : 1;
-  const int64_t per_task = std::max<int64_t>(1, kTaskBytes / (row_bytes * streams));
+  // As many for each task, or a thread would wait for another at the end.
+  const int64_t tasks =
+      CeilDiv(row_blocks, std::max<int64_t>(1, kTaskBytes / (row_bytes * streams)));
+  const int64_t per_task = CeilDiv(row_blocks, tasks);
   const int64_t ldy = per_task * kBlockRows;
   threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
     const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
@@ -71,27 +75,16 @@ void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
   });
 }
 
-// Rows of x are prepared in runs of about this many elements: fewer take less time than to hand
-// them to another thread.
-constexpr int64_t kPreparedElements = 16 * 1024;
-
 // prepare(row, x): x is padded with zeros to whole blocks.
 template <typename Prepare>
 void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
                  const Prepare& prepare) {
   const int64_t padded = PaddedCols(step.k);
-  const int64_t per_task = std::max<int64_t>(1, kPreparedElements / padded);
   const float* norm_weight = NormWeight(step, kernels);
-  const auto run = [&](int64_t task) {
+  threads.ParallelFor(step.rows, PassNs(padded), [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, padded);
-    const int64_t end = std::min(step.rows, (task + 1) * per_task);
-    for (int64_t row = task * per_task; row < end; ++row) {
-      prepare(row, LoadPadded(step, kernels, norm_weight, row, buffer));
-    }
-  };
-  const int64_t tasks = CeilDiv(step.rows, per_task);
-  if (tasks == 1) return run(0);
-  threads.ParallelFor(tasks, run);
+    prepare(row, LoadPadded(step, kernels, norm_weight, row, buffer));
+  });
 }
 
 // n values, a multiple of 256, as floats that are bfloat16 values.
@@ -308,7 +301,7 @@ template <typename G>
 void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight,
               const Kernels& kernels, const ThreadPool& threads) {
   const G gemm(step, rows.count, kernels);
-  threads.ParallelFor(rows.count, [&](int64_t row) {
+  threads.ParallelFor(rows.count, PassNs(PaddedCols(step.k)), [&](int64_t row) {
     float* buffer = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
     gemm.TakeRow(row, LoadPadded(step, kernels, norm_weight, rows.begin + row, buffer));
   });
@@ -397,7 +390,7 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
 }
 
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  threads.ParallelFor(step.count, [&](int64_t i) {
+  threads.ParallelFor(step.count, PassNs(step.k), [&](int64_t i) {
     int64_t row = step.index_type == DataType::kInt64
                       ? static_cast<const int64_t*>(step.indices)[i]
                       : static_cast<const int32_t*>(step.indices)[i];

@@ -6,6 +6,7 @@ namespace ort_aie::host {
 
 const float* NormWeight(const MatMulStep& step, const Kernels& kernels) {
   if (step.norm_weight == nullptr) return nullptr;
+  if (step.type == DataType::kFloat32) return static_cast<const float*>(step.norm_weight);
   float* weight = Scratch<float>(Purpose::kNormWeight, step.k);
   ToFloat(kernels, step.type, step.norm_weight, step.k, weight);
   return weight;

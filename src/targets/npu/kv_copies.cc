@@ -158,7 +158,7 @@ void KvCopy::Appended(const AttentionStep& step) {
       Convert(step, values, head, step.past_length[b], step.total_length[b]);
     }
   }
-  rows_ = step.total_length;
+  rows_.assign(step.total_length.begin(), step.total_length.end());
 }
 
 std::unique_ptr<KvCopy> KvCopies::Choose(const AttentionStep& step, const ThreadPool& threads) {

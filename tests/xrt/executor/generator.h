@@ -108,7 +108,7 @@ class Generator {
     step.query_stride = layer_.heads * layer_.dim;
     step.key_stride = step.value_stride = layer_.kv_heads * layer_.dim;
     step.cache_type = layer_.cache_type;
-    step.past_length = past;
+    step.past_length.assign(past.begin(), past.end());
     if (lengths.empty()) lengths.assign(past.size(), tokens);
     for (size_t b = 0; b < past.size(); ++b) step.total_length.push_back(past[b] + lengths[b]);
     const int64_t longest = *std::ranges::max_element(past) + tokens;
@@ -140,7 +140,7 @@ class Generator {
   // `keys` and `values` are the step's present now.
   void Advance(const AttentionStep& step) {
     capacity_ = step.present_capacity;
-    past = step.total_length;
+    past.assign(step.total_length.begin(), step.total_length.end());
   }
 
   int64_t Elements(int64_t capacity) const {

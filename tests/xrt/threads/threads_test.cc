@@ -190,7 +190,7 @@ class Model {
                             const ThreadPool& threads) const {
     FlowAttention::Inputs inputs;
     Tensor& query = inputs[FlowAttention::kQuery] = Rows(qkv, kChannels);
-    query.shape.insert(query.shape.begin(), 1);
+    query.shape = {1, query.shape[0], query.shape[1]};
     const auto rows = static_cast<int64_t>(cache.keys.size()) / (kKvHeads * kDim);
     const auto past = [&](const std::vector<float>& data) {
       return TensorOf(DataType::kFloat32, {1, kKvHeads, rows, kDim}, data.data());

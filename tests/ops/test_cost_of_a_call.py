@@ -1,0 +1,70 @@
+"""A call of an op costs what it computes: no memory is asked for, no threads are called for little
+work, constants are read when a session opens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cmake_program import Project
+from op_models import onnx_tensor, open_session, run
+from projection_calls import activations, make_weights, q4nx_model
+from provider_calls import needs_provider
+
+import ort_aie_ep
+
+HERE = Path(__file__).parent
+DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
+
+
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer is preloaded")
+@pytest.mark.parametrize("door", ["compiled", pytest.param("provider", marks=needs_provider)])
+def test_a_token_asks_for_no_memory(door: str, project: Project, tmp_path: Path) -> None:
+    counter = project.build("count_allocations")
+    model = ort_aie_ep.compile(DEMO, tmp_path / "model").path if door == "compiled" else DEMO
+    done = subprocess.run(
+        [sys.executable, "-P", HERE / "calls" / "decode.py", model, door],
+        env=os.environ | {"LD_PRELOAD": str(counter)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    prompt, tokens = map(int, done.stdout.split())
+    assert prompt > 0  # its buffers: the counter counts
+    assert tokens == 0
+
+
+def test_little_work_is_done_without_other_threads(project: Project) -> None:
+    done = subprocess.run(
+        [project.build("sections_test")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_an_initializer_that_a_caller_may_replace_is_no_constant() -> None:
+    """One that is a graph input as well: its value is that of the call."""
+    rng = np.random.default_rng(7)
+    a, weights = activations(1, 256), make_weights(64, 256)
+    biases = [rng.standard_normal(64).astype(np.float32) for _ in range(2)]
+    expected = [
+        run(open_session(q4nx_model(weights, a, bias=bias)), {"A": a})["Y"] for bias in biases
+    ]
+    model = onnx.load_from_string(q4nx_model(weights, a, bias=biases[0], constants=("W",)))
+    model.graph.initializer.append(onnx_tensor("bias", biases[0]))
+    session = open_session(model.SerializeToString())
+    for given, y in (({}, expected[0]), ({"bias": biases[1]}, expected[1]), ({}, expected[0])):
+        np.testing.assert_array_equal(session.run(None, {"A": a} | given)[0], y)
+
+
+def test_a_tensor_may_have_more_dimensions_than_fit_in_place() -> None:
+    a, weights = activations(2, 256), make_weights(64, 256)
+    shape = (1, 1, 1, 1, 1, 1, 1, 2, 256)
+    wide = a.reshape(shape)
+    y = run(open_session(q4nx_model(weights, wide)), {"A": wide})["Y"]
+    assert y.shape == (*shape[:-1], 64)
+    expected = run(open_session(q4nx_model(weights, a)), {"A": a})["Y"]
+    np.testing.assert_array_equal(y.reshape(2, 64), expected)
