@@ -1,0 +1,64 @@
+"""Perplexity with each type of the KV cache, where nothing else of a model is changed.
+
+    python scripts/make_smollm2.py SMOLLM2
+    python scripts/kv_cache_accuracy.py SMOLLM2 --tokens 2000 --decode-tokens 500
+
+For a source with float projections, which `ort-aie accuracy` has no use for: they stay on ONNX
+Runtime's CPU EP, attention is compiled. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from ort_aie_ep.compiler.compile import compile_model
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, open_session
+from ort_aie_ep.tools.bench import accuracy
+
+CACHES = (None, "f16", "int8", "int4")
+
+
+def main() -> None:
+    """Score, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--decode-tokens", type=int, default=2_000)
+    parser.add_argument("--window", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    source, used = find_model(options.model), Options(threads=options.threads)
+    cpu = open_session(source.model, used, library=False)
+    variants = [("CPU EP", Decoder(cpu, source, options.window))]
+    with tempfile.TemporaryDirectory() as scratch, Progress(console=Console(stderr=True)) as bar:
+        for kv in CACHES:
+            name = kv or "float32"
+            folder = find_model(compile_model(options.model, Path(scratch, name), kv=kv).path)
+            session = open_session(folder.model, used)
+            variants.append((name, Decoder(session, folder, options.window)))
+        task = bar.add_task("scoring")
+        report = accuracy.score(
+            lambda: variants,
+            source,
+            accuracy.Plan(options.tokens, options.decode_tokens, options.window),
+            lambda count: bar.update(task, total=count),
+            lambda _: bar.advance(task),
+        )
+    print("| cache | mode | tokens | perplexity ratio | same |\n|---|---|---:|---|---:|")
+    for score in report.scores:
+        r = score.ratio
+        print(
+            f"| {score.variant} | {score.mode} | {score.tokens} | "
+            f"{r.value:.4f} ({r.low:.4f}–{r.high:.4f}) | {100 * score.top1:.2f} % |"
+        )
+
+
+if __name__ == "__main__":
+    main()
