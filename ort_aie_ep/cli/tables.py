@@ -332,12 +332,12 @@ def sheet_tables(sheets: Iterable[Sheet]) -> RenderableType:
 
 
 def conditions_line(threads: int | None) -> str:
-    """What a measurement was made with."""
+    """What a measurement was made with; kernels on a line of their own."""
     e = environment()
     count = "ONNX Runtime's choice of threads" if threads is None else f"{threads} threads each"
     return (
-        f"{e['cpu']}, {e['kernels']} kernels, {count}, ONNX Runtime {e['onnxruntime']}, "
-        f"ort_aie_ep {e['ort_aie_ep']}"
+        f"{e['cpu']}, {count}, ONNX Runtime {e['onnxruntime']}, ort_aie_ep {e['ort_aie_ep']}\n"
+        f"kernels: {e['kernels']}"
     )
 
 
