@@ -109,6 +109,12 @@ def gguf_model(weights: LlamaWeights, path: Path) -> Model:
     return Model(path, _BITS, read, path.stat().st_size)
 
 
+def features(system_info: bytes) -> str:
+    """What `llama_print_system_info` says is there, by name."""
+    parts = (part.strip() for part in system_info.decode().split("|"))
+    return " ".join(part.removesuffix(" = 1") for part in parts if part.endswith("= 1"))
+
+
 class GgufEngine(StepEngine):
     """A llama_context, by a module that has the C API's names.
 

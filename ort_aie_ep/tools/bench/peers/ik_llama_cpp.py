@@ -12,7 +12,7 @@ from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings
-from ort_aie_ep.tools.bench.peers.gguf import GgufEngine
+from ort_aie_ep.tools.bench.peers.gguf import GgufEngine, features
 
 WITHOUT = "flash attention"
 """What `Settings.without` may say: its binding warns of assertions in it on some CPUs."""
@@ -46,11 +46,7 @@ class IkLlamaCppEngine(GgufEngine):
         context, _ = self._open(1)
         self._description = {
             "version": f"ik-llama-cpp-python {metadata.version('ik-llama-cpp-python')}",
-            "build": " ".join(
-                part.strip()
-                for part in api._lib.llama_print_system_info().decode().split("|")
-                if part.strip().endswith("= 1")
-            ).replace(" = 1", ""),
+            "build": features(api._lib.llama_print_system_info()),
             "threads": str(settings.threads),
             "KV": "float16",
             "weights": "repacked",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.tools.bench.peers.engine import Model, Settings
-from ort_aie_ep.tools.bench.peers.gguf import GgufEngine
+from ort_aie_ep.tools.bench.peers.gguf import GgufEngine, features
 
 WITHOUT = "AMX"
 """What `Settings.without` may say."""
@@ -51,11 +51,7 @@ class LlamaCppEngine(GgufEngine):
         context, _ = self._open(1)
         self._description = {
             "version": f"llama-cpp-python {metadata.version('llama-cpp-python')}",
-            "build": " ".join(
-                part.strip()
-                for part in api.llama_print_system_info().decode().split("|")
-                if part.strip().endswith("= 1")
-            ).replace(" = 1", ""),
+            "build": features(api.llama_print_system_info()),
             "threads": str(settings.threads),
             "KV": "float16",
             "flash attention": "on" if flash_attention else "off",
