@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
@@ -60,13 +61,49 @@ struct MatMulStep {
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
-  const uint8_t* weights;  // as in MatMulStep
+  const uint8_t* weights;  // as in MatMulStep; or of a table, (n, k) of type
   int64_t count, k, n;
   const void* indices;
   DataType index_type;
   void* y;
   DataType type;
   WeightForm form = WeightForm::kQ4NX;  // a quantised one
+  bool is_table = false;                // not quantised: `form` says nothing
+};
+
+// y (rows, k) = RMS norm of x, times weight; x = a, or with skip sum = a + skip. Where it stands
+// before a projection alone, it is part of that MatMulStep.
+struct NormStep {
+  int64_t rows, k;
+  const void* a;
+  const void* skip;    // (rows, k), or null
+  const void* weight;  // (k)
+  void* y;
+  void* sum;      // (rows, k), or null: nobody wants it
+  DataType type;  // of all of them
+  float epsilon;
+};
+
+enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
+
+// y (rows, k) = function(a), or of a and b, computed in float32.
+struct ElementwiseStep {
+  Function function;
+  int64_t rows, k;
+  const void* a;
+  const void* b;                                       // of kAdd and kMultiply, else null
+  enum class Operand { kTensor, kRow, kScalar } b_is;  // (rows, k), (k), (1)
+  void* y;
+  DataType type;  // of all of them
+};
+
+// y = x, count elements, in another type of floats.
+struct CastStep {
+  int64_t count;
+  const void* x;
+  DataType from;
+  void* y;
+  DataType to;
 };
 
 // Positions [first, end).
@@ -136,9 +173,18 @@ struct AttentionStep {
   int64_t prompt_chunk = 0;  // about as many tokens are worked on at a time; 0: as the target likes
 };
 
-using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;
-// In the memory of a call, which a copy leaves.
-using Plan = std::pmr::vector<Step>;
+using Step =
+    std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep, CastStep>;
+
+struct Plan {
+  explicit Plan(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : steps(memory) {}
+  Plan(std::initializer_list<Step> all) : steps(all) {}
+
+  std::pmr::vector<Step> steps;  // in the memory of a call, which a copy leaves
+  // Of several steps: their program's, for what a target makes of them together. Null of one op.
+  std::shared_ptr<KeptState> kept;
+};
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.
 // It drops capacity - window + 1 rows whenever it overflows, so the layout depends on total only.
