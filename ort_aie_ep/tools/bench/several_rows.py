@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
@@ -36,6 +38,12 @@ def measure(
     Raises:
         AieError: a session fails, or the model has no room for the context.
     """
+    # Where nothing says how much room there is, the session does.
+    longest, room = _capacity(max(sizes)), context_length(source, default=2**31)
+    if longest > room:
+        raise AieError(
+            f"a batch of {max(sizes)} needs a context of {longest} tokens; the model's is {room}"
+        )
     folders = {OURS: compiled, CPU_EP: source}
     plain = Options(threads=options.threads)
     sessions = {
@@ -50,14 +58,18 @@ def measure(
             for shape in SHAPES:
                 for name, folder in folders.items():
                     sequences, tokens = (n, 1) if shape == SEQUENCES else (1, n)
-                    capacity = CONTEXT + (CALLS + 2) * tokens
-                    decoder = Decoder(sessions[name], folder, capacity, sequences)
+                    decoder = Decoder(sessions[name], folder, _capacity(tokens), sequences)
                     time.sleep(SETTLE_SECONDS)
                     taken = _call(decoder, sequences, tokens)
                     if run:
                         seconds[name][shape][n].append(taken)
                     step(f"{n} {shape}: {name}")
     return Batches(seconds)
+
+
+def _capacity(tokens: int) -> int:
+    """Tokens of a sequence that gets so many in a call."""
+    return CONTEXT + (CALLS + 1) * tokens
 
 
 def _call(decoder: Decoder, sequences: int, tokens: int) -> float:

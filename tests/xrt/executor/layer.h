@@ -60,7 +60,8 @@ class DecoderLayer {
     }
     output = Values(Type(), Queries());
     present_ = NewPresent();
-    plan.steps.push_back(attention_ = Attention(generator.keys, generator.values, present_, output));
+    plan.steps.push_back(attention_ =
+                             Attention(generator.keys, generator.values, present_, output));
     for (auto [projection, a] : {std::pair{&o, &output}, {&mlp, &o.y}, {&down, &mlp.y}}) {
       projection->y = Values(Type(), projection->c.n);
       MatMulStep step = projection->Step();

@@ -90,6 +90,12 @@ def measure(
             f"{max(plan.lengths)} tokens and {plan.new_tokens} new ones exceed the model's context "
             f"of {context}"
         )
+    rows = batches.CONTEXT + max(plan.batches, default=0)
+    if plan.batches and rows > context:
+        raise AieError(
+            f"a batch of {max(plan.batches)} after {batches.CONTEXT} tokens exceeds the model's "
+            f"context of {context}"
+        )
     ready, left_out = available(names)
     for name, reason in left_out.items():
         progress.note(f"{name} {reason}")
