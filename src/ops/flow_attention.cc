@@ -331,10 +331,10 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   const Tensor& query = inputs[kQuery];
   const auto numbers = [&] { return std::pmr::vector<int64_t>(memory); };
   auto& step = std::get<AttentionStep>(
-      plan.emplace_back(AttentionStep{.past_length = numbers(),
-                                      .total_length = numbers(),
-                                      .positions = numbers(),
-                                      .visible_keys = std::pmr::vector<Range>(memory)}));
+      plan.steps.emplace_back(AttentionStep{.past_length = numbers(),
+                                            .total_length = numbers(),
+                                            .positions = numbers(),
+                                            .visible_keys = std::pmr::vector<Range>(memory)}));
   step.batch = call.batch;
   step.sequence = call.sequence;
   step.key_sequence = call.key_sequence;

@@ -23,7 +23,7 @@ GatedMLP::GatedMLP(const MatMulAttributes& attributes, const std::string& activa
 Plan GatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum,
                         std::pmr::memory_resource* memory) const {
   Plan plan = gate_.MakePlan({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum, memory);
-  for (Step& step : plan) {
+  for (Step& step : plan.steps) {
     auto& projection = std::get<MatMulStep>(step);
     projection.up_weights = up_.blocks;
     projection.activation = activation_;

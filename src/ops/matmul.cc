@@ -37,7 +37,7 @@ Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum,
     RequireTensor("skip", skip, a.type, a.shape);
   }
   if (rows == 0) return plan;
-  auto& step = std::get<MatMulStep>(plan.emplace_back(MatMulStep{}));
+  auto& step = std::get<MatMulStep>(plan.steps.emplace_back(MatMulStep{}));
   step.weights = weights_.blocks;
   step.form = weights_.form;
   step.rows = rows;

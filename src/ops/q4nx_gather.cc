@@ -21,8 +21,8 @@ Plan Q4NXGather::MakePlan(const Tensor& indices, void* y, std::pmr::memory_resou
   Plan plan(memory);
   const int64_t count = ElementCount(indices.shape).As("input indices");
   if (count == 0) return plan;
-  plan.emplace_back(GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data,
-                               indices.type, y, type_, weights_.form});
+  plan.steps.emplace_back(GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data,
+                                     indices.type, y, type_, weights_.form});
   return plan;
 }
 
