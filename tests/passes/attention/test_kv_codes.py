@@ -33,8 +33,8 @@ def test_codes_of_4_bits_lose_the_least_that_any_range_of_theirs_does() -> None:
     found = errors(channel_scales(rows, 4))
     assert (found < 0.8 * errors(largest)).all()
     # Steps of the search are a twentieth of the range: between two of them there is little to gain.
-    best = np.min([errors(largest * np.float32(part)) for part in np.arange(0.3, 1.2, 0.01)], axis=0)
-    assert (found <= 1.05 * best).all()
+    parts = np.arange(0.3, 1.2, 0.01, np.float32)
+    assert (found <= 1.05 * np.min([errors(largest * part) for part in parts], axis=0)).all()
 
 
 @pytest.mark.parametrize("bits", [8, 4])
