@@ -9,6 +9,8 @@ std::span<const OpDescription* const> AllOps() {
   static const std::array all = {
       &Q4NXMatMulDescription(), &GemmDescription(),       &Q4NXGatedMLPDescription(),
       &GatedGemmDescription(),  &Q4NXGatherDescription(), &FlowAttentionDescription(),
+      &RMSNormDescription(),    &AddDescription(),        &MulDescription(),
+      &ActivationDescription(), &CastDescription(),       &GatherDescription(),
   };
   return all;
 }

@@ -82,5 +82,11 @@ const OpDescription& Q4NXGatedMLPDescription();
 const OpDescription& GatedGemmDescription();
 const OpDescription& Q4NXGatherDescription();
 const OpDescription& FlowAttentionDescription();
+const OpDescription& RMSNormDescription();
+const OpDescription& AddDescription();
+const OpDescription& MulDescription();
+const OpDescription& ActivationDescription();
+const OpDescription& CastDescription();
+const OpDescription& GatherDescription();
 
 }  // namespace ort_aie

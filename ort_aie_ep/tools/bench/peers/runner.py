@@ -121,6 +121,7 @@ def measure(
         cache_bytes = source.weights.cache_bytes(1)
         found.growth = growth.measure(team.setup, lengths, plan.rounds, cache_bytes, course)
     if demonstrate is not None:
+        partial(found.results("the demonstration model"))
         found.demonstration = demonstrate()
     return found.results("")
 
