@@ -239,21 +239,12 @@ def test_unknown_engine_is_refused() -> None:
 
 
 def test_a_failing_engine_says_what_failed(tmp_path: Path) -> None:
-    request = {
-        "model": {
-            "path": str(tmp_path / "none"),
-            "bits": 4.5,
-            "weight_bytes": 0,
-            "file_bytes": 0,
-        },
-        "settings": {"threads": 1, "capacity": 8, "options": {}},
-        "vocabulary": 8,
-    }
-    with (
-        Worker(CPU_EP) as worker,
-        pytest.raises(EngineError, match=r"ORT CPU EP failed: .* does not exist"),
-    ):
-        worker.ask(engine=CPU_EP, **request)
+    models = {CPU_EP: Model(tmp_path / "none", 4.5, 0, 0)}
+    with Worker(CPU_EP) as worker:
+        with pytest.raises(EngineError, match=r"ORT CPU EP failed: .* does not exist"):
+            worker.open(Setup(models, Settings(1, 8), vocabulary=8))
+        # It does not wait for the end of the run with what it has in memory.
+        assert worker._process.returncode == -signal.SIGKILL
 
 
 def test_a_worker_that_dies_says_how_and_its_last_words() -> None:
@@ -297,6 +288,9 @@ class Log:
 def test_a_plan_beyond_the_context_is_refused(source: Source) -> None:
     plan = Plan((250,), (), 10, rounds=1, starts=1, threads=1, options={})
     with pytest.raises(AieError, match="exceed the model's context of 256"):
+        runner.measure(source, plan, Log())
+    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, batches=(1, 193))
+    with pytest.raises(AieError, match=r"a batch of 193 after 64 tokens exceeds .* context of 256"):
         runner.measure(source, plan, Log())
 
 
@@ -433,9 +427,11 @@ class FakeWorker:
 
     Attributes:
         failing: by engine's name, whether a run fails, by context and how many ran before it there.
+        closed: names of engines that were ended before their turn was over.
     """
 
     failing: ClassVar[dict[str, Callable[[int, int, str], str]]] = {}
+    closed: ClassVar[list[str]] = []
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -447,7 +443,8 @@ class FakeWorker:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed.append(self.name)
 
     def seconds(self) -> float:
         return 1.0
@@ -485,7 +482,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWorker]]:
             made[name] = replace(k, batch_model=fake_model)
     monkeypatch.setattr(engines, "KINDS", made)
     yield FakeWorker
-    FakeWorker.failing = {}
+    FakeWorker.failing, FakeWorker.closed = {}, []
 
 
 def fake_model(source: Source) -> Model:
@@ -509,6 +506,7 @@ def test_a_peer_that_dies_is_one_line_and_the_others_go_on(
     fakes.failing["OpenVINO"] = lambda length, before, _: died if before == 2 else ""
     log, results = measure_fakes(source)
     assert results.left_out == {"OpenVINO": f"{died} (context 8)"}
+    assert fakes.closed == ["OpenVINO"]
     assert [m.engine for m in results.measured] == [name for name in KINDS if name != "OpenVINO"]
     assert all(len(m.speeds["decode"][8]) == 3 for m in results.measured)
     assert f"OpenVINO {died} (context 8); the others go on" in log.notes
@@ -552,6 +550,7 @@ def test_what_fails_with_several_rows_keeps_its_speeds(
     assert not results.left_out
     assert results.batches is not None
     assert "ik_llama.cpp" not in results.batches.seconds
+    assert fakes.closed == ["ik_llama.cpp"]
     ik = next(m for m in results.measured if m.engine == "ik_llama.cpp")
     assert ik.settings["not all measured"] == "it ended with signal 6 (4 sequences in a call)"
     # The fake takes n + 1 seconds for n rows.
@@ -576,6 +575,22 @@ def test_what_there_is_so_far_is_told_after_each_round(
     pages = [markdown(report(r), CONDITIONS) for r in (told[0], results)]
     assert ["**Unfinished: round 1 of 3" in page for page in pages] == [True, False]
     assert "| ort_aie_ep / best peer | 1.00 (1.00–1.00) |" in pages[0]
+
+
+def test_a_demonstration_that_fails_costs_nothing_else(
+    fakes: type[FakeWorker], source: Source
+) -> None:
+    del fakes
+
+    def demonstrate() -> Any:
+        raise AieError("no room")
+
+    told: list[Results] = []
+    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(32, 64))
+    with pytest.raises(AieError, match="no room"):
+        runner.measure(source, plan, Log(), partial=told.append, demonstrate=demonstrate)
+    assert told[-1].growth is not None
+    assert told[-1].unfinished == "the demonstration model"
 
 
 # --- page cache ---
@@ -673,9 +688,29 @@ def test_command_measures_several_rows_of_any_model(model: Path) -> None:
             assert {n: len(runs) for n, runs in shapes[shape].items()} == {"1": 2, "3": 2}
 
 
+def test_a_batch_is_compared_with_one_row_whatever_was_asked_for(model: Path) -> None:
+    result = bench(model, "--batch", "3", "--runs", "1", "--threads", "1")
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines() if ", n " in line]
+    # ms of one row and the cost of three, each with its bounds.
+    assert [sum("." in word for word in row if word[0].isdigit()) for row in rows] == [2] * 4
+
+
+def test_help_has_the_defaults_that_peers_get() -> None:
+    words = " ".join(bench("--help").output.replace("│", " ").split())
+    assert f"Runs of each, taking turns. Default: {plan.ROUNDS}." in words
+    assert f"warm and cold starts of each. Default: {plan.STARTS}." in words
+    assert f"Default there: {','.join(map(str, plan.BATCHES))}." in words
+
+
 def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
+    assert "a batch of 39 needs a context of 259" in bench(model, "--batch", "39").stderr
+    for option in ("--prompt-lengths", "--new-tokens"):
+        assert f"{option} does not go with --batch" in bench(model, "--batch", 2, option, 8).stderr
     assert "--out belongs to --peers" in bench(model, "--out", tmp_path).stderr
     assert "--starts belongs to --peers" in bench(model, "--starts", "1").stderr
     assert "leave out --baseline" in bench("--peers", model, "--baseline", model).stderr
-    ort_aie_ep.compile(model, tmp_path / "compiled")
+    ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=True)
+    pruned = bench(tmp_path / "compiled", "--baseline", model, "--batch", 2).stderr
+    assert "compile it without --last-logits" in " ".join(pruned.split())
     assert "is compiled; the peers need" in bench("--peers", tmp_path / "compiled").stderr

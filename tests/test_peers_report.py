@@ -109,6 +109,14 @@ def test_ours_is_compared_with_the_best_peer_of_each_column(results: Results) ->
     assert warm.load.value == pytest.approx(0.2)
 
 
+def test_what_was_left_out_counts_where_all_that_beat_it_failed(results: Results) -> None:
+    some = replace(results, measured=(results.measured[0], results.measured[4]))
+    ratios = {(r.phase, r.length): r for r in reports.report(some).ratios}
+    first = ratios["decode", 64]
+    assert (first.peer, first.ratio.value) == ("llama.cpp, no FA", pytest.approx(60 / 21, rel=0.01))
+    assert "| ort_aie_ep / best peer |" in markdown(reports.report(some), HELD)
+
+
 def test_growth_is_the_slope_over_reading_the_cache_once(results: Results) -> None:
     assert results.growth is not None
     fit = growth.fit(results.growth)

@@ -46,6 +46,12 @@ def _lengths(text: str | None) -> tuple[int, ...] | None:
     return lengths
 
 
+def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
+    """1 is always among them: it is what all others are compared with."""
+    sizes = _lengths(text)
+    return None if sizes is None else tuple(sorted({1, *sizes}))
+
+
 @app.command("bench")
 def bench_command(
     context: typer.Context,
@@ -55,7 +61,7 @@ def bench_command(
     ] = None,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode at each.")] = 32,
     runs: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each, taking turns. Default: 5; 7 of peers.")
+        int | None, typer.Option(min=1, help="Runs of each, taking turns. Default: 5.")
     ] = None,
     baseline: Baseline = None,
     target: TargetOption = None,
@@ -63,11 +69,11 @@ def bench_command(
     threads: Threads = None,
     json: Json = False,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Measure llama.cpp and OpenVINO too.")
+        bool, typer.Option("--peers", help="Measure llama.cpp, ik_llama.cpp and OpenVINO too.")
     ] = False,
     starts: Annotated[
         int | None,
-        typer.Option(min=1, help="With --peers: warm and cold starts of each. Default: 5."),
+        typer.Option(min=1, help="With --peers: warm and cold starts of each. Default: 3."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -116,15 +122,16 @@ def bench_command(
     if peers:
         if baseline is not None:
             raise AieError("--peers compiles MODEL itself: leave out --baseline")
-        sizes = _lengths(batch)
+        sizes = _batch_sizes(batch)
         _bench_peers(context, model, lengths, new_tokens, runs, starts, sizes, options, json, out)
         return
     for name, value in (("--out", out), ("--starts", starts)):
         if value is not None:
             raise AieError(f"{name} belongs to --peers")
     runs = runs or 5
-    if batch is not None:
-        _bench_batches(model, baseline, _lengths(batch) or (), runs, options, json)
+    if sizes := _batch_sizes(batch):
+        _refuse_beside_batch(context)
+        _bench_batches(model, baseline, sizes, runs, options, json)
         return
     with _both(model, baseline) as (compiled, source):
         plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
@@ -143,6 +150,17 @@ def bench_command(
         f"followed each other.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
         + tables.conditions_line(threads)
     )
+
+
+def _refuse_beside_batch(context: typer.Context) -> None:
+    """Options that would go unheard: without --peers, --batch measures nothing else."""
+    for name in ("prompt_lengths", "new_tokens"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise AieError(
+                f"--{name.replace('_', '-')} does not go with --batch, which measures nothing else "
+                "without --peers: leave one of them out"
+            )
 
 
 def _bench_batches(
@@ -180,6 +198,7 @@ def _bench_peers(
     json: bool,
     out: Path | None,
 ) -> None:
+    from ort_aie_ep.explain.machine import physical_cores
     from ort_aie_ep.tools.bench import conditions
     from ort_aie_ep.tools.bench.peers import plan as plans
     from ort_aie_ep.tools.bench.peers import plot, report, runner
@@ -191,7 +210,7 @@ def _bench_peers(
         new_tokens,
         rounds or plans.ROUNDS,
         starts or plans.STARTS,
-        options.threads or runner.physical_cores(),
+        options.threads or physical_cores(),
         {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
         batches=batches or plans.BATCHES,
     )

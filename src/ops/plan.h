@@ -1,7 +1,9 @@
 // A plan: the ordered steps that an op wants done, over buffers. Targets see steps, never nodes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
@@ -60,13 +62,49 @@ struct MatMulStep {
 // y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
-  const uint8_t* weights;  // as in MatMulStep
+  const uint8_t* weights;  // as in MatMulStep; or of a table, (n, k) of type
   int64_t count, k, n;
   const void* indices;
   DataType index_type;
   void* y;
   DataType type;
   WeightForm form = WeightForm::kQ4NX;  // a quantised one
+  bool is_table = false;                // not quantised: `form` says nothing
+};
+
+// y (rows, k) = RMS norm of x, times weight; x = a, or with skip sum = a + skip. Where it stands
+// before a projection alone, it is part of that MatMulStep.
+struct NormStep {
+  int64_t rows, k;
+  const void* a;
+  const void* skip;    // (rows, k), or null
+  const void* weight;  // (k)
+  void* y;
+  void* sum;      // (rows, k), or null: nobody wants it
+  DataType type;  // of all of them
+  float epsilon;
+};
+
+enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
+
+// y (rows, k) = function(a), or of a and b, computed in float32.
+struct ElementwiseStep {
+  Function function;
+  int64_t rows, k;
+  const void* a;
+  const void* b;                                       // of kAdd and kMultiply, else null
+  enum class Operand { kTensor, kRow, kScalar } b_is;  // (rows, k), (k), (1)
+  void* y;
+  DataType type;  // of all of them
+};
+
+// y = x, count elements, in another type of floats.
+struct CastStep {
+  int64_t count;
+  const void* x;
+  DataType from;
+  void* y;
+  DataType to;
 };
 
 // Positions [first, end).
@@ -136,9 +174,33 @@ struct AttentionStep {
   int64_t prompt_chunk = 0;  // about as many tokens are worked on at a time; 0: as the target likes
 };
 
-using Step = std::variant<MatMulStep, GatherStep, AttentionStep>;
-// In the memory of a call, which a copy leaves.
-using Plan = std::pmr::vector<Step>;
+using Step =
+    std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep, CastStep>;
+
+// Memory of a program's own, in which its steps leave what later ones read and nobody else does. It
+// is used again within a plan: what a step wrote counts until another writes over it.
+struct Arena {
+  const uint8_t* first = nullptr;
+  size_t bytes = 0;
+
+  // Whether all of a tensor lies in it.
+  bool Holds(const void* tensor, size_t size) const {
+    const auto at = reinterpret_cast<uintptr_t>(tensor), begin = reinterpret_cast<uintptr_t>(first);
+    return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
+  }
+};
+
+struct Plan {
+  explicit Plan(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+      : steps(memory) {}
+  Plan(std::initializer_list<Step> all) : steps(all) {}
+
+  std::pmr::vector<Step> steps;  // in the memory of a call, which a copy leaves
+  // Of several steps: their program's, for what a target makes of them together. Null of one op.
+  std::shared_ptr<KeptState> kept;
+  // A target need not bring what lies here to the host, unless a step that the host does reads it.
+  Arena temporaries;
+};
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.
 // It drops capacity - window + 1 rows whenever it overflows, so the layout depends on total only.

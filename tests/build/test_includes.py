@@ -119,3 +119,16 @@ def test_kernels_include_no_library() -> None:
 def test_a_rule_names_what_there_is() -> None:
     named = {*MAY_INCLUDE, *" ".join(MAY_INCLUDE.values()).split()}
     assert [place for place in named if not (SRC / place).exists()] == []
+
+
+def test_a_measurement_of_kernels_ends_with_each_of_their_sources() -> None:
+    # `ort-aie tune` keeps a hash of these files: other kernels want another measurement.
+    cmake = (SRC.parent / "CMakeLists.txt").read_text()
+    words = re.findall(r"file\((GLOB\w*) kernel_sources CONFIGURE_DEPENDS([^)]*)\)", cmake)
+    ((how, patterns),) = words
+    hashed = set()
+    for pattern in patterns.split():
+        name = pattern.removeprefix("${kernels}/")
+        found = (SRC / KERNELS).rglob(name) if how == "GLOB_RECURSE" else (SRC / KERNELS).glob(name)
+        hashed |= {path.relative_to(SRC).as_posix() for path in found}
+    assert hashed == {file for file in FILES if within(file, KERNELS)}

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
+from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
@@ -34,8 +36,14 @@ def measure(
     """All sizes and both sessions in turns, after a run that is not counted.
 
     Raises:
-        AieError: a session fails, or the model has no room for the context.
+        AieError: a session fails, or a model has no room for the context or prunes logits.
     """
+    # Where nothing says how much room there is, the session does.
+    longest, room = _capacity(max(sizes)), context_length(source, default=2**31)
+    if longest > room:
+        raise AieError(
+            f"a batch of {max(sizes)} needs a context of {longest} tokens; the model's is {room}"
+        )
     folders = {OURS: compiled, CPU_EP: source}
     plain = Options(threads=options.threads)
     sessions = {
@@ -50,8 +58,7 @@ def measure(
             for shape in SHAPES:
                 for name, folder in folders.items():
                     sequences, tokens = (n, 1) if shape == SEQUENCES else (1, n)
-                    capacity = CONTEXT + (CALLS + 2) * tokens
-                    decoder = Decoder(sessions[name], folder, capacity, sequences)
+                    decoder = Decoder(sessions[name], folder, _capacity(tokens), sequences)
                     time.sleep(SETTLE_SECONDS)
                     taken = _call(decoder, sequences, tokens)
                     if run:
@@ -60,9 +67,19 @@ def measure(
     return Batches(seconds)
 
 
+def _capacity(tokens: int) -> int:
+    """Tokens of a sequence that gets so many in a call."""
+    return CONTEXT + (CALLS + 1) * tokens
+
+
 def _call(decoder: Decoder, sequences: int, tokens: int) -> float:
     """Seconds of a call, the mean of CALLS, time spent in ONNX Runtime alone."""
-    decoder.forward(np.ones((sequences, CONTEXT), np.int64))
+    logits = decoder.forward(np.ones((sequences, CONTEXT), np.int64))
+    if len(logits) != sequences * CONTEXT:
+        raise AieError(
+            "a model gives logits of the last position alone, and verifying drafted tokens needs "
+            "them all: give a source that has them, or compile it without --last-logits"
+        )
     rows, seconds = np.ones((sequences, tokens), np.int64), 0.0
     for call in range(CALLS + 1):
         decoder.forward(rows)

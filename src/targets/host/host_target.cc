@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/error.h"
+
 namespace ort_aie {
 namespace {
 
@@ -11,13 +13,15 @@ class Host final : public Target {
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
     const host::Kernels& kernels = host::SelectedKernels();
-    for (const Step& step : plan) {
+    for (const Step& step : plan.steps) {
       if (const auto* matmul = std::get_if<MatMulStep>(&step)) {
         host::RunMatMul(*matmul, kernels, threads);
       } else if (const auto* gather = std::get_if<GatherStep>(&step)) {
         host::RunGather(*gather, kernels, threads);
+      } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
+        host::RunAttention(*attention, kernels, threads);
       } else {
-        host::RunAttention(std::get<AttentionStep>(step), kernels, threads);
+        Fail(ErrorCode::kNotImplemented, "a step that the host does not have");
       }
     }
   }

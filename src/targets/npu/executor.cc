@@ -53,7 +53,7 @@ class Executor final : public XrtTarget {
   bool device_in_use() const override { return in_use_; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
-    for (size_t next = 0; next < plan.size();) {
+    for (size_t next = 0; next < plan.steps.size();) {
       next =
           in_use_ ? OnDevice(plan, next, threads) : OnHost(plan, next, Reason::kGivenUp, threads);
     }
@@ -70,13 +70,13 @@ class Executor final : public XrtTarget {
     std::string fault;
     try {
       try {
-        return Group(plan, first, plan.size(), threads);
+        return Group(plan, first, plan.steps.size(), threads);
       } catch (const DeviceError& error) {
         fault = error.what();
       }
       engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
-      const size_t next = Group(plan, first, plan.size(), threads);
+      const size_t next = Group(plan, first, plan.steps.size(), threads);
       if (!cured_.exchange(true)) Report(fault, "running it again in a fresh context helped");
       return next;
     } catch (const DeviceError& error) {
@@ -96,21 +96,21 @@ class Executor final : public XrtTarget {
 
   // Up to `most` steps in one submission; a single one may take several, or the host.
   size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
-    const Reason reason = WhyNot(plan[first]);
+    const Reason reason = WhyNot(plan.steps[first]);
     if (reason != Reason::kNone) return OnHost(plan, first, reason, threads);
     size_t next = first;
     try {
-      if (const char* design = TokenDesign(plan[first])) {
+      if (const char* design = TokenDesign(plan.steps[first])) {
         Batch batch(engine_, design);
-        while (next < plan.size() && next - first < most &&
-               (next == first || Joins(plan[next], design)) &&
-               Append(batch, design, plan[next], threads)) {
+        while (next < plan.steps.size() && next - first < most &&
+               (next == first || Joins(plan.steps[next], design)) &&
+               Append(batch, design, plan.steps[next], threads)) {
           ++next;
         }
         Require(next > first, "a step that waits for itself");
         batch.Run();
       } else {
-        Prompt(plan[first], threads);
+        Prompt(plan.steps[first], threads);
         next = first + 1;
       }
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
@@ -125,11 +125,11 @@ class Executor final : public XrtTarget {
   }
 
   size_t OnHost(const Plan& plan, size_t first, Reason reason, const ThreadPool& threads) const {
-    Plan step = {plan[first]};
+    Plan step = {plan.steps[first]};
     if (!in_use_) {
-      Release(plan[first]);
+      Release(plan.steps[first]);
       // A model must not become less exact because its device is gone.
-      auto* projection = std::get_if<MatMulStep>(&step[0]);
+      auto* projection = std::get_if<MatMulStep>(step.steps.data());
       if (projection != nullptr) projection->numerics = Numerics::kBf16;
     }
     HostTarget().Execute(step, threads);

@@ -90,6 +90,9 @@ const char* NameOf(const Step& step) {
         }
         if constexpr (std::is_same_v<S, GatherStep>) return "Gather";
         if constexpr (std::is_same_v<S, AttentionStep>) return "Attention";
+        if constexpr (std::is_same_v<S, NormStep>) return "RMSNorm";
+        if constexpr (std::is_same_v<S, ElementwiseStep>) return "Elementwise";
+        if constexpr (std::is_same_v<S, CastStep>) return "Cast";
       },
       step);
 }
@@ -157,7 +160,7 @@ class OpenedTarget final : public Target {
   const char* Name() const override { return kName; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
-    const Span span("node", plan.empty() ? "empty" : NameOf(plan.front()));
+    const Span span("node", plan.steps.empty() ? "empty" : NameOf(plan.steps.front()));
     target_->Execute(plan, threads);
   }
 

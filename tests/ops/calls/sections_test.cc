@@ -34,7 +34,7 @@ class Counting final : public ThreadPool {
 int64_t SectionsOf(Step step) {
   const Counting threads;
   Plan plan;
-  plan.push_back(std::move(step));
+  plan.steps.push_back(std::move(step));
   HostTarget().Execute(plan, threads);
   return threads.sections;
 }

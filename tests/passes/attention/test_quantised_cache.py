@@ -293,6 +293,12 @@ def test_without_a_tokenizer_token_ids_serve(tmp_path: Path) -> None:
     assert (report["text"], report["tokens"]) == (str(ids), 80)
 
 
+def array_file(shape: str) -> bytes:
+    """A file of numpy.save with that for a shape."""
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -302,6 +308,9 @@ def test_without_a_tokenizer_token_ids_serve(tmp_path: Path) -> None:
         ("none.npy", None, "token ids .* cannot be read"),
         ("archive.npy", {"ids": np.zeros((3, 9), int)}, "are an archive; expected one array"),
         ("text.npy", b"no numbers", "are not an array of numpy.save"),
+        ("zip.npy", b"PK\x03\x04", "are not an array of numpy.save"),
+        ("cut.npy", array_file("(2, "), "are not an array of numpy.save"),
+        ("huge.npy", array_file(f"({10**20}, 2)"), "are not an array of numpy.save"),
         ("flat.npy", np.zeros(9, np.int64), r"integers \(windows, tokens\).* got int64 \(9,\)"),
         ("float.npy", np.zeros((3, 9)), r"integers \(windows, tokens\).* got float64"),
         ("long.npy", np.zeros((2, 257), int), "have 257 in a window; expected up to 256"),

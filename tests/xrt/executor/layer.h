@@ -56,17 +56,18 @@ class DecoderLayer {
       MatMulStep step = projection.Step();
       step.a = x.data();
       if (sum != nullptr) step.skip = sum->data();
-      plan.push_back(step);
+      plan.steps.push_back(step);
     }
     output = Values(Type(), Queries());
     present_ = NewPresent();
-    plan.push_back(attention_ = Attention(generator.keys, generator.values, present_, output));
+    plan.steps.push_back(attention_ =
+                             Attention(generator.keys, generator.values, present_, output));
     for (auto [projection, a] : {std::pair{&o, &output}, {&mlp, &o.y}, {&down, &mlp.y}}) {
       projection->y = Values(Type(), projection->c.n);
       MatMulStep step = projection->Step();
       step.a = a->data();
       if (projection->c.skip) step.skip = Residual().data();
-      plan.push_back(step);
+      plan.steps.push_back(step);
     }
     return plan;
   }

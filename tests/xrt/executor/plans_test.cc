@@ -134,7 +134,7 @@ void TwoLayersAreOneSubmission() {
   for (int token = 0; token < 3; ++token) {
     const Values x(DataType::kFloat32, Exact(first.hidden));
     Plan plan = a.Steps(x);
-    for (const Step& step : b.Steps(a.down.y, &a.mlp.sum)) plan.push_back(step);
+    for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
     const Token counted = Execute(bench, plan);
     // Twelve buffers beside the activations, four a run.
     Check(counted.submissions == 1 && counted.runs == 3, "one submission of three runs, got ",

@@ -82,5 +82,7 @@ def measure(
                             taken = opened[name].batch_at(CONTEXT, *rows, CALLS)
                             if turn:
                                 seconds[name][shape].setdefault(n, []).append(taken)
+                        if name in team.partly:
+                            opened[name].close()
                         progress.step(f"batches, round {turn}: {n} {shape}, {name}")
     return Batches({name: s for name, s in seconds.items() if name not in team.partly})

@@ -113,10 +113,12 @@ def ratios(results: Results) -> tuple[Ratio, ...]:
         for phase in PHASES:
             for length, rounds in ours.speeds[phase].items():
                 columns = {m.engine: m.speeds[phase].get(length, []) for m in peers}
-                # Not what was left out after the pilot.
-                rivals = {name: r for name, r in columns.items() if len(r) == len(rounds)}
+                # Not what was left out after the pilot, unless what it lost to has failed since.
+                most = max(map(len, columns.values()))
+                rivals = {name: r for name, r in columns.items() if len(r) == most}
                 best = max(rivals, key=lambda name: median(rivals[name]).value)
-                found.append(Ratio(ours.engine, phase, length, best, ratio(rounds, rivals[best])))
+                within = ratio(rounds[:most], rivals[best])
+                found.append(Ratio(ours.engine, phase, length, best, within))
     return tuple(found)
 
 

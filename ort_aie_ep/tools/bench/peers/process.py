@@ -122,16 +122,20 @@ class Worker:
         """Opens the engine's model: {"load_seconds": float, "settings": {name: value}}.
 
         Raises:
-            EngineError: as `ask`.
+            EngineError: as `ask`; the process has ended then.
         """
         model = setup.models[self.name]
         settings = replace(setup.settings, without=setup.without.get(self.name, ""))
-        return self.ask(
-            engine=self.name,
-            model=asdict(model) | {"path": str(model.path)},
-            settings=asdict(settings),
-            vocabulary=setup.vocabulary,
-        )
+        try:
+            return self.ask(
+                engine=self.name,
+                model=asdict(model) | {"path": str(model.path)},
+                settings=asdict(settings),
+                vocabulary=setup.vocabulary,
+            )
+        except EngineError:
+            self.close()
+            raise
 
     def run(self, length: int, new_tokens: int) -> dict[str, Any]:
         """Prefills and decodes: {"prefill_seconds", "decode_seconds", "memory"}.

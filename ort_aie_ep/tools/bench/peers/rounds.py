@@ -131,6 +131,9 @@ class Rounds:
                 self._record(name, length, counts)
             else:
                 self._retrying(name, lambda: self._record(name, length, counts), again)
+        if name in self._team.left_out:
+            # An engine that failed may still hold its model in memory, or have busy threads.
+            self.opened[name].worker.close()
 
     def _retrying(self, name: str, work: Callable[[], None], again: Callable[[], None]) -> None:
         try:

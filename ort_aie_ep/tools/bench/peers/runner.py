@@ -9,7 +9,6 @@ context are left out of that context.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -58,15 +57,6 @@ def open_source(model: Path, scratch: Path) -> Source:
     return Source(found.folder, LlamaWeights(found.folder), scratch)
 
 
-def physical_cores() -> int:
-    """Cores that this process may use, siblings of a core counted once."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(topology.read_text() if topology.is_file() else str(cpu))
-    return len(cores)
-
-
 def measure(
     source: Source,
     plan: Plan,
@@ -89,6 +79,12 @@ def measure(
         raise AieError(
             f"{max(plan.lengths)} tokens and {plan.new_tokens} new ones exceed the model's context "
             f"of {context}"
+        )
+    rows = batches.CONTEXT + max(plan.batches, default=0)
+    if plan.batches and rows > context:
+        raise AieError(
+            f"a batch of {max(plan.batches)} after {batches.CONTEXT} tokens exceeds the model's "
+            f"context of {context}"
         )
     ready, left_out = available(names)
     for name, reason in left_out.items():
@@ -115,6 +111,7 @@ def measure(
         cache_bytes = source.weights.cache_bytes(1)
         found.growth = growth.measure(team.setup, lengths, plan.rounds, cache_bytes, course)
     if demonstrate is not None:
+        partial(found.results("the demonstration model"))
         found.demonstration = demonstrate()
     return found.results("")
 
