@@ -185,6 +185,11 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
       to.quantize_int8 = from.quantize_int8;
       to.group_sums = from.group_sums;
       to.add = from.add;
+      to.multiply = from.multiply;
+      to.sigmoid = from.sigmoid;
+      to.silu = from.silu;
+      to.gelu = from.gelu;
+      to.gelu_tanh = from.gelu_tanh;
       to.rms_norm = from.rms_norm;
       to.gate_silu = from.gate_silu;
       to.gate_gelu_tanh = from.gate_gelu_tanh;
