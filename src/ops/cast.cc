@@ -15,13 +15,11 @@ Shape Cast::OutputShape(const Tensor& a) const {
   return a.shape;
 }
 
-Plan Cast::MakePlan(const Tensor& a, void* y, std::pmr::memory_resource* memory) const {
-  Plan plan(memory);
+void Cast::Append(const Tensor& a, void* y, Plan& plan) const {
   const int64_t count = ElementCount(a.shape).As("input A");
-  if (count == 0) return plan;
+  if (count == 0) return;
   plan.steps.emplace_back(
       CastStep{.count = count, .x = a.data, .from = a.type, .y = y, .to = type_});
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -18,8 +18,7 @@ class Cast {
   explicit Cast(const CastAttributes& attributes);
 
   Shape OutputShape(const Tensor& a) const;
-  Plan MakePlan(const Tensor& a, void* y,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Tensor& a, void* y, Plan& plan) const;
   DataType type() const { return type_; }
 
  private:

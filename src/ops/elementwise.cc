@@ -50,8 +50,7 @@ Shape Elementwise::OutputShape(const Tensor& a) const {
   return a.shape;
 }
 
-Plan Elementwise::MakePlan(const Inputs& inputs, void* y, std::pmr::memory_resource* memory) const {
-  Plan plan(memory);
+void Elementwise::Append(const Inputs& inputs, void* y, Plan& plan) const {
   const auto& [a, b] = inputs;
   ElementwiseStep step = {};
   step.function = function_;
@@ -60,14 +59,13 @@ Plan Elementwise::MakePlan(const Inputs& inputs, void* y, std::pmr::memory_resou
     step.b_is = OperandOf(a, b);
     step.b = b.data;
   }
-  if (count == 0) return plan;
+  if (count == 0) return;
   step.k = a.shape.empty() ? 1 : a.shape.back();
   step.rows = count / step.k;
   step.a = a.data;
   step.y = y;
   step.type = a.type;
   plan.steps.emplace_back(step);
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -33,8 +33,7 @@ class Elementwise {
   explicit Elementwise(const ElementwiseAttributes& attributes);
 
   Shape OutputShape(const Tensor& a) const;
-  Plan MakePlan(const Inputs& inputs, void* y,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Inputs& inputs, void* y, Plan& plan) const;
 
  private:
   Function function_;

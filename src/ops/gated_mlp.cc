@@ -20,15 +20,14 @@ GatedMLP::GatedMLP(const MatMulAttributes& attributes, const std::string& activa
       up_(CheckWeights("W_up", attributes.weights, up)),
       activation_(ActivationNamed(activation)) {}
 
-Plan GatedMLP::MakePlan(const Inputs& inputs, void* y, void* sum,
-                        std::pmr::memory_resource* memory) const {
-  Plan plan = gate_.MakePlan({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum, memory);
-  for (Step& step : plan.steps) {
-    auto& projection = std::get<MatMulStep>(step);
+void GatedMLP::Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const {
+  const size_t first = plan.steps.size();
+  gate_.Append({inputs.a, {}, inputs.norm_weight, inputs.skip}, y, sum, plan);
+  for (size_t i = first; i < plan.steps.size(); ++i) {
+    auto& projection = std::get<MatMulStep>(plan.steps[i]);
     projection.up_weights = up_.blocks;
     projection.activation = activation_;
   }
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -23,8 +23,7 @@ class GatedMLP {
            const Tensor& up, const Options& options);
 
   Shape OutputShape(const Tensor& a) const { return gate_.OutputShape(a); }
-  Plan MakePlan(const Inputs& inputs, void* y, void* sum,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const;
 
  private:
   MatMul gate_;

@@ -34,15 +34,14 @@ Shape Gather::OutputShape(const Tensor& indices) const {
   return shape;
 }
 
-Plan Gather::MakePlan(const Tensor& indices, void* y, std::pmr::memory_resource* memory) const {
-  Plan plan(memory);
+void Gather::Append(const Tensor& indices, void* y, Plan& plan) const {
   const int64_t count = ElementCount(indices.shape).As("input indices");
   if (indices.type == DataType::kInt64) {
     CheckIndices(indices.as<int64_t>(), count, n());
   } else {
     CheckIndices(indices.as<int32_t>(), count, n());
   }
-  if (count == 0) return plan;
+  if (count == 0) return;
   plan.steps.emplace_back(GatherStep{.weights = w_.as<uint8_t>(),
                                      .count = count,
                                      .k = k(),
@@ -52,7 +51,6 @@ Plan Gather::MakePlan(const Tensor& indices, void* y, std::pmr::memory_resource*
                                      .y = y,
                                      .type = w_.type,
                                      .is_table = true});
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -16,8 +16,7 @@ class Gather {
   Gather(int64_t format, const Tensor& w);
 
   Shape OutputShape(const Tensor& indices) const;
-  Plan MakePlan(const Tensor& indices, void* y,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Tensor& indices, void* y, Plan& plan) const;
   DataType type() const { return w_.type; }
 
  private:

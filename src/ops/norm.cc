@@ -22,14 +22,12 @@ Shape RMSNorm::OutputShape(const Tensor& a) const {
   return a.shape;
 }
 
-Plan RMSNorm::MakePlan(const Inputs& inputs, void* y, void* sum,
-                       std::pmr::memory_resource* memory) const {
-  Plan plan(memory);
+void RMSNorm::Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const {
   const auto& [a, weight, skip] = inputs;
   const int64_t rows = ElementCount(a.shape).As("input A") / k_;
   RequireTensor("weight", weight, a.type, {k_});
   if (skip) RequireTensor("skip", skip, a.type, a.shape);
-  if (rows == 0) return plan;
+  if (rows == 0) return;
   plan.steps.emplace_back(NormStep{.rows = rows,
                                    .k = k_,
                                    .a = a.data,
@@ -39,7 +37,6 @@ Plan RMSNorm::MakePlan(const Inputs& inputs, void* y, void* sum,
                                    .sum = skip ? sum : nullptr,
                                    .type = a.type,
                                    .epsilon = epsilon_});
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -28,8 +28,7 @@ class RMSNorm {
 
   Shape OutputShape(const Tensor& a) const;  // of Y, and of sum
   // sum may be null.
-  Plan MakePlan(const Inputs& inputs, void* y, void* sum,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const;
 
  private:
   int64_t k_;

@@ -1,25 +1,32 @@
 #include "ort/custom_op.h"
 
+#include <array>
 #include <atomic>
 
 namespace ort_aie {
 namespace {
 
 struct MadeKernel {
-  std::unique_ptr<Kernel> kernel;
+  Kernel kernel;
   RuntimeApi runtime;
   IoMap map;
 };
 
 const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
 
-}  // namespace
+class InferContext final : public ShapeContext {
+ public:
+  InferContext(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
+  std::optional<Value> Input(size_t index) const override;
+  int64_t Int(const char* attribute, int64_t fallback) const override;
+  void SetOutput(size_t index, const Value& value) const override;
 
-SessionOptions ReadOptions(const NodeInfo& info) {
-  return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
-}
+ private:
+  const OrtApi* api_;
+  OrtShapeInferContext* context_;
+};
 
-std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
+std::optional<ShapeContext::Value> InferContext::Input(size_t index) const {
   size_t count = 0;
   Check(api_, api_->ShapeInferContext_GetInputCount(context_, &count));
   if (index >= count) return std::nullopt;
@@ -28,9 +35,10 @@ std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
     api_->ReleaseStatus(status);
     return std::nullopt;
   }
-  Value value;
-  Check(api_, api_->GetTensorElementType(info, &value.type));
-  if (value.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return std::nullopt;
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  Check(api_, api_->GetTensorElementType(info, &type));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return std::nullopt;
+  Value value{type};
   size_t rank = 0;
   Check(api_, api_->GetDimensionsCount(info, &rank));
   std::vector<int64_t> dims(rank);
@@ -40,11 +48,11 @@ std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
   for (size_t i = 0; i < rank; ++i) {
     value.dims.push_back({dims[i], names[i] != nullptr ? names[i] : ""});
   }
-  if (IsStandIn(FromOnnxType(value.type), Shape(dims.begin(), dims.end()))) return std::nullopt;
+  if (IsStandIn(TypeOfNumber(value.type), Shape(dims.begin(), dims.end()))) return std::nullopt;
   return value;
 }
 
-int64_t ShapeContext::Int(const char* attribute, int64_t fallback) const {
+int64_t InferContext::Int(const char* attribute, int64_t fallback) const {
   const OrtOpAttr* attr = nullptr;
   if (OrtStatus* status = api_->ShapeInferContext_GetAttribute(context_, attribute, &attr)) {
     api_->ReleaseStatus(status);
@@ -59,7 +67,7 @@ int64_t ShapeContext::Int(const char* attribute, int64_t fallback) const {
   return value;
 }
 
-void ShapeContext::SetOutput(size_t index, const Value& value) const {
+void InferContext::SetOutput(size_t index, const Value& value) const {
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   Check(api_, api_->CreateTensorTypeAndShapeInfo(&raw));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_->ReleaseTensorTypeAndShapeInfo)>
@@ -77,10 +85,31 @@ void ShapeContext::SetOutput(size_t index, const Value& value) const {
   }
   std::vector<const char*> name_pointers;
   for (const std::string& name : names) name_pointers.push_back(name.c_str());
-  Check(api_, api_->SetTensorElementType(raw, value.type));
+  Check(api_, api_->SetTensorElementType(raw, static_cast<ONNXTensorElementDataType>(value.type)));
   Check(api_, api_->SetDimensions(raw, dims.data(), dims.size()));
   Check(api_, api_->SetSymbolicDimensions(raw, name_pointers.data(), names.size()));
   Check(api_, api_->ShapeInferContext_SetOutputTypeShape(context_, index, raw));
+}
+
+}  // namespace
+
+SessionOptions ReadOptions(const KernelInfo& info) {
+  return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
+}
+
+void Kernel::Compute(const KernelContext& context) const {
+  std::array<Tensor, kMostInputs> inputs;
+  std::array<Op::Output, kMostOutputs> outputs;
+  std::array<void*, kMostOutputs> buffers{};
+  for (size_t i = 0; i < description_.inputs; ++i) inputs[i] = context.Input(i);
+  op_->Describe(inputs, outputs);
+  for (size_t i = 0; i < description_.outputs; ++i) {
+    if (outputs[i].type == DataType::kOther) continue;
+    buffers[i] = context.Output(i, outputs[i].type, outputs[i].shape);
+  }
+  Plan plan(context.memory());
+  op_->Append(inputs, outputs, buffers, plan);
+  options_.target->Execute(plan, OrtThreadPool(context));
 }
 
 CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
@@ -116,7 +145,7 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
     const CustomOp& self = Self(op);
     const OrtApi* api = self.runtime_.api;
-    return Guard(api, [&] { self.description_.infer(ShapeContext(api, context)); });
+    return Guard(api, [&] { self.description_.infer(InferContext(api, context)); });
   };
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* raw,
                       void** kernel) -> OrtStatusPtr {
@@ -125,7 +154,8 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
       const RuntimeApi runtime = {api, self.runtime_.version};
       const KernelInfo info(api, runtime.version, raw);
       try {
-        *kernel = new MadeKernel{self.description_.create(info), runtime, info.Map()};
+        *kernel =
+            new MadeKernel{Kernel(self.description_, info, ReadOptions(info)), runtime, info.Map()};
       } catch (const Error& error) {
         // ONNX Runtime names the node in errors of Compute, not of creation.
         throw Error(error.code(), Concat("aie.", self.description_.name, " node '", info.NodeName(),
@@ -136,7 +166,7 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
     const auto& made = *static_cast<const MadeKernel*>(kernel);
     return Guard(made.runtime.api,
-                 [&] { made.kernel->Compute(KernelContext(made.runtime, context, made.map)); });
+                 [&] { made.kernel.Compute(KernelContext(made.runtime, context, made.map)); });
   };
   KernelDestroy = [](void* kernel) { delete static_cast<MadeKernel*>(kernel); };
 }

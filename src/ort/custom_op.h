@@ -3,58 +3,30 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
+#include "ops/op.h"
 #include "ort/api.h"
 #include "targets/session_options.h"
 
 namespace ort_aie {
 
+// What ONNX Runtime calls: an op, from either door.
 class Kernel {
  public:
-  virtual ~Kernel() = default;
-  virtual void Compute(const KernelContext& context) const = 0;
-};
+  // Throws Error for attributes or weights that do not fit together.
+  Kernel(const OpDescription& op, const NodeInfo& info, const SessionOptions& options)
+      : description_(op), options_(options), op_(op.create(info, options_)) {}
 
-// Types and shapes while a graph is resolved; unknown dimensions are -1, with a name or without.
-class ShapeContext {
- public:
-  struct Dim {
-    int64_t value = -1;
-    std::string name;
-  };
-  struct Value {
-    ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-    std::vector<Dim> dims;
-  };
-
-  ShapeContext(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
-  // Absent: an optional input that is not given, or that a stand-in leaves out.
-  std::optional<Value> Input(size_t index) const;
-  int64_t Int(const char* attribute, int64_t fallback) const;
-  void SetOutput(size_t index, const Value& value) const;
+  void Compute(const KernelContext& context) const;
 
  private:
-  const OrtApi* api_;
-  OrtShapeInferContext* context_;
-};
-
-struct OpDescription {
-  const char* name;
-  size_t inputs, required_inputs, outputs, required_outputs;
-  std::unique_ptr<Kernel> (*create)(const NodeInfo& info);
-  void (*infer)(const ShapeContext& context);
+  const OpDescription& description_;
+  const SessionOptions options_;
+  const std::unique_ptr<Op> op_;
 };
 
 // Options as a node has them.
-SessionOptions ReadOptions(const NodeInfo& info);
-
-const OpDescription& Q4NXMatMulDescription();
-const OpDescription& GemmDescription();
-const OpDescription& Q4NXGatedMLPDescription();
-const OpDescription& GatedGemmDescription();
-const OpDescription& Q4NXGatherDescription();
-const OpDescription& FlowAttentionDescription();
+SessionOptions ReadOptions(const KernelInfo& info);
 
 class CustomOp : public OrtCustomOp {
  public:

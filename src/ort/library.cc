@@ -23,10 +23,8 @@ namespace {
 struct Domain {
   explicit Domain(const RuntimeApi& runtime) {
     Check(runtime.api, runtime.api->CreateCustomOpDomain("aie", &domain));
-    for (const auto& describe :
-         {Q4NXMatMulDescription, GemmDescription, Q4NXGatedMLPDescription, GatedGemmDescription,
-          Q4NXGatherDescription, FlowAttentionDescription}) {
-      ops.push_back(std::make_unique<CustomOp>(describe(), runtime));
+    for (const OpDescription* op : AllOps()) {
+      ops.push_back(std::make_unique<CustomOp>(*op, runtime));
       Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, ops.back().get()));
     }
   }
