@@ -216,7 +216,7 @@ Work FloatToBfloat16(const Kernels& k, Cached& d, int64_t n) {
 }
 
 Work Add(const Kernels& k, Cached& d, int64_t n) {
-  k.add(d.scratch, n, d.y);
+  k.add(d.y, d.scratch, n, d.y);
   return Work{12.0 * n};
 }
 
