@@ -86,11 +86,18 @@ ShapeContext::Value Required(const ShapeContext& context, size_t index, const ch
   return *value;
 }
 
+// An unknown rank arrives as 0; tensors of language models are (batch, sequence, channels).
+ShapeContext::Value RequiredA(const ShapeContext& context) {
+  auto value = Required(context, 0, "A");
+  if (value.dims.empty()) value.dims.resize(3);
+  return value;
+}
+
 // Of A's type and shape. sum stands in the model, as that of a projection does.
-void InferLikeA(const ShapeContext& context) { context.SetOutput(0, Required(context, 0, "A")); }
+void InferLikeA(const ShapeContext& context) { context.SetOutput(0, RequiredA(context)); }
 
 void InferCast(const ShapeContext& context) {
-  auto value = Required(context, 0, "A");
+  auto value = RequiredA(context);
   value.type = NumberOf(TypeOfNumber(context.Int("dtype", 0)));
   context.SetOutput(0, value);
 }

@@ -127,21 +127,55 @@ void ALayerIsOneSubmission() {
 }
 
 // The second begins with the sum of the first's residual and its MLP, both on the device.
+Plan TwoLayers(DecoderLayer& a, DecoderLayer& b, const Values& x) {
+  Plan plan = a.Steps(x);
+  for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
+  return plan;
+}
+
 void TwoLayersAreOneSubmission() {
   const LayerShape first{}, second{.skip = true};
   Bench bench;
   DecoderLayer a(first, 16), b(second, 16);
   for (int token = 0; token < 3; ++token) {
     const Values x(DataType::kFloat32, Exact(first.hidden));
-    Plan plan = a.Steps(x);
-    for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
-    const Token counted = Execute(bench, plan);
-    // Twelve buffers beside the activations, four a run.
+    const Token counted = Execute(bench, TwoLayers(a, b, x));
+    // Ten buffers beside the activations, four a run.
     Check(counted.submissions == 1 && counted.runs == 3, "one submission of three runs, got ",
           counted.submissions, " of ", counted.runs);
     b.Compare(a.Compare());
   }
   bench.OnlyDevice();
+}
+
+// What a program keeps: its weights share buffers, as many as their size takes.
+void WeightsOfAPlanShareABuffer() {
+  for (const size_t most : {kMaxBufferBytes, size_t{300'000}}) {
+    const LayerShape first{}, second{.skip = true};
+    Bench bench;
+    bench.device->most_pinned = most;
+    DecoderLayer a(first, 16), b(second, 16);
+    const auto kept = std::make_shared<KeptState>();
+    for (int token = 0; token < 4; ++token) {
+      if (token == 2) {  // of the first token there is nothing left
+        bench.device->before_run = [&](int64_t) {
+          bench.device->before_run = nullptr;
+          throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
+        };
+      }
+      const Values x(DataType::kFloat32, Exact(first.hidden));
+      Plan plan = TwoLayers(a, b, x);
+      plan.kept = kept;
+      const Token counted = Execute(bench, plan);
+      // Activations, two caches, and 740,000 bytes of weights.
+      const int64_t runs = most == kMaxBufferBytes ? 1 : 2, tries = token == 2 ? 2 : 1;
+      Check(counted.submissions == tries, "one submission, got ", counted.submissions);
+      Check(counted.runs == runs + tries - 1, "runs: ", counted.runs);
+      b.Compare(a.Compare());
+    }
+    bench.device->before_run = nullptr;
+    Check(bench.target->counters().retries == 1, "one retry");
+  }
 }
 
 // What `rope` and `append` cannot do, the host does between two submissions.
@@ -260,6 +294,7 @@ void PartsOfTensorsAreFound() {
 const Cases registered({
     {"a_layer_is_one_submission", ALayerIsOneSubmission},
     {"two_layers_are_one_submission", TwoLayersAreOneSubmission},
+    {"weights_of_a_plan_share_a_buffer", WeightsOfAPlanShareABuffer},
     {"layers_that_the_host_prepares", LayersThatTheHostPrepares},
     {"rows_that_the_cache_rounds", RowsThatTheCacheRounds},
     {"a_fault_in_the_middle_of_a_layer", AFaultInTheMiddleOfALayer},

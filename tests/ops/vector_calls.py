@@ -1,0 +1,110 @@
+"""Calls of the ops that stand between projections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from op_models import ONNX_TYPES, Array, one_op_model, open_session, run
+from projection_calls import Weights
+
+from ort_aie_ep import _native
+
+U = 2.0**-24  # unit roundoff of float32
+EPSILON = 1e-5
+
+
+def norm_model(
+    a: Array,
+    weight: Array,
+    skip: Array | None = None,
+    *,
+    with_sum: bool = True,
+    change: dict[str, Any] | None = None,
+    constants: tuple[str, ...] = ("weight",),
+    **options: Any,
+) -> bytes:
+    given = {"K": weight.size, "epsilon": EPSILON, "format": _native.FORMAT} | (change or {})
+    inputs = {"A": a, "weight": weight, "skip": skip}
+    outputs = {"Y": a.dtype} | ({"sum": a.dtype} if skip is not None and with_sum else {})
+    return one_op_model("RMSNorm", inputs, outputs, given, constants=constants, **options)
+
+
+def norm(a: Array, weight: Array, skip: Array | None = None, **options: Any) -> dict[str, Array]:
+    feeds = {"A": a, "weight": weight, "skip": skip}
+    return run(open_session(norm_model(a, weight, skip, **options)), feeds)
+
+
+def binary_model(
+    op_type: str, a: Array, b: Array, *, change: dict[str, Any] | None = None, **options: Any
+) -> bytes:
+    given = {"format": _native.FORMAT} | (change or {})
+    return one_op_model(op_type, {"A": a, "B": b}, {"Y": a.dtype}, given, **options)
+
+
+def binary(op_type: str, a: Array, b: Array, **options: Any) -> Array:
+    """Y of aie.Add or aie.Mul."""
+    session = open_session(binary_model(op_type, a, b, **options))
+    return run(session, {"A": a, "B": b})["Y"]
+
+
+def activation_model(
+    function: str, a: Array, *, change: dict[str, Any] | None = None, **options: Any
+) -> bytes:
+    given = {"function": function, "format": _native.FORMAT} | (change or {})
+    return one_op_model("Activation", {"A": a}, {"Y": a.dtype}, given, **options)
+
+
+def activate(function: str, a: Array, **options: Any) -> Array:
+    return run(open_session(activation_model(function, a, **options)), {"A": a})["Y"]
+
+
+def cast_model(
+    a: Array, dtype: np.dtype[Any], *, change: dict[str, Any] | None = None, **options: Any
+) -> bytes:
+    given = {"dtype": ONNX_TYPES[dtype], "format": _native.FORMAT} | (change or {})
+    return one_op_model("Cast", {"A": a}, {"Y": dtype}, given, **options)
+
+
+def cast(a: Array, dtype: np.dtype[Any], **options: Any) -> Array:
+    return run(open_session(cast_model(a, dtype, **options)), {"A": a})["Y"]
+
+
+def table_model(
+    table: Array, indices: Array, *, constants: tuple[str, ...] = ("W",), **options: Any
+) -> bytes:
+    inputs, given = {"W": table, "indices": indices}, {"format": _native.FORMAT}
+    return one_op_model("Gather", inputs, {"Y": table.dtype}, given, constants=constants, **options)
+
+
+def rows_of(table: Array, indices: Array, **options: Any) -> Array:
+    """Y of aie.Gather."""
+    session = open_session(table_model(table, indices, **options))
+    return run(session, {"W": table, "indices": indices})["Y"]
+
+
+def fused(
+    op_type: str, weights: dict[str, Weights], a: Array, weight: Array, skip: Array, **given: Any
+) -> dict[str, Array]:
+    """Outputs of a projection with a residual and a norm before it."""
+    first = next(iter(weights.values()))
+    inputs = {"A": a} | {key: w.q4nx for key, w in weights.items()}
+    if op_type == "Q4NXMatMul":
+        inputs["bias"] = np.zeros(first.n, a.dtype)
+    inputs |= {"norm_weight": weight, "skip": skip}
+    given |= {"K": first.k, "N": first.n, "norm_epsilon": EPSILON, "format": _native.FORMAT}
+    outputs = {"Y": a.dtype, "sum": a.dtype}
+    model = one_op_model(op_type, inputs, outputs, given, constants=tuple(weights))
+    return run(open_session(model), inputs)
+
+
+def standard(
+    op_type: str,
+    inputs: dict[str, Array | None],
+    outputs: dict[str, np.dtype[Any]],
+    domain: str = "",
+    **attributes: Any,
+) -> dict[str, Array]:
+    """Outputs of ONNX Runtime's own operator."""
+    model = one_op_model(op_type, inputs, outputs, attributes, domain=domain)
+    return run(open_session(model), inputs)
