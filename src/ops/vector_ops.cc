@@ -117,6 +117,7 @@ OpDescription Binary(const char* name) {
           .required_inputs = 2,
           .outputs = 1,
           .required_outputs = 1,
+          .attributes = {{.name = "format", .required = true}},
           .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
             return std::make_unique<ElementwiseOp>(info, function);
           },
@@ -132,6 +133,9 @@ const OpDescription& RMSNormDescription() {
       .required_inputs = 2,
       .outputs = 2,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "epsilon", .kind = AttributeRule::kFloat}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<RMSNormOp>(info);
       },
@@ -156,6 +160,8 @@ const OpDescription& ActivationDescription() {
       .required_inputs = 1,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "function", .kind = AttributeRule::kString}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<ElementwiseOp>(info, ActivationFunction(info.String("function")));
       },
@@ -170,6 +176,7 @@ const OpDescription& CastDescription() {
       .required_inputs = 1,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true}, {.name = "dtype", .required = true}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<CastOp>(info);
       },
@@ -184,6 +191,7 @@ const OpDescription& GatherDescription() {
       .required_inputs = 2,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<TableOp>(info);
       },
