@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "graph/claims.h"
 #include "graph/fusions.h"
 #include "graph/steps.h"
 
@@ -103,28 +104,6 @@ Value ValueOf(const py::handle& given) {
   return value;
 }
 
-// Nodes of the domain aie as the steps that they are.
-Steps StepsOf(Graph graph) {
-  std::vector<Item> items;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    Item item{.nodes = {static_cast<int>(i)}};
-    item.step.reads = node.inputs;
-    item.step.writes = node.outputs;
-    item.step.name = node.name;
-    if (node.domain == "aie") {
-      item.step.op = node.op_type;
-      for (const auto& [name, value] : node.attributes) {
-        if (const auto* number = std::get_if<int64_t>(&value)) item.step.ints[name] = *number;
-        if (const auto* number = std::get_if<float>(&value)) item.step.floats[name] = *number;
-        if (const auto* text = std::get_if<std::string>(&value)) item.step.strings[name] = *text;
-      }
-    }
-    items.push_back(std::move(item));
-  }
-  return Steps(std::move(graph), std::move(items));
-}
-
 py::list NamesOf(const Steps& steps, const std::vector<int>& values) {
   py::list names;
   for (const int value : values) names.append(steps.value(value).name);
@@ -151,8 +130,8 @@ py::dict DictOf(const Steps& steps, const Item& item) {
 }
 
 // The items that are left after all fusions, as dicts.
-py::list FusedSteps(const py::list& nodes, const py::list& values) {
-  Steps steps = StepsOf(GraphOf(nodes, values));
+py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources) {
+  Steps steps = ClaimSteps(GraphOf(nodes, values), sources);
   FuseAll(steps);
   py::list items;
   for (const Item& item : steps.items()) items.append(DictOf(steps, item));
@@ -176,7 +155,8 @@ Graph GraphOf(const py::list& nodes, const py::list& values) {
 }
 
 void DefineGraph(py::module_& m) {
-  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"));
+  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
+        py::arg("sources") = false);
 }
 
 }  // namespace ort_aie::graph

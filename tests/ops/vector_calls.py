@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ort_aie_ep import _native
 
 U = 2.0**-24  # unit roundoff of float32
 EPSILON = 1e-5
+FUNCTIONS = ["silu", "gelu", "gelu_tanh", "sigmoid"]  # of aie.Activation
 
 
 def norm_model(
@@ -108,3 +110,36 @@ def standard(
     """Outputs of ONNX Runtime's own operator."""
     model = one_op_model(op_type, inputs, outputs, attributes, domain=domain)
     return run(open_session(model), inputs)
+
+
+def _tail(x: float) -> float:
+    """The standard normal distribution up to -|x|."""
+    return math.erfc(abs(x) / math.sqrt(2)) / 2
+
+
+def reference(function: str, a: Array) -> tuple[Array, Array]:
+    """The function in float64, and how far off float32 may be.
+
+    exp is wrong by 8 roundings at most: of its reduced argument, of a polynomial of degree 6 whose
+    first terms dominate, and its remainder. A rounding of its argument t counts |t| times. Where a
+    result is x / (1 + e) or 1 - e, errors of e count as much as e does. And exp is never below
+    e^-87.33 but 0, nor beyond e^88.
+    """
+    x = a.astype(np.float64)
+    least = 1.01 * np.exp(-87.33) * (1 if function == "sigmoid" else np.abs(x))
+    with np.errstate(over="ignore"):
+        if function == "gelu":
+            below = np.vectorize(_tail, otypes=[np.float64])(x)
+            y = x * np.where(x < 0, below, 1 - below)
+            # A polynomial of degree 9 by Horner, 18 roundings of terms whose magnitudes add up to
+            # 2.2 times their sum; its argument, 3 roundings, to which it is less than proportional;
+            # its fit, 3.2e-8; the square, and exp.
+            error = np.abs(x) * below * (18 * 2.2 + 3 + 1 + x**2 + 8)
+            return y, U * (error + 3 * np.abs(y)) + least
+        t = x if function != "gelu_tanh" else np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)
+        e = np.exp(-t)
+        sigmoid = 1 / (1 + e)
+        y = sigmoid if function == "sigmoid" else x * sigmoid
+        # t of gelu_tanh has 5 roundings, those of its two constants among them.
+        of_exp = 8 + (5 * np.abs(t) if function == "gelu_tanh" else 0)
+        return y, U * np.abs(y) * (3 + of_exp * (1 - sigmoid)) + least
