@@ -8,6 +8,8 @@
 namespace ort_aie {
 namespace {
 
+constexpr int64_t kMostHeads = std::numeric_limits<int32_t>::max();
+
 FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   FlowAttentionAttributes a;
   a.num_heads = info.Int("num_heads", 0);
@@ -99,6 +101,23 @@ const OpDescription& FlowAttentionDescription() {
       .required_inputs = 1,
       .outputs = 3,
       .required_outputs = 3,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "num_heads", .required = true, .least = 1, .most = kMostHeads},
+                     {.name = "kv_num_heads", .required = true, .least = 1, .most = kMostHeads},
+                     {.name = "do_rotary"},
+                     {.name = "rotary_interleaved"},
+                     {.name = "local_window_size"},
+                     {.name = "smooth_softmax"},
+                     {.name = "causal"},
+                     {.name = "sliding_window_cache"},
+                     {.name = "qk_output"},
+                     {.name = "float32_products"},
+                     {.name = "kv_cache_bit_width"},
+                     {.name = "scale", .kind = AttributeRule::kFloat},
+                     {.name = "softcap", .kind = AttributeRule::kFloat},
+                     {.name = "qk_norm_epsilon", .kind = AttributeRule::kFloat},
+                     {.name = "k_quant_type", .kind = AttributeRule::kString},
+                     {.name = "v_quant_type", .kind = AttributeRule::kString}},
       .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
         return std::make_unique<AttentionOp>(info, options);
       },

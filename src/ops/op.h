@@ -1,10 +1,13 @@
 // The ops of the domain aie, whoever asks for one: a node of ONNX Runtime, or a step of a recipe.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/options.h"
@@ -41,6 +44,7 @@ class ShapeContext {
   // Absent: an optional input that is not given, or that a stand-in leaves out.
   virtual std::optional<Value> Input(size_t index) const = 0;
   virtual int64_t Int(const char* attribute, int64_t fallback) const = 0;
+  virtual std::string String(const char* attribute) const = 0;
   virtual void SetOutput(size_t index, const Value& value) const = 0;
 };
 
@@ -61,9 +65,19 @@ class Op {
                       std::span<void* const> buffers, Plan& plan) const = 0;
 };
 
+// What an attribute may be. One without bounds counts nothing: what the model had.
+struct AttributeRule {
+  enum Kind { kInt, kFloat, kString };
+  const char* name;
+  Kind kind = kInt;
+  bool required = false;  // of an integer
+  int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+};
+
 struct OpDescription {
   const char* name;
   size_t inputs, required_inputs, outputs, required_outputs;
+  std::vector<AttributeRule> attributes;  // by which a recipe is checked, before an op is made
   // Throws Error for attributes or weights that do not fit together.
   std::unique_ptr<Op> (*create)(const NodeInfo& info, const Options& options);
   void (*infer)(const ShapeContext& context);

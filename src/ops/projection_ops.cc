@@ -1,5 +1,6 @@
 // Projections, gated MLPs and rows of an embedding as ops.
 #include <algorithm>
+#include <type_traits>
 
 #include "base/error.h"
 #include "ops/gated_mlp.h"
@@ -109,15 +110,29 @@ void InferGather(const ShapeContext& context) {
 // K with weights of `form`, or of the form that a node's bits say.
 template <typename K, WeightForm... form>
 OpDescription Projection(const char* name, size_t required_inputs) {
-  return {.name = name,
-          .inputs = K::kInputCount,
-          .required_inputs = required_inputs,
-          .outputs = 2,
-          .required_outputs = 1,
-          .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
-            return std::make_unique<K>(info, options, Form{form...});
-          },
-          .infer = InferProjection};
+  OpDescription description = {
+      .name = name,
+      .inputs = K::kInputCount,
+      .required_inputs = required_inputs,
+      .outputs = 2,
+      .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "N", .required = true, .least = 1},
+                     {.name = "norm_epsilon", .kind = AttributeRule::kFloat}},
+      .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
+        return std::make_unique<K>(info, options, Form{form...});
+      },
+      .infer = InferProjection};
+  if (sizeof...(form) == 0) {
+    description.attributes.push_back({.name = "bits", .least = 2, .most = 4});
+    description.attributes.push_back({.name = "accuracy_level"});
+    description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
+  }
+  if (std::is_same_v<K, GatedMLPOp>) {
+    description.attributes.push_back({.name = "activation", .kind = AttributeRule::kString});
+  }
+  return description;
 }
 
 }  // namespace
@@ -133,13 +148,13 @@ const OpDescription& GemmDescription() {
 }
 
 const OpDescription& Q4NXGatedMLPDescription() {
-  static const OpDescription description = Projection<GatedMLPOp>("Q4NXGatedMLP", 3);
+  static const OpDescription description = Projection<GatedMLPOp>("Q4NXGatedMLP", 2);
   return description;
 }
 
 const OpDescription& GatedGemmDescription() {
   static const OpDescription description =
-      Projection<GatedMLPOp, WeightForm::kBf16>("GatedGEMM", 3);
+      Projection<GatedMLPOp, WeightForm::kBf16>("GatedGEMM", 2);
   return description;
 }
 
@@ -150,6 +165,11 @@ const OpDescription& Q4NXGatherDescription() {
       .required_inputs = 2,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "N", .required = true, .least = 1},
+                     {.name = "bits", .least = 2, .most = 4},
+                     {.name = "dtype"}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<GatherOp>(info);
       },

@@ -86,11 +86,18 @@ ShapeContext::Value Required(const ShapeContext& context, size_t index, const ch
   return *value;
 }
 
+// An unknown rank arrives as 0; tensors of language models are (batch, sequence, channels).
+ShapeContext::Value RequiredA(const ShapeContext& context) {
+  auto value = Required(context, 0, "A");
+  if (value.dims.empty()) value.dims.resize(3);
+  return value;
+}
+
 // Of A's type and shape. sum stands in the model, as that of a projection does.
-void InferLikeA(const ShapeContext& context) { context.SetOutput(0, Required(context, 0, "A")); }
+void InferLikeA(const ShapeContext& context) { context.SetOutput(0, RequiredA(context)); }
 
 void InferCast(const ShapeContext& context) {
-  auto value = Required(context, 0, "A");
+  auto value = RequiredA(context);
   value.type = NumberOf(TypeOfNumber(context.Int("dtype", 0)));
   context.SetOutput(0, value);
 }
@@ -110,6 +117,7 @@ OpDescription Binary(const char* name) {
           .required_inputs = 2,
           .outputs = 1,
           .required_outputs = 1,
+          .attributes = {{.name = "format", .required = true}},
           .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
             return std::make_unique<ElementwiseOp>(info, function);
           },
@@ -125,6 +133,9 @@ const OpDescription& RMSNormDescription() {
       .required_inputs = 2,
       .outputs = 2,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "epsilon", .kind = AttributeRule::kFloat}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<RMSNormOp>(info);
       },
@@ -149,6 +160,8 @@ const OpDescription& ActivationDescription() {
       .required_inputs = 1,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "function", .kind = AttributeRule::kString}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<ElementwiseOp>(info, ActivationFunction(info.String("function")));
       },
@@ -163,6 +176,7 @@ const OpDescription& CastDescription() {
       .required_inputs = 1,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true}, {.name = "dtype", .required = true}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<CastOp>(info);
       },
@@ -177,6 +191,7 @@ const OpDescription& GatherDescription() {
       .required_inputs = 2,
       .outputs = 1,
       .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true}},
       .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
         return std::make_unique<TableOp>(info);
       },

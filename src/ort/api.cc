@@ -195,7 +195,11 @@ IoMap KernelInfo::Map() const {
     }
   }
   Check(api_, api_->KernelInfo_GetOutputCount(info_, &count));
-  for (size_t i = 0; i < count; ++i) map.outputs.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < count; ++i) {
+    size_t name = 0;  // with its end
+    Check(api_, api_->KernelInfo_GetOutputName(info_, i, nullptr, &name));
+    map.outputs.push_back(name > 1 ? static_cast<int>(i) : IoMap::kAbsent);
+  }
   return map;
 }
 

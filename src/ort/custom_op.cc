@@ -1,13 +1,14 @@
 #include "ort/custom_op.h"
 
-#include <array>
 #include <atomic>
+#include <utility>
+#include <vector>
 
 namespace ort_aie {
 namespace {
 
 struct MadeKernel {
-  Kernel kernel;
+  std::unique_ptr<Kernel> kernel;
   RuntimeApi runtime;
   IoMap map;
 };
@@ -19,6 +20,7 @@ class InferContext final : public ShapeContext {
   InferContext(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
   std::optional<Value> Input(size_t index) const override;
   int64_t Int(const char* attribute, int64_t fallback) const override;
+  std::string String(const char* attribute) const override;
   void SetOutput(size_t index, const Value& value) const override;
 
  private:
@@ -67,6 +69,22 @@ int64_t InferContext::Int(const char* attribute, int64_t fallback) const {
   return value;
 }
 
+std::string InferContext::String(const char* attribute) const {
+  const OrtOpAttr* attr = nullptr;
+  if (OrtStatus* status = api_->ShapeInferContext_GetAttribute(context_, attribute, &attr)) {
+    api_->ReleaseStatus(status);
+    return "";
+  }
+  size_t size = 0;  // is what it takes afterwards
+  if (OrtStatus* status = api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, nullptr, 0, &size)) {
+    api_->ReleaseStatus(status);
+  }
+  std::string value(size, '\0');
+  Check(api_, api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, value.data(), size, &size));
+  while (!value.empty() && value.back() == '\0') value.pop_back();
+  return value;
+}
+
 void InferContext::SetOutput(size_t index, const Value& value) const {
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   Check(api_, api_->CreateTensorTypeAndShapeInfo(&raw));
@@ -91,49 +109,39 @@ void InferContext::SetOutput(size_t index, const Value& value) const {
   Check(api_, api_->ShapeInferContext_SetOutputTypeShape(context_, index, raw));
 }
 
-}  // namespace
-
-SessionOptions ReadOptions(const KernelInfo& info) {
+SessionOptions OptionsOf(const KernelInfo& info) {
   return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
 }
 
-void Kernel::Compute(const KernelContext& context) const {
-  std::array<Tensor, kMostInputs> inputs;
-  std::array<Op::Output, kMostOutputs> outputs;
-  std::array<void*, kMostOutputs> buffers{};
-  for (size_t i = 0; i < description_.inputs; ++i) inputs[i] = context.Input(i);
-  op_->Describe(inputs, outputs);
-  for (size_t i = 0; i < description_.outputs; ++i) {
-    if (outputs[i].type == DataType::kOther) continue;
-    buffers[i] = context.Output(i, outputs[i].type, outputs[i].shape);
-  }
-  Plan plan(context.memory());
-  op_->Append(inputs, outputs, buffers, plan);
-  options_.target->Execute(plan, OrtThreadPool(context));
+// The first `required` ones must be there.
+OrtCustomOpInputOutputCharacteristic CharacteristicOf(bool variadic, size_t index,
+                                                      size_t required) {
+  if (variadic) return INPUT_OUTPUT_VARIADIC;
+  return index < required ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
 }
 
-CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
-    : OrtCustomOp{}, description_(description), runtime_(runtime) {
+}  // namespace
+
+CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
+    : OrtCustomOp{}, table_(std::move(table)), runtime_(runtime) {
   version = runtime.version;
 
-  GetName = [](const OrtCustomOp* op) { return Self(op).description_.name; };
+  GetName = [](const OrtCustomOp* op) { return Self(op).table_.name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
 
   // Types are left open and checked by the ops: activations and KV cache vary independently.
-  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).description_.inputs; };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).table_.inputs; };
   GetInputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; };
   GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
-    return index < Self(op).description_.required_inputs ? INPUT_OUTPUT_REQUIRED
-                                                         : INPUT_OUTPUT_OPTIONAL;
+    return CharacteristicOf(Self(op).table_.variadic, index, Self(op).table_.required_inputs);
   };
   GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
-  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).description_.outputs; };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).table_.outputs; };
   GetOutputType = [](const OrtCustomOp*, size_t) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   };
   GetOutputCharacteristic = [](const OrtCustomOp* op, size_t index) {
-    return index < Self(op).description_.required_outputs ? INPUT_OUTPUT_REQUIRED
-                                                          : INPUT_OUTPUT_OPTIONAL;
+    return CharacteristicOf(Self(op).table_.variadic, index, Self(op).table_.required_outputs);
   };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
   GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
@@ -145,7 +153,7 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
     const CustomOp& self = Self(op);
     const OrtApi* api = self.runtime_.api;
-    return Guard(api, [&] { self.description_.infer(InferContext(api, context)); });
+    return Guard(api, [&] { self.table_.infer(InferContext(api, context)); });
   };
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* raw,
                       void** kernel) -> OrtStatusPtr {
@@ -154,11 +162,10 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
       const RuntimeApi runtime = {api, self.runtime_.version};
       const KernelInfo info(api, runtime.version, raw);
       try {
-        *kernel =
-            new MadeKernel{Kernel(self.description_, info, ReadOptions(info)), runtime, info.Map()};
+        *kernel = new MadeKernel{self.table_.make(info), runtime, info.Map()};
       } catch (const Error& error) {
         // ONNX Runtime names the node in errors of Compute, not of creation.
-        throw Error(error.code(), Concat("aie.", self.description_.name, " node '", info.NodeName(),
+        throw Error(error.code(), Concat("aie.", self.table_.name, " node '", info.NodeName(),
                                          "': ", error.what()));
       }
     });
@@ -166,9 +173,50 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatusPtr {
     const auto& made = *static_cast<const MadeKernel*>(kernel);
     return Guard(made.runtime.api,
-                 [&] { made.kernel.Compute(KernelContext(made.runtime, context, made.map)); });
+                 [&] { made.kernel->Compute(KernelContext(made.runtime, context, made.map)); });
   };
   KernelDestroy = [](void* kernel) { delete static_cast<MadeKernel*>(kernel); };
+}
+
+CustomOp::Table TableOf(const OpDescription& op) {
+  return {.name = op.name,
+          .inputs = op.inputs,
+          .required_inputs = op.required_inputs,
+          .outputs = op.outputs,
+          .required_outputs = op.required_outputs,
+          .make = [&op](const KernelInfo& info) { return MakeKernel(op, info, OptionsOf(info)); },
+          .infer = op.infer};
+}
+
+CustomOp::Table PlanTable() {
+  const auto make = [](const KernelInfo& info) {
+    Recipe recipe = RecipeFrom(info.String("recipe"));
+    const IoMap map = info.Map();
+    Require(std::cmp_equal(recipe.inputs, map.inputs.size()), "its recipe has ", recipe.inputs,
+            " inputs, the node ", map.inputs.size());
+    Require(recipe.outputs.size() == map.outputs.size(), "its recipe has ", recipe.outputs.size(),
+            " outputs, the node ", map.outputs.size());
+    Require(recipe.constants.empty(), "its recipe has constants that are not inputs");
+    for (size_t i = 0; i < map.outputs.size(); ++i) {
+      if (map.outputs[i] == IoMap::kAbsent) recipe.outputs[i] = Recipe::kAbsent;
+    }
+    const auto constants = [&](int value) {
+      const auto i = static_cast<size_t>(value);
+      return i < map.inputs.size() ? map.inputs[i].constant : Tensor{};
+    };
+    return MakeKernel(std::move(recipe), constants, OptionsOf(info));
+  };
+  const auto infer = [](const ShapeContext& context) {
+    const Recipe recipe = RecipeFrom(context.String("recipe"));
+    std::vector<std::optional<ShapeContext::Value>> inputs;
+    for (int i = 0; i < recipe.inputs; ++i) inputs.push_back(context.Input(static_cast<size_t>(i)));
+    const auto values = InferValues(recipe, inputs);
+    for (size_t i = 0; i < recipe.outputs.size(); ++i) {
+      if (recipe.outputs[i] == Recipe::kAbsent) continue;
+      context.SetOutput(i, values[static_cast<size_t>(recipe.outputs[i])]);
+    }
+  };
+  return {.name = "Plan", .variadic = true, .make = make, .infer = infer};
 }
 
 }  // namespace ort_aie

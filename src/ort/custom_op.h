@@ -1,40 +1,35 @@
-// An aie.* op as an OrtCustomOp table: filled by hand, because the C++ wrapper of ONNX Runtime
-// keeps one OrtApi for the whole process.
+// The ops of the domain aie as OrtCustomOp tables: filled by hand, because the C++ wrapper of ONNX
+// Runtime keeps one OrtApi for the whole process.
 #pragma once
 
+#include <functional>
 #include <memory>
 
-#include "ops/op.h"
-#include "ort/api.h"
-#include "targets/session_options.h"
+#include "ort/kernel.h"
 
 namespace ort_aie {
 
-// What ONNX Runtime calls: an op, from either door.
-class Kernel {
- public:
-  // Throws Error for attributes or weights that do not fit together.
-  Kernel(const OpDescription& op, const NodeInfo& info, const SessionOptions& options)
-      : description_(op), options_(options), op_(op.create(info, options_)) {}
-
-  void Compute(const KernelContext& context) const;
-
- private:
-  const OpDescription& description_;
-  const SessionOptions options_;
-  const std::unique_ptr<Op> op_;
-};
-
-// Options as a node has them.
-SessionOptions ReadOptions(const KernelInfo& info);
-
 class CustomOp : public OrtCustomOp {
  public:
-  CustomOp(const OpDescription& description, const RuntimeApi& runtime);
+  struct Table {
+    const char* name;
+    // With `variadic`, any number of each, of any types; else so many.
+    bool variadic = false;
+    size_t inputs = 1, required_inputs = 1, outputs = 1, required_outputs = 1;
+    std::function<std::unique_ptr<Kernel>(const KernelInfo& info)> make;
+    std::function<void(const ShapeContext& context)> infer;
+  };
+
+  CustomOp(Table table, const RuntimeApi& runtime);
 
  private:
-  const OpDescription& description_;
+  const Table table_;
   const RuntimeApi runtime_;
 };
+
+CustomOp::Table TableOf(const OpDescription& op);
+// aie.Plan: a region of a model in one node, whose attribute `recipe` (ops/recipe.h) says what it
+// computes. Its inputs and outputs are the recipe's.
+CustomOp::Table PlanTable();
 
 }  // namespace ort_aie

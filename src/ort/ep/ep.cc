@@ -17,7 +17,7 @@ namespace {
 // A claimed node, ready to run.
 struct Compiled : OrtNodeComputeInfo {
   RuntimeApi runtime{};
-  std::optional<Kernel> kernel;
+  std::unique_ptr<Kernel> kernel;
   IoMap map;
   // What the kernel reads.
   std::shared_ptr<const PackedWeights> packed;
@@ -93,7 +93,7 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
             name, "': output ", i, " of ", op.name, " is missing");
   }
   try {
-    compiled->kernel.emplace(op, RecipeInfo(item.recipe, item.weights), OptionsOf(settings));
+    compiled->kernel = MakeKernel(op, RecipeInfo(item.recipe, item.weights), OptionsOf(settings));
   } catch (const Error& error) {
     throw Error(error.code(), Concat("node '", name, "': ", error.what()));
   }

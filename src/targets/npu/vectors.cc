@@ -121,7 +121,7 @@ void LoadSum(const host::Kernels& kernels, const Row& row, float* x) {
   if (row.skip == nullptr) return;
   float* skip = host::Scratch<float>(host::Purpose::kSkip, row.k);
   host::ToFloat(kernels, row.type, row.skip, row.k, skip);
-  kernels.add(skip, row.k, x);
+  kernels.add(x, skip, row.k, x);
 }
 
 }  // namespace

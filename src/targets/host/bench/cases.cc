@@ -216,7 +216,7 @@ Work FloatToBfloat16(const Kernels& k, Cached& d, int64_t n) {
 }
 
 Work Add(const Kernels& k, Cached& d, int64_t n) {
-  k.add(d.scratch, n, d.y);
+  k.add(d.y, d.scratch, n, d.y);
   return Work{12.0 * n};
 }
 
@@ -365,7 +365,8 @@ Streamed::Streamed(std::span<const uint8_t> weights)
       y(arena.New(kRows * kBlockRows, 0.0f)),
       codes(arena.New<int8_t>(kStreamedRows * kMaxK, 3)),
       q_sums(arena.New<int32_t>(kStreamedRows * kMaxK / kGroup, 3 * kGroup)),
-      tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x3f)) {}
+      // As integers of 32 bits small enough to be added up, as floats not denormal.
+      tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x02)) {}
 
 const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
   const size_t bytes =
