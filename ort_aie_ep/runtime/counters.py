@@ -79,11 +79,19 @@ def npu_counters() -> NpuCounters:
         free = ctypes.CDLL(None).free
         free.argtypes = [ctypes.c_void_p]
         free(text)
-    by_reason: dict[str, dict[str, int]] = {"host_steps": {}, "host_steps_between": {}}
-    for name, steps in by_reason.items():
-        for target in targets:
-            for reason, count in target[name].items():
-                steps[reason] = steps.get(reason, 0) + count
+    by_reason = {"host_steps", "host_steps_between"}
     names = [counter.name for counter in fields(NpuCounters) if counter.name not in by_reason]
     sums = {name: sum(target[name] for target in targets) for name in names}
-    return NpuCounters(**sums, **by_reason)
+    return NpuCounters(
+        **sums,
+        host_steps=_sum_by_reason([target["host_steps"] for target in targets]),
+        host_steps_between=_sum_by_reason([target["host_steps_between"] for target in targets]),
+    )
+
+
+def _sum_by_reason(counts: list[dict[str, int]]) -> dict[str, int]:
+    steps: dict[str, int] = {}
+    for count in counts:
+        for reason, number in count.items():
+            steps[reason] = steps.get(reason, 0) + number
+    return steps
