@@ -78,9 +78,6 @@ def why_not_npu_projection(
     n: int,
     k: int,
     int8: bool = False,
-    has_bias: bool = False,
-    has_norm: bool = False,
-    has_skip: bool = False,
     overlays: Set[str],
 ) -> str: ...
 def why_not_npu_attention(

@@ -153,6 +153,7 @@ NewRows Prepare(Engine& engine, Batch& batch, const AttentionStep& step, const K
     rows.key =
         rotate(projected.key, step.kv_heads, step.k_norm, batch.Result(step.kv_heads * step.dim));
   }
+  for (const npu::BufferView view : {rows.key, rows.value}) batch.Keep(view);
   append(rows.key, copy.KeyOffset(0));
   append(rows.value, copy.ValueOffset(0));
   return rows;
@@ -214,7 +215,10 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
   } else {
     rows = Prepare(engine, batch, step, copy, {*query.view, *key.view, *value.view});
   }
-  const npu::BufferView q = rows.query, o = batch.Result(step.batch * width);
+  const npu::BufferView q = rows.query;
+  const bool whole = padded == step.dim;  // what the device leaves is the output as it is
+  const npu::BufferView o = whole ? batch.Output(step.output, step.batch * width, step.type)
+                                  : batch.Result(step.batch * width);
   for (int64_t b = 0; b < step.batch; ++b) {
     batch.Invoke({"attention",
                   {{"heads", step.heads},
@@ -230,20 +234,21 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                    {"v", batch.View(copy.buffer(), copy.ValueOffset(b))},
                    {"o", {o.argument, o.offset + 2 * b * width}}}});
   }
-  batch.Then(
-      [&engine, &step, &threads, by_device, rows, o, width, lease](const Batch::Results& results) {
-        for (int64_t b = 0; b < step.batch; ++b) {
-          StoreOutput(engine, step, results[o] + b * width, b);
-        }
-        if (by_device && StoreNewRows(engine, step, results[rows.key], results[rows.value])) {
-          (*lease)->Appended(step);
-        } else if (by_device) {
-          (*lease)->Update(step, step.total_length, threads);
-        }
-        lease->PutBack();
-      });
-  batch.Writes(step.output, step.batch * step.heads * step.dim, step.type,
-               padded == step.dim ? std::optional<npu::BufferView>(o) : std::nullopt);
+  batch.Then([&engine, &step, &threads, by_device, whole, rows, o, width,
+              lease](const Batch::Results& results) {
+    for (int64_t b = 0; b < (whole ? 0 : step.batch); ++b) {
+      StoreOutput(engine, step, results[o] + b * width, b);
+    }
+    if (by_device && StoreNewRows(engine, step, results[rows.key], results[rows.value])) {
+      (*lease)->Appended(step);
+    } else if (by_device) {
+      (*lease)->Update(step, step.total_length, threads);
+    }
+    lease->PutBack();
+  });
+  if (!whole) {
+    batch.Writes(step.output, step.batch * step.heads * step.dim, step.type, std::nullopt);
+  }
   if (by_device) {
     const int64_t present = step.kv_heads * step.present_capacity * step.dim;
     batch.Writes(step.present_key, present, step.cache_type, std::nullopt);
