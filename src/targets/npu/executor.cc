@@ -27,14 +27,24 @@ ProjectionFacts FactsOf(const MatMulStep& step) {
           .has_skip = step.skip != nullptr};
 }
 
+// Keys of left padding alone are left out by beginning behind them.
+bool HidesMore(const AttentionStep& step) {
+  if (step.key_mask != nullptr) return true;
+  for (size_t b = 0; b < step.visible_keys.size(); ++b) {
+    const Range keys = step.visible_keys[b];
+    if (keys.end != step.total_length[b] || keys.first >= keys.end) return true;
+  }
+  return false;
+}
+
 AttentionFacts FactsOf(const AttentionStep& step) {
-  const auto beyond = [&](int64_t total) { return total > step.present_capacity; };
+  const auto beyond = [&](int64_t total) {
+    return !step.windowed_cache && total > step.present_capacity;
+  };
   return {.rows = step.sequence,
           .dim = step.dim,
-          .quantised_cache = static_cast<bool>(step.key_scales),
-          .windowed_cache = step.windowed_cache,
           .other_keys = step.key_sequence != step.sequence,
-          .hidden_keys = !step.visible_keys.empty(),
+          .hidden_keys = HidesMore(step),
           .has_bias = step.bias != nullptr,
           .has_head_sink = step.head_sink != nullptr,
           .smooth_softmax = step.smooth_softmax,
@@ -53,10 +63,15 @@ class Executor final : public XrtTarget {
   bool device_in_use() const override { return in_use_; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
+    const auto tokens = [this](const AttentionStep& step) {
+      return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
+    };
+    PlanCaches caches(engine_, plan, tokens, threads);
     for (size_t next = 0; next < plan.steps.size();) {
-      next =
-          in_use_ ? OnDevice(plan, next, threads) : OnHost(plan, next, Reason::kGivenUp, threads);
+      next = in_use_ ? OnDevice(plan, next, caches, threads)
+                     : OnHost(plan, next, Reason::kGivenUp, threads);
     }
+    if (in_use_) caches.PutBack();
   }
 
  private:
@@ -65,18 +80,19 @@ class Executor final : public XrtTarget {
 
   // As Group, and again in a fresh context if the device fails. A group changes nothing but its
   // outputs, and does not read them.
-  size_t OnDevice(const Plan& plan, size_t first, const ThreadPool& threads) const {
+  size_t OnDevice(const Plan& plan, size_t first, PlanCaches& caches,
+                  const ThreadPool& threads) const {
     const uint64_t generation = engine_.generation();
     std::string fault;
     try {
       try {
-        return Group(plan, first, plan.steps.size(), threads);
+        return Group(plan, first, plan.steps.size(), caches, threads);
       } catch (const DeviceError& error) {
         fault = error.what();
       }
       engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
-      const size_t next = Group(plan, first, plan.steps.size(), threads);
+      const size_t next = Group(plan, first, plan.steps.size(), caches, threads);
       if (!cured_.exchange(true)) Report(fault, "running it again in a fresh context helped");
       return next;
     } catch (const DeviceError& error) {
@@ -95,7 +111,8 @@ class Executor final : public XrtTarget {
   }
 
   // Up to `most` steps in one submission; a single one may take several, or the host.
-  size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
+  size_t Group(const Plan& plan, size_t first, size_t most, PlanCaches& caches,
+               const ThreadPool& threads) const {
     const Reason reason = WhyNot(plan.steps[first]);
     if (reason != Reason::kNone) return OnHost(plan, first, reason, threads);
     size_t next = first;
@@ -104,17 +121,17 @@ class Executor final : public XrtTarget {
         Batch batch(engine_, design);
         while (next < plan.steps.size() && next - first < most &&
                (next == first || Joins(plan.steps[next], design)) &&
-               Append(batch, design, plan.steps[next], threads)) {
+               Append(batch, design, plan.steps[next], caches, threads)) {
           ++next;
         }
         Require(next > first, "a step that waits for itself");
         batch.Run();
       } else {
-        Prompt(plan.steps[first], threads);
+        Prompt(plan.steps[first], caches, threads);
         next = first + 1;
       }
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
-      if (next - first > 1) return Group(plan, first, 1, threads);
+      if (next - first > 1) return Group(plan, first, 1, caches, threads);
       if (!refused_.exchange(true)) Report(error.what(), "going on with this step on this CPU");
       return OnHost(plan, first, Reason::kRefused, threads);
     }
@@ -127,6 +144,7 @@ class Executor final : public XrtTarget {
   size_t OnHost(const Plan& plan, size_t first, Reason reason, const ThreadPool& threads) const {
     Plan step = {plan.steps[first]};
     if (!in_use_) {
+      Release(plan.kept);
       Release(plan.steps[first]);
       // A model must not become less exact because its device is gone.
       auto* projection = std::get_if<MatMulStep>(step.steps.data());
@@ -137,15 +155,16 @@ class Executor final : public XrtTarget {
     return first + 1;
   }
 
-  // What an op has kept on a device that was given up.
+  // What a program or an op has kept on a device that was given up.
+  static void Release(const std::shared_ptr<KeptState>& kept) {
+    if (kept == nullptr) return;
+    const std::lock_guard lock(kept->mutex);
+    kept->object = nullptr;
+  }
   static void Release(const Step& step) {
     std::visit(
         [](const auto& s) {
-          if constexpr (requires { s.kept; }) {
-            if (s.kept == nullptr) return;
-            const std::lock_guard lock(s.kept->mutex);
-            s.kept->object = nullptr;
-          }
+          if constexpr (requires { s.kept; }) Release(s.kept);
         },
         step);
   }
@@ -175,18 +194,19 @@ class Executor final : public XrtTarget {
     return WhyNot(step) == Reason::kNone && TokenDesign(step) == design;
   }
 
-  bool Append(Batch& batch, const char* design, const Step& step, const ThreadPool& threads) const {
+  bool Append(Batch& batch, const char* design, const Step& step, PlanCaches& caches,
+              const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       return AppendProjection(engine_, batch, design, *projection);
     }
-    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), threads);
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), caches, threads);
   }
 
-  void Prompt(const Step& step, const ThreadPool& threads) const {
+  void Prompt(const Step& step, PlanCaches& caches, const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       ProjectPrompt(engine_, *projection, threads);
     } else {
-      AttendPrompt(engine_, std::get<AttentionStep>(step), threads);
+      AttendPrompt(engine_, std::get<AttentionStep>(step), caches, threads);
     }
   }
 

@@ -78,6 +78,8 @@ void ALayerIsOneSubmission() {
                                {.attention = partial},
                                {.attention = wide, .hidden = 512},
                                {.attention = {.window = 3}},
+                               {.attention = {.heads = 12, .kv_heads = 3, .rotary = true}},
+                               {.attention = {.heads = 20, .kv_heads = 5, .rotary = true}},
                                {.attention = {.qk_norm = true}}}) {
     const Layer& layer = shape.attention;
     Bench bench;
@@ -100,9 +102,14 @@ void ALayerIsOneSubmission() {
     for (size_t i = 0; i < decoder.qkv.size(); ++i) {
       expected.insert(expected.end(), {"rms_norm", "matvec"});
     }
-    if (layer.rotary || layer.qk_norm) expected.insert(expected.end(), {"rope", "rope"});
-    expected.insert(expected.end(), {"append", "append", "attention", "matvec", "rms_norm",
-                                     "matvec", "matvec", "glu", "matvec"});
+    // Three or five heads of 64 are two or four, and one.
+    const int64_t parts = layer.kv_heads % 2 == 0 || layer.kv_heads == 1 ? 1 : 2;
+    if (layer.rotary || layer.qk_norm) {
+      expected.insert(expected.end(), layer.kv_heads == 3 ? 3 : 2, "rope");
+    }
+    expected.insert(expected.end(), static_cast<size_t>(2 * parts), "append");
+    expected.insert(expected.end(),
+                    {"attention", "matvec", "rms_norm", "matvec", "matvec", "glu", "matvec"});
     Check(bench.device->sequences == expected, "other sequences");
     const ExecutorCounters counters = bench.target->counters();
     Check(counters.cache_rows_sent == 0, counters.cache_rows_sent, " rows of the cache were sent");
@@ -144,12 +151,114 @@ void TwoLayersAreOneSubmission() {
   bench.OnlyDevice();
 }
 
+// All caches of a program's layers are in one buffer, whatever their shapes, and grow together.
+void CachesOfAProgramAreOneBuffer() {
+  const LayerShape global{.attention = {.rotary = true, .qk_norm = true}},
+      local{.attention = {.heads = 2,
+                          .kv_heads = 1,
+                          .dim = 128,
+                          .window = 10,
+                          .rotary = true,
+                          .windowed_cache = true},
+            .skip = true};
+  for (const bool in_place : {false, true}) {
+    Bench bench;
+    DecoderLayer a(global, in_place ? 600 : 0, in_place), b(local, 14, in_place),
+        c(local, 14, in_place);
+    const auto kept = std::make_shared<KeptState>();
+    int64_t buffers = 0, sent = 0;
+    const auto token = [&] {
+      const Values x(DataType::kFloat32, Exact(global.hidden));
+      Plan plan = a.Steps(x);
+      for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
+      for (const Step& step : c.Steps(b.down.y, &b.mlp.sum).steps) plan.steps.push_back(step);
+      plan.kept = kept;
+      sent = bench.target->counters().cache_rows_sent;
+      Check(Execute(bench, plan).submissions == 1, "one submission");
+      sent = bench.target->counters().cache_rows_sent - sent;
+      buffers = bench.device->counters().buffers;
+      c.Compare(b.Compare(a.Compare()));
+    };
+    token();
+    // Six matrices, or five with the residual's; the caches; activations are gone.
+    const int64_t weights = buffers - 1;
+    Check(weights == 3 * 5, "one buffer beside the weights, got ", weights);
+    for (int i = 1; i < 256; ++i) {
+      token();
+      Check(sent == 0, "the device appends, but ", sent, " rows were sent");
+    }
+    token();  // all layers move to a larger buffer
+    const int64_t layer = 2 * 2 * 256;
+    Check(sent > layer - 4 && sent <= layer + 2 * 2 * 14, "all rows once, got ", sent);
+    Check(buffers == weights + 1, "one buffer as before, got ", buffers - weights);
+    token();
+    Check(sent == 0, "and no more");
+    // Who has changed a row of one layer sends that layer; or, not in place, is another generator.
+    const size_t row = (in_place ? 600 : 258) + 200;  // of the second head
+    a.generator.keys.bytes[row * 64 * 2 + 1] ^= 0x80;
+    token();
+    const int64_t others = in_place ? 0 : 2 * 2 * 9;
+    Check(sent == 2 * 2 * 258 + others, "the layer's rows, got ", sent);
+    bench.OnlyDevice();
+  }
+}
+
+// Attention of several rows that an earlier step of the batch makes: each at a place of its own.
+void ABatchPreparedOnTheDevice() {
+  for (Layer layer : std::vector<Layer>{{.rotary = true, .qk_norm = true},
+                                        {},
+                                        {.window = 8, .rotary = true, .windowed_cache = true},
+                                        {.rotary = true, .padding = {0, 3, 7}}}) {
+    layer.batch = 3;
+    const int64_t width = (layer.heads + 2 * layer.kv_heads) * layer.dim;
+    Bench bench;
+    Generator generator(layer, layer.windowed_cache ? 10 : 64);
+    generator.Append(*bench.target, 9, {9, 8, layer.padding.empty() ? 1 : 9});
+    Projection projection({.k = 256, .n = layer.batch * width});
+    for (int token = 0; token < 12; ++token) {
+      projection.a = Values(layer.type, Exact(256));
+      AttentionStep step = generator.Step(1, {});
+      step.query = projection.y.data();
+      step.key = host::Advance(projection.y.data(), layer.type, layer.heads * layer.dim);
+      step.value = host::Advance(projection.y.data(), layer.type,
+                                 (layer.heads + layer.kv_heads) * layer.dim);
+      step.query_stride = step.key_stride = step.value_stride = width;
+      const int64_t count = layer.batch * layer.heads * layer.dim;
+      Values keys = generator.keys, values = generator.values, want(layer.type, count),
+             output(layer.type, count);
+      AttentionStep host = step;
+      step.past_key = step.present_key = generator.keys.data();
+      step.past_value = step.present_value = generator.values.data();
+      step.output = output.data();
+      Check(Execute(bench, {projection.Step(), step}).submissions == 1, "one submission");
+      projection.Compare(projection.OnHost());
+      host.past_key = host.present_key = keys.data();
+      host.past_value = host.present_value = values.data();
+      host.output = want.data();
+      HostTarget().Execute({host}, kThreads);
+      // As of one row: DecoderLayer::CompareAttention.
+      const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
+      const double query = Roundings(roundings), key = Roundings(roundings + 1);
+      Near("output", output, want, AttentionBounds(host, query, key));
+      Check(generator.values.bytes == values.bytes, "the present's values are not the host's");
+      std::vector<double> bounds;
+      const std::vector<float> right = keys.floats();
+      for (size_t i = 0; i < right.size(); ++i) {
+        const auto d = static_cast<int64_t>(i) % layer.dim;
+        bounds.push_back(key * PairLength(host, right.data() + (static_cast<int64_t>(i) - d), d));
+      }
+      Near("the present's keys", generator.keys, keys, bounds);
+      generator.Advance(step);
+    }
+    bench.OnlyDevice();
+  }
+}
+
 // What `rope` and `append` cannot do, the host does between two submissions.
 void LayersThatTheHostPrepares() {
   for (const Layer& layer : std::vector<Layer>{{.rotary = true, .sinks = true},
                                                {.dim = 80, .rotary = true},
-                                               {.rotary = true, .rotary_dim = 16},
-                                               {.heads = 12, .kv_heads = 3, .rotary = true}}) {
+                                               {.rotary = true, .rotary_dim = 16}}) {
     Bench bench;
     DecoderLayer decoder({.attention = layer}, 32);
     for (int token = 0; token < 3; ++token) {
@@ -184,7 +293,7 @@ void RowsThatTheCacheRounds() {
     SameCache(shape.attention, decoder.generator, token, caches);
     decoder.generator.past = {token + 1};
     const int64_t sent = bench.target->counters().cache_rows_sent;
-    Check(sent == (token + 1) * 4, "the new rows of two heads, got ", sent, " in all");
+    Check(sent == token * 4, "each new row of two heads once, with the next token; got ", sent);
   }
   bench.OnlyDevice();
 }
@@ -260,6 +369,8 @@ void PartsOfTensorsAreFound() {
 const Cases registered({
     {"a_layer_is_one_submission", ALayerIsOneSubmission},
     {"two_layers_are_one_submission", TwoLayersAreOneSubmission},
+    {"caches_of_a_program_are_one_buffer", CachesOfAProgramAreOneBuffer},
+    {"a_batch_prepared_on_the_device", ABatchPreparedOnTheDevice},
     {"layers_that_the_host_prepares", LayersThatTheHostPrepares},
     {"rows_that_the_cache_rounds", RowsThatTheCacheRounds},
     {"a_fault_in_the_middle_of_a_layer", AFaultInTheMiddleOfALayer},
