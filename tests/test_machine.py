@@ -46,6 +46,19 @@ def limit(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, resource.RLIM_INFINITY))
 
 
+# --- the CPU ---
+
+
+def test_siblings_are_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4})
+    assert machine.physical_cores(tmp_path) == 4  # nothing says which are
+    for cpu, siblings in ((0, "0,4"), (1, "1,5"), (2, "2,6"), (4, "0,4")):
+        topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert machine.physical_cores(tmp_path) == 3
+
+
 # --- the chip and its driver ---
 
 

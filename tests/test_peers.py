@@ -577,6 +577,22 @@ def test_what_there_is_so_far_is_told_after_each_round(
     assert "| ort_aie_ep / best peer | 1.00 (1.00–1.00) |" in pages[0]
 
 
+def test_a_demonstration_that_fails_costs_nothing_else(
+    fakes: type[FakeWorker], source: Source
+) -> None:
+    del fakes
+
+    def demonstrate() -> Any:
+        raise AieError("no room")
+
+    told: list[Results] = []
+    plan = Plan((8,), (), 4, rounds=1, starts=1, threads=1, options={}, growth=(32, 64))
+    with pytest.raises(AieError, match="no room"):
+        runner.measure(source, plan, Log(), partial=told.append, demonstrate=demonstrate)
+    assert told[-1].growth is not None
+    assert told[-1].unfinished == "the demonstration model"
+
+
 # --- page cache ---
 
 
@@ -694,5 +710,7 @@ def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:
     assert "--out belongs to --peers" in bench(model, "--out", tmp_path).stderr
     assert "--starts belongs to --peers" in bench(model, "--starts", "1").stderr
     assert "leave out --baseline" in bench("--peers", model, "--baseline", model).stderr
-    ort_aie_ep.compile(model, tmp_path / "compiled")
+    ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=True)
+    pruned = bench(tmp_path / "compiled", "--baseline", model, "--batch", 2).stderr
+    assert "compile it without --last-logits" in " ".join(pruned.split())
     assert "is compiled; the peers need" in bench("--peers", tmp_path / "compiled").stderr

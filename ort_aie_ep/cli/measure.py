@@ -198,6 +198,7 @@ def _bench_peers(
     json: bool,
     out: Path | None,
 ) -> None:
+    from ort_aie_ep.explain.machine import physical_cores
     from ort_aie_ep.tools.bench import conditions
     from ort_aie_ep.tools.bench.peers import plan as plans
     from ort_aie_ep.tools.bench.peers import plot, report, runner
@@ -209,7 +210,7 @@ def _bench_peers(
         new_tokens,
         rounds or plans.ROUNDS,
         starts or plans.STARTS,
-        options.threads or runner.physical_cores(),
+        options.threads or physical_cores(),
         {k: v for k, v in asdict(options).items() if k != "threads" and v is not None},
         batches=batches or plans.BATCHES,
     )

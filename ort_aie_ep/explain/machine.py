@@ -73,6 +73,16 @@ def cpu_model() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
+def physical_cores(sys: Path = Path("/sys")) -> int:
+    """Cores that this process may use, siblings of a core counted once: as many threads as ONNX
+    Runtime has by itself. `sys` is the root to look under."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        topology = sys / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        cores.add(topology.read_text() if topology.is_file() else str(cpu))
+    return len(cores)
+
+
 def find_npu(sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[Finding, ...]:
     """The chain from the chip to the library: a remedy stands where it breaks.
 

@@ -7,7 +7,6 @@ depends on no other run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain.machine import physical_cores
 from ort_aie_ep.models.files import written_beside
 from ort_aie_ep.runtime.kernels import this_cpu_by_rule
 
@@ -83,7 +83,7 @@ def tune(
     if not path:
         raise AieError("there is no home folder: set ORT_AIE_CACHE to where measurements are kept")
     file = Path(path)
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or physical_cores()
     by_rule = {one.role: one.variant for one in this_cpu_by_rule()}
     found: list[Trial] = []
     try:

@@ -321,14 +321,13 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
   }
 }
 
-Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* output,
-                             void* present_key, void* present_value,
-                             std::pmr::memory_resource* memory) const {
+void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* output,
+                           void* present_key, void* present_value, Plan& plan) const {
   const auto& a = attributes_;
   const Call call = Sizes(inputs);
-  Plan plan(memory);
-  if (call.batch == 0) return plan;
+  if (call.batch == 0) return;
   const Tensor& query = inputs[kQuery];
+  std::pmr::memory_resource* memory = plan.steps.get_allocator().resource();
   const auto numbers = [&] { return std::pmr::vector<int64_t>(memory); };
   auto& step = std::get<AttentionStep>(
       plan.steps.emplace_back(AttentionStep{.past_length = numbers(),
@@ -417,7 +416,6 @@ Plan FlowAttention::MakePlan(const Inputs& inputs, const Outputs& shapes, void* 
   step.output = output;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -4,8 +4,8 @@
 // docs/flow-attention.md.
 #pragma once
 
-#include <array>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "ops/options.h"
@@ -46,7 +46,7 @@ class FlowAttention {
     kAttentionMask,
     kInputCount
   };
-  using Inputs = std::array<Tensor, kInputCount>;
+  using Inputs = std::span<const Tensor>;  // kInputCount of them at least
 
   FlowAttention(const FlowAttentionAttributes& attributes, const Options& options);
 
@@ -60,9 +60,8 @@ class FlowAttention {
   Outputs OutputShapes(const Inputs& inputs) const;
 
   // After OutputShapes, with the output buffers.
-  Plan MakePlan(const Inputs& inputs, const Outputs& shapes, void* output, void* present_key,
-                void* present_value,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Inputs& inputs, const Outputs& shapes, void* output, void* present_key,
+              void* present_value, Plan& plan) const;
 
  private:
   // The sizes of one call.

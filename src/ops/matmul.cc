@@ -24,9 +24,7 @@ Shape MatMul::OutputShape(const Tensor& a) const {
   return shape;
 }
 
-Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum,
-                      std::pmr::memory_resource* memory) const {
-  Plan plan(memory);
+void MatMul::Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const {
   const auto& [a, bias, norm_weight, skip] = inputs;
   const int64_t rows = ElementCount(a.shape).As("input A") / weights_.k;
   if (bias) RequireTensor("bias", bias, a.type, {weights_.n});
@@ -36,7 +34,7 @@ Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum,
     Require(sum != nullptr || rows == 0, "input skip needs output sum");
     RequireTensor("skip", skip, a.type, a.shape);
   }
-  if (rows == 0) return plan;
+  if (rows == 0) return;
   auto& step = std::get<MatMulStep>(plan.steps.emplace_back(MatMulStep{}));
   step.weights = weights_.blocks;
   step.form = weights_.form;
@@ -55,7 +53,6 @@ Plan MatMul::MakePlan(const Inputs& inputs, void* y, void* sum,
   step.norm_epsilon = norm_epsilon_;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -42,8 +42,7 @@ class MatMul {
 
   Shape OutputShape(const Tensor& a) const;
   // sum is the second output's buffer, where skip is given.
-  Plan MakePlan(const Inputs& inputs, void* y, void* sum,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const;
 
  private:
   Weights weights_;

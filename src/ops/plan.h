@@ -1,6 +1,7 @@
 // A plan: the ordered steps that an op wants done, over buffers. Targets see steps, never nodes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -176,6 +177,19 @@ struct AttentionStep {
 using Step =
     std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep, CastStep>;
 
+// Memory of a program's own, in which its steps leave what later ones read and nobody else does. It
+// is used again within a plan: what a step wrote counts until another writes over it.
+struct Arena {
+  const uint8_t* first = nullptr;
+  size_t bytes = 0;
+
+  // Whether all of a tensor lies in it.
+  bool Holds(const void* tensor, size_t size) const {
+    const auto at = reinterpret_cast<uintptr_t>(tensor), begin = reinterpret_cast<uintptr_t>(first);
+    return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
+  }
+};
+
 struct Plan {
   explicit Plan(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : steps(memory) {}
@@ -184,6 +198,8 @@ struct Plan {
   std::pmr::vector<Step> steps;  // in the memory of a call, which a copy leaves
   // Of several steps: their program's, for what a target makes of them together. Null of one op.
   std::shared_ptr<KeptState> kept;
+  // A target need not bring what lies here to the host, unless a step that the host does reads it.
+  Arena temporaries;
 };
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.

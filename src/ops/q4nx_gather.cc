@@ -17,13 +17,11 @@ Shape Q4NXGather::OutputShape(const Tensor& indices) const {
   return shape;
 }
 
-Plan Q4NXGather::MakePlan(const Tensor& indices, void* y, std::pmr::memory_resource* memory) const {
-  Plan plan(memory);
+void Q4NXGather::Append(const Tensor& indices, void* y, Plan& plan) const {
   const int64_t count = ElementCount(indices.shape).As("input indices");
-  if (count == 0) return plan;
+  if (count == 0) return;
   plan.steps.emplace_back(GatherStep{weights_.blocks, count, weights_.k, weights_.n, indices.data,
                                      indices.type, y, type_, weights_.form});
-  return plan;
 }
 
 }  // namespace ort_aie

@@ -22,8 +22,7 @@ class Q4NXGather {
   Q4NXGather(const Q4NXGatherAttributes& attributes, const Tensor& w);
 
   Shape OutputShape(const Tensor& indices) const;
-  Plan MakePlan(const Tensor& indices, void* y,
-                std::pmr::memory_resource* memory = std::pmr::get_default_resource()) const;
+  void Append(const Tensor& indices, void* y, Plan& plan) const;
   DataType type() const { return type_; }
 
  private:

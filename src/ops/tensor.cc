@@ -28,6 +28,50 @@ const char* NameOf(DataType type) {
   return "another type";
 }
 
+DataType TypeOfNumber(int64_t number) {
+  switch (number) {
+    case kOnnxFloat:
+      return DataType::kFloat32;
+    case kOnnxFloat16:
+      return DataType::kFloat16;
+    case kOnnxBfloat16:
+      return DataType::kBfloat16;
+    case kOnnxUint8:
+      return DataType::kUint8;
+    case kOnnxInt8:
+      return DataType::kInt8;
+    case kOnnxInt32:
+      return DataType::kInt32;
+    case kOnnxInt64:
+      return DataType::kInt64;
+    default:
+      return DataType::kOther;
+  }
+}
+
+int64_t NumberOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return kOnnxFloat;
+    case DataType::kFloat16:
+      return kOnnxFloat16;
+    case DataType::kBfloat16:
+      return kOnnxBfloat16;
+    case DataType::kUint8:
+      return kOnnxUint8;
+    case DataType::kInt8:
+      return kOnnxInt8;
+    case DataType::kInt32:
+      return kOnnxInt32;
+    case DataType::kInt64:
+      return kOnnxInt64;
+    case DataType::kInt4:
+    case DataType::kOther:
+      break;
+  }
+  return 0;
+}
+
 void RequireTensor(const char* input, const Tensor& tensor, DataType type, const Shape& shape) {
   Require(tensor.type == type && tensor.shape == shape, "input ", input, " must be ", NameOf(type),
           " ", shape, ", got ", NameOf(tensor.type), " ", tensor.shape);

@@ -52,6 +52,14 @@ constexpr int64_t BytesOf(DataType type, int64_t elements) {
 
 const char* NameOf(DataType type);
 
+// Types as ONNX numbers them (TensorProto.DataType).
+inline constexpr int64_t kOnnxFloat = 1, kOnnxUint8 = 2, kOnnxInt8 = 3, kOnnxInt32 = 6,
+                         kOnnxInt64 = 7, kOnnxFloat16 = 10, kOnnxBfloat16 = 16;
+// kOther for a number of none of them: it may stand in a model.
+DataType TypeOfNumber(int64_t number);
+// 0 for a type that ONNX does not have, or that this library does not know.
+int64_t NumberOf(DataType type);
+
 inline Size ElementCount(const Shape& shape) {
   Size count = 1;
   for (int64_t dim : shape) count = count * dim;

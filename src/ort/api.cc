@@ -54,7 +54,7 @@ ONNXTensorElementDataType TypeAndShapeInPlace(const RuntimeApi& runtime, const O
 
 Tensor Describe(const OrtApi* api, const OrtValue* value, ONNXTensorElementDataType type,
                 const Shape& shape) {
-  Tensor tensor{.type = FromOnnxType(type), .shape = shape, .present = true};
+  Tensor tensor{.type = TypeOfNumber(type), .shape = shape, .present = true};
   if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return tensor;  // objects, not bytes
   Check(api,
         api->GetTensorMutableData(const_cast<OrtValue*>(value), const_cast<void**>(&tensor.data)));
@@ -93,50 +93,6 @@ OrtStatus* OutOfMemory(const OrtApi* api) noexcept {
   OrtStatus* status = api->CreateStatus(ORT_RUNTIME_EXCEPTION, "ort_aie_ep: out of memory");
   std::free(reserve.exchange(std::malloc(kReserve)));
   return status;
-}
-
-DataType FromOnnxType(int64_t type) {
-  switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-      return DataType::kFloat32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-      return DataType::kFloat16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
-      return DataType::kBfloat16;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-      return DataType::kUint8;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-      return DataType::kInt32;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return DataType::kInt64;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
-      return DataType::kInt8;
-    default:
-      return DataType::kOther;
-  }
-}
-
-ONNXTensorElementDataType ToOnnxType(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-    case DataType::kFloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
-    case DataType::kBfloat16:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    case DataType::kUint8:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
-    case DataType::kInt32:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
-    case DataType::kInt64:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
-    case DataType::kInt8:
-      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8;
-    case DataType::kInt4:
-    case DataType::kOther:
-      break;
-  }
-  return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }
 
 Tensor DescribeValue(const RuntimeApi& runtime, const OrtValue* value) {
@@ -239,7 +195,11 @@ IoMap KernelInfo::Map() const {
     }
   }
   Check(api_, api_->KernelInfo_GetOutputCount(info_, &count));
-  for (size_t i = 0; i < count; ++i) map.outputs.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < count; ++i) {
+    size_t name = 0;  // with its end
+    Check(api_, api_->KernelInfo_GetOutputName(info_, i, nullptr, &name));
+    map.outputs.push_back(name > 1 ? static_cast<int>(i) : IoMap::kAbsent);
+  }
   return map;
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "ops/tensor.h"
+#include "ops/op.h"
 #include "targets/target.h"
 
 namespace ort_aie {
@@ -26,10 +26,6 @@ RuntimeApi NegotiateApi(const OrtApiBase* base);
 
 // Throws Error for a status that is not null, and releases it.
 void Check(const OrtApi* api, OrtStatus* status);
-
-// kOther for a number of none of them: it may stand in a model.
-DataType FromOnnxType(int64_t type);
-ONNXTensorElementDataType ToOnnxType(DataType type);
 
 // The status of std::bad_alloc.
 OrtStatus* OutOfMemory(const OrtApi* api) noexcept;
@@ -55,22 +51,6 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
   }
 }
 
-// What a kernel learns of its node when it is created, whichever door the node came through.
-class NodeInfo {
- public:
-  virtual ~NodeInfo() = default;
-  virtual int64_t Int(const char* attribute, int64_t fallback) const = 0;
-  virtual float Float(const char* attribute, float fallback) const = 0;
-  // Empty where the node has no such attribute.
-  virtual std::string String(const char* attribute) const = 0;
-  // Absent when input `index` is not an initializer.
-  virtual Tensor ConstantInput(size_t index) const = 0;
-  // The session's option `name`.
-  virtual std::optional<std::string> ConfigEntry(const char* name) const = 0;
-  // Tells sessions apart while they live.
-  virtual const void* Session() const = 0;
-};
-
 // Where the inputs and outputs of an op are found when it is called. Constants are, once and for
 // all, what they were when the kernel was made. A fused node, which ONNX Runtime makes, has the
 // others in an order of its own, without those that are left empty.
@@ -95,8 +75,9 @@ class KernelInfo final : public NodeInfo {
   std::string String(const char* attribute) const override;
   Tensor ConstantInput(size_t index) const override;
   // The config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
-  std::optional<std::string> ConfigEntry(const char* name) const override;
-  const void* Session() const override;
+  std::optional<std::string> ConfigEntry(const char* name) const;
+  // Tells sessions apart while they live.
+  const void* Session() const;
   std::string NodeName() const;
   IoMap Map() const;
 

@@ -1,6 +1,8 @@
 #include "ort/custom_op.h"
 
 #include <atomic>
+#include <utility>
+#include <vector>
 
 namespace ort_aie {
 namespace {
@@ -13,13 +15,20 @@ struct MadeKernel {
 
 const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
 
-}  // namespace
+class InferContext final : public ShapeContext {
+ public:
+  InferContext(const OrtApi* api, OrtShapeInferContext* context) : api_(api), context_(context) {}
+  std::optional<Value> Input(size_t index) const override;
+  int64_t Int(const char* attribute, int64_t fallback) const override;
+  std::string String(const char* attribute) const override;
+  void SetOutput(size_t index, const Value& value) const override;
 
-SessionOptions ReadOptions(const NodeInfo& info) {
-  return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
-}
+ private:
+  const OrtApi* api_;
+  OrtShapeInferContext* context_;
+};
 
-std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
+std::optional<ShapeContext::Value> InferContext::Input(size_t index) const {
   size_t count = 0;
   Check(api_, api_->ShapeInferContext_GetInputCount(context_, &count));
   if (index >= count) return std::nullopt;
@@ -28,9 +37,10 @@ std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
     api_->ReleaseStatus(status);
     return std::nullopt;
   }
-  Value value;
-  Check(api_, api_->GetTensorElementType(info, &value.type));
-  if (value.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return std::nullopt;
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  Check(api_, api_->GetTensorElementType(info, &type));
+  if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return std::nullopt;
+  Value value{type};
   size_t rank = 0;
   Check(api_, api_->GetDimensionsCount(info, &rank));
   std::vector<int64_t> dims(rank);
@@ -40,11 +50,11 @@ std::optional<ShapeContext::Value> ShapeContext::Input(size_t index) const {
   for (size_t i = 0; i < rank; ++i) {
     value.dims.push_back({dims[i], names[i] != nullptr ? names[i] : ""});
   }
-  if (IsStandIn(FromOnnxType(value.type), Shape(dims.begin(), dims.end()))) return std::nullopt;
+  if (IsStandIn(TypeOfNumber(value.type), Shape(dims.begin(), dims.end()))) return std::nullopt;
   return value;
 }
 
-int64_t ShapeContext::Int(const char* attribute, int64_t fallback) const {
+int64_t InferContext::Int(const char* attribute, int64_t fallback) const {
   const OrtOpAttr* attr = nullptr;
   if (OrtStatus* status = api_->ShapeInferContext_GetAttribute(context_, attribute, &attr)) {
     api_->ReleaseStatus(status);
@@ -59,7 +69,23 @@ int64_t ShapeContext::Int(const char* attribute, int64_t fallback) const {
   return value;
 }
 
-void ShapeContext::SetOutput(size_t index, const Value& value) const {
+std::string InferContext::String(const char* attribute) const {
+  const OrtOpAttr* attr = nullptr;
+  if (OrtStatus* status = api_->ShapeInferContext_GetAttribute(context_, attribute, &attr)) {
+    api_->ReleaseStatus(status);
+    return "";
+  }
+  size_t size = 0;  // is what it takes afterwards
+  if (OrtStatus* status = api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, nullptr, 0, &size)) {
+    api_->ReleaseStatus(status);
+  }
+  std::string value(size, '\0');
+  Check(api_, api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, value.data(), size, &size));
+  while (!value.empty() && value.back() == '\0') value.pop_back();
+  return value;
+}
+
+void InferContext::SetOutput(size_t index, const Value& value) const {
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   Check(api_, api_->CreateTensorTypeAndShapeInfo(&raw));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_->ReleaseTensorTypeAndShapeInfo)>
@@ -77,34 +103,45 @@ void ShapeContext::SetOutput(size_t index, const Value& value) const {
   }
   std::vector<const char*> name_pointers;
   for (const std::string& name : names) name_pointers.push_back(name.c_str());
-  Check(api_, api_->SetTensorElementType(raw, value.type));
+  Check(api_, api_->SetTensorElementType(raw, static_cast<ONNXTensorElementDataType>(value.type)));
   Check(api_, api_->SetDimensions(raw, dims.data(), dims.size()));
   Check(api_, api_->SetSymbolicDimensions(raw, name_pointers.data(), names.size()));
   Check(api_, api_->ShapeInferContext_SetOutputTypeShape(context_, index, raw));
 }
 
-CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
-    : OrtCustomOp{}, description_(description), runtime_(runtime) {
+SessionOptions OptionsOf(const KernelInfo& info) {
+  return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
+}
+
+// The first `required` ones must be there.
+OrtCustomOpInputOutputCharacteristic CharacteristicOf(bool variadic, size_t index,
+                                                      size_t required) {
+  if (variadic) return INPUT_OUTPUT_VARIADIC;
+  return index < required ? INPUT_OUTPUT_REQUIRED : INPUT_OUTPUT_OPTIONAL;
+}
+
+}  // namespace
+
+CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
+    : OrtCustomOp{}, table_(std::move(table)), runtime_(runtime) {
   version = runtime.version;
 
-  GetName = [](const OrtCustomOp* op) { return Self(op).description_.name; };
+  GetName = [](const OrtCustomOp* op) { return Self(op).table_.name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
 
   // Types are left open and checked by the ops: activations and KV cache vary independently.
-  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).description_.inputs; };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).table_.inputs; };
   GetInputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; };
   GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
-    return index < Self(op).description_.required_inputs ? INPUT_OUTPUT_REQUIRED
-                                                         : INPUT_OUTPUT_OPTIONAL;
+    return CharacteristicOf(Self(op).table_.variadic, index, Self(op).table_.required_inputs);
   };
   GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
-  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).description_.outputs; };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).table_.outputs; };
   GetOutputType = [](const OrtCustomOp*, size_t) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   };
   GetOutputCharacteristic = [](const OrtCustomOp* op, size_t index) {
-    return index < Self(op).description_.required_outputs ? INPUT_OUTPUT_REQUIRED
-                                                          : INPUT_OUTPUT_OPTIONAL;
+    return CharacteristicOf(Self(op).table_.variadic, index, Self(op).table_.required_outputs);
   };
   GetVariadicInputMinArity = [](const OrtCustomOp*) { return 0; };
   GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
@@ -116,7 +153,7 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) -> OrtStatusPtr {
     const CustomOp& self = Self(op);
     const OrtApi* api = self.runtime_.api;
-    return Guard(api, [&] { self.description_.infer(ShapeContext(api, context)); });
+    return Guard(api, [&] { self.table_.infer(InferContext(api, context)); });
   };
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* raw,
                       void** kernel) -> OrtStatusPtr {
@@ -125,10 +162,10 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
       const RuntimeApi runtime = {api, self.runtime_.version};
       const KernelInfo info(api, runtime.version, raw);
       try {
-        *kernel = new MadeKernel{self.description_.create(info), runtime, info.Map()};
+        *kernel = new MadeKernel{self.table_.make(info), runtime, info.Map()};
       } catch (const Error& error) {
         // ONNX Runtime names the node in errors of Compute, not of creation.
-        throw Error(error.code(), Concat("aie.", self.description_.name, " node '", info.NodeName(),
+        throw Error(error.code(), Concat("aie.", self.table_.name, " node '", info.NodeName(),
                                          "': ", error.what()));
       }
     });
@@ -139,6 +176,47 @@ CustomOp::CustomOp(const OpDescription& description, const RuntimeApi& runtime)
                  [&] { made.kernel->Compute(KernelContext(made.runtime, context, made.map)); });
   };
   KernelDestroy = [](void* kernel) { delete static_cast<MadeKernel*>(kernel); };
+}
+
+CustomOp::Table TableOf(const OpDescription& op) {
+  return {.name = op.name,
+          .inputs = op.inputs,
+          .required_inputs = op.required_inputs,
+          .outputs = op.outputs,
+          .required_outputs = op.required_outputs,
+          .make = [&op](const KernelInfo& info) { return MakeKernel(op, info, OptionsOf(info)); },
+          .infer = op.infer};
+}
+
+CustomOp::Table PlanTable() {
+  const auto make = [](const KernelInfo& info) {
+    Recipe recipe = RecipeFrom(info.String("recipe"));
+    const IoMap map = info.Map();
+    Require(std::cmp_equal(recipe.inputs, map.inputs.size()), "its recipe has ", recipe.inputs,
+            " inputs, the node ", map.inputs.size());
+    Require(recipe.outputs.size() == map.outputs.size(), "its recipe has ", recipe.outputs.size(),
+            " outputs, the node ", map.outputs.size());
+    Require(recipe.constants.empty(), "its recipe has constants that are not inputs");
+    for (size_t i = 0; i < map.outputs.size(); ++i) {
+      if (map.outputs[i] == IoMap::kAbsent) recipe.outputs[i] = Recipe::kAbsent;
+    }
+    const auto constants = [&](int value) {
+      const auto i = static_cast<size_t>(value);
+      return i < map.inputs.size() ? map.inputs[i].constant : Tensor{};
+    };
+    return MakeKernel(std::move(recipe), constants, OptionsOf(info));
+  };
+  const auto infer = [](const ShapeContext& context) {
+    const Recipe recipe = RecipeFrom(context.String("recipe"));
+    std::vector<std::optional<ShapeContext::Value>> inputs;
+    for (int i = 0; i < recipe.inputs; ++i) inputs.push_back(context.Input(static_cast<size_t>(i)));
+    const auto values = InferValues(recipe, inputs);
+    for (size_t i = 0; i < recipe.outputs.size(); ++i) {
+      if (recipe.outputs[i] == Recipe::kAbsent) continue;
+      context.SetOutput(i, values[static_cast<size_t>(recipe.outputs[i])]);
+    }
+  };
+  return {.name = "Plan", .variadic = true, .make = make, .infer = infer};
 }
 
 }  // namespace ort_aie

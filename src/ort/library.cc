@@ -23,12 +23,12 @@ namespace {
 struct Domain {
   explicit Domain(const RuntimeApi& runtime) {
     Check(runtime.api, runtime.api->CreateCustomOpDomain("aie", &domain));
-    for (const auto& describe :
-         {Q4NXMatMulDescription, GemmDescription, Q4NXGatedMLPDescription, GatedGemmDescription,
-          Q4NXGatherDescription, FlowAttentionDescription}) {
-      ops.push_back(std::make_unique<CustomOp>(describe(), runtime));
+    const auto add = [&](CustomOp::Table table) {
+      ops.push_back(std::make_unique<CustomOp>(std::move(table), runtime));
       Check(runtime.api, runtime.api->CustomOpDomain_Add(domain, ops.back().get()));
-    }
+    };
+    for (const OpDescription* op : AllOps()) add(TableOf(*op));
+    add(PlanTable());
   }
 
   std::vector<std::unique_ptr<CustomOp>> ops;

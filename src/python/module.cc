@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/elementwise.h"
 #include "ops/eligibility.h"
 #include "ops/format.h"
 #include "ops/weights.h"
@@ -173,6 +174,8 @@ std::vector<std::string> AvailableIsas() {
   return names;
 }
 
+constexpr float kEpsilon = 1e-5f;  // of norms
+
 // The projection step on one thread, with a chosen kernel table; blocks of any form as bytes, `up`
 // makes it a gated one, and `gemm` makes few rows go the way of many.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
@@ -201,7 +204,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   if (norm_weight) {
     RequireShape(*norm_weight, "norm_weight", {k});
     step.norm_weight = norm_weight->data();
-    step.norm_epsilon = 1e-5f;
+    step.norm_epsilon = kEpsilon;
   }
   if (up) {
     Require(RequireBlocks(*up, n, k, forms) == form, "up must have as many bits as blocks");
@@ -209,6 +212,45 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
     step.activation = gelu ? Activation::kGeluTanh : Activation::kSilu;
   }
   (gemm ? host::RunGemm : host::RunMatMul)(step, KernelsNamed(isa), InlineThreadPool());
+  return y;
+}
+
+// (rows, K) with b of the same shape; without b, a function of each element.
+Array<float> ElementByElement(const std::string& function, const Array<float>& a,
+                              const std::optional<Array<float>>& b, const std::string& isa) {
+  Require(a.ndim() == 2 && a.size() > 0, "a must be (rows, K) and not empty");
+  if (b) RequireShape(*b, "b", {a.shape(0), a.shape(1)});
+  Require(b.has_value() == (function == "add" || function == "multiply"),
+          "b must be given for add and multiply, and for them alone");
+  Array<float> y({a.shape(0), a.shape(1)});
+  ElementwiseStep step{};
+  step.function = function == "add"        ? Function::kAdd
+                  : function == "multiply" ? Function::kMultiply
+                                           : ActivationFunction(function);
+  step.rows = a.shape(0);
+  step.k = a.shape(1);
+  step.a = a.data();
+  step.b = b ? b->data() : nullptr;
+  step.y = y.mutable_data();
+  step.type = DataType::kFloat32;
+  host::RunElementwise(step, KernelsNamed(isa), InlineThreadPool());
+  return y;
+}
+
+// The RMS norm of (rows, K), as Project has it.
+Array<float> Norm(const Array<float>& a, const Array<float>& weight, const std::string& isa) {
+  Require(a.ndim() == 2 && a.size() > 0, "a must be (rows, K) and not empty");
+  RequireShape(weight, "weight", {a.shape(1)});
+  Array<float> y({a.shape(0), a.shape(1)});
+  NormStep step{};
+  step.rows = a.shape(0);
+  step.k = a.shape(1);
+  step.a = a.data();
+  step.weight = weight.data();
+  step.y = y.mutable_data();
+  step.type = DataType::kFloat32;
+  step.epsilon = kEpsilon;
+  host::RunNorm(step, KernelsNamed(isa), InlineThreadPool());
   return y;
 }
 
@@ -415,6 +457,9 @@ PYBIND11_MODULE(_native, m) {
         py::arg("numerics"), py::arg("isa"), py::arg("symmetric") = false,
         py::arg("norm_weight").noconvert() = py::none(), py::arg("up").noconvert() = py::none(),
         py::arg("gelu") = false, py::arg("gemm") = false);
+  m.def("elementwise", &ElementByElement, py::arg("function"), py::arg("a").noconvert(),
+        py::arg("b").noconvert(), py::arg("isa"));
+  m.def("rms_norm", &Norm, py::arg("a").noconvert(), py::arg("weight").noconvert(), py::arg("isa"));
   m.def("most_streamed_rows", &MostStreamedRows, py::arg("bits"), py::arg("numerics"),
         py::arg("isa"));
   m.def("lookup_tables_made", &host::LookupTablesMade);

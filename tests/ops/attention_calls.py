@@ -233,7 +233,9 @@ def multiplies_integers(a: AttentionAttributes, inputs: Inputs) -> bool:
     query = inputs["query"]
     assert query is not None
     rows = query.shape[1] * a.num_heads // a.kv_num_heads
-    return _native.selected_isa().startswith("avx512") and a.kv_cache_bit_width == 8 and rows < 16
+    kernels = {role: variant for role, variant, *_ in _native.kernel_choice()}
+    by_avx512 = kernels["attention of few rows"].startswith("avx512")
+    return by_avx512 and a.kv_cache_bit_width == 8 and rows < 16
 
 
 def reference(a: AttentionAttributes, inputs: Inputs) -> AttentionResult:

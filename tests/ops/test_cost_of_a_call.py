@@ -12,30 +12,76 @@ import numpy as np
 import onnx
 import pytest
 from cmake_program import Project
-from op_models import onnx_tensor, open_session, run
+from onnx import TensorProto, helper
+from op_models import model_of, onnx_tensor, open_session, run
 from projection_calls import activations, make_weights, q4nx_model
 from provider_calls import needs_provider
 
 import ort_aie_ep
+from ort_aie_ep import _native
 
 HERE = Path(__file__).parent
 DEMO = Path(ort_aie_ep.__file__).parent / "demo_model"
 
 
-@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer is preloaded")
-@pytest.mark.parametrize("door", ["compiled", pytest.param("provider", marks=needs_provider)])
-def test_a_token_asks_for_no_memory(door: str, project: Project, tmp_path: Path) -> None:
-    counter = project.build("count_allocations")
-    model = ort_aie_ep.compile(DEMO, tmp_path / "model").path if door == "compiled" else DEMO
+NOT_PRELOADED = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer is preloaded")
+
+
+def allocations(project: Project, program: str, *arguments: str | Path) -> tuple[int, int]:
+    """How often the library asked for memory: first, and when buffers were there."""
+    calls = HERE / "calls"
     done = subprocess.run(
-        [sys.executable, "-P", HERE / "calls" / "decode.py", model, door],
-        env=os.environ | {"LD_PRELOAD": str(counter)},
+        [sys.executable, "-P", calls / program, *arguments],
+        env=os.environ | {"LD_PRELOAD": str(project.build("count_allocations")),
+                          "PYTHONPATH": str(calls)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    prompt, tokens = map(int, done.stdout.split())
+    first, later = map(int, done.stdout.split())
+    return first, later
+
+
+@NOT_PRELOADED
+@pytest.mark.parametrize("door", ["compiled", pytest.param("provider", marks=needs_provider)])
+def test_a_token_asks_for_no_memory(door: str, project: Project, tmp_path: Path) -> None:
+    model = ort_aie_ep.compile(DEMO, tmp_path / "model").path if door == "compiled" else DEMO
+    prompt, tokens = allocations(project, "decode.py", model, door)
     assert prompt > 0  # its buffers: the counter counts
     assert tokens == 0
+
+
+@NOT_PRELOADED
+def test_a_row_between_projections_asks_for_no_memory(project: Project, tmp_path: Path) -> None:
+    """Through a table, a norm, a sum, a function, a product and a cast."""
+    rng = np.random.default_rng(3)
+    constants = [
+        onnx_tensor(name, rng.standard_normal(shape).astype(np.float16))
+        for name, shape in {"W": (50, 3000), "weight": (3000,), "factor": ()}.items()
+    ]
+    given = {"domain": "aie", "format": _native.FORMAT}
+    nodes = [
+        helper.make_node("Gather", ["W", "indices"], ["a"], **given),
+        helper.make_node("RMSNorm", ["a", "weight", "a"], ["b", "sum"], K=3000, **given),
+        helper.make_node("Add", ["b", "sum"], ["c"], **given),
+        helper.make_node("Activation", ["c"], ["d"], function="gelu", **given),
+        helper.make_node("Mul", ["d", "factor"], ["e"], **given),
+        helper.make_node("Cast", ["e"], ["Y"], dtype=TensorProto.FLOAT, **given),
+    ]
+    shape, half = [1, 1, 3000], TensorProto.FLOAT16
+    graph = helper.make_graph(
+        nodes, "graph",
+        [helper.make_tensor_value_info("indices", TensorProto.INT64, [1, 1])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, shape)],
+        constants,
+        value_info=[helper.make_tensor_value_info("sum", half, shape)],
+    )  # fmt: skip
+    onnx.save(model_of(graph), tmp_path / "model.onnx")
+    np.savez(tmp_path / "inputs.npz", indices=np.array([[7]]))
+    first, later = allocations(
+        project, "repeat.py", tmp_path / "model.onnx", tmp_path / "inputs.npz"
+    )
+    assert first > 0  # conversions have buffers
+    assert later == 0
 
 
 def test_little_work_is_done_without_other_threads(project: Project) -> None:

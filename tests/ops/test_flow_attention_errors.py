@@ -73,6 +73,19 @@ def test_a_bad_key_or_value_reaches_the_queries_that_see_it(
     np.testing.assert_array_equal(present[1, 0, 40, 3], array[1, 40, 3])
 
 
+@pytest.mark.parametrize(("first", "end"), [(0, 512), (512, 1024), (1024, 1599), (300, 301)])
+def test_keys_that_are_nan_reach_a_token_whichever_thread_meets_them(first: int, end: int) -> None:
+    """A token's keys are split into parts, of which one may have scores of NaN alone."""
+    a = attributes()
+    inputs = random_inputs(a, 1, lengths=(1600,), capacity=1600)
+    past = inputs["past_key"]
+    assert past is not None
+    past[0, 0, first:end, 3] = np.nan
+    output = flow_attention(a, inputs)["output"]
+    assert output is not None
+    np.testing.assert_array_equal(np.isnan(output[0, 0]), np.arange(output.size) < 2 * 32)
+
+
 @pytest.mark.parametrize("name", ["attention_bias", "head_sink", "cos_cache"])
 def test_other_bad_inputs_propagate(name: str) -> None:
     a = attributes(do_rotary=1)

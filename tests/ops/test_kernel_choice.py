@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ort_aie_ep import _native
 from ort_aie_ep.cli.tables import tuning_table
+from ort_aie_ep.explain import tune as tuning_module
 from ort_aie_ep.explain.tune import choose, forget, roles, tune
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.runtime.kernels import (
@@ -311,6 +312,16 @@ def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
     assert forget() == cache
     assert not cache.exists()
     assert forget() is None
+
+
+def test_tune_measures_with_as_many_threads_as_sessions_have(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not with one for each of two that share a core.
+    monkeypatch.setattr(tuning_module, "physical_cores", lambda: 3)
+    monkeypatch.setattr(tuning_module, "roles", list)
+    assert tune(threads=None, seconds=0.01, done=print, weights=1).threads == 3
+    assert cache.exists()
 
 
 def test_doctor_says_why_a_measurement_does_not_count(cache: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from attention_calls import attributes, model_of, random_inputs
 from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
 from projection_calls import activations, make_weights, q4nx_model
+from vector_calls import activation_model, binary_model, cast_model, norm_model, table_model
 
 Feeds = dict[str, Array | None]
 
@@ -24,6 +25,18 @@ def calls(dtype: np.dtype[Any] = FLOAT32) -> list[tuple[str, bytes, Feeds]]:
             a = activations(rows, 700, dtype=dtype)
             model = q4nx_model(weights, a, accuracy_level=level)
             result.append((f"projection of {rows} rows, level {level}", model, {"A": a}))
+    a, b = (activations(*shape, dtype=dtype) for shape in ((300, 700), (301, 700)))
+    skip, weight = b[1:], activations(700, dtype=dtype)
+    result += [
+        ("norm", norm_model(a, weight, skip), {"A": a, "skip": skip}),
+        ("sum", binary_model("Add", a, skip), {"A": a, "B": skip}),
+        ("product with a row", binary_model("Mul", a, weight), {"A": a, "B": weight}),
+        ("product with a value", binary_model("Mul", a, a[0, :1]), {"A": a, "B": a[0, :1]}),
+        ("function", activation_model("gelu", a), {"A": a}),
+        ("cast", cast_model(a, FLOAT16 if dtype == FLOAT32 else FLOAT32), {"A": a}),
+    ]
+    indices = np.arange(-300, 300)
+    result.append(("rows of a table", table_model(a, indices), {"indices": indices}))
     attention = attributes(do_rotary=1)
     windowed = attributes(do_rotary=1, local_window_size=9, sliding_window_cache=1)
     for name, attrs, sequence, lengths, capacity in (

@@ -36,7 +36,7 @@ def measure(
     """All sizes and both sessions in turns, after a run that is not counted.
 
     Raises:
-        AieError: a session fails, or the model has no room for the context.
+        AieError: a session fails, or a model has no room for the context or prunes logits.
     """
     # Where nothing says how much room there is, the session does.
     longest, room = _capacity(max(sizes)), context_length(source, default=2**31)
@@ -74,7 +74,12 @@ def _capacity(tokens: int) -> int:
 
 def _call(decoder: Decoder, sequences: int, tokens: int) -> float:
     """Seconds of a call, the mean of CALLS, time spent in ONNX Runtime alone."""
-    decoder.forward(np.ones((sequences, CONTEXT), np.int64))
+    logits = decoder.forward(np.ones((sequences, CONTEXT), np.int64))
+    if len(logits) != sequences * CONTEXT:
+        raise AieError(
+            "a model gives logits of the last position alone, and verifying drafted tokens needs "
+            "them all: give a source that has them, or compile it without --last-logits"
+        )
     rows, seconds = np.ones((sequences, tokens), np.int64), 0.0
     for call in range(CALLS + 1):
         decoder.forward(rows)

@@ -1,6 +1,7 @@
 #include "ort/ep/ep.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "ops/format.h"
@@ -60,6 +61,14 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
+SessionOptions OptionsOf(const Settings& settings) {
+  const auto entry = [&](const char* name) -> std::optional<std::string> {
+    const auto found = settings.find(name);
+    return found != settings.end() ? std::optional(found->second) : std::nullopt;
+  };
+  return ReadOptions(entry, &settings);  // which are the provider's
+}
+
 std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
                                        const Item& item, const std::string& name) {
   auto compiled = std::make_unique<Compiled>();
@@ -84,7 +93,7 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
             name, "': output ", i, " of ", op.name, " is missing");
   }
   try {
-    compiled->kernel = op.create(RecipeInfo(item.recipe, settings, item.weights));
+    compiled->kernel = MakeKernel(op, RecipeInfo(item.recipe, item.weights), OptionsOf(settings));
   } catch (const Error& error) {
     throw Error(error.code(), Concat("node '", name, "': ", error.what()));
   }
@@ -258,8 +267,7 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
     Require(IsOption(name), "provider option '", name, "' is unknown; expected one of ",
             OptionNames());
   }
-  const Recipe nothing{};
-  options_ = ReadOptions(RecipeInfo(nothing, settings_, {}));
+  options_ = OptionsOf(settings_);
   Require(!context_.enable || !context_.embed,
           "ep.context_embed_mode=1: weights are written to a file beside the model; use 0");
 

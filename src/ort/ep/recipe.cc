@@ -131,7 +131,7 @@ Recipe MakeRecipe(const Claim& claim, const Node& fused) {
       recipe.ints["symmetric"] = node.input(3) ? 0 : 1;
       break;
     case Kind::kGather:
-      recipe.ints["dtype"] = ToOnnxType(node.input(2).initializer.type);
+      recipe.ints["dtype"] = NumberOf(node.input(2).initializer.type);
       break;
     case Kind::kAttention:
       for (const IntRule& rule : RuleOf(claim.kind).ints) {
@@ -404,12 +404,6 @@ std::string RecipeInfo::String(const char* attribute) const {
 Tensor RecipeInfo::ConstantInput(size_t index) const {
   const size_t weights = recipe_.kind == Kind::kGather ? 0 : 1;
   return index == weights ? weights_ : Tensor{};
-}
-
-std::optional<std::string> RecipeInfo::ConfigEntry(const char* name) const {
-  const auto found = settings_.find(name);
-  if (found == settings_.end()) return std::nullopt;
-  return found->second;
 }
 
 }  // namespace ort_aie::ep

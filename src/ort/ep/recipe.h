@@ -55,18 +55,15 @@ WeightForm FormOf(const Recipe& recipe);
 // A recipe as an op of the custom-op door asks about its node.
 class RecipeInfo final : public NodeInfo {
  public:
-  RecipeInfo(const Recipe& recipe, const Settings& settings, Tensor weights)
-      : recipe_(recipe), settings_(settings), weights_(std::move(weights)) {}
+  RecipeInfo(const Recipe& recipe, Tensor weights)
+      : recipe_(recipe), weights_(std::move(weights)) {}
   int64_t Int(const char* attribute, int64_t fallback) const override;
   float Float(const char* attribute, float fallback) const override;
   std::string String(const char* attribute) const override;
   Tensor ConstantInput(size_t index) const override;
-  std::optional<std::string> ConfigEntry(const char* name) const override;
-  const void* Session() const override { return &settings_; }  // the provider's
 
  private:
   const Recipe& recipe_;
-  const Settings& settings_;
   const Tensor weights_;
 };
 

@@ -172,7 +172,8 @@ class Attention {
 
   void Merge(const SweepState& part, int64_t rows, const SweepState& total) const {
     for (int64_t r = 0; r < rows; ++r) {
-      if (part.max[r] == kMinusInfinity) continue;
+      // Keys that are not seen. Where scores are NaN, there is no maximum either, but a sum.
+      if (part.max[r] == kMinusInfinity && part.sum[r] == 0.0f) continue;
       const float max = std::max(part.max[r], total.max[r]);
       const float keep = std::exp(total.max[r] - max), add = std::exp(part.max[r] - max);
       total.sum[r] = keep * total.sum[r] + add * part.sum[r];

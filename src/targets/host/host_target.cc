@@ -1,29 +1,32 @@
 #include "targets/host/host_target.h"
 
 #include <cstring>
-
-#include "base/error.h"
+#include <variant>
 
 namespace ort_aie {
 namespace {
+
+struct Run {
+  const host::Kernels& kernels;
+  const ThreadPool& threads;
+
+  void operator()(const MatMulStep& step) const { host::RunMatMul(step, kernels, threads); }
+  void operator()(const GatherStep& step) const { host::RunGather(step, kernels, threads); }
+  void operator()(const AttentionStep& step) const { host::RunAttention(step, kernels, threads); }
+  void operator()(const NormStep& step) const { host::RunNorm(step, kernels, threads); }
+  void operator()(const ElementwiseStep& step) const {
+    host::RunElementwise(step, kernels, threads);
+  }
+  void operator()(const CastStep& step) const { host::RunCast(step, kernels, threads); }
+};
 
 class Host final : public Target {
  public:
   const char* Name() const override { return "host"; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
-    const host::Kernels& kernels = host::SelectedKernels();
-    for (const Step& step : plan.steps) {
-      if (const auto* matmul = std::get_if<MatMulStep>(&step)) {
-        host::RunMatMul(*matmul, kernels, threads);
-      } else if (const auto* gather = std::get_if<GatherStep>(&step)) {
-        host::RunGather(*gather, kernels, threads);
-      } else if (const auto* attention = std::get_if<AttentionStep>(&step)) {
-        host::RunAttention(*attention, kernels, threads);
-      } else {
-        Fail(ErrorCode::kNotImplemented, "a step that the host does not have");
-      }
-    }
+    const Run run = {host::SelectedKernels(), threads};
+    for (const Step& step : plan.steps) std::visit(run, step);
   }
 };
 
@@ -62,6 +65,14 @@ void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n,
     default:
       std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
   }
+}
+
+const float* Floats(const Kernels& kernels, DataType type, const void* x, int64_t n,
+                    Purpose purpose) {
+  if (type == DataType::kFloat32) return static_cast<const float*>(x);
+  float* floats = Scratch<float>(purpose, n);
+  ToFloat(kernels, type, x, n, floats);
+  return floats;
 }
 
 }  // namespace host

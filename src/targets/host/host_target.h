@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "targets/host/kernels/kernels.h"
+#include "targets/host/scratch.h"
 #include "targets/target.h"
 
 namespace ort_aie::host {
@@ -26,10 +27,16 @@ void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& t
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunAttention(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunElementwise(const ElementwiseStep& step, const Kernels& kernels, const ThreadPool& threads);
+void RunCast(const CastStep& step, const Kernels& kernels, const ThreadPool& threads);
 
 // n elements of `type` <-> float; of integers, their codes, and only to float.
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y);
 void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n, void* y);
+// n elements of `type` as float: where they lie, or in this thread's memory of that purpose.
+const float* Floats(const Kernels& kernels, DataType type, const void* x, int64_t n,
+                    Purpose purpose);
 
 inline const void* Advance(const void* p, DataType type, int64_t elements) {
   return static_cast<const uint8_t*>(p) + BytesOf(type, elements);

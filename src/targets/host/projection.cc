@@ -1,10 +1,9 @@
 // Projections: FusedDQP for one row and for a few, with weights of two bits lookups for one,
 // dequantisation + GEMM for more and for bf16 weights, with the norm before and the gate after
-// them; and rows of the embedding.
+// them.
 #include <algorithm>
 
 #include "q4nx/layout.h"
-#include "q4nx/pack.h"
 #include "targets/host/host_target.h"
 #include "targets/host/lookup_tables.h"
 #include "targets/host/projection_rows.h"
@@ -387,22 +386,6 @@ void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
   } else {
     (step.rows == 1 ? LookupRow : LookupRows)(step, kernels, threads);
   }
-}
-
-void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  threads.ParallelFor(step.count, PassNs(step.k), [&](int64_t i) {
-    int64_t row = step.index_type == DataType::kInt64
-                      ? static_cast<const int64_t*>(step.indices)[i]
-                      : static_cast<const int32_t*>(step.indices)[i];
-    if (row < 0) row += step.n;
-    float* x = Scratch<float>(Purpose::kRow, PaddedCols(step.k));
-    if (row < 0 || row >= step.n) {
-      std::fill(x, x + step.k, 0.0f);
-    } else {
-      q4nx::DequantizeRow(step.weights, row, step.k, x, step.form);
-    }
-    FromFloat(kernels, step.type, x, step.k, Advance(step.y, step.type, i * step.k));
-  });
 }
 
 }  // namespace ort_aie::host

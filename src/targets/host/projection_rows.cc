@@ -6,10 +6,7 @@ namespace ort_aie::host {
 
 const float* NormWeight(const MatMulStep& step, const Kernels& kernels) {
   if (step.norm_weight == nullptr) return nullptr;
-  if (step.type == DataType::kFloat32) return static_cast<const float*>(step.norm_weight);
-  float* weight = Scratch<float>(Purpose::kNormWeight, step.k);
-  ToFloat(kernels, step.type, step.norm_weight, step.k, weight);
-  return weight;
+  return Floats(kernels, step.type, step.norm_weight, step.k, Purpose::kNormWeight);
 }
 
 void LoadSum(const MatMulStep& step, const Kernels& kernels, int64_t row, float* x) {
@@ -18,7 +15,7 @@ void LoadSum(const MatMulStep& step, const Kernels& kernels, int64_t row, float*
   if (step.skip == nullptr) return;
   float* skip = Scratch<float>(Purpose::kSkip, step.k);
   ToFloat(kernels, step.type, Advance(step.skip, step.type, first), step.k, skip);
-  kernels.add(skip, step.k, x);
+  kernels.add(x, skip, step.k, x);
 }
 
 void StoreSum(const MatMulStep& step, const Kernels& kernels, int64_t row, const float* x) {
@@ -40,7 +37,7 @@ void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, i
   }
   if (step.bias != nullptr) {
     ToFloat(kernels, step.type, Advance(step.bias, step.type, n0), count, up);
-    kernels.add(up, count, y);
+    kernels.add(y, up, count, y);
   }
   void* to = Advance(step.y, step.type, row * step.n + n0);
   if (to != y) FromFloat(kernels, step.type, y, count, to);

@@ -20,6 +20,7 @@ enum class Purpose {
   kActivationSums,
   kActivationCodes,
   kNormWeight,
+  kOperand,  // that all rows or all elements have in common
   kCodeSums,
   kLookupRow,  // with its steps and sums
   kLookupTables,

@@ -11,6 +11,9 @@ namespace ort_aie::host {
 constexpr int64_t CopyNs(int64_t bytes) { return bytes / 16; }
 // A pass or two over elements: converted, normalised, rotated, quantised.
 constexpr int64_t PassNs(int64_t elements) { return elements / 4; }
+// One pass over elements in the caches: added, multiplied, converted; and a function of each.
+constexpr int64_t SumNs(int64_t elements) { return elements / 16; }
+constexpr int64_t FunctionNs(int64_t elements) { return elements / 8; }
 // Products of float32, with what is loaded for them.
 constexpr int64_t ProductsNs(int64_t multiply_adds) { return multiply_adds / 32; }
 

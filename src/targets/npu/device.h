@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "npu/interpreter.h"
 #include "npu/manifest.h"
@@ -46,6 +47,23 @@ class Buffer {
   virtual void FromDevice(size_t offset, size_t bytes) = 0;
 };
 
+// Where something lies on the device.
+struct DeviceMemory {
+  std::shared_ptr<Buffer> buffer;
+  int64_t offset = 0;
+
+  uint8_t* host() const { return buffer->host() + offset; }
+};
+
+// Memory of the host.
+struct HostMemory {
+  const void* data;
+  size_t bytes;
+};
+
+// A stream names bytes of a buffer by 32 bits.
+inline constexpr size_t kMaxBufferBytes = size_t{1} << 32;
+
 // What a process has asked of the device since it opened it.
 struct Counters {
   int64_t runs = 0;          // instruction streams executed
@@ -72,15 +90,16 @@ class Device {
 
   virtual std::shared_ptr<Buffer> Allocate(size_t bytes) = 0;
 
-  // `bytes` at `data`, which stay as they are for as long as the buffer lives: pinned in place from
-  // a read-only mapping of the same file where that is possible, else copied once. Already on the
-  // device.
-  virtual std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) = 0;
+  // Ranges that stay as they are for as long as their buffers live: pinned in place, from a
+  // read-only mapping of the same file where that is possible, else copied once. Already on the
+  // device. What lies in one file, or close together in memory, shares a buffer of at most
+  // kMaxBufferBytes, for a run has few buffers.
+  virtual std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) = 0;
 
   // Executes `plan` on the overlay of `design` and waits for its end. Buffer i of the plan's views
   // is `buffers[i]`, any number of different ones. The runs that this takes are submitted together,
-  // up to 24, where the device has lists of runs. Throws DeviceError; then what the buffers hold on
-  // the device is unknown.
+  // up to 24 that are predicted to take kMaxRunSeconds, where the device has lists of runs. Throws
+  // DeviceError; then what the buffers hold on the device is unknown.
   virtual void Run(std::string_view design, const npu::Plan& plan,
                    std::span<Buffer* const> buffers) = 0;
 

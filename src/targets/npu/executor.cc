@@ -10,6 +10,7 @@
 #include "targets/npu/attention.h"
 #include "targets/npu/batch.h"
 #include "targets/npu/engine.h"
+#include "targets/npu/plan_memory.h"
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
 
@@ -117,17 +118,18 @@ class Executor final : public XrtTarget {
     if (reason != Reason::kNone) return OnHost(plan, first, reason, threads);
     size_t next = first;
     try {
+      const std::shared_ptr<PlanMemory> memory = MemoryOf(plan);
       if (const char* design = TokenDesign(plan.steps[first])) {
         Batch batch(engine_, design);
         while (next < plan.steps.size() && next - first < most &&
                (next == first || Joins(plan.steps[next], design)) &&
-               Append(batch, design, plan.steps[next], caches, threads)) {
+               Append(memory.get(), batch, design, plan.steps[next], caches, threads)) {
           ++next;
         }
         Require(next > first, "a step that waits for itself");
         batch.Run();
       } else {
-        Prompt(plan.steps[first], caches, threads);
+        Prompt(memory.get(), plan.steps[first], caches, threads);
         next = first + 1;
       }
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
@@ -141,11 +143,19 @@ class Executor final : public XrtTarget {
     return next;
   }
 
+  // What the plan keeps on the device, with all of its weights; null of an op by itself.
+  std::shared_ptr<PlanMemory> MemoryOf(const Plan& plan) const {
+    std::shared_ptr<PlanMemory> memory = PlanMemory::Of(engine_, plan);
+    if (memory != nullptr) {
+      memory->Pin(plan, [this](const Step& step) { return WhyNot(step) == Reason::kNone; });
+    }
+    return memory;
+  }
+
   size_t OnHost(const Plan& plan, size_t first, Reason reason, const ThreadPool& threads) const {
     Plan step = {plan.steps[first]};
     if (!in_use_) {
-      Release(plan.kept);
-      Release(plan.steps[first]);
+      Release(plan, plan.steps[first]);
       // A model must not become less exact because its device is gone.
       auto* projection = std::get_if<MatMulStep>(step.steps.data());
       if (projection != nullptr) projection->numerics = Numerics::kBf16;
@@ -155,16 +165,17 @@ class Executor final : public XrtTarget {
     return first + 1;
   }
 
-  // What a program or an op has kept on a device that was given up.
-  static void Release(const std::shared_ptr<KeptState>& kept) {
-    if (kept == nullptr) return;
-    const std::lock_guard lock(kept->mutex);
-    kept->object = nullptr;
-  }
-  static void Release(const Step& step) {
+  // What a plan and its op have kept on a device that was given up.
+  static void Release(const Plan& plan, const Step& step) {
+    const auto release = [](const std::shared_ptr<KeptState>& kept) {
+      if (kept == nullptr) return;
+      const std::lock_guard lock(kept->mutex);
+      kept->object = nullptr;
+    };
+    release(plan.kept);
     std::visit(
-        [](const auto& s) {
-          if constexpr (requires { s.kept; }) Release(s.kept);
+        [&](const auto& s) {
+          if constexpr (requires { s.kept; }) release(s.kept);
         },
         step);
   }
@@ -194,17 +205,18 @@ class Executor final : public XrtTarget {
     return WhyNot(step) == Reason::kNone && TokenDesign(step) == design;
   }
 
-  bool Append(Batch& batch, const char* design, const Step& step, PlanCaches& caches,
-              const ThreadPool& threads) const {
+  bool Append(const PlanMemory* memory, Batch& batch, const char* design, const Step& step,
+              PlanCaches& caches, const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
-      return AppendProjection(engine_, batch, design, *projection);
+      return AppendProjection(engine_, memory, batch, design, *projection);
     }
     return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), caches, threads);
   }
 
-  void Prompt(const Step& step, PlanCaches& caches, const ThreadPool& threads) const {
+  void Prompt(const PlanMemory* memory, const Step& step, PlanCaches& caches,
+              const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
-      ProjectPrompt(engine_, *projection, threads);
+      ProjectPrompt(engine_, memory, *projection, threads);
     } else {
       AttendPrompt(engine_, std::get<AttentionStep>(step), caches, threads);
     }

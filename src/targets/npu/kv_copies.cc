@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kEight = 8;              // keys, and dimensions, that stand together
 constexpr int64_t kCapacityMultiple = 64;  // 4,096 elements for each head dimension
 constexpr int64_t kLeastCapacity = 256;
-constexpr int64_t kMostBufferBytes = int64_t{1} << 32;
 
 bool Windowed(const AttentionStep& step) { return step.causal && step.window > 0; }
 
@@ -294,7 +293,7 @@ void KvSlab::Reserve(Steps steps, const Tokens& tokens) {
     std::vector<int64_t> offsets;
     for (; end < layers_.size(); ++end) {
       const int64_t more = layers_[end].BytesOf(capacities[end]);
-      if (bytes > 0 && bytes + more > kMostBufferBytes) break;
+      if (bytes > 0 && bytes + more > static_cast<int64_t>(kMaxBufferBytes)) break;
       offsets.push_back(bytes);
       bytes += more;
     }

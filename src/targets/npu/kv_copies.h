@@ -102,7 +102,7 @@ class KvCopy {
   const void* present_ = nullptr;
 };
 
-// Copies for all attention steps of a plan, in one buffer (in several of at most 4 GiB).
+// Copies for all attention steps of a plan, in one buffer (in several of at most kMaxBufferBytes).
 class KvSlab {
  public:
   using Steps = std::span<const AttentionStep* const>;

@@ -4,36 +4,27 @@
 #include <utility>
 
 #include "base/error.h"
+#include "targets/npu/plan_memory.h"
 
 namespace ort_aie::npu_target {
-namespace {
-
-template <typename State>
-std::shared_ptr<State> StateOf(const std::shared_ptr<KeptState>& kept) {
-  if (kept == nullptr) return std::make_shared<State>();
-  const std::lock_guard lock(kept->mutex);
-  if (kept->object == nullptr) kept->object = std::make_shared<State>();
-  return std::static_pointer_cast<State>(kept->object);
-}
-
-}  // namespace
 
 PlanCaches::PlanCaches(Engine& engine, const Plan& plan, KvSlab::Tokens tokens,
                        const ThreadPool& threads)
-    : engine_(engine), tokens_(std::move(tokens)), threads_(threads) {
+    : engine_(engine), plan_(plan), tokens_(std::move(tokens)), threads_(threads) {
   for (const Step& any : plan.steps) {
     const auto* step = std::get_if<AttentionStep>(&any);
     if (step == nullptr) continue;
-    if (plan.kept == nullptr) {
-      groups_.push_back({StateOf<KvCopies>(step->kept), {step}, nullptr});
-    } else {
-      if (groups_.empty()) {
-        const std::shared_ptr<PlanState> state = StateOf<PlanState>(plan.kept);
-        groups_.push_back({{state, &state->copies}, {}, nullptr});
-      }
-      groups_.back().steps.push_back(step);
-    }
+    if (plan.kept == nullptr || groups_.empty()) groups_.push_back({});
+    groups_.back().steps.push_back(step);
   }
+}
+
+std::shared_ptr<KvCopies> PlanCaches::CopiesOf(const AttentionStep& step) const {
+  if (const auto memory = PlanMemory::Of(engine_, plan_)) return memory->caches();
+  if (step.kept == nullptr) return std::make_shared<KvCopies>();
+  const std::lock_guard lock(step.kept->mutex);
+  if (step.kept->object == nullptr) step.kept->object = std::make_shared<KvCopies>();
+  return std::static_pointer_cast<KvCopies>(step.kept->object);
 }
 
 KvCopy& PlanCaches::Of(const AttentionStep& step) {
@@ -44,6 +35,7 @@ KvCopy& PlanCaches::Of(const AttentionStep& step) {
     bool known = false;
     if (group.slab == nullptr || group.slab->generation() != engine_.generation()) {
       group.slab = nullptr;
+      group.copies = CopiesOf(step);
       KvCopies::Taken taken = group.copies->Take(engine_, group.steps, i, threads_);
       taken.slab->Reserve(group.steps, tokens_);
       group.slab = std::move(taken.slab);

@@ -8,11 +8,6 @@
 
 namespace ort_aie::npu_target {
 
-// What the device keeps of a plan of several steps, in Plan::kept.
-struct PlanState {
-  KvCopies copies;
-};
-
 // Finds the copy of each attention step's layer: all layers of a program share a slab; a step of a
 // plan that nothing is kept of has its own.
 class PlanCaches {
@@ -27,12 +22,14 @@ class PlanCaches {
 
  private:
   struct Group {
-    std::shared_ptr<KvCopies> copies;
     std::vector<const AttentionStep*> steps;
-    std::unique_ptr<KvSlab> slab;
+    std::shared_ptr<KvCopies> copies = nullptr;  // where the slab is from
+    std::unique_ptr<KvSlab> slab = nullptr;
   };
+  std::shared_ptr<KvCopies> CopiesOf(const AttentionStep& step) const;
 
   Engine& engine_;
+  const Plan& plan_;
   const KvSlab::Tokens tokens_;
   const ThreadPool& threads_;
   std::vector<Group> groups_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "q4nx/layout.h"
@@ -26,28 +28,49 @@ using host::IsGated;
 // W, and U where the step is gated.
 struct PinnedWeights {
   uint64_t generation;
-  std::shared_ptr<Buffer> weights, up;
+  DeviceMemory weights, up;
 };
 
-PinnedWeights Pin(Engine& engine, const MatMulStep& step) {
-  const auto pin = [&](const uint8_t* blocks) -> std::shared_ptr<Buffer> {
-    if (blocks == nullptr) return nullptr;
-    return engine.device().Pin(blocks,
-                               static_cast<size_t>(q4nx::BytesOfBlocks(step.n, step.k, step.form)));
+// The plan's, or those that the op keeps by itself.
+PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step) {
+  const bool gated = IsGated(step);
+  if (memory != nullptr) {
+    return {0, memory->Weights(step.weights),
+            gated ? memory->Weights(step.up_weights) : DeviceMemory()};
+  }
+  const auto pin = [&](uint64_t generation) {
+    const auto bytes = static_cast<size_t>(q4nx::BytesOfBlocks(step.n, step.k, step.form));
+    const HostMemory ranges[] = {{step.weights, bytes}, {step.up_weights, bytes}};
+    std::vector<DeviceMemory> pinned = engine.device().Pin(std::span(ranges).first(gated ? 2 : 1));
+    return PinnedWeights{generation, pinned.front(), gated ? pinned.back() : DeviceMemory()};
   };
-  if (step.kept == nullptr) return {0, pin(step.weights), pin(step.up_weights)};
+  if (step.kept == nullptr) return pin(0);
   const std::lock_guard lock(step.kept->mutex);
   auto kept = std::static_pointer_cast<PinnedWeights>(step.kept->object);
   const uint64_t generation = engine.generation();
   if (kept == nullptr || kept->generation != generation) {
     step.kept->object = nullptr;  // before others take its place
     kept = nullptr;
-    kept = std::make_shared<PinnedWeights>(
-        PinnedWeights{generation, pin(step.weights), pin(step.up_weights)});
+    kept = std::make_shared<PinnedWeights>(pin(generation));
     step.kept->object = kept;
   }
   return *kept;
 }
+
+// The buffers of a plan, each of them once.
+class BufferList {
+ public:
+  npu::BufferView View(const DeviceMemory& memory, int64_t plus = 0) {
+    const auto found = std::ranges::find(list_, memory.buffer.get());
+    const int index = static_cast<int>(found - list_.begin());
+    if (found == list_.end()) list_.push_back(memory.buffer.get());
+    return {index, memory.offset + plus};
+  }
+  std::span<Buffer* const> list() const { return list_; }
+
+ private:
+  std::vector<Buffer*> list_;
+};
 
 size_t RowBytes(const MatMulStep& step) { return static_cast<size_t>(step.k) * SizeOf(step.type); }
 
@@ -145,24 +168,26 @@ class RowInput {
 
 }  // namespace
 
-bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step) {
+bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
+                      const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = IsGated(step);
   RowInput input(engine, batch, vectors, step);
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
   if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
-  const PinnedWeights pinned = Pin(engine, step);
+  const PinnedWeights pinned = WeightsOf(engine, memory, step);
   const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
   const npu::BufferView x = input.Make();
 
-  const auto matvec = [&](const std::shared_ptr<Buffer>& weights, npu::BufferView y) {
+  const auto matvec = [&](const DeviceMemory& weights, npu::BufferView y) {
     npu::BufferView bias = x;  // of no bytes
     if (step.bias != nullptr) {
       bias = batch.Input(
           n, [&](uint16_t* to) { ToBfloat16(engine.kernels(), step.type, step.bias, step.n, to); });
     }
-    batch.Invoke({"matvec",
-                  {{"N", n}, {"K", k}, {"bias", step.bias != nullptr ? 1 : 0}, {"activation", 0}},
-                  {{"x", x}, {"w", batch.View(weights, 0)}, {"bias", bias}, {"y", y}}});
+    batch.Invoke(
+        {"matvec",
+         {{"N", n}, {"K", k}, {"bias", step.bias != nullptr ? 1 : 0}, {"activation", 0}},
+         {{"x", x}, {"w", batch.View(weights.buffer, weights.offset)}, {"bias", bias}, {"y", y}}});
   };
   const bool glu = gated && vectors && n >= kGluLeast;
   npu::BufferView y, up{};
@@ -203,7 +228,8 @@ bool AppendProjection(Engine& engine, Batch& batch, const char* design, const Ma
   return true;
 }
 
-void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& threads) {
+void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& step,
+                   const ThreadPool& threads) {
   const auto& kernels = engine.kernels();
   const int products = IsGated(step) ? 2 : 1;
   const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
@@ -222,29 +248,28 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
       std::min(step.rows, std::max(kRowMultiple, most_rows / kRowMultiple * kRowMultiple));
   const auto padded_rows = [](int64_t rows) { return std::max(rows, kGemmLeastRows); };
 
-  const PinnedWeights pinned = Pin(engine, step);
+  const PinnedWeights pinned = WeightsOf(engine, memory, step);
   Engine::Scratch scratch;
   if (dequantised) {
     scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), IsGated(step));
   }
-  Buffer* const weights[] = {pinned.weights.get(), pinned.up.get()};
-  Buffer* const b[] = {dequantised ? scratch.buffers[0].get() : weights[0],
-                       dequantised ? scratch.buffers[1].get() : weights[1]};
+  const DeviceMemory weights[] = {pinned.weights, pinned.up};
+  const DeviceMemory b[] = {dequantised ? DeviceMemory{scratch.buffers[0]} : weights[0],
+                            dequantised ? DeviceMemory{scratch.buffers[1]} : weights[1]};
   const auto a = engine.device().Allocate(static_cast<size_t>(2 * k * padded_rows(run_rows)));
   const auto c =
       engine.device().Allocate(static_cast<size_t>(2 * band_n * padded_rows(run_rows) * products));
 
   const auto dequantise = [&](int64_t first_block) {
     npu::Plan plan;
-    std::vector<Buffer*> arguments;
+    BufferList buffers;
     for (int i = 0; i < products; ++i) {
-      arguments.insert(arguments.end(), {weights[i], b[i]});
       const int64_t first = q4nx::BytesOfBlocks(first_block * q4nx::kBlockRows, k, step.form);
       plan.push_back({"dequant",
                       {{"blocks", band_blocks * q4nx::ColBlocks(k)}},
-                      {{"w", {2 * i, first}}, {"b", {2 * i + 1, 0}}}});
+                      {{"w", buffers.View(weights[i], first)}, {"b", buffers.View(b[i])}}});
     }
-    engine.Run(kDequant, plan, arguments);
+    engine.Run(kDequant, plan, buffers.list());
   };
   const auto load_rows = [&](int64_t first, int64_t rows) {
     const Timed timed(engine, "activations");
@@ -268,14 +293,15 @@ void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& thr
   const auto multiply = [&](int64_t rows) {
     const int64_t c_elements = band_n * padded_rows(rows);
     npu::Plan plan;
-    std::vector<Buffer*> arguments = {a.get(), c.get()};
+    BufferList buffers;
     for (int i = 0; i < products; ++i) {
-      arguments.push_back(b[i]);
       plan.push_back({"gemm",
                       {{"M", rows}, {"K", k}, {"N", band_n}},
-                      {{"a", {0, 0}}, {"b", {2 + i, 0}}, {"c", {1, 2 * i * c_elements}}}});
+                      {{"a", buffers.View({a})},
+                       {"b", buffers.View(b[i])},
+                       {"c", buffers.View({c}, 2 * i * c_elements)}}});
     }
-    engine.Run(kGemm, plan, arguments);
+    engine.Run(kGemm, plan, buffers.list());
     c->FromDevice(0, static_cast<size_t>(2 * c_elements * products));
   };
   const auto store_rows = [&](int64_t first, int64_t rows, int64_t n0) {

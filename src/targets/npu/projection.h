@@ -2,14 +2,18 @@
 #pragma once
 
 #include "targets/npu/batch.h"
+#include "targets/npu/plan_memory.h"
 
 namespace ort_aie::npu_target {
 
-// Adds a step of one row. False, and no change, if the batch has to run first.
-bool AppendProjection(Engine& engine, Batch& batch, const char* design, const MatMulStep& step);
+// Adds a step of one row. False, and no change, if the batch has to run first. `memory` is the
+// plan's, or null.
+bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
+                      const MatMulStep& step);
 
 // A step of several rows: dequantisation, where the form of the weights needs it, and GEMM, whose B
 // is in the order of bf16 blocks.
-void ProjectPrompt(Engine& engine, const MatMulStep& step, const ThreadPool& threads);
+void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& step,
+                   const ThreadPool& threads);
 
 }  // namespace ort_aie::npu_target

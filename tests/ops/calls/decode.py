@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,11 @@ RUNTIME = Path(onnxruntime.capi.onnxruntime_pybind11_state.__file__).name
 WARM_UP, COUNTED = 4, 8
 
 
-def allocations(decoder: Decoder, calls: Sequence[Sequence[int]]) -> int:
+def allocations(call: Callable[[], object], times: int) -> int:
     if not COUNTER.count_start(b"libort_aie_ep.so", RUNTIME.encode()):
         sys.exit("a library to count is not loaded")
-    for tokens in calls:
-        decoder.forward(np.array(tokens))
+    for _ in range(times):
+        call()
     count: int = COUNTER.count_stop()
     return count
 
@@ -49,9 +49,11 @@ def opened(model: Path, door: str) -> onnxruntime.InferenceSession:
 def main(model: str, door: str) -> None:
     folder = find_model(Path(model))
     decoder = Decoder(opened(folder.model, door), folder, 1024)
-    prompt = allocations(decoder, [range(600)])
-    allocations(decoder, [[token] for token in range(WARM_UP)])
-    print(prompt, allocations(decoder, [[token] for token in range(COUNTED)]))
+    prompt = allocations(lambda: decoder.forward(np.arange(600)), 1)
+    tokens = iter(np.arange(WARM_UP + COUNTED).reshape(-1, 1))
+    for times in (WARM_UP, COUNTED):
+        count = allocations(lambda: decoder.forward(next(tokens)), times)
+    print(prompt, count)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,22 @@ int64_t SectionsOfProjection(int64_t n, int64_t k, bool gated) {
   return SectionsOf(step);
 }
 
+// rows of k, with a residual and its sum.
+int64_t SectionsOfNorm(int64_t rows, int64_t k) {
+  const std::vector<float> a(static_cast<size_t>(rows * k));
+  std::vector<float> y(a.size()), sum(a.size());
+  return SectionsOf(NormStep{rows, k, a.data(), a.data(), a.data(), y.data(), sum.data(),
+                             DataType::kFloat32, 1e-5f});
+}
+
+int64_t SectionsOfElementwise(Function function, int64_t rows, int64_t k) {
+  const std::vector<float> a(static_cast<size_t>(rows * k));
+  std::vector<float> y(a.size());
+  return SectionsOf(ElementwiseStep{function, rows, k, a.data(), a.data(),
+                                    ElementwiseStep::Operand::kTensor, y.data(),
+                                    DataType::kFloat32});
+}
+
 void EachItemOnce(int64_t count, int64_t item_ns) {
   std::vector<int> times(static_cast<size_t>(count));
   const Counting threads;
@@ -119,5 +135,12 @@ int main() {
   Check(sections == 0, "a small projection", sections);
   sections = SectionsOfProjection(2048, 2048, true);
   Check(sections == 1, "a large projection", sections);
+  // Rows of hidden states and of an MLP between projections: those of a token, and of a prompt.
+  Check(SectionsOfNorm(1, 8192) == 0, "a norm", 1);
+  Check(SectionsOfNorm(64, 2048) == 1, "norms of a prompt", 0);
+  Check(SectionsOfElementwise(Function::kAdd, 1, 8192) == 0, "a sum", 1);
+  Check(SectionsOfElementwise(Function::kAdd, 64, 2048) == 1, "sums of a prompt", 0);
+  Check(SectionsOfElementwise(Function::kSilu, 1, 14336) == 0, "an activation", 1);
+  Check(SectionsOfElementwise(Function::kSilu, 64, 8192) == 1, "activations of a prompt", 0);
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

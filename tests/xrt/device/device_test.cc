@@ -314,6 +314,13 @@ struct Weights {
   size_t bytes;
 };
 
+std::shared_ptr<Buffer> Pin(Device& device, const void* data, size_t bytes) {
+  const HostMemory range[] = {{data, bytes}};
+  const DeviceMemory place = device.Pin(range).front();
+  CHECK(place.offset == 0);
+  return place.buffer;
+}
+
 void RunWith(Device& device, std::shared_ptr<Buffer> weights) {
   Problem problem(device);
   problem.w = std::move(weights);
@@ -324,12 +331,12 @@ void RunWith(Device& device, std::shared_ptr<Buffer> weights) {
 void WeightsArePinnedInPlace() {
   const auto device = Open();
   const Weights weights;
-  const auto pinned = device->Pin(weights.data, weights.bytes);
+  const auto pinned = Pin(*device, weights.data, weights.bytes);
   CHECK(pinned->host() != weights.data);
   const auto mapping = FindMapping(pinned->host(), weights.bytes);
   CHECK(mapping && !mapping->writable && mapping->shared);
   CHECK(mapping->inode == FindMapping(weights.data, weights.bytes)->inode);
-  CHECK(device->Pin(weights.data, weights.bytes) == pinned);
+  CHECK(Pin(*device, weights.data, weights.bytes) == pinned);
   RunWith(*device, pinned);
 }
 
@@ -340,12 +347,61 @@ void ListsFollowWeightsThatComeAndGo() {
   for (int i = 0; i < 2; ++i) problems.emplace_back(*device);
   for (int i = 0; i < 4; ++i) {
     const Weights weights;
-    problems[1].w = device->Pin(weights.data, weights.bytes);
+    problems[1].w = Pin(*device, weights.data, weights.bytes);
     RunTogether(*device, problems, {0, 1});
     RunTogether(*device, problems, {0, 1});
     problems[1].w.reset();
   }
   CHECK(device->counters().streams_built == 1);
+}
+
+// In a file: weights, a page, weights, a hole, weights; each mapped by itself, and each one's twin
+// in memory of its own.
+void WeightsThatLieTogetherShareABuffer() {
+  const auto device = Open();
+  const std::vector<uint8_t> w = Read("w");
+  const size_t pages = (w.size() + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t offsets[] = {0, pages + kPageBytes, 2 * pages + (2 << 20)};
+  {
+    std::ofstream file(folder + "/three", std::ios::binary);
+    for (const size_t offset : offsets) {
+      file.seekp(static_cast<std::streamoff>(offset));
+      file.write(reinterpret_cast<const char*>(w.data()), static_cast<std::streamsize>(w.size()));
+    }
+  }
+  const int file = open((folder + "/three").c_str(), O_RDONLY);
+  std::vector<HostMemory> mapped, shifted;
+  std::vector<std::vector<uint8_t>> own(3, std::vector<uint8_t>(w.size() + 64));
+  for (size_t i : {2, 0, 1}) {
+    void* const data = mmap(nullptr, w.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE, file,
+                            static_cast<off_t>(offsets[i]));
+    CHECK(data != MAP_FAILED);
+    mapped.push_back({data, w.size()});
+    // Where no page begins, so that they are copied.
+    uint8_t* const place = own[i].data() + 32;
+    std::memcpy(place, w.data(), w.size());
+    shifted.push_back({place, w.size()});
+  }
+  close(file);
+  const int64_t before = device->counters().buffers;
+  const std::vector<DeviceMemory> places = device->Pin(mapped), copies = device->Pin(shifted);
+  CHECK(places[1].buffer == places[2].buffer && places[1].offset == 0);
+  CHECK(places[2].offset == static_cast<int64_t>(offsets[1]));
+  CHECK(places[0].buffer != places[1].buffer && places[0].offset == 0);
+  CHECK(copies[0].buffer == copies[1].buffer && copies[0].buffer == copies[2].buffer);
+  // A part of it is found again, for as long as somebody has it.
+  const std::vector<DeviceMemory> again = device->Pin(std::span(mapped).subspan(2));
+  CHECK(again[0].buffer == places[2].buffer && again[0].offset == places[2].offset);
+  CHECK(device->counters().buffers <= before + 4);  // and one of the bank's context
+  for (const DeviceMemory& place : {places[0], places[2], copies[1], copies[2]}) {
+    Problem problem(*device);
+    problem.w = place.buffer;
+    npu::Plan plan = {Matvec()};
+    plan[0].arguments["w"].offset = place.offset;
+    problem.Run(*device, plan);
+    problem.Verify();
+  }
+  for (const HostMemory& memory : mapped) munmap(const_cast<void*>(memory.data), memory.bytes);
 }
 
 void MemoryWithoutAFileIsPinnedInPlace() {
@@ -354,7 +410,7 @@ void MemoryWithoutAFileIsPinnedInPlace() {
   const std::unique_ptr<uint8_t, decltype(&std::free)> memory(
       static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, w.size())), &std::free);
   std::memcpy(memory.get(), w.data(), w.size());
-  const auto pinned = device->Pin(memory.get(), w.size());
+  const auto pinned = Pin(*device, memory.get(), w.size());
   CHECK(pinned->host() == memory.get());
   RunWith(*device, pinned);
 }
@@ -364,7 +420,7 @@ void WeightsBetweenPagesAreCopied() {
   const std::vector<uint8_t> w = Read("w");
   std::vector<uint8_t> shifted(w.size() + 64);
   std::memcpy(shifted.data() + 32, w.data(), w.size());
-  const auto pinned = device->Pin(shifted.data() + 32, w.size());
+  const auto pinned = Pin(*device, shifted.data() + 32, w.size());
   CHECK(pinned->host() != shifted.data() + 32);
   RunWith(*device, pinned);
 }
@@ -374,7 +430,7 @@ void RefusedWeightsAreCopiedAndLetGo() {
   device->Allocate(1);  // a context, and its group
   const Weights weights;
   ort_aie_sim_inject("allocation@1");
-  const auto copy = device->Pin(weights.data, weights.bytes);
+  const auto copy = Pin(*device, weights.data, weights.bytes);
   CHECK(!weights.resident());
   CHECK(FindMapping(copy->host(), weights.bytes)->inode == 0);
   RunWith(*device, copy);
@@ -386,7 +442,7 @@ void WrittenPagesAreCopiedAndKept() {
   const Weights weights;
   const auto byte = static_cast<uint8_t>(weights.data[7] ^ 1);
   weights.data[7] = byte;
-  const auto copy = device->Pin(weights.data, weights.bytes);
+  const auto copy = Pin(*device, weights.data, weights.bytes);
   CHECK(copy->host()[7] == byte);
   CHECK(weights.resident());
   CHECK(weights.data[7] == byte);
@@ -399,7 +455,7 @@ void AnotherFileUnderTheNameIsNotTaken() {
   const Weights weights("w2");
   std::filesystem::remove(folder + "/w2");
   std::ofstream(folder + "/w2") << std::string(weights.bytes, 'x');
-  RunWith(*device, device->Pin(weights.data, weights.bytes));
+  RunWith(*device, Pin(*device, weights.data, weights.bytes));
 }
 
 // --- faults
@@ -533,6 +589,7 @@ const std::map<std::string, void (*)()> kCases = {
     {"BuffersAreUsedAgain", BuffersAreUsedAgain},
     {"WeightsArePinnedInPlace", WeightsArePinnedInPlace},
     {"ListsFollowWeightsThatComeAndGo", ListsFollowWeightsThatComeAndGo},
+    {"WeightsThatLieTogetherShareABuffer", WeightsThatLieTogetherShareABuffer},
     {"MemoryWithoutAFileIsPinnedInPlace", MemoryWithoutAFileIsPinnedInPlace},
     {"WeightsBetweenPagesAreCopied", WeightsBetweenPagesAreCopied},
     {"RefusedWeightsAreCopiedAndLetGo", RefusedWeightsAreCopiedAndLetGo},

@@ -25,10 +25,9 @@ std::mutex counting;
 
 class ReferenceBuffer final : public Buffer {
  public:
-  ReferenceBuffer(std::shared_ptr<Counters> counters, size_t bytes, const void* pinned)
-      : counters_(std::move(counters)), own_(pinned == nullptr ? bytes : 0, kPoison) {
+  ReferenceBuffer(std::shared_ptr<Counters> counters, size_t bytes, bool pinned)
+      : counters_(std::move(counters)), own_(pinned ? 0 : bytes, kPoison) {
     device.assign(bytes, kPoison);
-    if (pinned != nullptr) std::memcpy(device.data(), pinned, bytes);
     const std::lock_guard lock(counting);
     ++counters_->buffers;
     counters_->buffer_bytes += static_cast<int64_t>(bytes);
@@ -325,12 +324,28 @@ const npu::Manifest* ReferenceDevice::Overlay(std::string_view design) {
 std::shared_ptr<Buffer> ReferenceDevice::Allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (before_allocation) before_allocation(bytes);
-  return std::make_shared<ReferenceBuffer>(counters_, bytes, nullptr);
+  return std::make_shared<ReferenceBuffer>(counters_, bytes, false);
 }
 
-std::shared_ptr<Buffer> ReferenceDevice::Pin(const void* data, size_t bytes) {
+std::vector<DeviceMemory> ReferenceDevice::Pin(std::span<const HostMemory> ranges) {
   const std::lock_guard lock(mutex_);
-  return std::make_shared<ReferenceBuffer>(counters_, bytes, data);
+  std::vector<DeviceMemory> places;
+  for (size_t begin = 0; begin < ranges.size();) {
+    size_t end = begin, bytes = 0;
+    for (; end < ranges.size(); ++end) {
+      const size_t pages = RoundUp(static_cast<int64_t>(ranges[end].bytes), 4096);
+      if (end > begin && bytes + pages > most_pinned) break;
+      bytes += pages;
+    }
+    const auto buffer = std::make_shared<ReferenceBuffer>(counters_, bytes, true);
+    for (size_t offset = 0; begin < end; ++begin) {
+      const auto& [data, size] = ranges[begin];
+      std::memcpy(buffer->device.data() + offset, data, size);
+      places.push_back({buffer, static_cast<int64_t>(offset)});
+      offset += static_cast<size_t>(RoundUp(static_cast<int64_t>(size), 4096));
+    }
+  }
+  return places;
 }
 
 void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,

@@ -23,7 +23,7 @@ class ReferenceDevice final : public Device {
   const std::string& name() const override { return name_; }
   const npu::Manifest* Overlay(std::string_view design) override;
   std::shared_ptr<Buffer> Allocate(size_t bytes) override;
-  std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) override;
+  std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) override;
   void Run(std::string_view design, const npu::Plan& plan,
            std::span<Buffer* const> buffers) override;
   void Reset() override { ++resets; }
@@ -36,7 +36,8 @@ class ReferenceDevice final : public Device {
       after_call;
   std::function<void(size_t bytes)> before_allocation;
   int64_t resets = 0;
-  std::vector<std::string> sequences;  // that were executed
+  size_t most_pinned = kMaxBufferBytes;  // in a buffer
+  std::vector<std::string> sequences;    // that were executed
 
  private:
   const std::string name_ = "NPU Reference";

@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -158,7 +159,7 @@ class Model {
     const Tensor indices =
         TensorOf(DataType::kInt32, {static_cast<int64_t>(ids.size())}, ids.data());
     std::vector<float> y(ElementCount(gather_.OutputShape(indices)).As<size_t>("a result"));
-    Execute(gather_.MakePlan(indices, y.data()), kInline);
+    Execute([&](Plan& plan) { gather_.Append(indices, y.data(), plan); }, kInline);
     return y;
   }
 
@@ -166,7 +167,8 @@ class Model {
   std::vector<float> Project(const std::vector<float>& x, const ThreadPool& threads) const {
     const Tensor a = Rows(x, kIn);
     std::vector<float> y(ElementCount(projection_.OutputShape(a)).As<size_t>("a result"));
-    Execute(projection_.MakePlan({a, {}, {}, {}}, y.data(), nullptr), threads);
+    Execute([&](Plan& plan) { projection_.Append({a, {}, {}, {}}, y.data(), nullptr, plan); },
+            threads);
     return y;
   }
 
@@ -174,7 +176,7 @@ class Model {
   std::vector<float> Mlp(const std::vector<float>& x, const ThreadPool& threads) const {
     const Tensor a = Rows(x, kIn);
     std::vector<float> y(ElementCount(mlp_.OutputShape(a)).As<size_t>("a result"));
-    Execute(mlp_.MakePlan({a, {}, {}}, y.data(), nullptr), threads);
+    Execute([&](Plan& plan) { mlp_.Append({a, {}, {}}, y.data(), nullptr, plan); }, threads);
     return y;
   }
 
@@ -188,7 +190,7 @@ class Model {
   // (tokens, kHeads * kDim)
   std::vector<float> Attend(const std::vector<float>& qkv, Cache& cache,
                             const ThreadPool& threads) const {
-    FlowAttention::Inputs inputs;
+    std::array<Tensor, FlowAttention::kInputCount> inputs;
     Tensor& query = inputs[FlowAttention::kQuery] = Rows(qkv, kChannels);
     query.shape = {1, query.shape[0], query.shape[1]};
     const auto rows = static_cast<int64_t>(cache.keys.size()) / (kKvHeads * kDim);
@@ -203,12 +205,18 @@ class Model {
 
     const FlowAttention::Outputs shapes = attention_.OutputShapes(inputs);
     std::vector<float> y(ElementCount(shapes.output).As<size_t>("a result"));
+    const auto attend = [&](std::vector<float>& keys, std::vector<float>& values) {
+      Execute(
+          [&](Plan& plan) {
+            attention_.Append(inputs, shapes, y.data(), keys.data(), values.data(), plan);
+          },
+          threads);
+    };
     if (cache.in_place) {
-      Execute(attention_.MakePlan(inputs, shapes, y.data(), cache.keys.data(), cache.values.data()),
-              threads);
+      attend(cache.keys, cache.values);
     } else {
       std::vector<float> keys(ElementCount(shapes.present).As<size_t>("a result")), values(keys);
-      Execute(attention_.MakePlan(inputs, shapes, y.data(), keys.data(), values.data()), threads);
+      attend(keys, values);
       cache.keys = std::move(keys);
       cache.values = std::move(values);
     }
@@ -224,7 +232,10 @@ class Model {
   static Tensor Rows(const std::vector<float>& x, int64_t width) {
     return TensorOf(DataType::kFloat32, {static_cast<int64_t>(x.size()) / width, width}, x.data());
   }
-  void Execute(const Plan& plan, const ThreadPool& threads) const {
+  template <typename Append>
+  void Execute(const Append& append, const ThreadPool& threads) const {
+    Plan plan;
+    append(plan);
     options_.target->Execute(plan, threads);
   }
 

@@ -9,7 +9,6 @@ context are left out of that context.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -56,15 +55,6 @@ def open_source(model: Path, scratch: Path) -> Source:
     if found.compiled:
         raise AieError(f"{model} is compiled; the peers need the model that it was made from")
     return Source(found.folder, LlamaWeights(found.folder), scratch)
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, siblings of a core counted once."""
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(topology.read_text() if topology.is_file() else str(cpu))
-    return len(cores)
 
 
 def measure(
@@ -121,6 +111,7 @@ def measure(
         cache_bytes = source.weights.cache_bytes(1)
         found.growth = growth.measure(team.setup, lengths, plan.rounds, cache_bytes, course)
     if demonstrate is not None:
+        partial(found.results("the demonstration model"))
         found.demonstration = demonstrate()
     return found.results("")
 

@@ -36,11 +36,6 @@ class Starts:
     first_token_seconds: dict[str, list[float]]
     kept: float
 
-    @property
-    def cold(self) -> bool:
-        """Whether the cold starts were cold."""
-        return self.kept <= STAYED
-
 
 def steps(engines: int, turns: int) -> int:
     """Calls of `Progress.step` that `measure` makes."""

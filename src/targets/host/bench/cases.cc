@@ -216,7 +216,7 @@ Work FloatToBfloat16(const Kernels& k, Cached& d, int64_t n) {
 }
 
 Work Add(const Kernels& k, Cached& d, int64_t n) {
-  k.add(d.scratch, n, d.y);
+  k.add(d.y, d.scratch, n, d.y);
   return Work{12.0 * n};
 }
 
@@ -237,26 +237,17 @@ Work GateGelu(const Kernels& k, Cached& d, int64_t n) {
 
 Work AttentionWork(int64_t rows, int64_t dim) { return {.flops = 2.0 * rows * kChunk * dim}; }
 
-// Of a token: heads that share keys; the cache is float16, read as it lies.
+// Of a token: heads that share keys; the cache is read as it lies.
+template <CacheType kCache>
 Work Scores(const Kernels& k, Cached& d, int64_t dim) {
-  k.scores[kCacheFloat16](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
+  k.scores[kCache](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
   return AttentionWork(kFew, dim);
 }
 
+template <CacheType kCache>
 Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
   // The correction is x, all 0.5, so that the sums stay finite.
-  k.accumulate[kCacheFloat16](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
-  return AttentionWork(kFew, dim);
-}
-
-// The same for codes.
-Work ScoresInt8(const Kernels& k, Cached& d, int64_t dim) {
-  k.scores[kCacheInt8](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
-  return AttentionWork(kFew, dim);
-}
-
-Work AccumulateInt8(const Kernels& k, Cached& d, int64_t dim) {
-  k.accumulate[kCacheInt8](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
+  k.accumulate[kCache](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
   return AttentionWork(kFew, dim);
 }
 
@@ -341,10 +332,10 @@ const Bench<Cached> kCachedBenches[] = {
     {"rms_norm", Limit::kL1, "n", {kElements}, RmsNorm},
     {"gate_silu", Limit::kL1, "n", {kElements}, GateSilu},
     {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},
-    {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores},
-    {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate},
-    {"scores int8", Limit::kFp32, "4 rows, dim", {64, 128}, ScoresInt8},
-    {"accumulate int8", Limit::kFp32, "4 rows, dim", {64, 128}, AccumulateInt8},
+    {"scores float16", Limit::kFp32, "4 rows, dim", {64, 128}, Scores<kCacheFloat16>},
+    {"accumulate float16", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate<kCacheFloat16>},
+    {"scores int8", Limit::kFp32, "4 rows, dim", {64, 128}, Scores<kCacheInt8>},
+    {"accumulate int8", Limit::kFp32, "4 rows, dim", {64, 128}, Accumulate<kCacheInt8>},
     {"scores_transposed", Limit::kFp32, "64 rows, dim", {64, 128}, ScoresMany},
     {"accumulate float32", Limit::kFp32, "64 rows, dim", {64, 128}, AccumulateMany},
     {"bf16 scores", Limit::kBf16, "64 rows, dim", {64, 128}, ScoresBf16},
@@ -374,7 +365,8 @@ Streamed::Streamed(std::span<const uint8_t> weights)
       y(arena.New(kRows * kBlockRows, 0.0f)),
       codes(arena.New<int8_t>(kStreamedRows * kMaxK, 3)),
       q_sums(arena.New<int32_t>(kStreamedRows * kMaxK / kGroup, 3 * kGroup)),
-      tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x3f)) {}
+      // As integers of 32 bits small enough to be added up, as floats not denormal.
+      tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x02)) {}
 
 const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
   const size_t bytes =
@@ -398,7 +390,7 @@ void Streamed::Prepare(const Kernels& kernels) {
 
 Cached::Cached(std::span<const uint8_t> weights)
     : Streamed(weights),
-      halves(arena.New<uint16_t>(kElements, 0x3800)),
+      halves(arena.New<uint16_t>(kChunk * kMaxDim, 0x3800)),
       a(arena.New<uint16_t>(kRows * (kMaxK + kPadding), 0x3f00)),
       panel(arena.New<uint16_t>(kMaxK * kBlockRows, 0)),
       a_codes(arena.New<uint8_t>(kRows * kMaxK, 131)),

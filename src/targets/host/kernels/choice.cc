@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -73,8 +74,7 @@ struct Rule {
 constexpr Rule kRules[] = {
     {Bit(Role::kOneRowBf16), kAmd, "avx512_bf16",
      "AMD: dot products of bfloat16; a row 1.2 x as fast from memory as with multiply-adds of "
-     "float32 "
-     "on one thread, 1.5 x from the caches (Zen 5)"},
+     "float32 on one thread, 1.5 x from the caches (Zen 5)"},
     {kOneRow, kAmd, "avx512-nta",
      "AMD: fetching past the caches; into L1 is 2 to 5 % slower, into L2 7 to 11 % (Zen 5)"},
     {Bit(Role::kOneRowInt8), kAny, "avx512-t1-minima",
@@ -133,64 +133,43 @@ const Variant& Find(const char* name) {
 
 bool Has(const Variant& variant, size_t role) { return (variant.roles & (1u << role)) != 0; }
 
+template <typename Table, typename... Members>
+void Copy(const Table& from, Table& to, Members Table::*... members) {
+  static_assert((std::is_trivially_copyable_v<Members> && ...));
+  (std::memcpy(&(to.*members), &(from.*members), sizeof(to.*members)), ...);
+}
+
 // The kernels of a role.
 void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
+  using K = Kernels;
+  using L = LookupKernels;
   switch (role) {
     case Role::kOneRowInt8:
-      to.fused_dqp_int8 = from.fused_dqp_int8;
-      to.rows_int8 = from.rows_int8;
-      break;
+      return Copy(from, to, &K::fused_dqp_int8, &K::rows_int8);
     case Role::kOneRowBf16:
-      to.fused_dqp_bf16 = from.fused_dqp_bf16;
-      to.rows_bf16 = from.rows_bf16;
-      break;
+      return Copy(from, to, &K::fused_dqp_bf16, &K::rows_bf16);
     case Role::kRowsInt8:
-      to.unpack_block = from.unpack_block;
-      lookup.unpack_block = from.lookup->unpack_block;
-      to.gemm_int8 = from.gemm_int8;
-      to.int8_blocking = from.int8_blocking;
-      to.prompts_in_bf16 = from.prompts_in_bf16;
-      break;
+      Copy(*from.lookup, lookup, &L::unpack_block);
+      return Copy(from, to, &K::unpack_block, &K::gemm_int8, &K::int8_blocking,
+                  &K::prompts_in_bf16);
     case Role::kRowsBf16:
-      to.dequantize_block = from.dequantize_block;
-      lookup.dequantize_block = from.lookup->dequantize_block;
-      to.interleave_block = from.interleave_block;
-      to.gemm_bf16 = from.gemm_bf16;
-      to.bf16_blocking = from.bf16_blocking;
-      break;
+      Copy(*from.lookup, lookup, &L::dequantize_block);
+      return Copy(from, to, &K::dequantize_block, &K::interleave_block, &K::gemm_bf16,
+                  &K::bf16_blocking);
     case Role::kPromptAttention:
-      to.transpose_keys = from.transpose_keys;
-      to.scores_transposed = from.scores_transposed;
-      to.bf16_attention = from.bf16_attention;
-      break;
+      return Copy(from, to, &K::transpose_keys, &K::scores_transposed, &K::bf16_attention);
     case Role::kFewRowsAttention:
-      std::copy(std::begin(from.scores), std::end(from.scores), to.scores);
-      to.softcap = from.softcap;
-      to.softmax = from.softmax;
-      std::copy(std::begin(from.accumulate), std::end(from.accumulate), to.accumulate);
-      break;
+      return Copy(from, to, &K::scores, &K::softcap, &K::softmax, &K::accumulate);
     case Role::kLookups:
-      lookup.bf16 = from.lookup->bf16;
-      lookup.int8 = from.lookup->int8;
-      break;
+      return Copy(*from.lookup, lookup, &L::bf16, &L::int8);
     case Role::kElementwise:
-      to.float16_to_float = from.float16_to_float;
-      to.bfloat16_to_float = from.bfloat16_to_float;
-      to.float_to_float16 = from.float_to_float16;
-      to.float_to_bfloat16 = from.float_to_bfloat16;
-      to.int8_to_float = from.int8_to_float;
-      to.int4_to_float = from.int4_to_float;
-      to.float_to_int8 = from.float_to_int8;
-      to.float_to_int4 = from.float_to_int4;
-      to.quantize_int8 = from.quantize_int8;
-      to.group_sums = from.group_sums;
-      to.add = from.add;
-      to.rms_norm = from.rms_norm;
-      to.gate_silu = from.gate_silu;
-      to.gate_gelu_tanh = from.gate_gelu_tanh;
-      break;
+      return Copy(from, to, &K::float16_to_float, &K::bfloat16_to_float, &K::float_to_float16,
+                  &K::float_to_bfloat16, &K::int8_to_float, &K::int4_to_float, &K::float_to_int8,
+                  &K::float_to_int4, &K::quantize_int8, &K::group_sums, &K::add, &K::multiply,
+                  &K::sigmoid, &K::silu, &K::gelu, &K::gelu_tanh, &K::rms_norm, &K::gate_silu,
+                  &K::gate_gelu_tanh);
     case Role::kCount:
-      break;
+      return;
   }
 }
 

@@ -4,7 +4,7 @@
 //   cpu: AuthenticAMD family 26 model 2 stepping 1, AMD EPYC, avx512_bf16
 //   kernels: 0123456789abcdef        a hash of the kernels' sources: others have other speeds
 //   measured: 2026-11-22
-//   one row, int8: avx512-nta-all    a line for each role that was measured
+//   one row, int8: avx512-nta        a line for each role that was measured
 //   end
 #pragma once
 

@@ -106,11 +106,17 @@ struct Kernels {
                         int32_t* q_sums);
   // sums[g] = sum of x over group g of 32.
   void (*group_sums)(const float* x, int64_t groups, float* sums);
-  // x += y.
-  void (*add)(const float* y, int64_t n, float* x);
+  // y = a + b, a * b, or a function of x; y may be an input. gelu is the one with erf, gelu_tanh
+  // its tanh form.
+  void (*add)(const float* a, const float* b, int64_t n, float* y);
+  void (*multiply)(const float* a, const float* b, int64_t n, float* y);
+  void (*sigmoid)(const float* x, int64_t n, float* y);
+  void (*silu)(const float* x, int64_t n, float* y);
+  void (*gelu)(const float* x, int64_t n, float* y);
+  void (*gelu_tanh)(const float* x, int64_t n, float* y);
   // x = x / sqrt(mean of x^2 + epsilon) * weight (RMS norm).
   void (*rms_norm)(const float* weight, int64_t n, float epsilon, float* x);
-  // gate = gate * sigmoid(gate) * up (SiLU), or with the tanh form of GELU in SiLU's place.
+  // gate = silu(gate) * up, or gelu_tanh(gate) * up: as the two one after the other, bit for bit.
   void (*gate_silu)(const float* up, int64_t n, float* gate);
   void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
 

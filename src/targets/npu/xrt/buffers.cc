@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 
 #include "base/error.h"
 #include "targets/npu/xrt/faults.h"
@@ -18,6 +19,19 @@ constexpr size_t kMaxIdleBytes = size_t{256} << 20;
 size_t SizeClass(size_t bytes) {
   const size_t step = std::max(kPageBytes, std::bit_floor(std::max<size_t>(bytes, 1)) / 8);
   return std::max(kPageBytes, (bytes + step - 1) / step * step);
+}
+
+// What lies between two ranges that share a pinned buffer, and is pinned with them: small tensors
+// of the same file; what malloc puts between two allocations.
+constexpr uint64_t kMaxFileGap = 1 << 20, kMaxMemoryGap = 4 * kPageBytes;
+
+// Makes [first, first + bytes) end with a range that begins in it or up to `gap` behind it, if that
+// leaves it short enough for a buffer.
+bool Extend(uint64_t first, size_t& bytes, uint64_t next, size_t next_bytes, uint64_t gap) {
+  const uint64_t end = std::max(first + bytes, next + next_bytes);
+  if (next > first + bytes + gap || end - first > kMaxBufferBytes) return false;
+  bytes = static_cast<size_t>(end - first);
+  return true;
 }
 
 size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
@@ -167,56 +181,148 @@ void BufferPool::TakeBack(Piece piece) {
   idle_.emplace(size, std::move(piece));
 }
 
-std::shared_ptr<Buffer> BufferPool::Pin(const void* data, size_t bytes) {
-  const std::pair key(data, bytes);
+std::vector<DeviceMemory> BufferPool::Pin(std::span<const HostMemory> ranges) {
+  std::vector<DeviceMemory> places(ranges.size());
+  std::vector<Wish> wishes;
+  const auto key = [](const HostMemory& memory) { return std::pair(memory.data, memory.bytes); };
   {
     const std::lock_guard lock(mutex_);
-    const auto known = pinned_.find(key);
-    if (known != pinned_.end()) {
-      if (std::shared_ptr<Buffer> buffer = known->second.lock()) return buffer;
+    std::erase_if(pinned_, [](const auto& entry) { return entry.second.buffer.expired(); });
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const auto known = pinned_.find(key(ranges[i]));
+      if (known != pinned_.end()) places[i] = {known->second.buffer.lock(), known->second.offset};
+      if (places[i].buffer == nullptr) wishes.push_back({ranges[i], &places[i]});
     }
-    std::erase_if(pinned_, [](const auto& entry) { return entry.second.expired(); });
   }
-  std::shared_ptr<Buffer> buffer = PinAnew(data, bytes);
+  if (wishes.empty()) return places;
+  std::vector<Wish> left = wishes;
+  PinFiles(left);
+  PinMemory(left);
+  Copy(left);
   const std::lock_guard lock(mutex_);
-  pinned_[key] = buffer;
+  for (const Wish& wish : wishes) {
+    pinned_[key(wish.memory)] = {wish.place->buffer, wish.place->offset};
+  }
+  return places;
+}
+
+// Null where a limit, a file system or a driver does not pin such pages.
+std::shared_ptr<Buffer> BufferPool::InPlace(std::optional<FilePages> pages, uint8_t* data,
+                                            size_t bytes) {
+  const Span span("sync", "pin", static_cast<int64_t>(bytes));
+  std::optional<xrt::bo> bo;
+  try {
+    bo = xrt::bo(device_, data, bytes, xrt::bo::flags::host_only, group_);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+  auto buffer = std::make_shared<Pinned>(std::move(pages), std::move(*bo), data, bytes);
+  buffer->ToDevice(0, bytes);
   return buffer;
 }
 
-std::optional<xrt::bo> BufferPool::InPlace(uint8_t* data, size_t bytes) {
-  try {
-    return xrt::bo(device_, data, bytes, xrt::bo::flags::host_only, group_);
-  } catch (const std::exception&) {
-    return std::nullopt;  // a limit, a file system or a driver that does not pin such pages
+void BufferPool::PinFiles(std::vector<Wish>& wishes) {
+  struct OfFile {
+    FileRange range;
+    Wish wish;
+  };
+  std::vector<OfFile> found;
+  std::vector<Wish> left;
+  for (const Wish& wish : wishes) {
+    if (std::optional<FileRange> range = FileRangeAt(wish.memory.data, wish.memory.bytes)) {
+      found.push_back({std::move(*range), wish});
+    } else {
+      left.push_back(wish);
+    }
   }
+  std::ranges::sort(found, {}, [](const OfFile& f) {
+    return std::tie(f.range.device, f.range.inode, f.range.path, f.range.offset);
+  });
+  for (size_t begin = 0; begin < found.size();) {
+    FileRange piece = found[begin].range;
+    size_t end = begin + 1;
+    for (; end < found.size() && found[end].range.OfSameFile(piece); ++end) {
+      const FileRange& next = found[end].range;
+      if (!Extend(piece.offset, piece.bytes, next.offset, next.bytes, kMaxFileGap)) break;
+    }
+    std::shared_ptr<Buffer> buffer;
+    if (std::optional<FilePages> pages = FilePages::Of(piece)) {
+      uint8_t* const data = pages->data();
+      const size_t bytes = pages->size();
+      buffer = InPlace(std::move(pages), data, bytes);
+    }
+    for (; begin < end; ++begin) {
+      const auto& [range, wish] = found[begin];
+      if (buffer == nullptr) {
+        left.push_back(wish);
+      } else {
+        *wish.place = {buffer, static_cast<int64_t>(range.offset - piece.offset)};
+      }
+    }
+  }
+  wishes = std::move(left);
 }
 
-std::shared_ptr<Buffer> BufferPool::PinAnew(const void* data, size_t bytes) {
-  const Span span("sync", "pin", static_cast<int64_t>(bytes));
-  auto* memory = const_cast<uint8_t*>(static_cast<const uint8_t*>(data));
-  const auto pinned = [&](std::optional<FilePages> pages, xrt::bo bo, uint8_t* host) {
-    auto buffer = std::make_shared<Pinned>(std::move(pages), std::move(bo), host, bytes);
-    buffer->ToDevice(0, bytes);
-    return buffer;
+// Memory that belongs to no file, such as weights that the execution provider packed.
+void BufferPool::PinMemory(std::vector<Wish>& wishes) {
+  struct InMapping {
+    uintptr_t mapping, first;
+    Wish wish;
   };
-  if (std::optional<FilePages> pages = FilePages::Behind(data, bytes)) {
-    uint8_t* const ours = pages->data();
-    if (std::optional<xrt::bo> bo = InPlace(ours, pages->size())) {
-      return pinned(std::move(pages), std::move(*bo), ours);
+  std::vector<InMapping> found;
+  std::vector<Wish> left;
+  for (const Wish& wish : wishes) {
+    const auto first = reinterpret_cast<uintptr_t>(wish.memory.data);
+    std::optional<Mapping> mapping;
+    if (first % kPageBytes == 0) {
+      mapping = FindMapping(wish.memory.data, WholePages(wish.memory.bytes));
     }
-  } else if (const std::optional<Mapping> mapping = FindMapping(data, WholePages(bytes));
-             mapping && mapping->inode == 0 &&
-             reinterpret_cast<uintptr_t>(data) % kPageBytes == 0) {
-    // Memory that belongs to no file, such as weights that the execution provider packed.
-    if (std::optional<xrt::bo> bo = InPlace(memory, WholePages(bytes))) {
-      return pinned(std::nullopt, std::move(*bo), memory);
+    if (mapping && mapping->inode == 0) {
+      found.push_back({mapping->begin, first, wish});
+    } else {
+      left.push_back(wish);
     }
   }
-  std::shared_ptr<Buffer> copy = Allocate(bytes);
-  std::memcpy(copy->host(), data, bytes);
-  copy->ToDevice(0, bytes);
-  DropFilePages(data, bytes);
-  return copy;
+  std::ranges::sort(found, {}, &InMapping::first);
+  for (size_t begin = 0; begin < found.size();) {
+    uint64_t first = found[begin].first;
+    size_t bytes = found[begin].wish.memory.bytes, end = begin + 1;
+    for (; end < found.size() && found[end].mapping == found[begin].mapping; ++end) {
+      const InMapping& next = found[end];
+      if (!Extend(first, bytes, next.first, next.wish.memory.bytes, kMaxMemoryGap)) break;
+    }
+    const std::shared_ptr<Buffer> buffer =
+        InPlace(std::nullopt, reinterpret_cast<uint8_t*>(first), WholePages(bytes));
+    for (; begin < end; ++begin) {
+      const auto& [mapping, address, wish] = found[begin];
+      if (buffer == nullptr) {
+        left.push_back(wish);
+      } else {
+        *wish.place = {buffer, static_cast<int64_t>(address - first)};
+      }
+    }
+  }
+  wishes = std::move(left);
+}
+
+void BufferPool::Copy(std::span<const Wish> wishes) {
+  for (size_t begin = 0; begin < wishes.size();) {
+    size_t end = begin, bytes = 0;
+    for (; end < wishes.size(); ++end) {
+      const size_t more = WholePages(wishes[end].memory.bytes);
+      if (end > begin && bytes + more > kMaxBufferBytes) break;
+      bytes += more;
+    }
+    const auto copy = std::make_shared<Pooled>(shared_from_this(), NewPiece(bytes), bytes);
+    for (size_t offset = 0; begin < end; ++begin) {
+      const auto& [memory, place] = wishes[begin];
+      std::memcpy(copy->host() + offset, memory.data, memory.bytes);
+      DropFilePages(memory.data, memory.bytes);
+      *place = {copy, static_cast<int64_t>(offset)};
+      offset += WholePages(memory.bytes);
+    }
+    copy->ToDevice(0, bytes);
+  }
 }
 
 }  // namespace ort_aie::npu_target

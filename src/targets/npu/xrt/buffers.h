@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -64,7 +65,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void DropIdle();
 
   // See Device::Pin. The same memory is pinned once.
-  std::shared_ptr<Buffer> Pin(const void* data, size_t bytes);
+  std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges);
 
  private:
   class Pooled;
@@ -75,8 +76,17 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   };
 
   Piece NewPiece(size_t bytes);
-  std::shared_ptr<Buffer> PinAnew(const void* data, size_t bytes);
-  std::optional<xrt::bo> InPlace(uint8_t* data, size_t bytes);
+  // A range that is to be pinned, and where that is.
+  struct Wish {
+    HostMemory memory;
+    DeviceMemory* place;
+  };
+  // Of the wishes whose memory a mapping of a file shows, and of those in memory of no file,
+  // fulfils all that it can, and leaves the others.
+  void PinFiles(std::vector<Wish>& wishes);
+  void PinMemory(std::vector<Wish>& wishes);
+  void Copy(std::span<const Wish> wishes);
+  std::shared_ptr<Buffer> InPlace(std::optional<FilePages> pages, uint8_t* data, size_t bytes);
   void TakeBack(Piece piece);
 
   xrt::device device_;
@@ -84,7 +94,11 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::mutex mutex_;
   std::multimap<size_t, Piece> idle_;  // by size
   size_t idle_bytes_ = 0;
-  std::map<std::pair<const void*, size_t>, std::weak_ptr<Buffer>> pinned_;
+  struct Known {
+    std::weak_ptr<Buffer> buffer;
+    int64_t offset;
+  };
+  std::map<std::pair<const void*, size_t>, Known> pinned_;
 };
 
 }  // namespace ort_aie::npu_target

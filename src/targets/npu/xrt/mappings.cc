@@ -67,23 +67,29 @@ std::optional<Mapping> FindMapping(const void* data, size_t bytes) {
   return std::nullopt;
 }
 
-std::optional<FilePages> FilePages::Behind(const void* data, size_t bytes) {
+std::optional<FileRange> FileRangeAt(const void* data, size_t bytes) {
   if (AddressOf(data) % kPageBytes != 0 || bytes == 0) return std::nullopt;
   const std::optional<Mapping> theirs = FindMapping(data, bytes);
   if (!theirs || theirs->inode == 0) return std::nullopt;
-  const size_t size = WholePages(bytes);
-  if (!theirs->shared && !IsUnwritten(AddressOf(data), size / kPageBytes)) return std::nullopt;
-  const int file = open(theirs->path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (!theirs->shared && !IsUnwritten(AddressOf(data), WholePages(bytes) / kPageBytes)) {
+    return std::nullopt;
+  }
+  return FileRange{theirs->device, theirs->inode, theirs->path,
+                   theirs->offset + (AddressOf(data) - theirs->begin), bytes};
+}
+
+std::optional<FilePages> FilePages::Of(const FileRange& range) {
+  const size_t size = WholePages(range.bytes);
+  const int file = open(range.path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
-  const uint64_t offset = theirs->offset + (AddressOf(data) - theirs->begin);
-  void* pages = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, static_cast<off_t>(offset));
+  void* pages = mmap(nullptr, size, PROT_READ, MAP_SHARED, file, static_cast<off_t>(range.offset));
   close(file);
   if (pages == MAP_FAILED) return std::nullopt;
   FilePages view(static_cast<uint8_t*>(pages), size);
   // Another file may lie under that path by now. The kernel says of both mappings which file it is:
   // stat would say it in the terms of the file system, which differ for btrfs and overlayfs.
   const std::optional<Mapping> ours = FindMapping(pages, size);
-  if (!ours || ours->inode != theirs->inode || ours->device != theirs->device) return std::nullopt;
+  if (!ours || ours->inode != range.inode || ours->device != range.device) return std::nullopt;
   return view;
 }
 

@@ -24,13 +24,28 @@ struct Mapping {
 // The mapping that holds all of [data, data + bytes), or nothing.
 std::optional<Mapping> FindMapping(const void* data, size_t bytes);
 
+// Bytes of a file that are mapped somewhere.
+struct FileRange {
+  std::string device;  // as in Mapping
+  uint64_t inode;
+  std::string path;
+  uint64_t offset;
+  size_t bytes;
+
+  bool OfSameFile(const FileRange& other) const {
+    return device == other.device && inode == other.inode && path == other.path;
+  }
+};
+
+// What of a file is mapped at [data, data + bytes). Nothing where `data` is not page-aligned, and
+// where it is no file's or was written to.
+std::optional<FileRange> FileRangeAt(const void* data, size_t bytes);
+
 // Pages of a file, mapped read-only and shared.
 class FilePages {
  public:
-  // The file range that is mapped at [data, data + bytes), in whole pages. Nothing where `data` is
-  // not page-aligned, where it is no file's or was written to, and where the file is no longer
-  // found under its path.
-  static std::optional<FilePages> Behind(const void* data, size_t bytes);
+  // The whole pages of a range. Nothing where the file is no longer found under its path.
+  static std::optional<FilePages> Of(const FileRange& range);
 
   FilePages(FilePages&& other) noexcept;
   FilePages& operator=(FilePages&&) = delete;

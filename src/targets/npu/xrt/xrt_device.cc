@@ -60,8 +60,8 @@ class XrtDevice final : public Device {
     return Watch([&] { return Pool().Allocate(bytes); });
   }
 
-  std::shared_ptr<Buffer> Pin(const void* data, size_t bytes) override {
-    return Watch([&] { return Pool().Pin(data, bytes); });
+  std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) override {
+    return Watch([&] { return Pool().Pin(ranges); });
   }
 
   void Run(std::string_view design, const npu::Plan& plan,

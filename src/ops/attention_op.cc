@@ -1,11 +1,14 @@
-// aie.FlowAttention for ONNX Runtime.
+// aie.FlowAttention as an op.
 #include <algorithm>
 
+#include "base/error.h"
 #include "ops/flow_attention.h"
-#include "ort/custom_op.h"
+#include "ops/op.h"
 
 namespace ort_aie {
 namespace {
+
+constexpr int64_t kMostHeads = std::numeric_limits<int32_t>::max();
 
 FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   FlowAttentionAttributes a;
@@ -29,26 +32,22 @@ FlowAttentionAttributes ReadAttributes(const NodeInfo& info) {
   return a;
 }
 
-class AttentionKernel final : public Kernel {
+class AttentionOp final : public Op {
  public:
-  explicit AttentionKernel(const NodeInfo& info)
-      : options_(ReadOptions(info)), op_(ReadAttributes(info), options_) {}
+  AttentionOp(const NodeInfo& info, const Options& options) : op_(ReadAttributes(info), options) {}
 
-  void Compute(const KernelContext& context) const override {
-    FlowAttention::Inputs inputs;
-    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = context.Input(i);
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     const FlowAttention::Outputs shapes = op_.OutputShapes(inputs);
-    const DataType type = inputs[FlowAttention::kQuery].type;
-    void* output = context.Output(0, type, shapes.output);
-    void* present_key = context.Output(1, shapes.cache, shapes.present);
-    void* present_value = context.Output(2, shapes.cache, shapes.present);
-    options_.target->Execute(
-        op_.MakePlan(inputs, shapes, output, present_key, present_value, context.memory()),
-        OrtThreadPool(context));
+    outputs[0] = {inputs[FlowAttention::kQuery].type, shapes.output};
+    outputs[1] = outputs[2] = {shapes.cache, shapes.present};
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output> outputs,
+              std::span<void* const> buffers, Plan& plan) const override {
+    op_.Append(inputs, {outputs[0].shape, outputs[1].shape, outputs[1].type}, buffers[0],
+               buffers[1], buffers[2], plan);
   }
 
  private:
-  const SessionOptions options_;
   const FlowAttention op_;
 };
 
@@ -82,10 +81,10 @@ void InferAttention(const ShapeContext& context) {
   }
   // A cache of 4 bits has two channels in a byte.
   const int64_t bits = context.Int("kv_cache_bit_width", 0);
-  const ONNXTensorElementDataType cache = bits == 8   ? ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8
-                                          : bits == 4 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
-                                          : past      ? past->type
-                                                      : query->type;
+  const int64_t cache = bits == 8   ? kOnnxInt8
+                        : bits == 4 ? kOnnxUint8
+                        : past      ? past->type
+                                    : query->type;
   const int64_t width = bits == 4 && dim > 0 ? dim / 2 : dim;
   const ShapeContext::Value present = {
       cache, {batch, Dim{std::max<int64_t>(-1, kv_heads), ""}, length, Dim{width, ""}}};
@@ -102,8 +101,25 @@ const OpDescription& FlowAttentionDescription() {
       .required_inputs = 1,
       .outputs = 3,
       .required_outputs = 3,
-      .create = [](const NodeInfo& info) -> std::unique_ptr<Kernel> {
-        return std::make_unique<AttentionKernel>(info);
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "num_heads", .required = true, .least = 1, .most = kMostHeads},
+                     {.name = "kv_num_heads", .required = true, .least = 1, .most = kMostHeads},
+                     {.name = "do_rotary"},
+                     {.name = "rotary_interleaved"},
+                     {.name = "local_window_size"},
+                     {.name = "smooth_softmax"},
+                     {.name = "causal"},
+                     {.name = "sliding_window_cache"},
+                     {.name = "qk_output"},
+                     {.name = "float32_products"},
+                     {.name = "kv_cache_bit_width"},
+                     {.name = "scale", .kind = AttributeRule::kFloat},
+                     {.name = "softcap", .kind = AttributeRule::kFloat},
+                     {.name = "qk_norm_epsilon", .kind = AttributeRule::kFloat},
+                     {.name = "k_quant_type", .kind = AttributeRule::kString},
+                     {.name = "v_quant_type", .kind = AttributeRule::kString}},
+      .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
+        return std::make_unique<AttentionOp>(info, options);
       },
       .infer = InferAttention};
   return description;

@@ -1,0 +1,21 @@
+// What belongs into one step because it costs nothing there: a file of fusions/ each. They serve
+// both doors; a step that results is what the op of the domain aie with the same inputs is.
+#pragma once
+
+#include "graph/steps.h"
+
+namespace ort_aie::graph {
+
+// Add(P(A, W), bias) -> P(A, W, bias), the bias a constant (N).
+void FuseBias(Steps& steps);
+// Gate, up, activation and multiplication -> Q4NXGatedMLP or GatedGEMM.
+void FuseGatedMLP(Steps& steps);
+// RMS norms of the heads of queries and keys -> inputs of FlowAttention.
+void FuseHeadNorms(Steps& steps);
+// RMS norms, with the residual before them -> inputs of the projection that follows.
+void FuseNorms(Steps& steps);
+
+// All of them, in their order.
+void FuseAll(Steps& steps);
+
+}  // namespace ort_aie::graph

@@ -1,0 +1,67 @@
+// A model's graph as plain data, whichever door read it: the nodes in topological order, and the
+// values between them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ops/op.h"
+
+namespace ort_aie::graph {
+
+inline constexpr int kAbsent = -1;
+
+using Dim = ShapeContext::Dim;
+using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>>;
+
+struct Value {
+  std::string name;
+  int64_t type = 0;  // as ONNX numbers them; 0: not known
+  std::optional<std::vector<Dim>> shape;
+  // Of a constant: type, shape and `bytes`; `data` where the door has it at hand.
+  Tensor constant;
+  bool wanted = false;  // outside of the nodes: an output of the graph, or read in a body
+  // The MatMulNBits whose packed weights these are, or kAbsent: of no value of the model.
+  int packed_from = kAbsent;
+};
+
+struct Node {
+  std::string name, domain, op_type;
+  std::map<std::string, Attribute, std::less<>> attributes;
+  std::vector<int> inputs, outputs;  // values, or kAbsent
+
+  bool Is(std::string_view its_domain, std::string_view type) const {
+    return domain == its_domain && op_type == type;
+  }
+  // Absent beyond the last.
+  int input(size_t position) const { return position < inputs.size() ? inputs[position] : kAbsent; }
+  int output(size_t position) const {
+    return position < outputs.size() ? outputs[position] : kAbsent;
+  }
+  bool Has(std::string_view attribute) const { return attributes.contains(attribute); }
+  int64_t Int(std::string_view attribute, int64_t fallback) const;
+  float Float(std::string_view attribute, float fallback) const;
+  std::string String(std::string_view attribute, const char* fallback) const;
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+
+  // An absent one where there is none.
+  const Value& value(int index) const;
+  // The dimension of a value, or 0 where it is not known.
+  int64_t FixedDim(int value, size_t axis) const;
+};
+
+// As ONNX names a type: FLOAT, UINT8; "of another type".
+const char* TypeName(int64_t type);
+
+// Whether both have the same number of dimensions, and each is the same number or the same name.
+bool SameShape(const Value& a, const Value& b);
+
+}  // namespace ort_aie::graph

@@ -1,0 +1,38 @@
+// aie.RMSNorm(A, weight, skip?) -> Y, sum?: the RMS norm of A, or with skip of sum = A + skip, by
+// itself. Before a projection it is part of that one (matmul.h), with the same results in float32.
+//   A       (..., K) float, float16 or bfloat16
+//   weight  (K) of A's type
+//   skip    as A
+//   Y       as A
+//   sum     as A, where skip is given and somebody wants it. What is normalised is not rounded to
+//           its type.
+// Attributes: K, epsilon, format.
+#pragma once
+
+#include "ops/plan.h"
+
+namespace ort_aie {
+
+struct RMSNormAttributes {
+  int64_t k = 0, format = 0;
+  float epsilon = 0;
+};
+
+class RMSNorm {
+ public:
+  struct Inputs {
+    Tensor a, weight, skip;
+  };
+
+  explicit RMSNorm(const RMSNormAttributes& attributes);
+
+  Shape OutputShape(const Tensor& a) const;  // of Y, and of sum
+  // sum may be null.
+  void Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const;
+
+ private:
+  int64_t k_;
+  float epsilon_;
+};
+
+}  // namespace ort_aie

@@ -1,0 +1,106 @@
+// The ops of the domain aie, whoever asks for one: a node of ONNX Runtime, or a step of a recipe.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/options.h"
+#include "ops/plan.h"
+
+namespace ort_aie {
+
+// What an op learns when it is made, whichever door its node came through.
+class NodeInfo {
+ public:
+  virtual ~NodeInfo() = default;
+  virtual int64_t Int(const char* attribute, int64_t fallback) const = 0;
+  virtual float Float(const char* attribute, float fallback) const = 0;
+  // Empty where the node has no such attribute.
+  virtual std::string String(const char* attribute) const = 0;
+  // Absent when input `index` is not an initializer.
+  virtual Tensor ConstantInput(size_t index) const = 0;
+};
+
+// Types and shapes while a graph is resolved.
+class ShapeContext {
+ public:
+  // Unknown dimensions are -1, with a name or without.
+  struct Dim {
+    int64_t value = -1;
+    std::string name = {};
+  };
+  struct Value {
+    int64_t type = 0;  // as ONNX numbers them (TensorProto.DataType)
+    std::vector<Dim> dims = {};
+  };
+
+  virtual ~ShapeContext() = default;
+  // Absent: an optional input that is not given, or that a stand-in leaves out.
+  virtual std::optional<Value> Input(size_t index) const = 0;
+  virtual int64_t Int(const char* attribute, int64_t fallback) const = 0;
+  virtual std::string String(const char* attribute) const = 0;
+  virtual void SetOutput(size_t index, const Value& value) const = 0;
+};
+
+class Op {
+ public:
+  struct Output {
+    DataType type = DataType::kOther;  // kOther: the call has no such output
+    Shape shape = {};
+  };
+
+  virtual ~Op() = default;
+  // Checks the inputs of a call, by position and as many as the op has at most, and says what its
+  // outputs are. Throws Error naming the input, what was expected and what came.
+  virtual void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const = 0;
+  // After Describe: adds what is to be done to the plan. A buffer is null where nobody wants the
+  // output.
+  virtual void Append(std::span<const Tensor> inputs, std::span<const Output> outputs,
+                      std::span<void* const> buffers, Plan& plan) const = 0;
+};
+
+// What an attribute may be. One without bounds counts nothing: what the model had.
+struct AttributeRule {
+  enum Kind { kInt, kFloat, kString };
+  const char* name;
+  Kind kind = kInt;
+  bool required = false;  // of an integer
+  int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+};
+
+struct OpDescription {
+  const char* name;
+  size_t inputs, required_inputs, outputs, required_outputs;
+  std::vector<AttributeRule> attributes;  // by which a recipe is checked, before an op is made
+  // Throws Error for attributes or weights that do not fit together.
+  std::unique_ptr<Op> (*create)(const NodeInfo& info, const Options& options);
+  void (*infer)(const ShapeContext& context);
+};
+
+// More than any op has.
+inline constexpr size_t kMostInputs = 20, kMostOutputs = 4;
+
+std::span<const OpDescription* const> AllOps();
+// Null if there is none.
+const OpDescription* FindOp(std::string_view name);
+
+const OpDescription& Q4NXMatMulDescription();
+const OpDescription& GemmDescription();
+const OpDescription& Q4NXGatedMLPDescription();
+const OpDescription& GatedGemmDescription();
+const OpDescription& Q4NXGatherDescription();
+const OpDescription& FlowAttentionDescription();
+const OpDescription& RMSNormDescription();
+const OpDescription& AddDescription();
+const OpDescription& MulDescription();
+const OpDescription& ActivationDescription();
+const OpDescription& CastDescription();
+const OpDescription& GatherDescription();
+
+}  // namespace ort_aie

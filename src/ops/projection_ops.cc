@@ -1,0 +1,180 @@
+// Projections, gated MLPs and rows of an embedding as ops.
+#include <algorithm>
+#include <type_traits>
+
+#include "base/error.h"
+#include "ops/gated_mlp.h"
+#include "ops/matmul.h"
+#include "ops/op.h"
+#include "ops/q4nx_gather.h"
+
+namespace ort_aie {
+namespace {
+
+// The form that the name of an op sets, if it does.
+using Form = std::optional<WeightForm>;
+
+WeightAttributes ReadWeightAttributes(const NodeInfo& info, Form form) {
+  return {info.Int("K", 0), info.Int("N", 0), info.Int("bits", 4), info.Int("format", 0), form};
+}
+
+MatMulAttributes ReadAttributes(const NodeInfo& info, Form form) {
+  return {ReadWeightAttributes(info, form), info.Int("accuracy_level", 0), info.Int("symmetric", 0),
+          info.Float("norm_epsilon", 0.0f)};
+}
+
+// Describes Y, and sum where input skip is given.
+void DescribeProjection(const Tensor& a, const Tensor& skip, Shape y,
+                        std::span<Op::Output> outputs) {
+  outputs[0] = {a.type, std::move(y)};
+  if (skip) outputs[1] = {a.type, a.shape};
+}
+
+class MatMulOp final : public Op {
+ public:
+  enum Input { kA, kWeights, kBias, kNormWeight, kSkip, kInputCount };
+
+  MatMulOp(const NodeInfo& info, const Options& options, Form form)
+      : op_("W", ReadAttributes(info, form), info.ConstantInput(kWeights), options) {}
+
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
+    DescribeProjection(inputs[kA], inputs[kSkip], op_.OutputShape(inputs[kA]), outputs);
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output>,
+              std::span<void* const> buffers, Plan& plan) const override {
+    op_.Append({inputs[kA], inputs[kBias], inputs[kNormWeight], inputs[kSkip]}, buffers[0],
+               buffers[1], plan);
+  }
+
+ private:
+  const MatMul op_;
+};
+
+class GatedMLPOp final : public Op {
+ public:
+  enum Input { kA, kGate, kUp, kNormWeight, kSkip, kInputCount };
+
+  GatedMLPOp(const NodeInfo& info, const Options& options, Form form)
+      : op_(ReadAttributes(info, form), info.String("activation"), info.ConstantInput(kGate),
+            info.ConstantInput(kUp), options) {}
+
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
+    DescribeProjection(inputs[kA], inputs[kSkip], op_.OutputShape(inputs[kA]), outputs);
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output>,
+              std::span<void* const> buffers, Plan& plan) const override {
+    op_.Append({inputs[kA], inputs[kNormWeight], inputs[kSkip]}, buffers[0], buffers[1], plan);
+  }
+
+ private:
+  const GatedMLP op_;
+};
+
+class GatherOp final : public Op {
+ public:
+  explicit GatherOp(const NodeInfo& info)
+      : op_({ReadWeightAttributes(info, {}), TypeOfNumber(info.Int("dtype", kOnnxFloat))},
+            info.ConstantInput(0)) {}
+
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
+    outputs[0] = {op_.type(), op_.OutputShape(inputs[1])};
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output>,
+              std::span<void* const> buffers, Plan& plan) const override {
+    op_.Append(inputs[1], buffers[0], plan);
+  }
+
+ private:
+  const Q4NXGather op_;
+};
+
+// Y alone. The type and shape of sum stand in the model: a node with skip that lacks it would have
+// ONNX Runtime write behind its list of outputs, which it does not check.
+void InferProjection(const ShapeContext& context) {
+  auto value = context.Input(0);
+  if (!value) Fail(ErrorCode::kInvalidGraph, "input A is missing");
+  // An unknown rank arrives as 0; projections of language models are (batch, sequence, channels).
+  if (value->dims.empty()) value->dims.resize(3);
+  value->dims.back() = {std::max<int64_t>(-1, context.Int("N", -1)), ""};
+  context.SetOutput(0, *value);
+}
+
+void InferGather(const ShapeContext& context) {
+  auto value = context.Input(1);
+  if (!value) Fail(ErrorCode::kInvalidGraph, "Q4NXGather has no input indices");
+  value->type = NumberOf(TypeOfNumber(context.Int("dtype", kOnnxFloat)));
+  value->dims.push_back({std::max<int64_t>(-1, context.Int("K", -1)), ""});
+  context.SetOutput(0, *value);
+}
+
+// K with weights of `form`, or of the form that a node's bits say.
+template <typename K, WeightForm... form>
+OpDescription Projection(const char* name, size_t required_inputs) {
+  OpDescription description = {
+      .name = name,
+      .inputs = K::kInputCount,
+      .required_inputs = required_inputs,
+      .outputs = 2,
+      .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "N", .required = true, .least = 1},
+                     {.name = "norm_epsilon", .kind = AttributeRule::kFloat}},
+      .create = [](const NodeInfo& info, const Options& options) -> std::unique_ptr<Op> {
+        return std::make_unique<K>(info, options, Form{form...});
+      },
+      .infer = InferProjection};
+  if (sizeof...(form) == 0) {
+    description.attributes.push_back({.name = "bits", .least = 2, .most = 4});
+    description.attributes.push_back({.name = "accuracy_level"});
+    description.attributes.push_back({.name = "symmetric", .least = 0, .most = 1});
+  }
+  if (std::is_same_v<K, GatedMLPOp>) {
+    description.attributes.push_back({.name = "activation", .kind = AttributeRule::kString});
+  }
+  return description;
+}
+
+}  // namespace
+
+const OpDescription& Q4NXMatMulDescription() {
+  static const OpDescription description = Projection<MatMulOp>("Q4NXMatMul", 2);
+  return description;
+}
+
+const OpDescription& GemmDescription() {
+  static const OpDescription description = Projection<MatMulOp, WeightForm::kBf16>("GEMM", 2);
+  return description;
+}
+
+const OpDescription& Q4NXGatedMLPDescription() {
+  static const OpDescription description = Projection<GatedMLPOp>("Q4NXGatedMLP", 2);
+  return description;
+}
+
+const OpDescription& GatedGemmDescription() {
+  static const OpDescription description =
+      Projection<GatedMLPOp, WeightForm::kBf16>("GatedGEMM", 2);
+  return description;
+}
+
+const OpDescription& Q4NXGatherDescription() {
+  static const OpDescription description = {
+      .name = "Q4NXGather",
+      .inputs = 2,
+      .required_inputs = 2,
+      .outputs = 1,
+      .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true},
+                     {.name = "K", .required = true, .least = 1},
+                     {.name = "N", .required = true, .least = 1},
+                     {.name = "bits", .least = 2, .most = 4},
+                     {.name = "dtype"}},
+      .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
+        return std::make_unique<GatherOp>(info);
+      },
+      .infer = InferGather};
+  return description;
+}
+
+}  // namespace ort_aie

@@ -1,0 +1,381 @@
+#include "ops/recipe.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <locale>
+#include <sstream>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ort_aie {
+namespace {
+
+constexpr int kRecipeFormat = 1;
+
+std::string Escaped(std::string_view text) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string escaped;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > ' ' && byte != '%' && byte != 0x7f) {
+      escaped += c;
+    } else {
+      escaped += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return escaped.empty() ? "%" : escaped;
+}
+
+bool Unescape(const std::string& word, std::string& text) {
+  if (word == "%") return true;
+  for (size_t i = 0; i < word.size(); ++i) {
+    if (word[i] != '%') {
+      text += word[i];
+      continue;
+    }
+    if (i + 2 >= word.size()) return false;
+    char* end = nullptr;
+    const std::string digits = word.substr(i + 1, 2);
+    text += static_cast<char>(std::strtol(digits.c_str(), &end, 16));
+    if (*end != '\0') return false;
+    i += 2;
+  }
+  return true;
+}
+
+// A line of a recipe, word by word.
+class Line {
+ public:
+  explicit Line(const std::string& line) : words_(line) { words_.imbue(std::locale::classic()); }
+
+  template <typename T>
+  bool Take(T& word) {
+    return static_cast<bool>(words_ >> word);
+  }
+  bool TakeText(std::string& text) {
+    std::string word;
+    return Take(word) && Unescape(word, text);
+  }
+  bool TakeFloat(float& number) {
+    std::string word;
+    if (!Take(word)) return false;
+    char* end = nullptr;
+    number = std::strtof(word.c_str(), &end);  // streams do not read hexadecimal
+    return end == word.c_str() + word.size();
+  }
+  // The rest of the line.
+  template <typename T>
+  bool TakeAll(std::vector<T>& numbers) {
+    while (!AtEnd()) {
+      if (!Take(numbers.emplace_back())) return false;
+    }
+    return true;
+  }
+  bool AtEnd() { return (words_ >> std::ws).eof(); }
+
+ private:
+  std::istringstream words_;
+};
+
+template <typename... Parts>
+[[noreturn]] void Refuse(const Parts&... parts) {
+  Fail(ErrorCode::kInvalidArgument, "recipe of a plan: ", parts...);
+}
+
+// What has been read so far.
+struct Reading {
+  Recipe recipe;
+  bool has_inputs = false, has_outputs = false;
+  // Of the last step.
+  bool has_reads = false, has_writes = false;
+};
+
+// Whether it is a line of a recipe that may stand here.
+bool Read(Line& line, const std::string& key, Reading& reading) {
+  Recipe& recipe = reading.recipe;
+  if (key == "inputs") {
+    return !std::exchange(reading.has_inputs, true) && line.Take(recipe.inputs) &&
+           recipe.inputs >= 0;
+  }
+  if (key == "constant") {
+    int64_t type = 0;
+    std::vector<int64_t> dims;
+    Recipe::Constant constant;
+    const bool good = recipe.steps.empty() && line.Take(type) && line.Take(constant.span.offset) &&
+                      line.Take(constant.span.size) && line.TakeAll(dims);
+    constant.type = TypeOfNumber(type);
+    if (!good || constant.type == DataType::kOther) return false;
+    constant.shape = Shape(dims.begin(), dims.end());
+    recipe.constants.push_back(std::move(constant));
+    return true;
+  }
+  if (key == "step") {
+    reading.has_reads = reading.has_writes = false;
+    Recipe::Step& step = recipe.steps.emplace_back();
+    return line.Take(step.op) && line.TakeText(step.name);
+  }
+  if (key == "outputs") {
+    return !std::exchange(reading.has_outputs, true) && line.TakeAll(recipe.outputs);
+  }
+  if (recipe.steps.empty()) return false;
+  Recipe::Step& step = recipe.steps.back();
+  std::string name;
+  if (key == "int") {
+    int64_t number = 0;
+    return line.Take(name) && line.Take(number) && step.ints.try_emplace(name, number).second;
+  }
+  if (key == "float") {
+    float number = 0;
+    return line.Take(name) && line.TakeFloat(number) &&
+           step.floats.try_emplace(name, number).second;
+  }
+  if (key == "string") {
+    std::string text;
+    return line.Take(name) && line.TakeText(text) && step.strings.try_emplace(name, text).second;
+  }
+  if (key == "reads") {
+    return !std::exchange(reading.has_reads, true) && line.TakeAll(step.reads);
+  }
+  if (key == "writes") {
+    return !std::exchange(reading.has_writes, true) && line.TakeAll(step.writes);
+  }
+  return false;
+}
+
+void CheckAttributes(const Recipe::Step& step, const OpDescription& op) {
+  const auto find = [&](const std::string& name, AttributeRule::Kind kind) {
+    const auto is_it = [&](const AttributeRule& rule) {
+      return name == rule.name && kind == rule.kind;
+    };
+    const auto found = std::ranges::find_if(op.attributes, is_it);
+    if (found == op.attributes.end()) Refuse(step.op, " has no attribute ", name);
+    return *found;
+  };
+  for (const auto& [name, value] : step.ints) {
+    const AttributeRule rule = find(name, AttributeRule::kInt);
+    if (value < rule.least || value > rule.most) {
+      Refuse("attribute ", name, " of ", step.op, " '", step.name, "' is ", value, ", expected ",
+             rule.least, " to ", rule.most);
+    }
+  }
+  for (const auto& [name, value] : step.floats) find(name, AttributeRule::kFloat);
+  for (const auto& [name, value] : step.strings) find(name, AttributeRule::kString);
+  for (const AttributeRule& rule : op.attributes) {
+    if (rule.required && !step.ints.contains(rule.name)) {
+      Refuse("attribute ", rule.name, " of ", step.op, " '", step.name, "' is missing");
+    }
+  }
+}
+
+// How many values an op wants, and which of them must be there.
+void CheckPositions(const Recipe::Step& step, const char* what, const std::vector<int>& values,
+                    size_t most, size_t required) {
+  if (values.size() > most) {
+    Refuse(step.op, " '", step.name, "' ", what, " ", values.size(), " values, expected at most ",
+           most);
+  }
+  for (size_t i = 0; i < required; ++i) {
+    if (i >= values.size() || values[i] == Recipe::kAbsent) {
+      Refuse(step.op, " '", step.name, "' ", what, " no value at ", i);
+    }
+  }
+}
+
+void CheckConstants(const Recipe& recipe) {
+  for (const Recipe::Constant& constant : recipe.constants) {
+    const Size bytes = ByteCount(constant.type, constant.shape);
+    if (bytes != constant.span.size) {
+      Refuse("a constant has ", constant.span.size, " bytes, expected ", bytes, " for ",
+             NameOf(constant.type), " ", constant.shape);
+    }
+  }
+}
+
+// Each is written once, before it is read.
+void CheckValues(const Recipe& recipe) {
+  const int given = recipe.inputs + static_cast<int>(recipe.constants.size());
+  size_t written_values = 0;
+  for (const Recipe::Step& step : recipe.steps) written_values += step.writes.size();
+  std::vector<bool> written(written_values, false);
+  const auto index = [&](int value) -> size_t {
+    const int64_t at = int64_t{value} - given;
+    if (at >= static_cast<int64_t>(written_values)) Refuse("there is no value ", value);
+    return static_cast<size_t>(at);
+  };
+  for (const Recipe::Step& step : recipe.steps) {
+    for (const int value : step.reads) {
+      if (value == Recipe::kAbsent || (value >= 0 && value < given)) continue;
+      if (value < 0 || !written[index(value)]) {
+        Refuse(step.op, " '", step.name, "' reads value ", value,
+               ", which nothing before it gives");
+      }
+    }
+    for (const int value : step.writes) {
+      if (value == Recipe::kAbsent) continue;
+      if (value < given || written[index(value)]) {
+        Refuse(step.op, " '", step.name, "' writes value ", value, ", which is there already");
+      }
+      written[index(value)] = true;
+    }
+  }
+  for (size_t i = 0; i < recipe.outputs.size(); ++i) {
+    const int value = recipe.outputs[i];
+    if (value == Recipe::kAbsent) continue;
+    if (value < given || !written[index(value)]) {
+      Refuse("output ", i, " is value ", value, ", which no step writes");
+    }
+    const auto end = recipe.outputs.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(recipe.outputs.begin(), end, value) != end) Refuse("two outputs are one value");
+  }
+}
+
+}  // namespace
+
+int Recipe::values() const {
+  int most = inputs + static_cast<int>(constants.size());
+  for (const Step& step : steps) {
+    for (const int value : step.writes) most = std::max(most, value + 1);
+  }
+  return most;
+}
+
+std::string ToText(const Recipe& recipe) {
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::hexfloat << "recipe " << kRecipeFormat << "\ninputs " << recipe.inputs << '\n';
+  for (const Recipe::Constant& constant : recipe.constants) {
+    text << "constant " << NumberOf(constant.type) << ' ' << constant.span.offset << ' '
+         << constant.span.size;
+    for (const int64_t dim : constant.shape) text << ' ' << dim;
+    text << '\n';
+  }
+  const auto list = [&](const char* key, const std::vector<int>& values) {
+    text << key;
+    for (const int value : values) text << ' ' << value;
+    text << '\n';
+  };
+  for (const Recipe::Step& step : recipe.steps) {
+    text << "step " << step.op << ' ' << Escaped(step.name) << '\n';
+    for (const auto& [name, value] : step.ints) text << "int " << name << ' ' << value << '\n';
+    for (const auto& [name, value] : step.floats) text << "float " << name << ' ' << value << '\n';
+    for (const auto& [name, value] : step.strings) {
+      text << "string " << name << ' ' << Escaped(value) << '\n';
+    }
+    list("reads", step.reads);
+    list("writes", step.writes);
+  }
+  list("outputs", recipe.outputs);
+  return text.str();
+}
+
+Recipe RecipeFrom(const std::string& text) {
+  Reading reading;
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  if (Line first(line); true) {
+    std::string word;
+    int format = 0;
+    if (!first.Take(word) || word != "recipe" || !first.Take(format) || !first.AtEnd()) {
+      Refuse("it begins with '", line.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
+    }
+    if (format != kRecipeFormat) {
+      Refuse("it has format ", format, ", this library reads format ", kRecipeFormat);
+    }
+  }
+  while (std::getline(lines, line)) {
+    Line words(line);
+    std::string key;
+    if (!words.Take(key) || !Read(words, key, reading) || !words.AtEnd()) {
+      Refuse("line '", line.substr(0, 100), "' is not understood");
+    }
+  }
+  Recipe& recipe = reading.recipe;
+  if (!reading.has_inputs || !reading.has_outputs) Refuse("it has no inputs or no outputs");
+  for (const Recipe::Step& step : recipe.steps) {
+    const OpDescription* op = FindOp(step.op);
+    if (op == nullptr) Refuse("'", step.op, "' is no operator of this library");
+    CheckAttributes(step, *op);
+    CheckPositions(step, "reads", step.reads, op->inputs, op->required_inputs);
+    CheckPositions(step, "writes", step.writes, op->outputs, op->required_outputs);
+  }
+  CheckConstants(recipe);
+  CheckValues(recipe);
+  return std::move(recipe);
+}
+
+int64_t StepInfo::Int(const char* attribute, int64_t fallback) const {
+  const auto found = step_.ints.find(attribute);
+  return found != step_.ints.end() ? found->second : fallback;
+}
+
+float StepInfo::Float(const char* attribute, float fallback) const {
+  const auto found = step_.floats.find(attribute);
+  return found != step_.floats.end() ? found->second : fallback;
+}
+
+std::string StepInfo::String(const char* attribute) const {
+  const auto found = step_.strings.find(attribute);
+  return found != step_.strings.end() ? found->second : "";
+}
+
+Tensor StepInfo::ConstantInput(size_t index) const {
+  return index < constants_.size() ? constants_[index] : Tensor{};
+}
+
+namespace {
+
+class StepShapes final : public ShapeContext {
+ public:
+  StepShapes(const Recipe::Step& step, std::vector<std::optional<ShapeContext::Value>>& values)
+      : step_(step), values_(values) {}
+
+  std::optional<Value> Input(size_t index) const override {
+    if (index >= step_.reads.size() || step_.reads[index] == Recipe::kAbsent) return std::nullopt;
+    return values_[static_cast<size_t>(step_.reads[index])];
+  }
+  int64_t Int(const char* attribute, int64_t fallback) const override {
+    return StepInfo(step_, {}).Int(attribute, fallback);
+  }
+  std::string String(const char* attribute) const override {
+    return StepInfo(step_, {}).String(attribute);
+  }
+  void SetOutput(size_t index, const Value& value) const override {
+    if (index < step_.writes.size() && step_.writes[index] != Recipe::kAbsent) {
+      values_[static_cast<size_t>(step_.writes[index])] = value;
+    }
+  }
+
+ private:
+  const Recipe::Step& step_;
+  std::vector<std::optional<Value>>& values_;
+};
+
+}  // namespace
+
+std::vector<ShapeContext::Value> InferValues(
+    const Recipe& recipe, std::span<const std::optional<ShapeContext::Value>> inputs) {
+  std::vector<std::optional<ShapeContext::Value>> values(static_cast<size_t>(recipe.values()));
+  std::copy_n(inputs.begin(), std::min(inputs.size(), static_cast<size_t>(recipe.inputs)),
+              values.begin());
+  for (size_t i = 0; i < recipe.constants.size(); ++i) {
+    const Recipe::Constant& constant = recipe.constants[i];
+    ShapeContext::Value& value =
+        values[static_cast<size_t>(recipe.inputs) + i].emplace(NumberOf(constant.type));
+    for (const int64_t dim : constant.shape) value.dims.push_back({dim});
+  }
+  for (const Recipe::Step& step : recipe.steps) {
+    const StepShapes context(step, values);
+    // An output of which an op says nothing, as sum of a projection, is like the first input.
+    for (size_t i = 0; i < step.writes.size(); ++i) {
+      if (const auto first = context.Input(0)) context.SetOutput(i, *first);
+    }
+    FindOp(step.op)->infer(context);
+  }
+  std::vector<ShapeContext::Value> known;
+  for (auto& value : values) known.push_back(value.value_or(ShapeContext::Value{}));
+  return known;
+}
+
+}  // namespace ort_aie

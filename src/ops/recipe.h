@@ -1,0 +1,91 @@
+// What a region of a model computes: steps, each an op of the domain aie, and the values between
+// them. An aie.Plan node holds one as text, an EPContext node as well.
+//
+// Values are numbered: first the node's inputs, then constants that are kept beside it, then what
+// steps write, in any order of their own. A line each, words apart by blanks; a word of arbitrary
+// text has blanks, line ends and % as %20 and so on:
+//
+//   recipe 1
+//   inputs 3                                      values 0, 1, 2 are the node's inputs
+//   constant 10 4096 65536 8192 4                 value 3: type, offset, bytes, dimensions
+//   step Q4NXMatMul /model/layers.0/attn/q_proj   the op, and the node of the source
+//   int K 2048
+//   float norm_epsilon 0x1.4f8b58p-17
+//   string activation silu
+//   reads 0 1 -1 2                                its inputs by position, -1 where there is none
+//   writes 4
+//   outputs 4                                     the node's outputs
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/op.h"
+
+namespace ort_aie {
+
+struct Recipe {
+  static constexpr int kAbsent = -1;
+
+  // Bytes [offset, offset + size) of a file.
+  struct Span {
+    int64_t offset = 0, size = 0;
+  };
+  struct Constant {
+    DataType type = DataType::kOther;
+    Shape shape;
+    Span span;
+  };
+  struct Step {
+    std::string op, name;
+    std::map<std::string, int64_t> ints = {};
+    std::map<std::string, float> floats = {};
+    std::map<std::string, std::string> strings = {};
+    std::vector<int> reads = {}, writes = {};  // values, by position of the op, or kAbsent
+  };
+
+  int inputs = 0;
+  std::vector<Constant> constants = {};
+  std::vector<Step> steps = {};
+  std::vector<int> outputs = {};  // values that steps write, or kAbsent: the node leaves it out
+
+  bool IsInput(int value) const { return value < inputs; }
+  // That the recipe keeps: its place in `constants`, or kAbsent.
+  int ConstantOf(int value) const {
+    const int at = value - inputs;
+    return at >= 0 && at < static_cast<int>(constants.size()) ? at : kAbsent;
+  }
+  // One more than the largest number of a value.
+  int values() const;
+};
+
+std::string ToText(const Recipe& recipe);
+
+// Throws Error for a text that ToText of this format did not write, saying what is wrong: whoever
+// has the recipe need not doubt its ops, attributes and values, and that constants have as many
+// bytes as their types and shapes want; only whether spans are in their file, and whether what they
+// hold fits.
+Recipe RecipeFrom(const std::string& text);
+
+// A step as its op asks about it. `constants` has what is known of the step's inputs, by position.
+class StepInfo final : public NodeInfo {
+ public:
+  StepInfo(const Recipe::Step& step, std::span<const Tensor> constants)
+      : step_(step), constants_(constants) {}
+  int64_t Int(const char* attribute, int64_t fallback) const override;
+  float Float(const char* attribute, float fallback) const override;
+  std::string String(const char* attribute) const override;
+  Tensor ConstantInput(size_t index) const override;
+
+ private:
+  const Recipe::Step& step_;
+  const std::span<const Tensor> constants_;
+};
+
+// Types and shapes of the recipe's values from those of its inputs.
+std::vector<ShapeContext::Value> InferValues(
+    const Recipe& recipe, std::span<const std::optional<ShapeContext::Value>> inputs);
+
+}  // namespace ort_aie

@@ -1,0 +1,71 @@
+#include "ort/kernel.h"
+
+#include <array>
+#include <utility>
+
+namespace ort_aie {
+namespace {
+
+class OpKernel final : public Kernel {
+ public:
+  OpKernel(const OpDescription& op, const NodeInfo& info, const SessionOptions& options)
+      : description_(op), options_(options), op_(op.create(info, options_)) {}
+
+  void Compute(const KernelContext& context) const override {
+    std::array<Tensor, kMostInputs> inputs;
+    std::array<Op::Output, kMostOutputs> outputs;
+    std::array<void*, kMostOutputs> buffers{};
+    for (size_t i = 0; i < description_.inputs; ++i) inputs[i] = context.Input(i);
+    op_->Describe(inputs, outputs);
+    for (size_t i = 0; i < description_.outputs; ++i) {
+      if (outputs[i].type == DataType::kOther) continue;
+      buffers[i] = context.Output(i, outputs[i].type, outputs[i].shape);
+    }
+    Plan plan(context.memory());
+    op_->Append(inputs, outputs, buffers, plan);
+    options_.target->Execute(plan, OrtThreadPool(context));
+  }
+
+ private:
+  const OpDescription& description_;
+  const SessionOptions options_;
+  const std::unique_ptr<Op> op_;
+};
+
+class PlanKernel final : public Kernel {
+ public:
+  PlanKernel(Recipe recipe, const Program::Constants& constants, const SessionOptions& options)
+      : options_(options), program_(std::move(recipe), constants, options_) {}
+
+  void Compute(const KernelContext& context) const override {
+    struct Io final : Program::Io {
+      explicit Io(const KernelContext& its) : context(its) {}
+      Tensor Input(int input) const override { return context.Input(static_cast<size_t>(input)); }
+      void* Output(int output, DataType type, const Shape& shape) const override {
+        return context.Output(static_cast<size_t>(output), type, shape);
+      }
+      const KernelContext& context;
+    };
+    program_.Call(Io(context), [&](const Plan& plan) {
+      options_.target->Execute(plan, OrtThreadPool(context));
+    });
+  }
+
+ private:
+  const SessionOptions options_;
+  const Program program_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info,
+                                   const SessionOptions& options) {
+  return std::make_unique<OpKernel>(op, info, options);
+}
+
+std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
+                                   const SessionOptions& options) {
+  return std::make_unique<PlanKernel>(std::move(recipe), constants, options);
+}
+
+}  // namespace ort_aie

@@ -1,0 +1,24 @@
+// What ONNX Runtime calls, whichever door its node came through: an op, or the program of a plan.
+#pragma once
+
+#include <memory>
+
+#include "ops/program.h"
+#include "ort/api.h"
+#include "targets/session_options.h"
+
+namespace ort_aie {
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void Compute(const KernelContext& context) const = 0;
+};
+
+// Both throw Error for attributes or constants that do not fit together.
+std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info,
+                                   const SessionOptions& options);
+std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
+                                   const SessionOptions& options);
+
+}  // namespace ort_aie

@@ -1,0 +1,57 @@
+#include "targets/npu/plan_memory.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "q4nx/layout.h"
+#include "targets/npu/kv_copies.h"
+
+namespace ort_aie::npu_target {
+
+std::shared_ptr<PlanMemory> PlanMemory::Of(Engine& engine, const Plan& plan) {
+  if (plan.kept == nullptr) return nullptr;
+  const std::lock_guard lock(plan.kept->mutex);
+  auto memory = std::static_pointer_cast<PlanMemory>(plan.kept->object);
+  if (memory == nullptr || memory->generation_ != engine.generation()) {
+    plan.kept->object = nullptr;  // before another takes its place
+    memory = nullptr;
+    memory = std::make_shared<PlanMemory>(engine);
+    plan.kept->object = memory;
+  }
+  return memory;
+}
+
+void PlanMemory::Pin(const Plan& plan, const std::function<bool(const Step&)>& on_device) {
+  std::vector<HostMemory> ranges;
+  const std::lock_guard lock(mutex_);
+  for (const Step& step : plan.steps) {
+    const auto* projection = std::get_if<MatMulStep>(&step);
+    if (projection == nullptr) continue;
+    for (const uint8_t* blocks : {projection->weights, projection->up_weights}) {
+      if (blocks == nullptr || weights_.contains(blocks) || !on_device(step)) continue;
+      const int64_t bytes = q4nx::BytesOfBlocks(projection->n, projection->k, projection->form);
+      ranges.push_back({blocks, static_cast<size_t>(bytes)});
+    }
+  }
+  if (ranges.empty()) return;
+  std::vector<DeviceMemory> pinned = engine_.device().Pin(ranges);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    weights_[static_cast<const uint8_t*>(ranges[i].data)] = std::move(pinned[i]);
+  }
+}
+
+DeviceMemory PlanMemory::Weights(const uint8_t* blocks) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = weights_.find(blocks);
+  Require(found != weights_.end(), "a plan's weights are not on the device");
+  return found->second;
+}
+
+std::shared_ptr<KvCopies> PlanMemory::caches() {
+  const std::lock_guard lock(mutex_);
+  if (caches_ == nullptr) caches_ = std::make_shared<KvCopies>();
+  return caches_;
+}
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,234 @@
+"""aie.Add, aie.Mul and aie.Activation against numpy and ONNX Runtime's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_models import BFLOAT16, FLOAT16, FLOAT32, Array, open_session, run
+from projection_calls import activations, assert_within, make_weights, project
+from vector_calls import (
+    FUNCTIONS,
+    U,
+    activate,
+    activation_model,
+    binary,
+    binary_model,
+    fused,
+    norm,
+    reference,
+    standard,
+)
+
+TYPES = [FLOAT32, FLOAT16, BFLOAT16]
+NUMPY = {"Add": np.add, "Mul": np.multiply}
+
+
+def operand(*shape: int, dtype: np.dtype[Any]) -> Array:
+    y: Array = np.random.default_rng([*shape, 5]).standard_normal(shape).astype(dtype)
+    return y
+
+
+def exact(op_type: str, a: Array, b: Array) -> Array:
+    """In float32, rounded once to the type."""
+    y: Array = NUMPY[op_type](a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+    return y
+
+
+# --- sums and products ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("op_type", ["Add", "Mul"])
+@pytest.mark.parametrize(
+    ("shape", "b_shape"),
+    [
+        ((1, 1, 2048), (1, 1, 2048)),
+        ((2, 5, 97), (2, 5, 97)),
+        ((3, 1100), (3, 1100)),
+        ((), ()),
+        # One row.
+        ((1, 1, 640), (640,)),
+        ((2, 5, 97), (97,)),
+        ((4, 1100), (1, 1100)),
+        ((2, 3, 33), (1, 1, 33)),
+        # One value.
+        ((2, 5, 97), ()),
+        ((2, 5, 97), (1,)),
+        ((3000,), (1,)),
+        ((2, 3, 33), (1, 1, 1)),
+        ((4, 1), (1,)),
+        ((4, 1), (4, 1)),
+    ],
+)
+def test_sums_and_products(
+    dtype: np.dtype[Any], op_type: str, shape: tuple[int, ...], b_shape: tuple[int, ...]
+) -> None:
+    a, b = operand(*shape, dtype=dtype), operand(*b_shape, dtype=dtype)
+    y = binary(op_type, a, b)
+    assert y.shape == shape
+    np.testing.assert_array_equal(y, exact(op_type, a, b))
+    if dtype == FLOAT32:
+        theirs = standard(op_type, {"A": a, "B": b}, {"Y": dtype})["Y"]
+        np.testing.assert_array_equal(y, theirs)
+
+
+def test_the_operand_may_be_a_constant() -> None:
+    a, b = operand(2, 5, 97, dtype=FLOAT16), operand(97, dtype=FLOAT16)
+    np.testing.assert_array_equal(binary("Mul", a, b, constants=("B",)), binary("Mul", a, b))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(0, 96), (2, 0, 96), (3, 0)])
+def test_no_elements_give_empty_results(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    a = np.zeros(shape, dtype)
+    assert binary("Add", a, a).shape == shape
+    assert binary("Mul", a, np.ones((), dtype)).shape == shape
+    assert activate("silu", a).shape == shape
+
+
+def test_infinities_and_nan() -> None:
+    a = np.array([np.inf, -np.inf, np.nan, np.inf, 3e38, 0], np.float32)
+    b = np.array([-np.inf, 1, 2, 0, 3e38, np.nan], np.float32)
+    with np.errstate(all="ignore"):
+        for op_type, function in NUMPY.items():
+            np.testing.assert_array_equal(binary(op_type, a, b), function(a, b))
+
+
+def test_float16_overflows_to_infinity() -> None:
+    a = np.array([65504, -65504, 1], FLOAT16)
+    y = binary("Add", a, a)
+    np.testing.assert_array_equal(y, np.array([np.inf, -np.inf, 2], FLOAT16))
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("shape", [(1, 1, 1100), (2, 5, 97), (7,), (3, 1), ()])
+def test_functions(dtype: np.dtype[Any], function: str, shape: tuple[int, ...]) -> None:
+    a = (3 * operand(*shape, dtype=dtype)).astype(dtype)
+    y, bound = reference(function, a)
+    assert_within(activate(function, a), y, bound)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_everywhere(function: str) -> None:
+    a = np.linspace(-12, 12, 100001, dtype=np.float32)
+    y, bound = reference(function, a)
+    assert_within(activate(function, a), y, bound)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_large_arguments(function: str) -> None:
+    a = np.array([20, 89, 1e4, 1e20, 3e38, np.inf], np.float32)
+    limit = np.ones_like(a) if function == "sigmoid" else a
+    np.testing.assert_array_equal(activate(function, a), limit)
+    y, bound = reference(function, -a[:-1])
+    assert_within(activate(function, -a[:-1]), y, bound)
+    assert np.isnan(activate(function, np.array([np.nan], np.float32))).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "op_type", "domain", "attributes"),
+    [
+        ("silu", "QuickGelu", "com.microsoft", {"alpha": 1.0}),
+        ("gelu", "Gelu", "", {}),
+        ("gelu", "Gelu", "com.microsoft", {}),
+        ("gelu_tanh", "Gelu", "", {"approximate": "tanh"}),
+        ("gelu_tanh", "FastGelu", "com.microsoft", {}),
+        ("sigmoid", "Sigmoid", "", {}),
+    ],
+)
+def test_as_onnx_runtime_does(
+    function: str, op_type: str, domain: str, attributes: dict[str, Any]
+) -> None:
+    a = (3 * operand(3, 700, dtype=FLOAT32)).astype(np.float32)
+    theirs = standard(op_type, {"A": a}, {"Y": FLOAT32}, domain, **attributes)["Y"]
+    # ONNX Runtime has erf, tanh and the logistic function to a few roundings of 1.
+    _, bound = reference(function, a)
+    bound = bound + 16 * U * (1 if function == "sigmoid" else np.abs(a))
+    assert_within(activate(function, a), theirs, bound)
+
+
+@pytest.mark.parametrize("function", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("rows", [1, 5, 90])
+@pytest.mark.parametrize("level", [0, 4])
+def test_a_gated_mlp_has_the_same_gate(function: str, rows: int, level: int) -> None:
+    """The same bits: a graph may be cut between its products and its gate."""
+    gate, up = (make_weights(96, 320, seed=seed) for seed in (1, 2))
+    a, skip = activations(rows, 320), activations(rows + 1, 320)[1:]
+    weight = activations(320)
+    whole = fused("Q4NXGatedMLP", {"W_gate": gate, "W_up": up}, a, weight, skip,
+                  activation=function, accuracy_level=level)  # fmt: skip
+    x = norm(a, weight, skip)["Y"]
+    products = [project(w, x, accuracy_level=level) for w in (gate, up)]
+    y = binary("Mul", activate(function, products[0]), products[1])
+    np.testing.assert_array_equal(y, whole["Y"])
+
+
+# --- shapes and errors ----------------------------------------------------------------------------
+
+
+def test_shapes_are_inferred() -> None:
+    a, b = operand(1, 1, 96, dtype=BFLOAT16), operand(96, dtype=BFLOAT16)
+    dims = {"A": ["batch", "sequence", 96]}
+    for model in (binary_model("Add", a, b, dims=dims), activation_model("gelu", a, dims=dims)):
+        (output,) = open_session(model).get_outputs()
+        assert (output.shape, output.type) == (["batch", "sequence", 96], "tensor(bfloat16)")
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Mul"])
+@pytest.mark.parametrize(
+    ("b", "got"),
+    [
+        (np.zeros(95, np.float32), r"float \(95\)"),
+        (np.zeros((2, 1), np.float32), r"float \(2, 1\)"),
+        (np.zeros((3, 96), np.float32), r"float \(3, 96\)"),
+        (np.zeros((1, 2, 96), np.float32), r"float \(1, 2, 96\)"),
+        (np.zeros((1, 1, 96), np.float32), r"float \(1, 1, 96\)"),
+        (np.zeros((1, 1, 1), np.float32), r"float \(1, 1, 1\)"),
+        (np.zeros((0, 96), np.float32), r"float \(0, 96\)"),
+        (np.zeros((2, 96), np.float16), r"float16 \(2, 96\)"),
+        (np.zeros((), np.float16), r"float16 \(\)"),
+    ],
+)
+def test_a_wrong_operand_is_named(op_type: str, b: Array, got: str) -> None:
+    a = np.zeros((2, 96), np.float32)
+    expected = r"input B must be float \(2, 96\), \(96\) or one value, got "
+    with pytest.raises(Exception, match=f"the_node.*{expected}{got}"):
+        binary(op_type, a, b)
+    assert binary(op_type, a, a).shape == (2, 96)
+
+
+def test_an_operand_of_one_value_is_named() -> None:
+    with pytest.raises(Exception, match=r"input B must be float \(\), one value, got float \(1\)"):
+        binary("Add", np.zeros((), np.float32), np.zeros(1, np.float32))
+
+
+def test_wrong_types_are_named() -> None:
+    a = np.zeros((2, 96), np.int32)
+    message = "the_node.*input A must be float, float16 or bfloat16, got int32"
+    with pytest.raises(Exception, match=message):
+        binary("Add", a, a)
+    with pytest.raises(Exception, match=message):
+        activate("silu", a)
+
+
+@pytest.mark.parametrize("function", ["", "relu", "SiLU"])
+def test_a_wrong_function_is_named(function: str) -> None:
+    message = "must be silu, gelu, gelu_tanh or sigmoid, got '"
+    with pytest.raises(Exception, match=f"'the_node': attribute function {message}{function}'"):
+        open_session(activation_model(function, np.zeros(3, np.float32)))
+
+
+def test_a_wrong_format_is_named() -> None:
+    a = np.zeros((2, 96), np.float32)
+    for model in (
+        binary_model("Add", a, a, change={"format": 2}),
+        activation_model("silu", a, change={"format": 2}),
+    ):
+        with pytest.raises(Exception, match="the model has format 2, this library reads format 1"):
+            run(open_session(model), {"A": a, "B": a})

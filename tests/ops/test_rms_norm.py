@@ -1,0 +1,196 @@
+"""aie.RMSNorm against numpy in float64, ONNX Runtime's operators, and the norm of a projection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from op_models import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    ONNX_TYPES,
+    Array,
+    model_of,
+    open_session,
+    run,
+)
+from projection_calls import activations, assert_within, make_weights, project
+from vector_calls import EPSILON, U, binary, fused, norm, norm_model, standard
+
+TYPES = [FLOAT32, FLOAT16, BFLOAT16]
+
+
+def expected_norm(x: Array, weight: Array) -> Array:
+    x = x.astype(np.float64)
+    y: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPSILON) * weight
+    return y
+
+
+def bound(y: Array, k: int) -> Array:
+    """Worst error in float32. A sum of k squares is wrong by k + 1 roundings of itself, and the
+    root by half as much. The rest are an addition, a quotient, two roots' worth and two products,
+    and the rounding of each a + skip counts twice."""
+    allowed: Array = ((k + 1) / 2 + 8) * U * np.abs(y)
+    return allowed
+
+
+def inputs(*shape: int, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
+    a = (3 * activations(*shape, dtype=dtype)).astype(dtype)
+    skip = np.ascontiguousarray(activations(*shape[::-1], dtype=dtype).T).reshape(shape)
+    return a, skip, activations(shape[-1], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 2048), (2, 5, 96), (7, 33), (4, 1), (257,), (3, 2, 2, 63), (100, 640)]
+)
+@pytest.mark.parametrize("with_skip", [False, True])
+def test_norms(dtype: np.dtype[Any], shape: tuple[int, ...], with_skip: bool) -> None:
+    a, skip, weight = inputs(*shape, dtype=dtype)
+    got = norm(a, weight, skip if with_skip else None)
+    x = a.astype(np.float32)
+    if with_skip:
+        x = x + skip.astype(np.float32)
+        # One addition, and one rounding to the type.
+        np.testing.assert_array_equal(got["sum"], x.astype(dtype))
+    y = expected_norm(x, weight)
+    assert_within(got["Y"], y, bound(y, shape[-1]))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_nobody_has_to_want_the_sum(dtype: np.dtype[Any]) -> None:
+    a, skip, weight = inputs(2, 3, 96, dtype=dtype)
+    got = norm(a, weight, skip, with_sum=False)
+    assert got.keys() == {"Y"}
+    np.testing.assert_array_equal(got["Y"], norm(a, weight, skip)["Y"])
+
+
+def their_skip_norm(a: Array, skip: Array, weight: Array) -> dict[str, Array]:
+    """Of its outputs the mean and the inverse are never given."""
+    node = helper.make_node(
+        "SkipSimplifiedLayerNormalization", ["A", "skip", "weight"], ["Y", "", "", "sum"],
+        domain="com.microsoft", epsilon=EPSILON,
+    )  # fmt: skip
+    feeds = {"A": a, "skip": skip, "weight": weight}
+    values = [
+        helper.make_tensor_value_info(name, ONNX_TYPES[a.dtype], shape)
+        for name, shape in [(key, x.shape) for key, x in feeds.items()]
+        + [("Y", a.shape), ("sum", a.shape)]
+    ]
+    model = model_of(helper.make_graph([node], "graph", values[:3], values[3:]))
+    return run(open_session(model.SerializeToString()), feeds)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("shape", [(1, 1, 640), (2, 5, 96)])
+def test_as_onnx_runtime_does(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    a, skip, weight = inputs(*shape, dtype=dtype)
+    theirs = standard(
+        "SimplifiedLayerNormalization",
+        {"A": a, "weight": weight}, {"Y": dtype}, epsilon=EPSILON, axis=-1,
+    )  # fmt: skip
+    y = expected_norm(a, weight)
+    assert_within(norm(a, weight)["Y"], theirs["Y"], 2 * bound(y, shape[-1]))
+    theirs = their_skip_norm(a, skip, weight)
+    ours = norm(a, weight, skip)
+    np.testing.assert_array_equal(ours["sum"], theirs["sum"])
+    y = expected_norm(a.astype(np.float32) + skip.astype(np.float32), weight)
+    assert_within(ours["Y"], theirs["Y"], 2 * bound(y, shape[-1]))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 90])
+@pytest.mark.parametrize("k", [96, 320])
+@pytest.mark.parametrize("level", [0, 4])
+def test_a_projection_has_the_same_norm(rows: int, k: int, level: int) -> None:
+    """The same bits: a graph may be cut between a norm and its projection."""
+    w, (a, skip, weight) = make_weights(64, k), inputs(rows, k, dtype=FLOAT32)
+    whole = fused("Q4NXMatMul", {"W": w}, a, weight, skip, accuracy_level=level)
+    alone = norm(a, weight, skip)
+    np.testing.assert_array_equal(alone["sum"], whole["sum"])
+    np.testing.assert_array_equal(project(w, alone["Y"], accuracy_level=level), whole["Y"])
+    total = binary("Add", a, skip)
+    np.testing.assert_array_equal(total, whole["sum"])
+    np.testing.assert_array_equal(norm(total, weight)["Y"], alone["Y"])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(0, 96), (2, 0, 96)])
+def test_no_rows_give_empty_results(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    a = np.zeros(shape, dtype)
+    got = norm(a, activations(96, dtype=dtype), a)
+    assert got["Y"].shape == got["sum"].shape == shape
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_nan_stays_in_its_row(rows: int) -> None:
+    a, _, weight = inputs(rows, 320, dtype=FLOAT32)
+    clean = norm(a, weight)["Y"]
+    a[-1, 7] = np.nan
+    y = norm(a, weight)["Y"]
+    assert np.isnan(y[-1]).all()
+    np.testing.assert_array_equal(y[:-1], clean[:-1])
+
+
+def test_the_weight_may_come_with_the_call() -> None:
+    a, skip, weight = inputs(2, 3, 96, dtype=FLOAT32)
+    expected = norm(a, weight, skip)
+    got = norm(a, weight, skip, constants=())
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)
+
+
+def test_shapes_are_inferred() -> None:
+    a, _, weight = inputs(1, 1, 96, dtype=FLOAT16)
+    model = norm_model(a, weight, dims={"A": ["batch", "sequence", 96]})
+    (output,) = open_session(model).get_outputs()
+    assert (output.shape, output.type) == (["batch", "sequence", 96], "tensor(float16)")
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "the model has format 2, this library reads format 1"),
+        ({"K": 0}, "attribute K must be positive, got 0"),
+        ({"K": -96}, "attribute K must be positive, got -96"),
+        ({"epsilon": -1.0}, "attribute epsilon must be a finite number of 0 or more, got -1"),
+        ({"epsilon": float("nan")}, "attribute epsilon must be a finite number of 0 or more"),
+    ],
+)
+def test_wrong_attributes_are_named(change: dict[str, Any], message: str) -> None:
+    a, _, weight = inputs(2, 96, dtype=FLOAT32)
+    with pytest.raises(Exception, match=f"aie.RMSNorm node 'the_node': {message}"):
+        open_session(norm_model(a, weight, change=change))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"A": np.zeros((2, 95), np.float32)}, r"input A must be \(..., 96\), got \(2, 95\)"),
+        ({"A": np.zeros((2, 96), np.int32)},
+         "input A must be float, float16 or bfloat16, got int32"),
+        ({"weight": np.zeros(95, np.float32)},
+         r"input weight must be float \(96\), got float \(95\)"),
+        ({"weight": np.zeros((1, 96), np.float32)},
+         r"input weight must be float \(96\), got float \(1, 96\)"),
+        ({"weight": np.zeros(96, np.float16)},
+         r"input weight must be float \(96\), got float16 \(96\)"),
+        ({"skip": np.zeros((1, 96), np.float32)},
+         r"input skip must be float \(2, 96\), got float \(1, 96\)"),
+        ({"skip": np.zeros((2, 96), np.float16)},
+         r"input skip must be float \(2, 96\), got float16 \(2, 96\)"),
+    ],
+)  # fmt: skip
+def test_wrong_inputs_are_named(given: dict[str, Any], message: str) -> None:
+    a, skip, weight = inputs(2, 96, dtype=FLOAT32)
+    call = {"A": a, "weight": weight, "skip": skip} | given
+    # Without the output sum, of whose type ONNX Runtime has an opinion of its own.
+    options = {"with_sum": False, "change": {"K": 96}}
+    with pytest.raises(Exception, match=rf"the_node.*{message}"):
+        norm(call["A"], call["weight"], call["skip"], **options)
+    assert norm(a, weight, skip)["Y"].shape == (2, 96)
