@@ -78,9 +78,6 @@ def why_not_npu_projection(
     n: int,
     k: int,
     int8: bool = False,
-    has_bias: bool = False,
-    has_norm: bool = False,
-    has_skip: bool = False,
     overlays: Set[str],
 ) -> str: ...
 def why_not_npu_attention(
@@ -169,5 +166,5 @@ def npu_encode(
 def npu_register(column: int, row: int, offset: int) -> int: ...
 
 class NpuStreamCache:
-    def __init__(self, manifest_json: str, capacity: int = 64) -> None: ...
+    def __init__(self, manifest_json: str, capacity: int = 64, most_words: int = ...) -> None: ...
     def get(self, plan: _Plan) -> _Lookup: ...

@@ -120,17 +120,14 @@ def attention(*more: int, dim: int = 64, **attributes: int) -> Verdict:
 
 def test_projections_by_the_executors_rules() -> None:
     assert projection() == Verdict()
-    assert projection(n=97) == Verdict()  # four blocks of rows
-    assert projection(n=96).always == "a projection to fewer than 128 out-features"
+    assert projection(n=32) == Verdict()  # and zeros
     assert projection(k=16384) == Verdict()
     token = "a token's projection from more than 16384 in-features"
     assert projection(k=16385) == Verdict(sometimes=token)
     assert projection(k=65537).always == "a projection from more than 65536 in-features"
-    assert projection(40960, 256, 2) == Verdict()
-    assert projection(40961, 256, 2) == Verdict(sometimes="a bias of more than 40960")
-    assert projection(128, 256, 4).always == "a sum without a norm"
+    assert projection(40961, 256, 2) == Verdict()  # the host adds the bias
     assert projection(128, 256, 3, 4) == Verdict()
-    assert projection(bits=2).always == "2-bit weights"
+    assert projection(bits=2) == Verdict()
 
 
 def test_attention_by_the_executors_rules() -> None:

@@ -47,6 +47,13 @@ bool Steps::IsRead(int value) const {
          (graph_.value(value).wanted || !readers_[static_cast<size_t>(value)].empty());
 }
 
+bool Steps::IsReadOutside(int value, const std::set<int>& items) const {
+  if (value == kAbsent) return false;
+  const std::vector<int>& readers = readers_[static_cast<size_t>(value)];
+  return graph_.value(value).wanted ||
+         std::ranges::any_of(readers, [&](int reader) { return !items.contains(reader); });
+}
+
 int Steps::Read(const Item& item, size_t position) {
   return position < item.step.reads.size() ? item.step.reads[position] : kAbsent;
 }

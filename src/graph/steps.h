@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,8 @@ class Steps {
   const Item* OnlyReader(int value) const;
   // Whether anybody reads it, or wants it outside.
   bool IsRead(int value) const;
+  // Whether anybody but these items does.
+  bool IsReadOutside(int value, const std::set<int>& items) const;
   // The value at a position, or kAbsent.
   static int Read(const Item& item, size_t position);
   static int Written(const Item& item, size_t position);

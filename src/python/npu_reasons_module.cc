@@ -37,22 +37,17 @@ void DefineNpuReasons(py::module_& m) {
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
   m.def(
       "why_not_npu_projection",
-      [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, bool has_bias, bool has_norm,
-         bool has_skip, const Designs& overlays) {
+      [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, const Designs& overlays) {
         return Words(
             WhyNotProjection({.form = bits == 16 ? WeightForm::kBf16 : q4nx::FormOfBits(bits),
                               .rows = rows.value_or(kAnyRows),
                               .n = n,
                               .k = k,
-                              .numerics = int8 ? Numerics::kInt8 : Numerics::kBf16,
-                              .has_bias = has_bias,
-                              .has_norm = has_norm,
-                              .has_skip = has_skip},
+                              .numerics = int8 ? Numerics::kInt8 : Numerics::kBf16},
                              In(overlays)));
       },
       py::kw_only(), py::arg("bits"), py::arg("rows"), py::arg("n"), py::arg("k"),
-      py::arg("int8") = false, py::arg("has_bias") = false, py::arg("has_norm") = false,
-      py::arg("has_skip") = false, py::arg("overlays"));
+      py::arg("int8") = false, py::arg("overlays"));
   m.def(
       "why_not_npu_attention",
       [](Rows rows, int64_t dim, bool hidden_keys, bool has_bias, bool has_head_sink,

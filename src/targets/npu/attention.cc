@@ -133,6 +133,7 @@ class Preparation {
       rows.key = {batch_.Result(step_.batch * width), width};
       Rotate(projected.key, step_.kv_heads, step_.k_norm, rows.key);
     }
+    for (const Rows& kept : {rows.key, rows.value}) batch_.Keep(kept.first);
     for (int64_t b = 0; b < step_.batch; ++b) {
       Append(rows.key, b, copy_.KeyOffset(b));
       Append(rows.value, b, copy_.ValueOffset(b));
@@ -320,7 +321,11 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                      {*key.view, step.key_stride},
                      {*value.view, step.value_stride}});
   }
-  const Rows o{batch.Result(step.batch * width), width};
+  // What the device leaves may be the output as it is.
+  const bool whole = padded == step.dim && !step.value_scales;
+  const Rows o{whole ? batch.Output(step.output, step.batch * width, step.type)
+                     : batch.Result(step.batch * width),
+               width};
   for (int64_t b = 0; b < step.batch; ++b) {
     const auto i = static_cast<size_t>(b);
     batch.Invoke({"attention",
@@ -337,9 +342,11 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                    {"v", batch.View(copy.buffer(), copy.ValueOffset(b))},
                    {"o", o[b]}}});
   }
-  batch.Then([&engine, &step, &threads, &copy, by_device, rows, o, fresh,
+  batch.Then([&engine, &step, &threads, &copy, by_device, whole, rows, o, fresh,
               new_rows](const Batch::Results& results) {
-    for (int64_t b = 0; b < step.batch; ++b) StoreOutput(engine, step, results[o[b]], b);
+    for (int64_t b = 0; b < (whole ? 0 : step.batch); ++b) {
+      StoreOutput(engine, step, results[o[b]], b);
+    }
     // Where the host's rows are others, the next call sends them.
     if (by_device && StoreNewRows(engine, step, rows, results, new_rows)) {
       copy.Appended(step, new_rows);
@@ -348,12 +355,14 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
       host::ShiftWindow(step, threads, fresh->tokens, fresh->keys(), fresh->values());
     }
   });
-  batch.Writes(step.output, step.batch * step.heads * step.dim, step.type,
-               padded == step.dim ? std::optional<npu::BufferView>(o.first) : std::nullopt);
+  if (!whole) {
+    batch.Writes(step.output, step.batch * step.heads * step.dim, step.type, std::nullopt);
+  }
   if (by_device || fresh != nullptr) {
-    const int64_t present = step.batch * step.kv_heads * step.present_capacity * step.dim;
-    batch.Writes(step.present_key, present, step.cache_type, std::nullopt);
-    batch.Writes(step.present_value, present, step.cache_type, std::nullopt);
+    const auto present = static_cast<int64_t>(
+        Bytes(step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type));
+    batch.Writes(step.present_key, present, DataType::kUint8, std::nullopt);
+    batch.Writes(step.present_value, present, DataType::kUint8, std::nullopt);
   }
   return true;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,13 +15,9 @@ namespace ort_aie::npu_target {
 
 enum class Reason {
   kNone,  // the NPU does it
-  kTwoBits,
   kInt8,
-  kSumWithoutNorm,
-  kFewOutFeatures,
   kTokenInFeatures,
   kInFeatures,
-  kLongBias,
   kOneRow,
   kOtherKeys,
   kHiddenKeys,
@@ -31,6 +28,11 @@ enum class Reason {
   kWindowWithoutCausality,
   kMoreThanCache,
   kEmbedding,
+  kSeveralRows,
+  kWideRow,
+  kFunction,
+  kHostHasRow,
+  kNoVectors,
   kNoTokenProjection,
   kNoTokenAttention,
   kNoDequant,
@@ -51,7 +53,6 @@ struct ProjectionFacts {
   WeightForm form = WeightForm::kQ4NX;
   int64_t rows = kAnyRows, n = 0, k = 0;
   Numerics numerics = Numerics::kBf16;
-  bool has_bias = false, has_norm = false, has_skip = false;
 };
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has);
 
@@ -68,5 +69,13 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has);
 
 // Rows of an embedding.
 Reason WhyNotGather();
+
+// Norms, sums, products, activations and casts that stand alone. What the host has the input of is
+// the host's besides, which plans alone tell.
+struct VectorFacts {
+  int64_t rows = kAnyRows, k = 0;
+  std::optional<Function> function = std::nullopt;  // of an ElementwiseStep
+};
+Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has);
 
 }  // namespace ort_aie::npu_target

@@ -23,10 +23,7 @@ void HostStepsHaveReasons() {
     Check(got.bytes == projection.y.bytes && got.bytes != before.bytes, reason);
     ++expected[reason];
   };
-  project({}, "2-bit weights", [](MatMulStep& step) { step.form = WeightForm::kQ2NX; });
   project({}, "int8 numerics", [](MatMulStep& step) { step.numerics = Numerics::kInt8; });
-  project({.n = 96}, "a projection to fewer than 128 out-features");
-  project({.rows = 3, .n = 32}, "a projection to fewer than 128 out-features");
   project({.k = 16640, .n = 128}, "a token's projection from more than 16384 in-features");
 
   Projection table({});

@@ -1,0 +1,446 @@
+#include "graph/claims.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/eligibility.h"
+#include "ops/flow_attention.h"
+#include "ops/format.h"
+#include "ops/weights.h"
+#include "q4nx/layout.h"
+#include "q4nx/pack.h"
+
+namespace ort_aie::graph {
+namespace {
+
+using q4nx::CeilDiv;
+
+constexpr char kMicrosoft[] = "com.microsoft";
+
+bool IsFloatNumber(int64_t type) { return IsFloat(TypeOfNumber(type)); }
+
+// As the graph passes label a node without a name.
+std::string LabelOf(const Graph& graph, const Node& node) {
+  if (!node.name.empty()) return node.name;
+  return node.op_type + " -> " + graph.value(node.output(0)).name;
+}
+
+// Reads nodes of a graph; adds what is packed of them to its values.
+class Claims {
+ public:
+  Claims(Graph& graph, bool sources) : graph_(graph), sources_(sources) {}
+
+  std::vector<Item> All() {
+    std::vector<Item> items;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      items.push_back(ItemOf(static_cast<int>(i)));
+    }
+    if (sources_) ClaimTiedGathers(items);
+    return items;
+  }
+
+ private:
+  const Value& value(int index) const { return graph_.value(index); }
+  const Node& node(const Item& item) const {
+    return graph_.nodes[static_cast<size_t>(item.nodes[0])];
+  }
+
+  Item ItemOf(int index) {
+    const Node& its = graph_.nodes[static_cast<size_t>(index)];
+    Item item{{index}};
+    item.step.name = LabelOf(graph_, its);
+    item.step.reads = its.inputs;
+    item.step.writes = its.outputs;
+    if (its.domain == "aie") {
+      ClaimOwn(its, item);
+    } else if (its.Is(kMicrosoft, "MatMulNBits")) {
+      if (sources_) ClaimMatMul(its, item);
+    } else if (its.Is(kMicrosoft, "GroupQueryAttention")) {
+      if (sources_) ClaimAttention(its, item);
+    } else {
+      ClaimVector(its, item);
+    }
+    return item;
+  }
+
+  void Become(Item& item, const char* op, std::vector<int> reads, std::vector<int> writes) const {
+    const auto trim = [](std::vector<int>& values) {
+      while (!values.empty() && values.back() == kAbsent) values.pop_back();
+    };
+    trim(reads);
+    trim(writes);
+    item.step.op = op;
+    item.step.ints["format"] = kFormat;
+    item.step.reads = std::move(reads);
+    item.step.writes = std::move(writes);
+  }
+
+  // --- aie nodes ---
+
+  bool IsStandIn(int index) const {
+    const Tensor& constant = value(index).constant;
+    return constant && constant.type == DataType::kFloat32 && constant.shape == Shape{0};
+  }
+
+  void ClaimOwn(const Node& its, Item& item) const {
+    const OpDescription* op = FindOp(its.op_type);
+    if (op == nullptr) return;
+    std::vector<int> reads = its.inputs;
+    for (int& read : reads) {
+      if (read != kAbsent && IsStandIn(read)) read = kAbsent;
+    }
+    CopyAttributes(its, *op, item);
+    Become(item, op->name, std::move(reads), its.outputs);
+    item.step.ints["format"] = its.Int("format", 0);
+  }
+
+  static void CopyAttributes(const Node& its, const OpDescription& op, Item& item) {
+    for (const AttributeRule& rule : op.attributes) {
+      if (!its.Has(rule.name)) continue;
+      switch (rule.kind) {
+        case AttributeRule::kInt:
+          item.step.ints[rule.name] = its.Int(rule.name, 0);
+          break;
+        case AttributeRule::kFloat:
+          item.step.floats[rule.name] = its.Float(rule.name, 0.0f);
+          break;
+        case AttributeRule::kString:
+          item.step.strings[rule.name] = its.String(rule.name, "");
+          break;
+      }
+    }
+  }
+
+  // --- sources ---
+
+  // Why B, scales or zero_points of a MatMulNBits do not fit K, N and block_size; empty if they do.
+  std::string WhyMalformed(const Node& its) const {
+    const int64_t n = its.Int("N", 0), k = its.Int("K", 0), bits = its.Int("bits", 4);
+    const int64_t block_size = its.Int("block_size", 0);
+    const Tensor &b = value(its.input(1)).constant, &scales = value(its.input(2)).constant,
+                 &zero_points = value(its.input(3)).constant;
+    if (!IsFloat(scales.type)) {
+      return Concat("scales are ", NameOf(scales.type), "; expected float, float16 or bfloat16");
+    }
+    const Size code_bytes = n * q4nx::CodeBytes<Size>(bits, k, block_size);
+    if (code_bytes != b.bytes) {
+      return Concat("B has ", b.bytes, " bytes, expected ", code_bytes);
+    }
+    const Size blocks = n * CeilDiv(Size(k), block_size);
+    if (blocks != ElementCount(scales.shape) || blocks * SizeOf(scales.type) != scales.bytes) {
+      return Concat("scales have ", ElementCount(scales.shape), " values, expected ", blocks);
+    }
+    if (!zero_points) return "";
+    // Packed bytes, or a float for each scale.
+    const bool packed = zero_points.type == DataType::kUint8;
+    if (!packed && !IsFloat(zero_points.type)) {
+      return Concat("zero_points are ", NameOf(zero_points.type),
+                    "; expected uint8, float, float16 or bfloat16");
+    }
+    const Size points = packed ? n * q4nx::PackedZeroPointBytes<Size>(bits, k, block_size) : blocks;
+    if (points != ElementCount(zero_points.shape) ||
+        points * SizeOf(zero_points.type) != zero_points.bytes) {
+      return Concat("zero_points have ", ElementCount(zero_points.shape), " values, expected ",
+                    points);
+    }
+    return "";
+  }
+
+  std::string WhyNotMatMul(const Node& its) const {
+    MatMulNBitsNode facts;
+    facts.k = its.Int("K", 0);
+    facts.n = its.Int("N", 0);
+    facts.bits = its.Int("bits", 4);
+    facts.block_size = its.Int("block_size", 0);
+    facts.weight_prepacked = its.Int("weight_prepacked", 0);
+    facts.constant_weights = value(its.input(1)).constant && value(its.input(2)).constant &&
+                             (its.input(3) == kAbsent || value(its.input(3)).constant);
+    facts.has_g_idx = its.input(4) != kAbsent;
+    facts.type = TypeName(value(its.input(0)).type);
+    if (its.input(3) != kAbsent) facts.zero_point_type = TypeName(value(its.input(3)).type);
+    const std::string why_not = WhyNotQ4NX(facts);
+    return why_not.empty() ? WhyMalformed(its) : why_not;
+  }
+
+  // The value that a MatMulNBits' packed weights are.
+  int PackedOf(int matmul) {
+    const auto [known, is_new] =
+        packed_.try_emplace(matmul, static_cast<int>(graph_.values.size()));
+    if (!is_new) return known->second;
+    const Node& its = graph_.nodes[static_cast<size_t>(matmul)];
+    Value packed;
+    packed.name = Concat("the weights of '", LabelOf(graph_, its), "'");
+    packed.type = kOnnxUint8;
+    packed.constant = PackedTensor(its);
+    packed.packed_from = matmul;
+    graph_.values.push_back(std::move(packed));
+    return known->second;
+  }
+
+  static void CopySizes(const Node& matmul, Item& item) {
+    item.step.ints["K"] = matmul.Int("K", 0);
+    item.step.ints["N"] = matmul.Int("N", 0);
+    item.step.ints["bits"] = matmul.Int("bits", 4);
+  }
+
+  void ClaimMatMul(const Node& its, Item& item) {
+    item.why_not = WhyNotMatMul(its);
+    if (!item.why_not.empty()) return;
+    const std::vector<int> reads = {its.input(0), PackedOf(item.nodes[0]), its.input(5)};
+    const Node& again = node(item);  // adding a value does not move nodes
+    Become(item, "Q4NXMatMul", reads, {again.output(0)});
+    CopySizes(again, item);
+    item.step.ints["accuracy_level"] = again.Int("accuracy_level", 0);
+    // Without zero points each is 8 or, of 2 bits, 2: a power of two times scale is exact.
+    item.step.ints["symmetric"] = again.input(3) == kAbsent ? 1 : 0;
+  }
+
+  // Channels of a head of a GroupQueryAttention, or 0 where they are not known.
+  int64_t HeadDim(const Node& its) const {
+    const int64_t in_element = its.Int("kv_cache_bit_width", 0) == 4 ? 2 : 1;
+    if (const int64_t cached = graph_.FixedDim(its.input(3), 3)) {
+      return (Size(cached) * in_element).As("a head");
+    }
+    const int64_t heads = its.Int("num_heads", 0), kv_heads = its.Int("kv_num_heads", 0);
+    const Size in_query = Size(heads) + Size(its.input(1) != kAbsent ? 0 : 2) * kv_heads;
+    return 1 <= in_query ? graph_.FixedDim(its.input(0), 2) / in_query.As("a token") : 0;
+  }
+
+  std::string WhyNotAttention(const Node& its) const {
+    if (its.output(1) == kAbsent || its.output(2) == kAbsent) {
+      return "outputs present_key and present_value are missing";
+    }
+    GroupQueryAttentionNode facts;
+    facts.num_heads = its.Int("num_heads", 0);
+    facts.kv_num_heads = its.Int("kv_num_heads", 0);
+    facts.head_dim = HeadDim(its);
+    facts.qk_output = its.Int("qk_output", 0);
+    facts.causal = its.Int("causal", 1);
+    facts.local_window_size = its.Int("local_window_size", -1);
+    facts.k_quant_type = its.String("k_quant_type", "NONE");
+    facts.v_quant_type = its.String("v_quant_type", "NONE");
+    facts.kv_cache_bit_width = its.Int("kv_cache_bit_width", 0);
+    facts.has_k_scale = its.input(12) != kAbsent;
+    facts.has_v_scale = its.input(13) != kAbsent;
+    facts.has_output_qk = its.output(3) != kAbsent;
+    facts.has_query_seqlens = its.input(16) != kAbsent;
+    facts.has_other_epsilons = its.Has("q_norm_epsilon") || its.Has("k_norm_epsilon");
+    facts.type = TypeName(value(its.input(0)).type);
+    facts.cache_type = TypeName(value(its.input(3) != kAbsent ? its.input(3) : its.output(1)).type);
+    return WhyNotFlowAttention(facts);
+  }
+
+  void ClaimAttention(const Node& its, Item& item) const {
+    item.why_not = WhyNotAttention(its);
+    if (!item.why_not.empty()) return;
+    CopyAttributes(its, *FindOp("FlowAttention"), item);
+    Become(item, "FlowAttention", its.inputs, {its.output(0), its.output(1), its.output(2)});
+  }
+
+  // Whether a GatherBlockQuantized reads the weights of a MatMulNBits. ONNX Runtime may have folded
+  // a Reshape between them, so that the codes are a copy: they are compared.
+  bool IsTied(const Node& gather, const Node& projection) const {
+    const auto same = [&](size_t gather_input, size_t projection_input) {
+      const Value &a = value(gather.input(gather_input)),
+                  &b = value(projection.input(projection_input));
+      return a.name == b.name;
+    };
+    const Tensor& data = value(gather.input(0)).constant;
+    const Tensor& b = value(projection.input(1)).constant;
+    return data && b && same(2, 2) && same(3, 3) &&
+           gather.Int("block_size", 128) == projection.Int("block_size", 0) &&
+           data.type == b.type && data.bytes == b.bytes &&
+           (gather.input(0) == projection.input(1) || data.data == b.data ||
+            (data.data != nullptr && b.data != nullptr &&
+             std::memcmp(data.data, b.data, static_cast<size_t>(b.bytes)) == 0));
+  }
+
+  std::string WhyNotGather(const Node& its, const Item* tied) const {
+    const Tensor& data = value(its.input(0)).constant;
+    if (!data) return "its data is not constant";
+    if (data.type != DataType::kUint8) {
+      return Concat("its data is ", TypeName(value(its.input(0)).type),
+                    "; only uint8 with packed codes is shared");
+    }
+    if (tied == nullptr) {
+      return "its weights are not tied to a MatMulNBits; the CPU EP gathers them as they are";
+    }
+    if (!tied->why_not.empty()) {
+      return "the projection that it is tied to stays on the CPU EP: " + tied->why_not;
+    }
+    const Node& projection = node(*tied);
+    const int64_t bits = projection.Int("bits", 4);
+    if (its.Int("bits", 4) != bits) {
+      return Concat("its codes have ", its.Int("bits", 4), " bits, those of the projection ", bits);
+    }
+    if (its.Int("gather_axis", 0) != 0) return "gather_axis is not 0";
+    const int64_t n = projection.Int("N", 0), k = projection.Int("K", 0);
+    const int64_t block_size = projection.Int("block_size", 0);
+    if (k % block_size != 0) {
+      return Concat("K=", k, " is no multiple of block_size=", block_size);
+    }
+    if (data.shape != Shape{n, k * bits / 8}) {
+      return Concat("its data is reshaped to something else than ", n, " rows");
+    }
+    return "";
+  }
+
+  void ClaimTiedGathers(std::vector<Item>& items) {
+    for (Item& item : items) {
+      if (!node(item).Is(kMicrosoft, "GatherBlockQuantized")) continue;
+      const auto tied = std::ranges::find_if(items, [&](const Item& other) {
+        return node(other).Is(kMicrosoft, "MatMulNBits") && IsTied(node(item), node(other));
+      });
+      const Item* projection = tied != items.end() ? &*tied : nullptr;
+      item.why_not = WhyNotGather(node(item), projection);
+      if (!item.why_not.empty()) continue;
+      const int packed = PackedOf(projection->nodes[0]);
+      const Node& its = node(item);
+      Become(item, "Q4NXGather", {packed, its.input(1)}, {its.output(0)});
+      CopySizes(node(*projection), item);
+      item.step.ints["dtype"] = value(its.input(2)).type;
+    }
+  }
+
+  // --- what stands between projections ---
+
+  void ClaimVector(const Node& its, Item& item) const {
+    if (its.op_type == "SimplifiedLayerNormalization" || its.op_type == "RMSNormalization") {
+      if (its.domain.empty()) ClaimNorm(its, item, kAbsent, its.input(1), 2, 1e-5f);
+    } else if (its.Is(kMicrosoft, "SkipSimplifiedLayerNormalization")) {
+      ClaimNorm(its, item, its.input(1), its.input(2), 3, 1e-12f);
+    } else if (its.Is("", "Add") || its.Is("", "Mul")) {
+      ClaimBinary(its, item);
+    } else if (its.Is("", "Gather")) {
+      ClaimTable(its, item);
+    } else if (its.Is("", "Cast")) {
+      ClaimCast(its, item);
+    } else if (const std::string function = FunctionOf(its); !function.empty()) {
+      if (!IsFloatNumber(value(its.input(0)).type)) return;
+      Become(item, "Activation", {its.input(0)}, {its.output(0)});
+      item.step.strings["function"] = function;
+    }
+  }
+
+  static std::string FunctionOf(const Node& its) {
+    if (its.Is("", "Sigmoid")) return "sigmoid";
+    if (its.Is("", "Gelu")) {
+      const std::string approximate = its.String("approximate", "none");
+      return approximate == "tanh" ? "gelu_tanh" : approximate == "none" ? "gelu" : "";
+    }
+    if (its.Is(kMicrosoft, "Gelu")) return "gelu";
+    if (its.Is(kMicrosoft, "FastGelu")) return its.input(1) == kAbsent ? "gelu_tanh" : "";
+    if (its.Is(kMicrosoft, "QuickGelu")) return its.Float("alpha", 1.702f) == 1.0f ? "silu" : "";
+    return "";
+  }
+
+  // `others`: the first input that there must not be.
+  void ClaimNorm(const Node& its, Item& item, int skip, int weight, size_t others,
+                 float epsilon) const {
+    const Value &a = value(its.input(0)), &scale = value(weight);
+    if (its.Int("axis", -1) != -1 || its.Int("stash_type", 1) != 1) return;
+    if (!IsFloatNumber(a.type) || a.type != scale.type) return;
+    for (size_t i = others; i < its.inputs.size(); ++i) {
+      if (its.input(i) != kAbsent) return;  // a bias
+    }
+    for (const size_t i : {1, 2}) {
+      if (its.output(i) != kAbsent && IsRead(its.output(i))) return;  // mean or deviation
+    }
+    // A dimension that is not known may be 1, which is broadcast.
+    const int64_t k = scale.shape && scale.shape->size() == 1 ? scale.shape->front().value : -1;
+    if (k <= 1) {
+      const bool known = scale.shape.has_value();
+      item.why_not = Concat("its scale is ", known ? Dims(*scale.shape) : "of unknown shape",
+                            "; a step takes in one of (K)");
+      return;
+    }
+    if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) return;
+    const int sum = skip != kAbsent ? its.output(3) : kAbsent;
+    Become(item, "RMSNorm", {its.input(0), weight, skip}, {its.output(0), sum});
+    item.step.ints["K"] = k;
+    item.step.floats["epsilon"] = its.Float("epsilon", epsilon);
+    item.why_not.clear();
+  }
+
+  static std::string Dims(const std::vector<Dim>& shape) {
+    std::string text = "(";
+    for (const Dim& dim : shape) {
+      if (text.size() > 1) text += ", ";
+      text += dim.value >= 0 ? std::to_string(dim.value) : dim.name.empty() ? "?" : dim.name;
+    }
+    return text + ")";
+  }
+
+  bool IsRead(int index) const {
+    if (value(index).wanted) return true;
+    return std::ranges::any_of(graph_.nodes, [&](const Node& other) {
+      return std::ranges::find(other.inputs, index) != other.inputs.end();
+    });
+  }
+
+  // Whether b meets each element of a: of its shape, a row or one value.
+  static bool Meets(const Value& a, const Value& b) {
+    if (!IsFloatNumber(a.type) || a.type != b.type || !a.shape || !b.shape) return false;
+    if (a.shape->empty()) return b.shape->empty();
+    if (SameShape(a, b)) return true;
+    if (b.shape->size() > a.shape->size()) return false;
+    const auto is_one = [](const Dim& dim) { return dim.value == 1; };
+    if (std::ranges::all_of(*b.shape, is_one)) return true;
+    const int64_t k = a.shape->back().value;
+    return k > 1 && b.shape->back().value == k &&
+           std::all_of(b.shape->begin(), b.shape->end() - 1, is_one);
+  }
+
+  void ClaimBinary(const Node& its, Item& item) const {
+    int a = its.input(0), b = its.input(1);
+    if (!Meets(value(a), value(b))) std::swap(a, b);
+    if (!Meets(value(a), value(b))) return;
+    Become(item, its.op_type == "Add" ? "Add" : "Mul", {a, b}, {its.output(0)});
+  }
+
+  void ClaimTable(const Node& its, Item& item) const {
+    const Value &table = value(its.input(0)), &indices = value(its.input(1));
+    const bool rows =
+        table.constant && IsFloatNumber(table.type) && table.constant.shape.size() == 2;
+    if (!rows || its.Int("axis", 0) != 0) return;
+    if (indices.type != kOnnxInt32 && indices.type != kOnnxInt64) return;
+    Become(item, "Gather", {its.input(0), its.input(1)}, {its.output(0)});
+  }
+
+  void ClaimCast(const Node& its, Item& item) const {
+    const int64_t to = its.Int("to", 0);
+    if (!IsFloatNumber(value(its.input(0)).type) || !IsFloatNumber(to)) return;
+    Become(item, "Cast", {its.input(0)}, {its.output(0)});
+    item.step.ints["dtype"] = to;
+  }
+
+  Graph& graph_;
+  const bool sources_;
+  std::map<int, int> packed_;  // values, by MatMulNBits
+};
+
+}  // namespace
+
+Steps ClaimSteps(Graph graph, bool sources) {
+  std::vector<Item> items = Claims(graph, sources).All();
+  return Steps(std::move(graph), std::move(items));
+}
+
+bool IsAnchor(const Item& item) {
+  for (const char* op : {"RMSNorm", "Add", "Mul", "Activation", "Cast", "Gather"}) {
+    if (item.Is(op)) return false;
+  }
+  return item.is_step();
+}
+
+Tensor PackedTensor(const Node& matmul) {
+  const int64_t n = matmul.Int("N", 0), k = matmul.Int("K", 0);
+  const WeightForm form = q4nx::FormOfBits(matmul.Int("bits", 4));
+  Tensor blocks{DataType::kUint8, BlocksShape(n, k, form), nullptr, true, 0};
+  blocks.bytes = q4nx::BytesOfBlocks<Size>(n, k, form).As("packed weights");
+  return blocks;
+}
+
+}  // namespace ort_aie::graph
