@@ -168,3 +168,16 @@ def npu_register(column: int, row: int, offset: int) -> int: ...
 class NpuStreamCache:
     def __init__(self, manifest_json: str, capacity: int = 64, most_words: int = ...) -> None: ...
     def get(self, plan: _Plan) -> _Lookup: ...
+
+class _FusedStep(TypedDict):
+    op: str  # empty: the node stays
+    name: str
+    attributes: dict[str, int | float | str]
+    reads: list[str]  # values by position, empty where there is none
+    writes: list[str]
+    nodes: list[str]
+    why_not: str
+
+def fused_steps(
+    nodes: list[dict[str, Any]], values: list[dict[str, Any]], sources: bool = False
+) -> list[_FusedStep]: ...

@@ -1,0 +1,10 @@
+#include "graph/fusions.h"
+
+namespace ort_aie::graph {
+
+void FuseAll(Steps& steps) {
+  FuseBias(steps);
+  steps.Sort();
+}
+
+}  // namespace ort_aie::graph
