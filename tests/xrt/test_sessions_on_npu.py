@@ -104,8 +104,8 @@ def test_prompt_and_tokens_of_attention(kind: str, monkeypatch: pytest.MonkeyPat
             assert mine.tobytes() == theirs.tobytes()
         # Queries, keys and values are exact, so are codes and what is scaled by a power of two.
         # Each numerator, at most 1, is rounded to bfp16 beside others (2^-7) after an approximation
-        # of exp and before sums of at least 1, above and below the line; values are at most 3/4. The
-        # output is a bfloat16.
+        # of exp and before sums of at least 1, above and below the line; values are at most 3/4.
+        # The output is a bfloat16.
         bound = 2 * total * (2.0**-7 + 2.0**-8) * 0.75 + 2.0**-8 * 0.75
         if kind == "int8":
             # The host may take integers for queries, which moves a score, of 64 products with keys
