@@ -80,6 +80,13 @@ def why_not_npu_projection(
     int8: bool = False,
     overlays: Set[str],
 ) -> str: ...
+def why_not_npu_vector(
+    *,
+    rows: int | None,
+    k: int,
+    activation: str = "",  # as the attribute function of aie.Activation
+    overlays: Set[str],
+) -> str: ...
 def why_not_npu_attention(
     *,
     rows: int | None,

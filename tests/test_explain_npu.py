@@ -130,6 +130,23 @@ def test_projections_by_the_executors_rules() -> None:
     assert projection(bits=2) == Verdict()
 
 
+def vector(op: str, k: int = 256, **attributes: int | str) -> Verdict:
+    return judge(ir.node(op, [value("b", "s", k)], attributes, domain="aie"), ALL)
+
+
+def test_vector_operators_by_the_executors_rules() -> None:
+    token_only = Verdict(sometimes="a vector operator on several rows")
+    for op in ("RMSNorm", "Add", "Mul"):
+        assert vector(op) == token_only
+    assert vector("RMSNorm", K=16384) == token_only
+    assert vector("RMSNorm", K=16385).always == "a vector operator on more than 16384 elements"
+    for function in ("silu", "gelu_tanh"):
+        assert vector("Activation", function=function) == token_only
+    for function in ("sigmoid", "gelu"):
+        said = vector("Activation", function=function)
+        assert said.always == "an activation that the overlay does not have"
+
+
 def test_attention_by_the_executors_rules() -> None:
     assert attention() == Verdict()
     assert attention(10).always == "attention_bias"

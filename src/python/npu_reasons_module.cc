@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/elementwise.h"
 #include "targets/npu/reasons.h"
 
 namespace py = pybind11;
@@ -48,6 +49,15 @@ void DefineNpuReasons(py::module_& m) {
       },
       py::kw_only(), py::arg("bits"), py::arg("rows"), py::arg("n"), py::arg("k"),
       py::arg("int8") = false, py::arg("overlays"));
+  m.def(
+      "why_not_npu_vector",
+      [](Rows rows, int64_t k, const std::string& activation, const Designs& overlays) {
+        VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .function = std::nullopt};
+        if (!activation.empty()) facts.function = ActivationFunction(activation);
+        return Words(WhyNotVector(facts, In(overlays)));
+      },
+      py::kw_only(), py::arg("rows"), py::arg("k"), py::arg("activation") = "",
+      py::arg("overlays"));
   m.def(
       "why_not_npu_attention",
       [](Rows rows, int64_t dim, bool hidden_keys, bool has_bias, bool has_head_sink,
