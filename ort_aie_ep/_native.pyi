@@ -78,17 +78,19 @@ def why_not_npu_projection(
     n: int,
     k: int,
     int8: bool = False,
-    has_bias: bool = False,
-    has_norm: bool = False,
-    has_skip: bool = False,
+    overlays: Set[str],
+) -> str: ...
+def why_not_npu_vector(
+    *,
+    rows: int | None,
+    k: int,
+    activation: str = "",  # as the attribute function of aie.Activation
     overlays: Set[str],
 ) -> str: ...
 def why_not_npu_attention(
     *,
     rows: int | None,
     dim: int,  # 0: not known
-    quantised_cache: bool = False,
-    windowed_cache: bool,
     hidden_keys: bool = False,
     has_bias: bool,
     has_head_sink: bool,
@@ -171,5 +173,18 @@ def npu_encode(
 def npu_register(column: int, row: int, offset: int) -> int: ...
 
 class NpuStreamCache:
-    def __init__(self, manifest_json: str, capacity: int = 64) -> None: ...
+    def __init__(self, manifest_json: str, capacity: int = 64, most_words: int = ...) -> None: ...
     def get(self, plan: _Plan) -> _Lookup: ...
+
+class _FusedStep(TypedDict):
+    op: str  # empty: the node stays
+    name: str
+    attributes: dict[str, int | float | str]
+    reads: list[str]  # values by position, empty where there is none
+    writes: list[str]
+    nodes: list[str]
+    why_not: str
+
+def fused_steps(
+    nodes: list[dict[str, Any]], values: list[dict[str, Any]], sources: bool = False
+) -> list[_FusedStep]: ...

@@ -12,7 +12,7 @@ from ort_aie_ep import library_path
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
-from ort_aie_ep.explain.npu_reasons import Verdict, has_two_bits, judge
+from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
@@ -171,9 +171,9 @@ class _Npu:
 
     def fate(self, node: ir.Node) -> tuple[str, str]:
         """(where, why not on the NPU) of a node of the domain aie."""
-        verdict = judge(node, self.overlays)
         if self.lacks:
-            return HOST, verdict.always if has_two_bits(node) else self.lacks
+            return HOST, self.lacks
+        verdict = judge(node, self.overlays)
         if verdict == Verdict():
             return XRT, ""
         return (HOST, verdict.always) if verdict.always else (XRT, f"except {verdict.sometimes}")

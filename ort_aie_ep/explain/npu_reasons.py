@@ -15,8 +15,7 @@ import onnx_ir as ir
 
 from ort_aie_ep import _native
 
-# Places of inputs, as src/ort/projection_ops.cc and docs/flow-attention.md have them.
-_MATMUL_BIAS, _NORM_WEIGHT, _SKIP = 2, 3, 4
+# Places of inputs, as docs/flow-attention.md has them.
 _KEY, _PAST_KEY, _ATTENTION_BIAS, _HEAD_SINK, _ATTENTION_MASK = 1, 3, 10, 11, 16
 
 
@@ -39,11 +38,6 @@ def judge(node: ir.Node, overlays: Set[str]) -> Verdict:
     return judge_one(node, set(overlays)) if judge_one is not None else Verdict()
 
 
-def has_two_bits(node: ir.Node) -> bool:
-    """Whether it is a projection with weights of two bits, which no NPU takes."""
-    return _JUDGES.get(node.op_type) is _projection and _int(node, "bits", 4) == 2
-
-
 def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
     quantised = node.op_type not in ("GEMM", "GatedGEMM")
     return _by_rows(
@@ -53,9 +47,6 @@ def _projection(node: ir.Node, overlays: Set[str]) -> Verdict:
             n=_int(node, "N", 0),
             k=_int(node, "K", 0),
             int8=quantised and os.environ.get("ORT_AIE_NUMERICS") == "int8",
-            has_bias=node.op_type in ("Q4NXMatMul", "GEMM") and _given(node, _MATMUL_BIAS),
-            has_norm=_given(node, _NORM_WEIGHT),
-            has_skip=_given(node, _SKIP),
             overlays=overlays,
         )
     )
@@ -65,12 +56,22 @@ def _gather(node: ir.Node, overlays: Set[str]) -> Verdict:
     return Verdict(_native.why_not_npu_gather())
 
 
+def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
+    function = node.attributes.get("function")
+    return _by_rows(
+        partial(
+            _native.why_not_npu_vector,
+            k=_int(node, "K", 0) or _last_dim(node, 0),
+            activation=function.as_string() if function is not None else "",
+            overlays=overlays,
+        )
+    )
+
+
 def _attention(node: ir.Node, overlays: Set[str]) -> Verdict:
     why_not = partial(
         _native.why_not_npu_attention,
         dim=_head_dim(node),
-        quantised_cache=_int(node, "kv_cache_bit_width", 0) != 0,
-        windowed_cache=_int(node, "sliding_window_cache", 0) == 1,
         has_bias=_given(node, _ATTENTION_BIAS),
         has_head_sink=_given(node, _HEAD_SINK),
         smooth_softmax=_int(node, "smooth_softmax", 0) == 1,
@@ -89,6 +90,11 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "Q4NXGatedMLP": _projection,
     "Q4NXGather": _gather,
     "FlowAttention": _attention,
+    "RMSNorm": _vector,
+    "Add": _vector,
+    "Mul": _vector,
+    "Activation": _vector,
+    "Gather": _gather,
     "GEMM": _projection,
     "GatedGEMM": _projection,
 }

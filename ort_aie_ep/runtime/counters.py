@@ -24,6 +24,8 @@ class NpuCounters:
         buffer_bytes: theirs.
         device_steps: steps of plans that the device executed.
         host_steps: reason → steps that it left to the host.
+        host_steps_between: those of them that divided a plan into submissions, for the device had
+            steps before and behind them.
         retries: plans that ran again in a fresh context.
         fallbacks: plans that the host executed after a fault.
         cache_rows_sent: rows of K and V, of one head each, sent to the device.
@@ -42,6 +44,7 @@ class NpuCounters:
     buffer_bytes: int = 0
     device_steps: int = 0
     host_steps: dict[str, int] = field(default_factory=dict)
+    host_steps_between: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     fallbacks: int = 0
     cache_rows_sent: int = 0
@@ -76,10 +79,19 @@ def npu_counters() -> NpuCounters:
         free = ctypes.CDLL(None).free
         free.argtypes = [ctypes.c_void_p]
         free(text)
-    steps: dict[str, int] = {}
-    for target in targets:
-        for reason, count in target["host_steps"].items():
-            steps[reason] = steps.get(reason, 0) + count
-    names = [counter.name for counter in fields(NpuCounters) if counter.name != "host_steps"]
+    by_reason = {"host_steps", "host_steps_between"}
+    names = [counter.name for counter in fields(NpuCounters) if counter.name not in by_reason]
     sums = {name: sum(target[name] for target in targets) for name in names}
-    return NpuCounters(**sums, host_steps=steps)
+    return NpuCounters(
+        **sums,
+        host_steps=_sum_by_reason([target["host_steps"] for target in targets]),
+        host_steps_between=_sum_by_reason([target["host_steps_between"] for target in targets]),
+    )
+
+
+def _sum_by_reason(counts: list[dict[str, int]]) -> dict[str, int]:
+    steps: dict[str, int] = {}
+    for count in counts:
+        for reason, number in count.items():
+            steps[reason] = steps.get(reason, 0) + number
+    return steps

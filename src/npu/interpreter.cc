@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -10,70 +11,70 @@
 namespace ort_aie::npu {
 namespace {
 
-// Of a plan. No shape of a model comes near these (a prompt of 131,072 tokens: 8.6 million steps,
-// 0.4 million operations); a manifest that does has a loop without end. Steps are statements, what
-// they evaluate and what they list.
+// Of an invocation. No shape of a model comes near this (a prompt of 131,072 tokens: 8.6 million);
+// a manifest that does has a loop without end. Steps are statements, what they evaluate and what
+// they list.
 constexpr size_t kMaxSteps = size_t{1} << 26;
-constexpr size_t kMaxOperations = size_t{1} << 21;
 constexpr size_t kTransferSteps = 16;  // to plan its tasks
 constexpr size_t kOuterSteps = 4;      // for each outer dimension
 constexpr size_t kWaitSteps = 64;      // for each fifo, to look at what is under way
 constexpr size_t kCutSteps = 64;       // to predict its time
 // What a plan can have: SharedBuffers counts them.
 constexpr int kMaxBuffers = 1 << 16;
+// Of the interpretations that are kept, about 100 bytes each. A token of 36 layers has 4,000 in 20
+// interpretations.
+constexpr size_t kKeptOperations = size_t{1} << 17;
 
-class Interpreter {
+template <typename List, typename Projection>
+std::string Names(const List& list, Projection projection) {
+  std::string names;
+  for (const auto& entry : list) {
+    names += (names.empty() ? "" : ", ") + std::string(std::invoke(projection, entry));
+  }
+  return names.empty() ? "none" : names;
+}
+
+const Sequence& SequenceOf(const Manifest& manifest, const Invocation& invocation) {
+  const auto found = std::ranges::find(manifest.sequences, invocation.sequence, &Sequence::name);
+  Require(found != manifest.sequences.end(), "the manifest of ", manifest.name, " has ",
+          Names(manifest.sequences, &Sequence::name));
+  return *found;
+}
+
+// Goes through one.
+class OfInvocation {
  public:
-  Interpreter(const Manifest& manifest, const Plan& plan)
-      : manifest_(manifest), plan_(plan), scheduler_(manifest), predictor_(manifest) {}
+  OfInvocation(const Manifest& manifest, const Invocation& invocation)
+      : manifest_(manifest),
+        sequence_(SequenceOf(manifest, invocation)),
+        scheduler_(manifest),
+        predictor_(manifest) {
+    frame_.assign(sequence_.symbols.size(), 0);
+    BindParameters(invocation);
+    for (const Argument& argument : sequence_.arguments) bytes_.push_back(Value(argument.bytes));
+  }
 
-  std::vector<Segment> Run() {
-    for (size_t i = 0; i < plan_.size(); ++i) {
-      invocation_ = static_cast<int>(i);
-      try {
-        RunInvocation(plan_[i]);
-      } catch (const Error& error) {
-        Fail(error.code(), Describe(plan_[i]), Where(), ": ", error.what());
-      }
+  Interpretation Run() {
+    RunBody(sequence_.body);
+    Divide("ends");
+    made_.steps = steps_;
+    return std::move(made_);
+  }
+
+  // Where the interpreter stands, for a message.
+  std::string Where() const {
+    if (path_ < 0) return "";
+    std::string text = ", " + sequence_.paths[static_cast<size_t>(path_)];
+    for (size_t i = 0; i < loops_.size(); ++i) {
+      const auto slot = static_cast<size_t>(loops_[i]);
+      text += Concat(i == 0 ? " at " : ", ", sequence_.symbols[slot], "=", frame_[slot]);
     }
-    return std::move(segments_);
+    return text;
   }
 
  private:
-  struct Buffer {
-    BufferView view;
-    int64_t bytes;
-  };
-
-  // --- the invocation
-  // ------------------------------------------------------------------------------
-
-  void RunInvocation(const Invocation& invocation) {
-    sequence_ = nullptr;
-    path_ = -1;
-    loops_.clear();
-    const auto found = std::ranges::find(manifest_.sequences, invocation.sequence, &Sequence::name);
-    Require(found != manifest_.sequences.end(), "the manifest of ", manifest_.name, " has ",
-            Names(manifest_.sequences, &Sequence::name));
-    sequence_ = &*found;
-    frame_.assign(sequence_->symbols.size(), 0);
-    BindParameters(invocation);
-    BindArguments(invocation);
-    RunBody(sequence_->body);
-    Divide("ends");
-  }
-
-  template <typename List, typename Projection>
-  static std::string Names(const List& list, Projection projection) {
-    std::string names;
-    for (const auto& entry : list) {
-      names += (names.empty() ? "" : ", ") + std::string(std::invoke(projection, entry));
-    }
-    return names.empty() ? "none" : names;
-  }
-
   void BindParameters(const Invocation& invocation) {
-    const auto& expected = sequence_->parameters;
+    const auto& expected = sequence_.parameters;
     for (size_t slot = 0; slot < expected.size(); ++slot) {
       const auto value = invocation.parameters.find(expected[slot]);
       Require(value != invocation.parameters.end(), "has no value for the parameter \"",
@@ -86,38 +87,6 @@ class Interpreter {
     }
   }
 
-  void BindArguments(const Invocation& invocation) {
-    const auto& expected = sequence_->arguments;
-    buffers_.clear();
-    for (const Argument& argument : expected) {
-      const auto found = invocation.arguments.find(argument.name);
-      Require(found != invocation.arguments.end(), "has no buffer for the argument \"",
-              argument.name, "\", expected ", Names(expected, &Argument::name));
-      const BufferView view = found->second;
-      Require(view.argument >= 0 && view.argument < kMaxBuffers, "argument \"", argument.name,
-              "\" lies in buffer ", view.argument, " of the plan, expected 0 to ", kMaxBuffers - 1);
-      Require(view.offset >= 0 && view.offset % 4 == 0, "argument \"", argument.name,
-              "\" starts at byte ", view.offset,
-              " of its buffer, expected a multiple of 4 that is not negative");
-      buffers_.push_back({view, Value(argument.bytes)});
-    }
-    for (const auto& [name, view] : invocation.arguments) {
-      Require(std::ranges::find(expected, name, &Argument::name) != expected.end(),
-              "has no argument \"", name, "\", expected ", Names(expected, &Argument::name));
-    }
-  }
-
-  // Where the interpreter stands, for a message.
-  std::string Where() const {
-    if (sequence_ == nullptr || path_ < 0) return "";
-    std::string text = ", " + sequence_->paths[static_cast<size_t>(path_)];
-    for (size_t i = 0; i < loops_.size(); ++i) {
-      const auto slot = static_cast<size_t>(loops_[i]);
-      text += Concat(i == 0 ? " at " : ", ", sequence_->symbols[slot], "=", frame_[slot]);
-    }
-    return text;
-  }
-
   // --- statements
   // ----------------------------------------------------------------------------------
 
@@ -125,7 +94,7 @@ class Interpreter {
     for (const Statement& statement : body) {
       path_ = statement.path;
       Spend(1);
-      scheduler_.From({invocation_, path_});
+      scheduler_.From({0, path_});
       std::visit([&](const auto& what) { Do(what); }, statement.what);
     }
   }
@@ -169,7 +138,7 @@ class Interpreter {
   }
 
   void Do(const TransferStatement& transfer) {
-    const Buffer& buffer = buffers_[static_cast<size_t>(transfer.argument)];
+    const int64_t bytes = bytes_[static_cast<size_t>(transfer.argument)];
     const Fifo& fifo = manifest_.fifos[static_cast<size_t>(transfer.fifo)];
     Spend(kTransferSteps + kOuterSteps * transfer.outer.size());
     Tap tap{Value(transfer.offset), Value(transfer.run), {}};
@@ -178,13 +147,13 @@ class Interpreter {
     }
     std::vector<Task> tasks;
     try {
-      tasks = PlanTasks(tap, buffer.bytes, static_cast<int64_t>(kMaxOperations - operations()));
+      tasks = PlanTasks(tap, bytes, static_cast<int64_t>(kMaxOperations - operations()));
     } catch (const Error& error) {
       Fail(error.code(), "fifo \"", fifo.name, "\", argument \"",
-           sequence_->arguments[static_cast<size_t>(transfer.argument)].name, "\": ", error.what());
+           sequence_.arguments[static_cast<size_t>(transfer.argument)].name, "\": ", error.what());
     }
     for (const Task& task : tasks) {
-      scheduler_.Transfer(transfer.fifo, task, buffer.view.argument, buffer.view.offset);
+      scheduler_.Transfer(transfer.fifo, task, transfer.argument);
       CheckOperations();
     }
   }
@@ -218,8 +187,8 @@ class Interpreter {
   // --- segments
   // ------------------------------------------------------------------------------------
 
-  // Of the plan so far.
-  size_t operations() const { return taken_ + scheduler_.operations(); }
+  // So far.
+  size_t operations() const { return made_.operations + scheduler_.operations(); }
 
   void CheckOperations() const {
     Require(operations() <= kMaxOperations, "needs more than ", kMaxOperations, " operations");
@@ -229,25 +198,21 @@ class Interpreter {
     Require(scheduler_.outstanding() == 0, what, " while ", scheduler_.outstanding(),
             " transfers are under way, expected a wait before");
     std::vector<Operation> operations = scheduler_.Take();
-    taken_ += operations.size();
+    made_.operations += operations.size();
     const double seconds = predictor_.Seconds(operations);
-    if (!operations.empty()) segments_.push_back({std::move(operations), seconds});
+    if (!operations.empty()) made_.segments.push_back({std::move(operations), seconds});
   }
 
   const Manifest& manifest_;
-  const Plan& plan_;
+  const Sequence& sequence_;
   Scheduler scheduler_;
   Predictor predictor_;
-  std::vector<Segment> segments_;
-
-  int invocation_ = 0;
-  const Sequence* sequence_ = nullptr;
+  Interpretation made_;
   std::vector<int64_t> frame_;
-  std::vector<Buffer> buffers_;
-  std::vector<int> loops_;  // slots of the loops that are open
+  std::vector<int64_t> bytes_;  // of the arguments
+  std::vector<int> loops_;      // slots of the loops that are open
   int path_ = -1;
   size_t steps_ = 0;
-  size_t taken_ = 0;  // operations of segments_
 };
 
 }  // namespace
@@ -260,8 +225,52 @@ std::string Describe(const Invocation& invocation) {
   return text + ")";
 }
 
-std::vector<Segment> Interpret(const Manifest& manifest, const Plan& plan) {
-  return Interpreter(manifest, plan).Run();
+std::shared_ptr<const Interpretation> Interpreter::Get(const Invocation& invocation) {
+  const Key key(invocation.sequence, invocation.parameters);
+  const auto known = made_.find(key);
+  if (known != made_.end()) return known->second;
+  std::optional<OfInvocation> now;
+  try {
+    now.emplace(manifest_, invocation);
+    const auto made = std::make_shared<const Interpretation>(now->Run());
+    if (operations_ + made->operations > kKeptOperations) {
+      made_.clear();
+      operations_ = 0;
+    }
+    if (made->operations <= kKeptOperations) {
+      made_.emplace(key, made);
+      operations_ += made->operations;
+    }
+    return made;
+  } catch (const Error& error) {
+    Fail(error.code(), Describe(invocation), now ? now->Where() : "", ": ", error.what());
+  }
+}
+
+std::vector<BufferView> Interpreter::Views(const Invocation& invocation) const {
+  std::vector<BufferView> views;
+  try {
+    const auto& expected = SequenceOf(manifest_, invocation).arguments;
+    for (const Argument& argument : expected) {
+      const auto found = invocation.arguments.find(argument.name);
+      Require(found != invocation.arguments.end(), "has no buffer for the argument \"",
+              argument.name, "\", expected ", Names(expected, &Argument::name));
+      const BufferView view = found->second;
+      Require(view.argument >= 0 && view.argument < kMaxBuffers, "argument \"", argument.name,
+              "\" lies in buffer ", view.argument, " of the plan, expected 0 to ", kMaxBuffers - 1);
+      Require(view.offset >= 0 && view.offset % 4 == 0, "argument \"", argument.name,
+              "\" starts at byte ", view.offset,
+              " of its buffer, expected a multiple of 4 that is not negative");
+      views.push_back(view);
+    }
+    for (const auto& [name, view] : invocation.arguments) {
+      Require(std::ranges::find(expected, name, &Argument::name) != expected.end(),
+              "has no argument \"", name, "\", expected ", Names(expected, &Argument::name));
+    }
+  } catch (const Error& error) {
+    Fail(error.code(), Describe(invocation), ": ", error.what());
+  }
+  return views;
 }
 
 }  // namespace ort_aie::npu

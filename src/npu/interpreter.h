@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "npu/manifest.h"
@@ -30,13 +32,42 @@ using Plan = std::vector<Invocation>;
 
 // What lies between two places where a stream may be divided: a cut, or the end of an invocation.
 struct Segment {
-  std::vector<Operation> operations;
-  double seconds;  // predicted
+  std::vector<Operation> operations;  // a Push names an argument of the sequence, and bytes in it
+  double seconds;                     // predicted
 };
 
-// Raises, naming the sequence, its shape and the statement, for a plan that does not fit the
-// manifest and for what the device cannot do.
-std::vector<Segment> Interpret(const Manifest& manifest, const Plan& plan);
+// An invocation wherever its arguments lie.
+struct Interpretation {
+  std::vector<Segment> segments;
+  size_t operations = 0, steps = 0;
+};
+
+// Of an invocation, and of a plan. No shape of a model comes near it: a prompt of 131,072 tokens
+// has 0.4 million.
+constexpr size_t kMaxOperations = size_t{1} << 21;
+
+// Interpretations that have been made, of which a plan of equal layers has few and the next token's
+// has most.
+class Interpreter {
+ public:
+  explicit Interpreter(const Manifest& manifest) : manifest_(manifest) {}
+
+  const Manifest& manifest() const { return manifest_; }
+
+  // Raises, naming the sequence, its shape and the statement, for an invocation that does not fit
+  // the manifest and for what the device cannot do.
+  std::shared_ptr<const Interpretation> Get(const Invocation& invocation);
+
+  // Where the arguments of an invocation lie, in the order of its sequence. Raises as Get does.
+  std::vector<BufferView> Views(const Invocation& invocation) const;
+
+ private:
+  using Key = std::pair<std::string, std::map<std::string, int64_t>>;
+
+  const Manifest& manifest_;
+  std::map<Key, std::shared_ptr<const Interpretation>> made_;
+  size_t operations_ = 0;  // of made_
+};
 
 // "sequence "matvec" (K=2048, N=2048)", for messages.
 std::string Describe(const Invocation& invocation);

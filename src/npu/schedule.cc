@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "npu/expression.h"
 
 namespace ort_aie::npu {
 
@@ -46,7 +45,7 @@ void Scheduler::Start(const Worker& worker, std::span<const int64_t> values) {
   Emit(LockWrite{CoreLock(worker.column, worker.row, worker.lock), 1});
 }
 
-void Scheduler::Transfer(int fifo_index, const Task& task, int argument, int64_t base) {
+void Scheduler::Transfer(int fifo_index, const Task& task, int argument) {
   const Fifo& fifo = manifest_.fifos[static_cast<size_t>(fifo_index)];
   Channel& channel = ChannelOf(fifo);
   if (channel.tasks.size() == kQueueDepth) WaitUntil(channel, 0);
@@ -54,8 +53,8 @@ void Scheduler::Transfer(int fifo_index, const Task& task, int argument, int64_t
   channel.tasks.push_back({operations_.size(), fifo_index, descriptor, order_++});
   used_[static_cast<size_t>(fifo_index)] = true;
   Emit(Push{fifo.column, fifo.direction, fifo.channel, descriptor,
-            DescriptorWords(task, manifest_.generation, fifo.packet), argument,
-            CheckedAdd(base, task.offset), task.runs, task.bytes(), task.contiguous(), false});
+            DescriptorWords(task, manifest_.generation, fifo.packet), argument, task.offset,
+            task.runs, task.bytes(), task.contiguous(), false});
 }
 
 int Scheduler::AcquireDescriptor(int column) {

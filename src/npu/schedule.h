@@ -14,8 +14,8 @@
 
 namespace ort_aie::npu {
 
-// The statement that an operation comes from: an invocation of the plan, and an index into the
-// paths of its sequence.
+// The statement that an operation comes from: an invocation of the plan (0 until it is one of a
+// stream's), and an index into the paths of its sequence.
 struct OpSource {
   int invocation;
   int path;
@@ -35,8 +35,8 @@ struct Push {
   int channel;
   int descriptor;
   ShimDescriptorWords words;
-  int argument;  // of the run
-  int64_t plus;  // bytes from the start of that argument's buffer
+  int argument;  // of the sequence
+  int64_t plus;  // bytes from its start
   int runs;
   int64_t bytes;       // of all runs
   int64_t contiguous;  // bytes without a gap
@@ -65,7 +65,7 @@ class Scheduler {
   void Start(const Worker& worker, std::span<const int64_t> values);
   // Queues a task. When its channel has kQueueDepth tasks outstanding, or no descriptor of the
   // column is free, first waits for the oldest task that stands in the way.
-  void Transfer(int fifo, const Task& task, int argument, int64_t base);
+  void Transfer(int fifo, const Task& task, int argument);
   // Waits for the last task of every fifo. Afterwards every task is taken as complete, which the
   // sequence vouches for.
   void Wait(std::span<const int> fifos);

@@ -1,6 +1,7 @@
 #include "npu/stream_cache.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -48,37 +49,72 @@ std::vector<WordRange> Patch(Stream& kept, Stream fresh) {
     to.sources = std::move(from.sources);
     to.buffers = std::move(from.buffers);
   }
+  kept.pieces = std::move(fresh.pieces);
   return changed;
+}
+
+// Which invocations differ, if they do so in parameters and offsets at most.
+std::optional<std::vector<size_t>> Differences(const Plan& a, const Plan& b) {
+  if (a.size() != b.size()) return std::nullopt;
+  std::vector<size_t> changed;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto same_place = [](const auto& x, const auto& y) {
+      return x.first == y.first && x.second.argument == y.second.argument;
+    };
+    if (a[i].sequence != b[i].sequence ||
+        !std::ranges::equal(a[i].arguments, b[i].arguments, same_place)) {
+      return std::nullopt;
+    }
+    if (a[i] != b[i]) changed.push_back(i);
+  }
+  return changed;
+}
+
+size_t WordsOf(const Stream& stream) {
+  size_t words = 0;
+  for (const Run& run : stream.runs) words += run.words.size();
+  return words;
 }
 
 }  // namespace
 
-StreamCache::StreamCache(Manifest manifest, size_t capacity)
-    : manifest_(std::move(manifest)), capacity_(capacity) {
+StreamCache::StreamCache(Manifest manifest, size_t capacity, size_t most_words)
+    : manifest_(std::move(manifest)), capacity_(capacity), most_words_(most_words) {
   Require(capacity > 0, "a cache keeps at least one stream, got a capacity of 0");
 }
 
 StreamCache::Lookup StreamCache::Get(const Plan& plan) {
-  const auto to_front = [&](std::list<Entry>::iterator entry) -> Entry& {
-    entries_.splice(entries_.begin(), entries_, entry);
-    return entries_.front();
-  };
-  const auto same = std::ranges::find(entries_, plan, &Entry::plan);
-  if (same != entries_.end()) {
-    const Entry& entry = to_front(same);
-    return {entry.stream, entry.id, Outcome::kSame, {}};
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->plan != plan) continue;
+    ToFront(entry);
+    return {entry->stream, entry->id, Outcome::kSame, {}};
   }
-  Stream fresh = BuildStream(manifest_, plan);
-  const auto similar = std::ranges::find_if(
-      entries_, [&](const Entry& entry) { return SameSkeleton(entry.stream, fresh); });
-  if (similar != entries_.end()) {
-    Entry& entry = to_front(similar);
-    entry.plan = plan;
-    std::vector<WordRange> changed = Patch(entry.stream, std::move(fresh));
-    return {entry.stream, entry.id, Outcome::kPatched, std::move(changed)};
+  // A token's plan differs from the one before in few invocations; of 36 layers, a tenth.
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const std::optional<std::vector<size_t>> differences = Differences(entry->plan, plan);
+    if (!differences) continue;
+    auto changed = PatchStream(interpreter_, entry->stream, plan, *differences);
+    if (!changed) continue;
+    for (const size_t i : *differences) entry->plan[i] = plan[i];
+    ToFront(entry);
+    return {entry->stream, entry->id, Outcome::kPatched, std::move(*changed)};
   }
-  if (entries_.size() == capacity_) entries_.pop_back();
-  entries_.push_front({next_id_++, plan, std::move(fresh)});
+  Stream fresh = BuildStream(interpreter_, plan);
+  // The same words may be those of other buffers.
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (!SameSkeleton(entry->stream, fresh)) continue;
+    ToFront(entry);
+    entry->plan = plan;
+    std::vector<WordRange> changed = Patch(entry->stream, std::move(fresh));
+    return {entry->stream, entry->id, Outcome::kPatched, std::move(changed)};
+  }
+  const size_t words = WordsOf(fresh);
+  while (!entries_.empty() && (entries_.size() >= capacity_ || words_ + words > most_words_)) {
+    words_ -= entries_.back().words;
+    entries_.pop_back();
+  }
+  words_ += words;
+  entries_.push_front({next_id_++, plan, std::move(fresh), words});
   return {entries_.front().stream, entries_.front().id, Outcome::kEncoded, {}};
 }
 

@@ -90,11 +90,15 @@ size_t TxnWriter::AddressPatch(uint32_t address, int argument, uint64_t plus) {
 }
 
 std::vector<uint32_t> TxnWriter::Finish() && {
-  Require(words_.size() <= std::numeric_limits<uint32_t>::max() / 4, "a stream of ", words_.size(),
-          " words is longer than its header can say");
-  words_[2] = operations_;
-  words_[3] = Bytes(words_.size());
+  SetTxnHeader(words_, operations_);
   return std::move(words_);
+}
+
+void SetTxnHeader(std::vector<uint32_t>& words, uint32_t operations) {
+  Require(words.size() <= std::numeric_limits<uint32_t>::max() / 4, "a stream of ", words.size(),
+          " words is longer than its header can say");
+  words[2] = operations;
+  words[3] = Bytes(words.size());
 }
 
 }  // namespace ort_aie::npu

@@ -17,6 +17,10 @@ struct TxnDevice {
   int columns;
 };
 
+constexpr size_t kTxnHeaderWords = 4;
+// What the header of a stream says of its operations and its length.
+void SetTxnHeader(std::vector<uint32_t>& words, uint32_t operations);
+
 // Appends operations; every method gives the index of the first word that carries data.
 class TxnWriter {
  public:

@@ -1,6 +1,7 @@
 // What Python wants from C++: packing, the eligibility rules, the host kernels for tests, and (in
 // npu_module.cc) instruction streams, (in npu_reasons_module.cc) what an NPU leaves to the host,
-// (in kernel_choice_module.cc) which kernels a CPU runs.
+// (in kernel_choice_module.cc) which kernels a CPU runs, (in graph_module.cc) what a model's
+// graph becomes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -17,6 +18,7 @@
 #include "ops/eligibility.h"
 #include "ops/format.h"
 #include "ops/weights.h"
+#include "python/graph_module.h"
 #include "python/kernel_choice_module.h"
 #include "python/npu_module.h"
 #include "python/npu_reasons_module.h"
@@ -439,6 +441,7 @@ PYBIND11_MODULE(_native, m) {
       py::arg("has_query_seqlens"), py::arg("has_other_epsilons"), py::arg("type"),
       py::arg("cache_type"));
 
+  graph::DefineGraph(m);
   host::DefineKernelChoice(m);
   m.def("available_isas", &AvailableIsas);
   m.def(

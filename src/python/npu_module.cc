@@ -82,7 +82,8 @@ py::list Build(const std::string& manifest_json, const py::list& invocations) {
   {
     const py::gil_scoped_release release;
     manifest = ParseManifest(manifest_json);
-    stream = BuildStream(manifest, plan);
+    Interpreter interpreter(manifest);
+    stream = BuildStream(interpreter, plan);
   }
   return Runs(manifest, plan, stream);
 }
@@ -90,8 +91,8 @@ py::list Build(const std::string& manifest_json, const py::list& invocations) {
 // A cache for any number of Python threads.
 class PythonStreamCache {
  public:
-  PythonStreamCache(const std::string& manifest_json, size_t capacity)
-      : cache_(ParseManifest(manifest_json), capacity) {}
+  PythonStreamCache(const std::string& manifest_json, size_t capacity, size_t most_words)
+      : cache_(ParseManifest(manifest_json), capacity, most_words) {}
 
   py::dict Get(const py::list& invocations) {
     const Plan plan = PlanOf(invocations);
@@ -177,8 +178,8 @@ void DefineNpu(py::module_& m) {
         py::arg("operations"));
   m.def("npu_register", &Register, py::arg("column"), py::arg("row"), py::arg("offset"));
   py::class_<PythonStreamCache>(m, "NpuStreamCache")
-      .def(py::init<const std::string&, size_t>(), py::arg("manifest_json"),
-           py::arg("capacity") = 64)
+      .def(py::init<const std::string&, size_t, size_t>(), py::arg("manifest_json"),
+           py::arg("capacity") = 64, py::arg("most_words") = kKeptWords)
       .def("get", &PythonStreamCache::Get, py::arg("plan"));
 }
 

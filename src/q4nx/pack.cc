@@ -129,6 +129,24 @@ void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_
   }
 }
 
+void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx) {
+  for (int64_t block = 0; block < count; ++block) {
+    const uint8_t* from = q2nx + block * kBlockBytes2;
+    uint8_t* to = q4nx + block * kBlockBytes;
+    std::memcpy(to, from, kCodesOffset);
+    for (int64_t quad = 0; quad < kBlockCols / kQuad; ++quad) {
+      const uint8_t* planes = from + kCodesOffset + quad * kQuadBytes;
+      for (int64_t pair = 0; pair < kBlockRows / 2; ++pair) {  // of out-features
+        uint8_t* codes = to + kCodesOffset + pair / 8 * kHalfBytes + quad * kQuad * 8 + pair % 8;
+        for (int64_t i = 0; i < kQuad; ++i) {
+          const int low = planes[2 * pair] >> i & 0x11, high = planes[2 * pair + 1] >> i & 0x11;
+          codes[8 * i] = static_cast<uint8_t>(low | high << 1);
+        }
+      }
+    }
+  }
+}
+
 void DequantizeRow(const uint8_t* blocks, int64_t n, int64_t k, float* weights, WeightForm form) {
   const int64_t r = n % kBlockRows;
   for (int64_t col = 0; col < k; ++col) {

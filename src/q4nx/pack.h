@@ -17,6 +17,9 @@ void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, in
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
             uint16_t* mins, WeightForm form = WeightForm::kQ4NX);
 
+// `count` blocks of Q2NX -> of Q4NX, whose weights are the same: codes of 2 bits are codes of 4.
+void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx);
+
 // weights (n, k) float32 = scale * code + min, in float32 arithmetic.
 void Dequantize(const uint8_t* blocks, int64_t n, int64_t k, float* weights,
                 WeightForm form = WeightForm::kQ4NX);

@@ -13,6 +13,7 @@ from stream_checks import (
     call,
     layered,
     manifest,
+    rounds,
 )
 
 from ort_aie_ep import _native
@@ -108,6 +109,61 @@ def test_the_stream_used_longest_ago_is_dropped() -> None:
     assert [outcome(n) for n in (1, 2)] == ["same", "encoded"]
     with pytest.raises(ValueError, match="capacity of 0"):
         _native.NpuStreamCache(json.dumps(manifest(s)), capacity=0)
+
+
+def test_of_a_plan_of_many_what_differs_is_patched() -> None:
+    s = layered()
+    text = json.dumps(manifest(s))
+    cache = _native.NpuStreamCache(text)
+
+    def plan(lengths: list[int], y: int = 0) -> list[dict[str, Any]]:
+        return [call(s, {"n": 2, "k": k}, y=(1, y + 64 * i)) for i, k in enumerate(lengths)]
+
+    first = cache.get(plan([8] * 20))
+    assert first["outcome"] == "encoded"
+    for changed in (plan([8] * 7 + [9] * 2 + [8] * 11), plan([8] * 20, y=4), plan([8] * 19 + [9])):
+        found = cache.get(changed)
+        assert (found["outcome"], found["id"]) == ("patched", first["id"])
+        for a, b in zip(found["runs"], _native.npu_build(text, changed), strict=True):
+            np.testing.assert_array_equal(a["words"], b["words"])
+            assert {k: a[k] for k in ("predicted_seconds", "sources", "buffers")} == {
+                k: b[k] for k in ("predicted_seconds", "sources", "buffers")
+            }
+    # One that differs in its operations is another stream, and the first is what it was.
+    other = plan([8] * 20)
+    other[10]["parameters"]["n"] = 3
+    assert cache.get(other)["outcome"] == "encoded"
+    assert cache.get(plan([8] * 19 + [9]))["outcome"] == "same"
+
+
+def test_a_patch_that_makes_a_run_too_long_divides_it_anew() -> None:
+    s = rounds()
+    text = json.dumps(manifest(s))
+    cache = _native.NpuStreamCache(text)
+
+    def plan(cycles: int) -> list[dict[str, Any]]:
+        return [call(s, {"rounds": 2, "cycles": cycles}) for _ in range(4)]
+
+    assert len(cache.get(plan(1000))["runs"]) == 1
+    assert cache.get(plan(2000))["outcome"] == "patched"
+    found = cache.get(plan(120_000_000))  # eight rounds of 0.12 s
+    assert found["outcome"] == "encoded"
+    assert [round(run["predicted_seconds"], 6) for run in found["runs"]] == [0.4801, 0.4801]
+
+
+def test_streams_of_too_many_words_are_dropped() -> None:
+    s = layered()
+    words = len(_native.npu_build(json.dumps(manifest(s)), [call(s, {"n": 1, "k": 8})])[0]["words"])
+    cache = _native.NpuStreamCache(json.dumps(manifest(s)), most_words=4 * words)
+
+    def outcome(n: int) -> str:
+        return cache.get([call(s, {"n": n, "k": 8})])["outcome"]
+
+    # Two and one rounds fit, three beside them do not.
+    assert [outcome(n) for n in (1, 2, 1, 2, 3, 3)] == [
+        "encoded", "encoded", "same", "same", "encoded", "same",
+    ]  # fmt: skip
+    assert [outcome(n) for n in (1, 3)] == ["encoded", "same"]
 
 
 def test_a_plan_that_is_refused_leaves_the_cache_as_it_was() -> None:

@@ -310,6 +310,17 @@ def test_long_work_is_divided_into_runs_of_at_most_half_a_second() -> None:
     assert starts == [64 * r for r in range(10)]
 
 
+def test_a_stream_longer_than_any_that_has_run_is_divided() -> None:
+    s = rounds()
+    runs = build(s, {"rounds": 9000, "cycles": 1})
+    lengths = [len(run["words"]) for run in runs]
+    # A round has 82 words: two tasks of 12 + 12 + 6, two parameters and a lock of 6, a wait of 4.
+    # The first one of a run names the channel of its token, in 7.
+    rounds_of = [(length - 4 - 7) / 82 for length in lengths]
+    assert sum(rounds_of) == 9000
+    assert rounds_of[:-1] == [(166_210 - 4 - 7) // 82] * (len(runs) - 1)
+
+
 def test_a_stretch_that_cannot_be_divided_is_refused() -> None:
     with pytest.raises(ValueError, match=r"without a cut is predicted to take 0\.51 s") as error:
         build(rounds(), {"rounds": 2, "cycles": 510_000_000})

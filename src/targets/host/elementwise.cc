@@ -20,7 +20,7 @@ template <typename Work>
 void ForEachPiece(int64_t rows, int64_t k, int64_t piece, int64_t (*work_ns)(int64_t elements),
                   const ThreadPool& threads, const Work& work) {
   const int64_t pieces = CeilDiv(k, piece);
-  const int64_t item_ns = std::max<int64_t>(1, work_ns(std::min(k, piece)));
+  const int64_t item_ns = std::max<int64_t>(1, work_ns(k) / pieces);
   threads.ParallelFor(rows * pieces, item_ns, [&](int64_t i) {
     const int64_t column = i % pieces * piece;
     work(i / pieces, column, std::min(piece, k - column));

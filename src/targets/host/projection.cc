@@ -33,7 +33,8 @@ constexpr int64_t kRowUnit = 32;
 const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
                         int64_t row, float* buffer) {
   const int64_t padded = PaddedCols(step.k);
-  if (step.type == DataType::kFloat32 && norm_weight == nullptr && padded == step.k) {
+  const bool as_it_is = norm_weight == nullptr && step.skip == nullptr;
+  if (step.type == DataType::kFloat32 && as_it_is && padded == step.k) {
     return static_cast<const float*>(step.a) + row * step.k;
   }
   LoadRow(step, kernels, norm_weight, row, buffer);

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/step_tensors.h"
+#include "q4nx/layout.h"
+#include "targets/npu/conversions.h"
+
 namespace ort_aie::npu_target {
 namespace {
 
@@ -23,49 +27,165 @@ npu::BufferView Batch::View(std::shared_ptr<Buffer> buffer, int64_t offset) {
   return {1 + static_cast<int>(found - buffers_.begin()), offset};
 }
 
+npu::BufferView Batch::Output(void* tensor, int64_t elements, DataType type, int64_t least) {
+  // What is longer than any row that the device takes is nobody's input there.
+  const bool zeros = elements % q4nx::kBlockCols != 0 && elements <= kMatvecMaxK;
+  const int64_t room =
+      std::max(zeros ? q4nx::PaddedCols(elements) : q4nx::PaddedRows(elements), least);
+  const npu::BufferView view{kFirstOutput - static_cast<int>(outputs_.size()), 0};
+  outputs_.push_back({.bytes = RoundUp(2 * room, kAlignment), .zeros = zeros});
+  Alias(tensor, elements, type, view, zeros ? room : elements);
+  return view;
+}
+
+void Batch::Alias(void* tensor, int64_t elements, DataType type, npu::BufferView view, int64_t room,
+                  std::function<void()> store) {
+  const size_t at = written_.size();
+  Writes(tensor, elements, type, view);
+  if (written_.size() == at) return;
+  written_[at].room = room;
+  written_[at].stored_if_read = true;
+  actions_.push_back([this, at, tensor, elements, type, view, store](const Results& results) {
+    if (!written_[at].read) return;
+    if (store) return store();
+    FromBfloat16(engine_.kernels(), results[view], elements, type, tensor);
+  });
+}
+
+void Batch::Keep(npu::BufferView view) {
+  if (view.argument <= kFirstOutput) OutputOf(view).kept = true;
+}
+
 void Batch::Writes(const void* tensor, int64_t elements, DataType type,
                    std::optional<npu::BufferView> view) {
-  written_.push_back({static_cast<const uint8_t*>(tensor),
-                      static_cast<size_t>(elements) * SizeOf(type), SizeOf(type), view});
+  if (tensor == nullptr) return;
+  written_.push_back(
+      {SpanOf(tensor, static_cast<size_t>(elements) * SizeOf(type)), SizeOf(type), view, elements});
 }
 
 Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
-  const auto* first = static_cast<const uint8_t*>(tensor);
-  Source source;
-  for (const Written& written : written_) {  // the last one that writes it counts
-    if (first == nullptr || first >= written.first + written.bytes ||
-        written.first >= first + bytes) {
-      continue;
-    }
-    source = {true, std::nullopt};
-    if (!written.view || first < written.first || first + bytes > written.first + written.bytes) {
-      continue;
-    }
-    const auto before = static_cast<size_t>(first - written.first) / written.element_bytes;
-    const npu::BufferView view{written.view->argument,
-                               written.view->offset + static_cast<int64_t>(2 * before)};
-    if (view.offset % kAddressMultiple == 0) source = {false, view};
-  }
-  return source;
+  if (tensor == nullptr) return {};
+  const Span span = SpanOf(tensor, bytes);
+  // The last one that writes it counts.
+  const auto written = std::ranges::find_if(
+      written_.rbegin(), written_.rend(), [&](const Written& w) { return w.span.Overlaps(span); });
+  if (written == written_.rend()) return {};
+  if (!written->view || !written->span.Holds(span)) return Source::Later();
+  const auto before = static_cast<int64_t>(static_cast<size_t>(span.first - written->span.first) /
+                                           written->element_bytes);
+  const npu::BufferView view{written->view->argument, written->view->offset + 2 * before};
+  if (view.offset % kAddressMultiple != 0) return Source::Later();
+  // Zeros are behind the last element alone.
+  const bool last = span.first + bytes == written->span.first + written->span.bytes;
+  return {
+      .view = view,
+      .room = last ? written->room - before : static_cast<int64_t>(bytes / written->element_bytes)};
 }
 
-void Batch::Run() {
-  const int64_t inputs = sizes_[kInputs], results = sizes_[kResults];
-  const int64_t starts[kRegions] = {0, inputs, inputs + results};
-  const auto arena =
-      engine_.device().Allocate(static_cast<size_t>(inputs + results + sizes_[kScratch]));
-  for (npu::Invocation& invocation : plan_) {
-    for (auto& [name, view] : invocation.arguments) {
-      if (view.argument < 0) view = {0, starts[view.argument - kFirstRegion] + view.offset};
+void Batch::Appended(const Step& step) {
+  ForEachRead(step, [&](const void* tensor, size_t bytes) {
+    if (OnHost(tensor, bytes)) read_.push_back(SpanOf(tensor, bytes));
+  });
+  ForEachWrite(step, [&](const void* tensor, size_t bytes) {
+    const Span span = SpanOf(tensor, bytes);
+    std::erase_if(rows_, [&](const MadeRow& row) {
+      const auto changes = [&](const void* x) {
+        return x != nullptr &&
+               span.Overlaps(SpanOf(x, static_cast<size_t>(row.key.k) * SizeOf(row.key.type)));
+      };
+      return changes(row.key.a) || changes(row.key.skip);
+    });
+  });
+}
+
+const MadeRow* Batch::FindRow(const MadeRow::Key& key) const {
+  const auto found = std::ranges::find(rows_, key, &MadeRow::key);
+  return found == rows_.end() ? nullptr : &*found;
+}
+
+bool Batch::Before(const Step& step) const {
+  bool possible = true;
+  ForEachRead(step, [&](const void* tensor, size_t bytes) {
+    possible = possible && OnHost(tensor, bytes);
+  });
+  ForEachWrite(step, [&](const void* tensor, size_t bytes) {
+    const Span span = SpanOf(tensor, bytes);
+    const auto overlaps = [&](const Span& other) { return other.Overlaps(span); };
+    possible = possible && OnHost(tensor, bytes) && std::ranges::none_of(read_, overlaps);
+  });
+  return possible;
+}
+
+void Batch::After(const Step& step, std::function<void()> execute) {
+  ForEachRead(step, [&](const void* tensor, size_t bytes) {
+    const Span span = SpanOf(tensor, bytes);
+    for (Written& written : written_) {
+      if (written.span.Overlaps(span)) written.read = true;
     }
+    read_.push_back(span);
+  });
+  ForEachWrite(step, [&](const void* tensor, size_t bytes) {
+    Writes(tensor, static_cast<int64_t>(bytes), DataType::kUint8, std::nullopt);
+  });
+  actions_.push_back([execute = std::move(execute)](const Results&) { execute(); });
+}
+
+Batch::DeviceOutput& Batch::OutputOf(npu::BufferView view) {
+  return outputs_[static_cast<size_t>(kFirstOutput - view.argument)];
+}
+
+npu::BufferView Batch::Place(npu::BufferView view) const {
+  if (view.argument >= 0) return view;
+  const int64_t start = view.argument <= kFirstOutput
+                            ? outputs_[static_cast<size_t>(kFirstOutput - view.argument)].start
+                            : starts_[view.argument - kFirstRegion];
+  return {0, start + view.offset};
+}
+
+void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wanted) {
+  for (Written& written : written_) {
+    const auto* tensor = written.span.first;
+    const size_t bytes = written.span.bytes;
+    if (!written.stored_if_read) continue;
+    written.read = written.read || !temporaries_.Holds(tensor, bytes) || wanted(tensor, bytes);
+    if (written.read) Keep(*written.view);
   }
-  std::memcpy(arena->host(), inputs_.data(), static_cast<size_t>(inputs));
-  arena->ToDevice(0, static_cast<size_t>(inputs));
+  // What goes to the device comes first, what comes back follows, and outputs with zeros behind
+  // them may do both.
+  int64_t end = sizes_[kInputs];
+  const auto place = [&](bool zeros, bool kept) {
+    for (DeviceOutput& output : outputs_) {
+      if (output.zeros != zeros || output.kept != kept) continue;
+      output.start = end;
+      end += output.bytes;
+    }
+  };
+  place(true, false);
+  const int64_t fetched = end;
+  place(true, true);
+  const int64_t sent = end;
+  place(false, true);
+  starts_[kResults] = end;
+  end += sizes_[kResults];
+  const int64_t fetched_end = end;
+  place(false, false);
+  starts_[kScratch] = end;
+  end += sizes_[kScratch];
+
+  const auto arena = engine_.device().Allocate(static_cast<size_t>(end));
+  for (npu::Invocation& invocation : plan_) {
+    for (auto& [name, view] : invocation.arguments) view = Place(view);
+  }
+  std::memcpy(arena->host(), inputs_.data(), static_cast<size_t>(sizes_[kInputs]));
+  std::memset(arena->host() + sizes_[kInputs], 0, static_cast<size_t>(sent - sizes_[kInputs]));
+  arena->ToDevice(0, static_cast<size_t>(sent));
   std::vector<Buffer*> buffers = {arena.get()};
   for (const auto& buffer : buffers_) buffers.push_back(buffer.get());
   engine_.Run(design_, plan_, buffers);
-  arena->FromDevice(static_cast<size_t>(inputs), static_cast<size_t>(results));
-  const Results completed(arena->host() + inputs);
+  if (fetched_end > fetched) {
+    arena->FromDevice(static_cast<size_t>(fetched), static_cast<size_t>(fetched_end - fetched));
+  }
+  const Results completed(*this, arena->host());
   for (const auto& action : actions_) action(completed);
 }
 

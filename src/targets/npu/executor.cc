@@ -7,35 +7,52 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/step_tensors.h"
 #include "targets/npu/attention.h"
 #include "targets/npu/batch.h"
 #include "targets/npu/engine.h"
 #include "targets/npu/plan_memory.h"
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
+#include "targets/npu/vectors.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
 ProjectionFacts FactsOf(const MatMulStep& step) {
-  return {.form = step.form,
-          .rows = step.rows,
-          .n = step.n,
-          .k = step.k,
-          .numerics = step.numerics,
-          .has_bias = step.bias != nullptr,
-          .has_norm = step.norm_weight != nullptr,
-          .has_skip = step.skip != nullptr};
+  return {
+      .form = step.form, .rows = step.rows, .n = step.n, .k = step.k, .numerics = step.numerics};
+}
+
+VectorFacts FactsOf(const NormStep& step) { return {.rows = step.rows, .k = step.k}; }
+VectorFacts FactsOf(const ElementwiseStep& step) {
+  return {.rows = step.rows, .k = step.k, .function = step.function};
+}
+
+// What stands between projections: of what the host has, the host does it.
+bool IsVector(const Step& step) {
+  return std::holds_alternative<NormStep>(step) || std::holds_alternative<ElementwiseStep>(step) ||
+         std::holds_alternative<CastStep>(step);
+}
+
+// Keys of left padding alone are left out by beginning behind them.
+bool HidesMore(const AttentionStep& step) {
+  if (step.key_mask != nullptr) return true;
+  for (size_t b = 0; b < step.visible_keys.size(); ++b) {
+    const Range keys = step.visible_keys[b];
+    if (keys.end != step.total_length[b] || keys.first >= keys.end) return true;
+  }
+  return false;
 }
 
 AttentionFacts FactsOf(const AttentionStep& step) {
-  const auto beyond = [&](int64_t total) { return total > step.present_capacity; };
+  const auto beyond = [&](int64_t total) {
+    return !step.windowed_cache && total > step.present_capacity;
+  };
   return {.rows = step.sequence,
           .dim = step.dim,
-          .quantised_cache = static_cast<bool>(step.key_scales),
-          .windowed_cache = step.windowed_cache,
           .other_keys = step.key_sequence != step.sequence,
-          .hidden_keys = !step.visible_keys.empty(),
+          .hidden_keys = HidesMore(step),
           .has_bias = step.bias != nullptr,
           .has_head_sink = step.head_sink != nullptr,
           .smooth_softmax = step.smooth_softmax,
@@ -54,30 +71,43 @@ class Executor final : public XrtTarget {
   bool device_in_use() const override { return in_use_; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
+    const auto tokens = [this](const AttentionStep& step) {
+      return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
+    };
+    Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads)};
     for (size_t next = 0; next < plan.steps.size();) {
-      next =
-          in_use_ ? OnDevice(plan, next, threads) : OnHost(plan, next, Reason::kGivenUp, threads);
+      next = in_use_ ? OnDevice(plan, next, progress, threads)
+                     : OnHost(plan, next, Reason::kGivenUp, progress, threads);
     }
+    if (in_use_) progress.caches.PutBack();
   }
 
  private:
+  // Of a plan.
+  struct Progress {
+    PlanCaches caches;
+    bool on_device = false;            // steps were
+    std::vector<Reason> host_after{};  // of steps that the host did after those
+  };
+
   // Each of these executes step `first` of the plan, and perhaps some that follow, and gives the
   // step after them.
 
   // As Group, and again in a fresh context if the device fails. A group changes nothing but its
   // outputs, and does not read them.
-  size_t OnDevice(const Plan& plan, size_t first, const ThreadPool& threads) const {
+  size_t OnDevice(const Plan& plan, size_t first, Progress& progress,
+                  const ThreadPool& threads) const {
     const uint64_t generation = engine_.generation();
     std::string fault;
     try {
       try {
-        return Group(plan, first, plan.steps.size(), threads);
+        return Group(plan, first, plan.steps.size(), progress, threads);
       } catch (const DeviceError& error) {
         fault = error.what();
       }
       engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
-      const size_t next = Group(plan, first, plan.steps.size(), threads);
+      const size_t next = Group(plan, first, plan.steps.size(), progress, threads);
       if (!cured_.exchange(true)) Report(fault, "running it again in a fresh context helped");
       return next;
     } catch (const DeviceError& error) {
@@ -96,33 +126,29 @@ class Executor final : public XrtTarget {
   }
 
   // Up to `most` steps in one submission; a single one may take several, or the host.
-  size_t Group(const Plan& plan, size_t first, size_t most, const ThreadPool& threads) const {
+  size_t Group(const Plan& plan, size_t first, size_t most, Progress& progress,
+               const ThreadPool& threads) const {
     const Reason reason = WhyNot(plan.steps[first]);
-    if (reason != Reason::kNone) return OnHost(plan, first, reason, threads);
+    if (reason != Reason::kNone) return OnHost(plan, first, reason, progress, threads);
+    if (IsVector(plan.steps[first]))
+      return OnHost(plan, first, Reason::kHostHasRow, progress, threads);
     size_t next = first;
     try {
       const std::shared_ptr<PlanMemory> memory = MemoryOf(plan);
       if (const char* design = TokenDesign(plan.steps[first])) {
-        Batch batch(engine_, design);
-        while (next < plan.steps.size() && next - first < most &&
-               (next == first || Joins(plan.steps[next], design)) &&
-               Append(memory.get(), batch, design, plan.steps[next], threads)) {
-          ++next;
-        }
-        Require(next > first, "a step that waits for itself");
-        batch.Run();
+        next = Submit(plan, first, std::min(plan.steps.size(), first + most), memory.get(), design,
+                      progress, threads);
       } else {
-        Prompt(memory.get(), plan.steps[first], threads);
+        Prompt(memory.get(), plan.steps[first], progress.caches, threads);
         next = first + 1;
+        CountDeviceSteps(1, progress);
       }
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
-      if (next - first > 1) return Group(plan, first, 1, threads);
+      if (most > 1 && first + 1 < plan.steps.size())
+        return Group(plan, first, 1, progress, threads);
       if (!refused_.exchange(true)) Report(error.what(), "going on with this step on this CPU");
-      return OnHost(plan, first, Reason::kRefused, threads);
+      return OnHost(plan, first, Reason::kRefused, progress, threads);
     }
-    engine_.Count([&](ExecutorCounters& counters) {
-      counters.device_steps += static_cast<int64_t>(next - first);
-    });
     return next;
   }
 
@@ -135,7 +161,64 @@ class Executor final : public XrtTarget {
     return memory;
   }
 
-  size_t OnHost(const Plan& plan, size_t first, Reason reason, const ThreadPool& threads) const {
+  // Steps of one row from `first` on, to `end` at most, in one submission. What the host has to do
+  // among them does not divide it where that can be done before or after it.
+  size_t Submit(const Plan& plan, size_t first, size_t end, const PlanMemory* memory,
+                const char* design, Progress& progress, const ThreadPool& threads) const {
+    Batch batch(engine_, design, plan.temporaries);
+    std::vector<Reason> before, after;  // of the host's steps
+    int64_t device_steps = 0;
+    size_t next = first, device_end = first;  // behind the last step of the device
+    for (; next < end; ++next) {
+      const Step& step = plan.steps[next];
+      Reason reason = WhyNot(step);
+      const bool by_host = reason != Reason::kNone || IsVector(step);
+      if (by_host && batch.Before(step)) {
+        if (reason == Reason::kNone) reason = Reason::kHostHasRow;
+        HostTarget().Execute({step}, threads);
+        before.push_back(reason);
+      } else if (reason == Reason::kNone) {
+        if (TokenDesign(step) != design ||
+            !Append(memory, batch, design, step, progress.caches, threads))
+          break;
+        ++device_steps;
+        device_end = next + 1;
+      } else {
+        batch.After(step, [&step, &threads] { HostTarget().Execute({step}, threads); });
+        after.push_back(reason);
+      }
+      batch.Appended(step);
+    }
+    Require(device_end > first, "a step that waits for itself");
+    batch.Run([&](const void* tensor, size_t bytes) {
+      return std::any_of(plan.steps.begin() + static_cast<std::ptrdiff_t>(next), plan.steps.end(),
+                         [&](const Step& step) { return Reads(step, tensor, bytes); });
+    });
+    CountDeviceSteps(device_steps, progress);
+    CountHostSteps(before);
+    CountHostSteps(after);
+    progress.host_after = after;
+    return next;
+  }
+
+  void CountHostSteps(const std::vector<Reason>& reasons) const {
+    engine_.Count([&](ExecutorCounters& counters) {
+      for (const Reason reason : reasons) ++counters.host_steps[Words(reason)];
+    });
+  }
+
+  // What the host has done since the last of the device has divided the plan.
+  void CountDeviceSteps(int64_t count, Progress& progress) const {
+    engine_.Count([&](ExecutorCounters& counters) {
+      counters.device_steps += count;
+      for (const Reason reason : progress.host_after) ++counters.host_steps_between[Words(reason)];
+    });
+    progress.on_device = true;
+    progress.host_after.clear();
+  }
+
+  size_t OnHost(const Plan& plan, size_t first, Reason reason, Progress& progress,
+                const ThreadPool& threads) const {
     Plan step = {plan.steps[first]};
     if (!in_use_) {
       Release(plan, plan.steps[first]);
@@ -144,7 +227,8 @@ class Executor final : public XrtTarget {
       if (projection != nullptr) projection->numerics = Numerics::kBf16;
     }
     HostTarget().Execute(step, threads);
-    engine_.Count([&](ExecutorCounters& counters) { ++counters.host_steps[Words(reason)]; });
+    CountHostSteps({reason});
+    if (progress.on_device) progress.host_after.push_back(reason);
     return first + 1;
   }
 
@@ -171,6 +255,13 @@ class Executor final : public XrtTarget {
     if (const auto* attention = std::get_if<AttentionStep>(&step)) {
       return WhyNotAttention(FactsOf(*attention), has);
     }
+    if (const auto* norm = std::get_if<NormStep>(&step)) {
+      return WhyNotVector(FactsOf(*norm), has);
+    }
+    if (const auto* elementwise = std::get_if<ElementwiseStep>(&step)) {
+      return WhyNotVector(FactsOf(*elementwise), has);
+    }
+    if (std::holds_alternative<CastStep>(step)) return Reason::kNone;
     return WhyNotGather();
   }
 
@@ -179,28 +270,31 @@ class Executor final : public XrtTarget {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       return projection->rows == 1 ? ProjectionDesign(engine_.overlays()) : nullptr;
     }
+    if (IsVector(step)) return kDecode;
     const auto* attention = std::get_if<AttentionStep>(&step);
     const bool token = attention != nullptr && attention->sequence == 1;
     return token ? AttentionDesign(engine_.overlays()) : nullptr;
   }
 
-  bool Joins(const Step& step, const char* design) const {
-    return WhyNot(step) == Reason::kNone && TokenDesign(step) == design;
-  }
-
   bool Append(const PlanMemory* memory, Batch& batch, const char* design, const Step& step,
-              const ThreadPool& threads) const {
+              PlanCaches& caches, const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       return AppendProjection(engine_, memory, batch, design, *projection);
     }
-    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), threads);
+    if (const auto* norm = std::get_if<NormStep>(&step)) return AppendNorm(engine_, batch, *norm);
+    if (const auto* elementwise = std::get_if<ElementwiseStep>(&step)) {
+      return AppendElementwise(engine_, batch, *elementwise);
+    }
+    if (const auto* cast = std::get_if<CastStep>(&step)) return AppendCast(batch, *cast);
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), caches, threads);
   }
 
-  void Prompt(const PlanMemory* memory, const Step& step, const ThreadPool& threads) const {
+  void Prompt(const PlanMemory* memory, const Step& step, PlanCaches& caches,
+              const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       ProjectPrompt(engine_, memory, *projection, threads);
     } else {
-      AttendPrompt(engine_, std::get<AttentionStep>(step), threads);
+      AttendPrompt(engine_, std::get<AttentionStep>(step), caches, threads);
     }
   }
 

@@ -35,11 +35,13 @@ struct ExecutorOptions {
 struct ExecutorCounters {
   int64_t device_steps = 0;                   // steps that the device executed
   std::map<std::string, int64_t> host_steps;  // steps of the host target, by reason
-  int64_t retries = 0;                        // plans run again in a fresh context
-  int64_t fallbacks = 0;                      // plans that the host executed after a fault
-  int64_t cache_rows_sent = 0;                // K and V rows, of one head, to the device
-  int64_t cache_rows_kept = 0;                // those that were there already
-  int64_t cache_bytes_compared = 0;           // to know that
+  // Of those, the ones that divide a plan: steps of the device stand before and behind them.
+  std::map<std::string, int64_t> host_steps_between;
+  int64_t retries = 0;               // plans run again in a fresh context
+  int64_t fallbacks = 0;             // plans that the host executed after a fault
+  int64_t cache_rows_sent = 0;       // K and V rows, of one head, to the device
+  int64_t cache_rows_kept = 0;       // those that were there already
+  int64_t cache_bytes_compared = 0;  // to know that
   double compare_seconds = 0;
 };
 

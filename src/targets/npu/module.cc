@@ -100,6 +100,9 @@ const char* NameOf(const Step& step) {
 void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
   sum.device_steps += more.device_steps;
   for (const auto& [reason, count] : more.host_steps) sum.host_steps[reason] += count;
+  for (const auto& [reason, count] : more.host_steps_between) {
+    sum.host_steps_between[reason] += count;
+  }
   sum.retries += more.retries;
   sum.fallbacks += more.fallbacks;
   sum.cache_rows_sent += more.cache_rows_sent;
@@ -190,6 +193,7 @@ std::string CountersText() {
               {"buffer_bytes", device.buffer_bytes},
               {"device_steps", executors.device_steps},
               {"host_steps", executors.host_steps},
+              {"host_steps_between", executors.host_steps_between},
               {"retries", executors.retries},
               {"fallbacks", executors.fallbacks},
               {"cache_rows_sent", executors.cache_rows_sent},

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "q4nx/layout.h"
 #include "targets/npu/kv_copies.h"
+#include "targets/npu/weights.h"
 
 namespace ort_aie::npu_target {
 
@@ -23,22 +23,19 @@ std::shared_ptr<PlanMemory> PlanMemory::Of(Engine& engine, const Plan& plan) {
 }
 
 void PlanMemory::Pin(const Plan& plan, const std::function<bool(const Step&)>& on_device) {
-  std::vector<HostMemory> ranges;
+  std::vector<Matrix> matrices;
   const std::lock_guard lock(mutex_);
   for (const Step& step : plan.steps) {
     const auto* projection = std::get_if<MatMulStep>(&step);
     if (projection == nullptr) continue;
     for (const uint8_t* blocks : {projection->weights, projection->up_weights}) {
       if (blocks == nullptr || weights_.contains(blocks) || !on_device(step)) continue;
-      const int64_t bytes = q4nx::BytesOfBlocks(projection->n, projection->k, projection->form);
-      ranges.push_back({blocks, static_cast<size_t>(bytes)});
+      matrices.push_back({blocks, projection->n, projection->k, projection->form});
     }
   }
-  if (ranges.empty()) return;
-  std::vector<DeviceMemory> pinned = engine_.device().Pin(ranges);
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    weights_[static_cast<const uint8_t*>(ranges[i].data)] = std::move(pinned[i]);
-  }
+  if (matrices.empty()) return;
+  std::vector<DeviceMemory> pinned = PinWeights(engine_, matrices);
+  for (size_t i = 0; i < matrices.size(); ++i) weights_[matrices[i].blocks] = std::move(pinned[i]);
 }
 
 DeviceMemory PlanMemory::Weights(const uint8_t* blocks) const {

@@ -10,6 +10,8 @@
 #include "targets/host/projection_rows.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"
+#include "targets/npu/vectors.h"
+#include "targets/npu/weights.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -18,8 +20,6 @@ using q4nx::CeilDiv;
 
 // Of the designs; each states them in its head comment.
 constexpr int64_t kGemmLeastRows = 64;
-constexpr int64_t kGluLeast = 256;
-constexpr int64_t kRmsMultiple = 128;
 
 constexpr int64_t kRowMultiple = 512;  // rows of C that eight columns compute in a pass
 
@@ -39,9 +39,9 @@ PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulSt
             gated ? memory->Weights(step.up_weights) : DeviceMemory()};
   }
   const auto pin = [&](uint64_t generation) {
-    const auto bytes = static_cast<size_t>(q4nx::BytesOfBlocks(step.n, step.k, step.form));
-    const HostMemory ranges[] = {{step.weights, bytes}, {step.up_weights, bytes}};
-    std::vector<DeviceMemory> pinned = engine.device().Pin(std::span(ranges).first(gated ? 2 : 1));
+    const Matrix matrices[] = {{step.weights, step.n, step.k, step.form},
+                               {step.up_weights, step.n, step.k, step.form}};
+    std::vector<DeviceMemory> pinned = PinWeights(engine, std::span(matrices).first(gated ? 2 : 1));
     return PinnedWeights{generation, pinned.front(), gated ? pinned.back() : DeviceMemory()};
   };
   if (step.kept == nullptr) return pin(0);
@@ -72,8 +72,6 @@ class BufferList {
   std::vector<Buffer*> list_;
 };
 
-size_t RowBytes(const MatMulStep& step) { return static_cast<size_t>(step.k) * SizeOf(step.type); }
-
 // Out-features [n0, n0 + count) of a row from products of the device, and what follows them; `up`
 // is read where the step is gated.
 void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t row, int64_t n0,
@@ -88,143 +86,57 @@ void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t
   host::StoreResults(step, kernels, row, n0, count, y, y + count);
 }
 
-// x of a row that the batch's run makes: where it lies on the device.
-class RowInput {
- public:
-  RowInput(Engine& engine, Batch& batch, bool vectors, const MatMulStep& step)
-      : engine_(engine),
-        batch_(batch),
-        vectors_(vectors),
-        step_(step),
-        a_(batch.Find(step.a, RowBytes(step))),
-        skip_(batch.Find(step.skip, RowBytes(step))) {}
-
-  // Whether everything is where it can be had, now or on the device.
-  bool Ready() const {
-    if (a_.later || skip_.later || !batch_.OnHost(step_.norm_weight, RowBytes(step_))) return false;
-    if (!a_.view && !skip_.view) return true;
-    // What is on the device is used as it lies there: in whole blocks, and by operators there.
-    return step_.k % q4nx::kBlockCols == 0 && (vectors_ || step_.norm_weight == nullptr);
-  }
-
-  npu::BufferView Make() {
-    const int64_t padded = q4nx::PaddedCols(step_.k);
-    if (step_.norm_weight == nullptr) return a_.view ? *a_.view : Tensor(step_.a, padded);
-    const auto& kernels = engine_.kernels();
-    // By the host, of its own rows; normalised there or on the device.
-    const auto load = [&](bool normalise) {
-      return batch_.Input(padded, [&](uint16_t* y) {
-        const float* norm_weight = normalise ? host::NormWeight(step_, kernels) : nullptr;
-        float* x = host::Scratch<float>(host::Purpose::kRow, step_.k);
-        host::LoadSum(step_, kernels, 0, x);
-        if (normalise) kernels.rms_norm(norm_weight, step_.k, step_.norm_epsilon, x);
-        kernels.float_to_bfloat16(x, step_.k, y);
-      });
-    };
-    if (!vectors_) return load(true);
-    const bool residual = a_.view || skip_.view;
-    npu::BufferView x;
-    if (residual) {
-      x = a_.view ? *a_.view : Tensor(step_.a, padded);
-    } else {
-      x = load(false);
-    }
-    const bool both = residual && step_.skip != nullptr;
-    const npu::BufferView skip = !both ? x : skip_.view ? *skip_.view : Tensor(step_.skip, padded);
-    if (both) sum_ = batch_.Scratch(padded);
-    // rms_norm gives whole pieces of 128; the zeros beyond come from the host.
-    const npu::BufferView y = batch_.Input(padded, [](uint16_t*) {});
-    static_assert(q4nx::kBlockCols % kRmsMultiple == 0);
-    batch_.Invoke({"rms_norm",
-                   {{"n", step_.k},
-                    {"rows", 1},
-                    {"residual", both ? 1 : 0},
-                    {"eps_bits", FloatBits(step_.norm_epsilon)}},
-                   {{"x", x},
-                    {"residual", skip},
-                    {"weight", Tensor(step_.norm_weight, padded)},
-                    {"sum", both ? *sum_ : x},
-                    {"y", y}}});
-    return y;
-  }
-
-  // The sum on the device, where it has been made there.
-  std::optional<npu::BufferView> sum() const { return sum_; }
-
- private:
-  npu::BufferView Tensor(const void* tensor, int64_t padded) {
-    return batch_.Input(padded, [&](uint16_t* y) {
-      ToBfloat16(engine_.kernels(), step_.type, tensor, step_.k, y);
-    });
-  }
-
-  Engine& engine_;
-  Batch& batch_;
-  const bool vectors_;
-  const MatMulStep& step_;
-  const Batch::Source a_, skip_;
-  std::optional<npu::BufferView> sum_;
-};
-
 }  // namespace
 
 bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
                       const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = IsGated(step);
-  RowInput input(engine, batch, vectors, step);
+  RowInput input(
+      engine, batch, vectors,
+      {step.a, step.skip, step.norm_weight, step.sum, step.k, step.type, step.norm_epsilon});
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
   if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
   const PinnedWeights pinned = WeightsOf(engine, memory, step);
-  const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
+  const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
   const npu::BufferView x = input.Make();
 
+  // Out-features of products of the host's: a bias that cores have no room for is added there.
+  const bool bias_there = step.bias != nullptr && step.n <= kMatvecMaxBias;
   const auto matvec = [&](const DeviceMemory& weights, npu::BufferView y) {
     npu::BufferView bias = x;  // of no bytes
-    if (step.bias != nullptr) {
+    if (bias_there) {
       bias = batch.Input(
           n, [&](uint16_t* to) { ToBfloat16(engine.kernels(), step.type, step.bias, step.n, to); });
     }
     batch.Invoke(
         {"matvec",
-         {{"N", n}, {"K", k}, {"bias", step.bias != nullptr ? 1 : 0}, {"activation", 0}},
+         {{"N", n}, {"K", k}, {"bias", bias_there ? 1 : 0}, {"activation", 0}},
          {{"x", x}, {"w", batch.View(weights.buffer, weights.offset)}, {"bias", bias}, {"y", y}}});
   };
-  const bool glu = gated && vectors && n >= kGluLeast;
-  npu::BufferView y, up{};
-  if (glu) {
-    const npu::BufferView both = batch.Scratch(2 * n);
+  if (gated && vectors) {
+    // Rows of no weights are zeros, and so is what `glu` makes of them.
+    const int64_t width = std::max(n, kGluLeast);
+    const npu::BufferView both =
+        width == n ? batch.Scratch(2 * n) : batch.Input(2 * width, [](uint16_t*) {});
     matvec(pinned.weights, both);
-    matvec(pinned.up, {both.argument, both.offset + 2 * n});
-    y = batch.Result(n);
-    batch.Invoke({"glu",
-                  {{"n", n}, {"rows", 1}, {"kind", step.activation == Activation::kSilu ? 0 : 1}},
-                  {{"gate_up", both}, {"y", y}}});
-  } else {
-    y = batch.Result(n);
-    matvec(pinned.weights, y);
-    if (gated) {
-      up = batch.Result(n);
-      matvec(pinned.up, up);
-    }
+    matvec(pinned.up, {both.argument, both.offset + 2 * width});
+    batch.Invoke(
+        {"glu",
+         {{"n", width}, {"rows", 1}, {"kind", step.activation == Activation::kSilu ? 0 : 1}},
+         {{"gate_up", both}, {"y", batch.Output(step.y, step.n, step.type, width)}}});
+    return true;
   }
-
-  batch.Then([&engine, &step, glu, y, up](const Batch::Results& results) {
-    const auto& kernels = engine.kernels();
-    if (step.skip != nullptr) {
-      // From the host's own rows, which have more digits than the device's.
-      float* x = host::Scratch<float>(host::Purpose::kRow, step.k);
-      host::LoadSum(step, kernels, 0, x);
-      host::StoreSum(step, kernels, 0, x);
-    }
-    if (!IsGated(step) || glu) {
-      FromBfloat16(kernels, results[y], step.n, step.type, step.y);
-    } else {
-      StoreProducts(kernels, step, 0, 0, step.n, results[y], results[up]);
-    }
+  if (!gated && (step.bias == nullptr || bias_there)) {
+    matvec(pinned.weights, batch.Output(step.y, step.n, step.type, n));
+    return true;
+  }
+  const npu::BufferView y = batch.Result(n), up = gated ? batch.Result(n) : y;
+  matvec(pinned.weights, y);
+  if (gated) matvec(pinned.up, up);
+  batch.Then([&engine, &step, y, up](const Batch::Results& results) {
+    StoreProducts(engine.kernels(), step, 0, 0, step.n, results[y], results[up]);
   });
-  if (step.skip != nullptr) batch.Writes(step.sum, step.k, step.type, input.sum());
-  batch.Writes(step.y, step.n, step.type,
-               gated && !glu ? std::nullopt : std::optional<npu::BufferView>(y));
+  batch.Writes(step.y, step.n, step.type, std::nullopt);
   return true;
 }
 
@@ -232,7 +144,7 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& s
                    const ThreadPool& threads) {
   const auto& kernels = engine.kernels();
   const int products = IsGated(step) ? 2 : 1;
-  const int64_t k = q4nx::PaddedCols(step.k), n = q4nx::PaddedRows(step.n);
+  const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
 
   // Weights that have to be dequantised are so in bands of out-features.
   const bool dequantised = step.form != WeightForm::kBf16;
@@ -263,8 +175,9 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& s
   const auto dequantise = [&](int64_t first_block) {
     npu::Plan plan;
     BufferList buffers;
+    const int64_t first =
+        q4nx::BytesOfBlocks(first_block * q4nx::kBlockRows, k, DeviceForm(step.form));
     for (int i = 0; i < products; ++i) {
-      const int64_t first = q4nx::BytesOfBlocks(first_block * q4nx::kBlockRows, k, step.form);
       plan.push_back({"dequant",
                       {{"blocks", band_blocks * q4nx::ColBlocks(k)}},
                       {{"w", buffers.View(weights[i], first)}, {"b", buffers.View(b[i])}}});
@@ -278,7 +191,7 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& s
     threads.ParallelFor(padded_rows(rows), [&](int64_t row) {
       uint16_t* x = to + row * k;
       const int64_t count = row < rows ? step.k : 0;
-      if (count > 0 && norm_weight == nullptr) {
+      if (count > 0 && norm_weight == nullptr && step.skip == nullptr) {
         ToBfloat16(kernels, step.type, host::Advance(step.a, step.type, (first + row) * count),
                    count, x);
       } else if (count > 0) {

@@ -7,30 +7,18 @@ namespace ort_aie::npu_target {
 
 std::string Words(Reason reason) {
   switch (reason) {
-    case Reason::kTwoBits:
-      return "2-bit weights";
     case Reason::kInt8:
       return "int8 numerics";
-    case Reason::kSumWithoutNorm:
-      return "a sum without a norm";
-    case Reason::kFewOutFeatures:
-      return Concat("a projection to fewer than ", kLeastN, " out-features");
     case Reason::kTokenInFeatures:
       return Concat("a token's projection from more than ", kMatvecMaxK, " in-features");
     case Reason::kInFeatures:
       return Concat("a projection from more than ", kGemmMaxK, " in-features");
-    case Reason::kLongBias:
-      return Concat("a bias of more than ", kMatvecMaxBias);
     case Reason::kOneRow:
       return "a single row of an unquantised projection";
-    case Reason::kQuantisedCache:
-      return "a quantised KV cache";
-    case Reason::kWindowedCache:
-      return "a cache that keeps a window only";
     case Reason::kOtherKeys:
       return "keys of another sequence than the queries";
     case Reason::kHiddenKeys:
-      return "an attention mask with hidden keys";
+      return "an attention mask that hides more than the first keys";
     case Reason::kAttentionBias:
       return "attention_bias";
     case Reason::kHeadSink:
@@ -45,6 +33,16 @@ std::string Words(Reason reason) {
       return "more tokens than the cache holds";
     case Reason::kEmbedding:
       return "rows of an embedding";
+    case Reason::kSeveralRows:
+      return "a vector operator on several rows";
+    case Reason::kWideRow:
+      return Concat("a vector operator on more than ", kVectorMaxK, " elements");
+    case Reason::kFunction:
+      return "an activation that the overlay does not have";
+    case Reason::kHostHasRow:
+      return "a vector operator on what the host has";
+    case Reason::kNoVectors:
+      return Concat("no overlay ", kDecode);
     case Reason::kNoTokenProjection:
       return Concat("no overlay ", kDecode, " or ", kFusedDqp);
     case Reason::kNoTokenAttention:
@@ -68,17 +66,13 @@ std::string Words(Reason reason) {
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
   const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
-  if (projection.form == WeightForm::kQ2NX) return Reason::kTwoBits;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
   // The array takes the time of 64 rows at least, the host that of reading the weights.
   if (token && !quantised) return Reason::kOneRow;
-  if (projection.has_skip && !projection.has_norm) return Reason::kSumWithoutNorm;
-  if (q4nx::PaddedRows(projection.n) < kLeastN) return Reason::kFewOutFeatures;
   if (q4nx::PaddedCols(projection.k) > (token ? kMatvecMaxK : kGemmMaxK)) {
     return token ? Reason::kTokenInFeatures : Reason::kInFeatures;
   }
   if (token) {
-    if (projection.has_bias && projection.n > kMatvecMaxBias) return Reason::kLongBias;
     return ProjectionDesign(has) == nullptr ? Reason::kNoTokenProjection : Reason::kNone;
   }
   if (quantised) {
@@ -89,8 +83,6 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
 }
 
 Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
-  if (attention.quantised_cache) return Reason::kQuantisedCache;
-  if (attention.windowed_cache) return Reason::kWindowedCache;
   if (attention.other_keys) return Reason::kOtherKeys;
   if (attention.hidden_keys) return Reason::kHiddenKeys;
   if (attention.has_bias) return Reason::kAttentionBias;
@@ -107,5 +99,15 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
 }
 
 Reason WhyNotGather() { return Reason::kEmbedding; }
+
+Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has) {
+  if (vector.function == Function::kSigmoid || vector.function == Function::kGelu) {
+    return Reason::kFunction;
+  }
+  if (vector.k > kVectorMaxK) return Reason::kWideRow;
+  if (vector.rows == kAnyRows) return Reason::kNone;
+  if (vector.rows != 1) return Reason::kSeveralRows;
+  return has(kDecode) ? Reason::kNone : Reason::kNoVectors;
+}
 
 }  // namespace ort_aie::npu_target

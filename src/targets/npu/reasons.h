@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,10 @@ namespace ort_aie::npu_target {
 
 enum class Reason {
   kNone,  // the NPU does it
-  kTwoBits,
   kInt8,
-  kSumWithoutNorm,
-  kFewOutFeatures,
   kTokenInFeatures,
   kInFeatures,
-  kLongBias,
   kOneRow,
-  kQuantisedCache,
-  kWindowedCache,
   kOtherKeys,
   kHiddenKeys,
   kAttentionBias,
@@ -33,6 +28,11 @@ enum class Reason {
   kWindowWithoutCausality,
   kMoreThanCache,
   kEmbedding,
+  kSeveralRows,
+  kWideRow,
+  kFunction,
+  kHostHasRow,
+  kNoVectors,
   kNoTokenProjection,
   kNoTokenAttention,
   kNoDequant,
@@ -53,15 +53,15 @@ struct ProjectionFacts {
   WeightForm form = WeightForm::kQ4NX;
   int64_t rows = kAnyRows, n = 0, k = 0;
   Numerics numerics = Numerics::kBf16;
-  bool has_bias = false, has_norm = false, has_skip = false;
 };
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has);
 
 struct AttentionFacts {
   int64_t rows = kAnyRows;  // of queries
   int64_t dim = 0;
-  bool quantised_cache = false, windowed_cache = false, other_keys = false, hidden_keys = false,
-       has_bias = false, has_head_sink = false, smooth_softmax = false, causal = true;
+  // hidden_keys: others than those before the first one that is visible.
+  bool other_keys = false, hidden_keys = false, has_bias = false, has_head_sink = false,
+       smooth_softmax = false, causal = true;
   int64_t window = -1;
   bool more_than_cache = false;
 };
@@ -69,5 +69,13 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has);
 
 // Rows of an embedding.
 Reason WhyNotGather();
+
+// Norms, sums, products, activations and casts that stand alone. What the host has the input of is
+// the host's besides, which plans alone tell.
+struct VectorFacts {
+  int64_t rows = kAnyRows, k = 0;
+  std::optional<Function> function = std::nullopt;  // of an ElementwiseStep
+};
+Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has);
 
 }  // namespace ort_aie::npu_target

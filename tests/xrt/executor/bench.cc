@@ -29,8 +29,9 @@ std::vector<float> Exact(int64_t count, float step, int most) {
   return x;
 }
 
-std::vector<uint8_t> Weights(int64_t n, int64_t k) {
-  std::uniform_int_distribution<int> code(0, 15);
+std::vector<uint8_t> Weights(int64_t n, int64_t k, WeightForm form) {
+  const int largest = form == WeightForm::kQ2NX ? 3 : 15;
+  std::uniform_int_distribution<int> code(0, largest);
   std::uniform_real_distribution<float> scale(0.005f, 0.02f);
   const int64_t groups = q4nx::CeilDiv(k, q4nx::kGroup);
   std::vector<uint8_t> codes(static_cast<size_t>(n * k));
@@ -38,11 +39,10 @@ std::vector<uint8_t> Weights(int64_t n, int64_t k) {
   for (uint8_t& c : codes) c = static_cast<uint8_t>(code(Random()));
   for (size_t i = 0; i < scales.size(); ++i) {
     scales[i] = FloatToBfloat16(scale(Random()));
-    mins[i] = FloatToBfloat16(-7.5f * Bfloat16ToFloat(scales[i]));
+    mins[i] = FloatToBfloat16(-0.5f * static_cast<float>(largest) * Bfloat16ToFloat(scales[i]));
   }
-  std::vector<uint8_t> blocks(
-      static_cast<size_t>(q4nx::RowBlocks(n) * q4nx::ColBlocks(k) * q4nx::kBlockBytes));
-  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.data());
+  std::vector<uint8_t> blocks(static_cast<size_t>(q4nx::BytesOfBlocks(n, k, form)));
+  q4nx::Pack(codes.data(), scales.data(), mins.data(), n, k, blocks.data(), form);
   return blocks;
 }
 

@@ -79,8 +79,8 @@ struct Values {
 // Exact in bfloat16, so that a type or a rounding to bfloat16 changes nothing.
 std::vector<float> Exact(int64_t count, float step = 0.125f, int most = 15);
 
-// Blocks of random codes; scales from 0.005 to 0.02, each minimum -7.5 of them.
-std::vector<uint8_t> Weights(int64_t n, int64_t k);
+// Blocks of random codes; scales from 0.005 to 0.02, each minimum minus half of the largest code's.
+std::vector<uint8_t> Weights(int64_t n, int64_t k, WeightForm form = WeightForm::kQ4NX);
 
 void Near(const char* what, const Values& got, const Values& want,
           const std::vector<double>& bounds);

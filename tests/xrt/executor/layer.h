@@ -23,8 +23,10 @@ struct LayerShape {
 class DecoderLayer {
  public:
   DecoderLayer(const LayerShape& shape, int64_t capacity)
+      : DecoderLayer(shape, capacity, capacity > 0) {}
+  DecoderLayer(const LayerShape& shape, int64_t capacity, bool in_place)
       : shape_(shape),
-        generator(shape_.attention, capacity),
+        generator(shape_.attention, capacity, in_place),
         o({.k = Queries(), .n = shape.hidden, .type = Type(), .bias = shape.bias}),
         mlp({.k = shape.hidden,
              .n = shape.intermediate,
@@ -39,6 +41,7 @@ class DecoderLayer {
     for (const int64_t n : widths) {
       qkv.emplace_back(ProjectionCase{
           .k = shape.hidden, .n = n, .type = Type(), .norm = true, .skip = shape.skip});
+      qkv.back().norm = qkv.front().norm;
     }
     generator.past = {0};
   }
@@ -55,6 +58,7 @@ class DecoderLayer {
       projection.y = Values(Type(), projection.c.n);
       MatMulStep step = projection.Step();
       step.a = x.data();
+      step.norm_weight = qkv.front().norm.data();
       if (sum != nullptr) step.skip = sum->data();
       plan.steps.push_back(step);
     }
@@ -73,28 +77,26 @@ class DecoderLayer {
   }
 
   // When the device has executed the plan: every step beside the host's, from the tensors that the
-  // plan left before it. They are exact in bfloat16 but for sums, of which the host has its own
-  // with more digits: `moved` and the result say by how much those of the device may differ.
-  std::vector<double> Compare(std::vector<double> moved = {}, const Arithmetic& arithmetic = {}) {
+  // plan left before it, which are exact in bfloat16.
+  void Compare(const Arithmetic& arithmetic = {}) {
     for (Projection& projection : qkv) {
       projection.a = *x_;
       if (shape_.skip) {
         projection.skip = *sum_;
-        if (&projection == &qkv.front()) moved = Rounded(projection.sum, std::move(moved));
+        projection.CompareRounded(projection.OnHost(), arithmetic);
+      } else {
+        projection.Compare(projection.OnHost(), {}, arithmetic);
       }
-      projection.Compare(projection.OnHost(), moved, arithmetic);
     }
     CompareAttention(arithmetic);
     o.a = output;
     o.Compare(o.OnHost(), {}, arithmetic);
     mlp.a = o.y;
     mlp.skip = Residual();
-    moved = Rounded(mlp.sum, std::move(moved));
-    mlp.Compare(mlp.OnHost(), moved, arithmetic);
+    mlp.CompareRounded(mlp.OnHost(), arithmetic);
     down.a = mlp.y;
     down.Compare(down.OnHost(), {}, arithmetic);
     generator.Advance(attention_);
-    return moved;
   }
 
  private:
@@ -119,8 +121,7 @@ class DecoderLayer {
   // Of a cache that is not in place.
   Cache NewPresent() const {
     if (generator.in_place()) return {};
-    const Values tensor(shape_.attention.cache_type,
-                        generator.Elements(generator.Step(1, {}).present_capacity));
+    const Values tensor = generator.Rows(generator.Step(1, {}).present_capacity);
     return {tensor, tensor};
   }
 
@@ -145,14 +146,6 @@ class DecoderLayer {
     step.present_value = (generator.in_place() ? values : present.values).data();
     step.output = to.data();
     return step;
-  }
-
-  // By how much the device's sum may differ: by what its terms do, and a rounding.
-  static std::vector<double> Rounded(const Values& sum, std::vector<double> moved) {
-    const std::vector<float> x = sum.floats();
-    moved.resize(x.size());
-    for (size_t i = 0; i < x.size(); ++i) moved[i] += kUnit * (std::abs(x[i]) + moved[i]);
-    return moved;
   }
 
   void CompareAttention(const Arithmetic& arithmetic) {
@@ -181,7 +174,8 @@ class DecoderLayer {
     const std::vector<float> right = present.keys.floats();
     std::vector<double> bounds(right.size());
     for (int64_t head = 0; head < layer.kv_heads; ++head) {
-      const int64_t first = (head * host.present_capacity + host.past_length[0]) * layer.dim;
+      const int64_t first =
+          (head * host.present_capacity + host.past_length[0] - Dropped(host, 0)) * layer.dim;
       for (int64_t d = 0; d < layer.dim; ++d) {
         bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
       }

@@ -18,7 +18,7 @@ struct ProjectionCase {
   int64_t rows = 1, k = 512, n = 256;
   DataType type = DataType::kFloat32;
   bool bias = false, norm = false, skip = false, gated = false, gelu = false;
-  WeightForm form = WeightForm::kQ4NX;  // or kBf16
+  WeightForm form = WeightForm::kQ4NX;
 };
 
 // (n, k), exact in bfloat16, -> blocks.
@@ -114,6 +114,13 @@ class Projection {
     Near("y", y, want.y, Bounds(moved, arithmetic));
     Check(sum.bytes == want.sum.bytes, "the sum is not the host's");
   }
+  // Of a step whose sum the device makes, which rounds it.
+  void CompareRounded(const Outputs& want, const Arithmetic& arithmetic = {}) const {
+    std::vector<double> rounded;
+    for (const float x : want.sum.floats()) rounded.push_back(kUnit * std::abs(x));
+    Near("sum", sum, want.sum, rounded);
+    Near("y", y, want.y, Bounds(rounded, arithmetic));
+  }
 
   const ProjectionCase c;
   std::vector<std::vector<float>> matrices;  // of weights, and of up
@@ -153,9 +160,9 @@ class Projection {
     if (c.form == WeightForm::kBf16) {
       return Bf16Blocks(matrices.emplace_back(Exact(c.n * c.k)), c.n, c.k);
     }
-    std::vector<uint8_t> blocks = Weights(c.n, c.k);
+    std::vector<uint8_t> blocks = Weights(c.n, c.k, c.form);
     matrices.emplace_back(static_cast<size_t>(c.n * c.k));
-    q4nx::Dequantize(blocks.data(), c.n, c.k, matrices.back().data());
+    q4nx::Dequantize(blocks.data(), c.n, c.k, matrices.back().data(), c.form);
     return blocks;
   }
 
@@ -172,7 +179,7 @@ class Projection {
       }
       // A prompt's dequantised weights are rounded as well, by both, from sums that may differ in
       // a bit.
-      const bool rounded = c.rows > 1 && c.form == WeightForm::kQ4NX;
+      const bool rounded = c.rows > 1 && c.form != WeightForm::kBf16;
       error[m] +=
           (static_cast<double>(c.k) * 0x1p-24 + (rounded ? 0x1p-20 : 0) + arithmetic.product) *
           size;

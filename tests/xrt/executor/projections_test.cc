@@ -4,6 +4,8 @@
 namespace ort_aie::npu_target {
 namespace {
 
+constexpr WeightForm kQ2NX = WeightForm::kQ2NX;
+
 void ProjectionsOfAToken() {
   for (const DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16}) {
     for (const ProjectionCase& c :
@@ -15,7 +17,12 @@ void ProjectionsOfAToken() {
                                      {.k = 300, .type = type, .norm = true, .skip = true},
                                      {.type = type, .norm = true, .skip = true, .gated = true},
                                      {.n = 300, .type = type, .gated = true, .gelu = true},
-                                     {.n = 128, .type = type, .norm = true, .gated = true}}) {
+                                     {.n = 128, .type = type, .norm = true, .gated = true},
+                                     {.n = 40, .type = type, .gated = true},
+                                     {.n = 96, .type = type, .bias = true},
+                                     {.type = type, .skip = true},
+                                     {.k = 300, .type = type, .form = kQ2NX},
+                                     {.n = 40, .type = type, .gated = true, .form = kQ2NX}}) {
       for (const Designs& designs : {kAll, Designs{"fused_dqp"}}) {
         Bench bench(designs, {}, designs == kAll ? "npu2" : "npu1");
         Projection projection(c);
@@ -38,7 +45,11 @@ void ProjectionsOfAPrompt() {
              {.rows = rows, .k = 300, .n = 200, .type = DataType::kFloat16, .bias = true},
              {.rows = rows, .norm = true, .skip = true},
              {.rows = rows, .type = DataType::kBfloat16, .norm = true, .gated = true},
-             {.rows = rows, .n = 288, .gated = true, .gelu = true}}) {
+             {.rows = rows, .n = 288, .gated = true, .gelu = true},
+             {.rows = rows, .n = 96, .bias = true},
+             {.rows = rows, .skip = true},
+             {.rows = rows, .k = 300, .form = kQ2NX},
+             {.rows = rows, .n = 40, .norm = true, .gated = true, .form = kQ2NX}}) {
       Bench bench;
       Projection projection(c);
       const auto want = projection.OnHost();
@@ -76,7 +87,47 @@ void LargePrompts() {
   }
 }
 
+// Cores have no room for it: the host adds it.
+void ABiasOfALargeVocabulary() {
+  Bench bench;
+  Projection projection({.k = 32, .n = 41000, .bias = true});
+  const auto want = projection.OnHost();
+  bench.Run({projection.Step()});
+  projection.Compare(want);
+  bench.OnlyDevice();
+}
+
+// Weights of 2 bits are copied once, and go with the op, or the plan.
+void CopiedWeightsAreKept() {
+  Bench bench;
+  Projection gated({.gated = true, .form = kQ2NX}), few({.n = 32});
+  for (const bool plan : {false, true}) {
+    auto kept = plan ? std::make_shared<KeptState>() : nullptr;
+    for (int call = 0; call < 2; ++call) {
+      if (plan) {
+        Plan both = {gated.Step(), few.Step()};
+        both.kept = kept;
+        bench.Run(both);
+      } else {
+        bench.Run({gated.Step()});
+        bench.Run({few.Step()});
+      }
+      // W and U of 256 x 512, and 128 out-features of which 96 are zeros.
+      const Counters counters = bench.device->counters();
+      const int64_t blocks = 2 * 8 * 2 + 4 * 2;
+      Check(counters.buffer_bytes == blocks * q4nx::kBlockBytes, "got ", counters.buffer_bytes);
+      Check(counters.buffers == (plan ? 1 : 2), "got ", counters.buffers, " buffers");
+    }
+    gated.kept->object = few.kept->object = nullptr;
+    kept = nullptr;
+    Check(bench.device->counters().buffers == 0, "they went along");
+  }
+  bench.OnlyDevice();
+}
+
 const Cases registered({
+    {"a_bias_of_a_large_vocabulary", ABiasOfALargeVocabulary},
+    {"copied_weights_are_kept", CopiedWeightsAreKept},
     {"projections_of_a_token", ProjectionsOfAToken},
     {"projections_of_a_prompt", ProjectionsOfAPrompt},
     {"large_prompts", LargePrompts},

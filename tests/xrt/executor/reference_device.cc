@@ -356,7 +356,8 @@ void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,
   }
   const npu::Manifest* manifest = Overlay(design);
   if (manifest == nullptr) Wrong("a run on an overlay that there is not");
-  const npu::Stream stream = npu::BuildStream(*manifest, plan);  // raises for refused shapes
+  npu::Interpreter interpreter(*manifest);
+  const npu::Stream stream = npu::BuildStream(interpreter, plan);  // raises for refused shapes
   ++counters_->submissions;
   int next = 0;  // invocation
   try {

@@ -20,7 +20,8 @@ using std::chrono::milliseconds;
 
 // The driver's watchdog gives up after 2 s.
 constexpr milliseconds kRunTimeout{2500};
-// The driver's chains are that long, and a longer list is several of them.
+// The driver's chains are that long, and a longer list is several of them. A chain is one job of
+// the driver's, so what is predicted of a run at most is so of a chain's runs together.
 constexpr size_t kMaxChain = 24;
 // A transaction: the buffer holds register operations.
 constexpr uint64_t kOpcode = 3;
@@ -28,7 +29,6 @@ constexpr uint64_t kOpcode = 3;
 constexpr int kOpcodeArgument = 0, kInstructionArgument = 1, kCountArgument = 2, kFirstBuffer = 3;
 // What synchronisation moves at least.
 constexpr size_t kCacheLineWords = 16;
-constexpr size_t kKeptStreams = 64;
 constexpr uint32_t kNoOperation = 0xffffffff;
 
 // Reports say that chained commands are dropped silently by a firmware of NPU1.
@@ -89,7 +89,7 @@ const char* StateName(int state) {
 }  // namespace
 
 Context::Context(xrt::device device, const Package& package)
-    : device_(std::move(device)), streams_(package.manifest, kKeptStreams) {
+    : device_(std::move(device)), streams_(package.manifest) {
   const std::string name = package.overlay.string();
   const xrt::xclbin xclbin = Ask(Fault::kWrongOverlay, name, [&] { return xrt::xclbin(name); });
   const std::string kernel =
@@ -114,6 +114,7 @@ void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
     }
   }
   Kept& kept = Keep(lookup);
+  Divide(kept, lookup.stream);
   Bind(kept, lookup.stream, buffers);
   if (kept.chains.empty()) {
     for (size_t i = 0; i < kept.dispatches.size(); ++i) {
@@ -133,8 +134,8 @@ Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup) {
     Patch(kept_.front(), lookup);
     return kept_.front();
   }
-  // The cache forgets in the same order, so what falls out here will not be asked for again.
-  if (kept_.size() == kKeptStreams) kept_.pop_back();
+  // The cache forgets in the same order.
+  while (kept_.size() >= streams_.size()) kept_.pop_back();
   kept_.push_front(Load(lookup));
   return kept_.front();
 }
@@ -156,14 +157,32 @@ Context::Kept Context::Load(const npu::StreamCache::Lookup& lookup) {
     });
     kept.dispatches.back().instructions.ToDevice(0, bytes);
   }
+  return kept;
+}
+
+void Context::Divide(Kept& kept, const npu::Stream& stream) {
   const size_t count = kept.dispatches.size();
-  if (count < 2 || !HasChains(streams_.manifest())) return kept;
+  if (count < 2 || !HasChains(streams_.manifest())) return;
+  std::vector<size_t> ends;
+  double seconds = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const double more = stream.runs[i].predicted_seconds;
+    const size_t begin = ends.empty() ? 0 : ends.back();
+    if (i > begin && (i - begin == kMaxChain || seconds + more > npu::kMaxRunSeconds)) {
+      ends.push_back(i);
+      seconds = 0;
+    }
+    seconds += more;
+  }
+  ends.push_back(count);
+  if (std::ranges::equal(kept.chains, ends, {}, &Chain::end)) return;
   Ask(Fault::kRunError, "a list of runs", [&] {
-    for (size_t begin = 0; begin < count; begin += kMaxChain) {
-      kept.chains.push_back({begin, std::min(count, begin + kMaxChain), xrt::runlist(context_)});
+    kept.chains.clear();
+    for (size_t begin = 0; const size_t end : ends) {
+      kept.chains.push_back({begin, end, xrt::runlist(context_)});
+      begin = end;
     }
   });
-  return kept;
 }
 
 void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers) {
@@ -182,13 +201,14 @@ void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* cons
     }
   }
   for (Chain& chain : kept.chains) {
-    bool stale = false;
+    bool stale = !chain.filled;
     for (size_t i = chain.begin; i < chain.end; ++i) stale = stale || changed[i];
     if (!stale) continue;
     Ask(Fault::kRunError, "a list of runs", [&] {
       chain.list.reset();
       for (size_t i = chain.begin; i < chain.end; ++i) chain.list.add(kept.dispatches[i].run);
     });
+    chain.filled = true;
   }
 }
 

@@ -44,6 +44,7 @@ class Context {
   struct Chain {
     size_t begin, end;
     xrt::runlist list;
+    bool filled = false;
   };
   struct Kept {
     uint64_t id;
@@ -54,6 +55,8 @@ class Context {
   Kept& Keep(const npu::StreamCache::Lookup& lookup);
   Kept Load(const npu::StreamCache::Lookup& lookup);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
+  // Divides the dispatches into chains, where that is not as it was.
+  void Divide(Kept& kept, const npu::Stream& stream);
   // Sets what is not set yet, or to another buffer, and fills anew the lists of such runs.
   void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
   void Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan);

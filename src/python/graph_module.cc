@@ -1,0 +1,162 @@
+#include "python/graph_module.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "graph/claims.h"
+#include "graph/fusions.h"
+#include "graph/steps.h"
+
+namespace py = pybind11;
+
+namespace ort_aie::graph {
+namespace {
+
+using Names = std::unordered_map<std::string, int>;
+
+Attribute AttributeOf(const std::string& node, const py::handle& name, const py::handle& value) {
+  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (py::isinstance<py::float_>(value)) return value.cast<float>();
+  if (py::isinstance<py::str>(value)) return value.cast<std::string>();
+  Require(py::isinstance<py::list>(value), "node '", node, "': attribute ",
+          name.cast<std::string>(), " must be an int, a float, a str or a list of int, got ",
+          py::repr(value).cast<std::string>());
+  return value.cast<std::vector<int64_t>>();
+}
+
+std::vector<int> ValuesNamed(const std::string& node, const py::handle& list, const Names& names) {
+  std::vector<int> values;
+  for (const py::handle& item : list) {
+    const auto name = item.cast<std::string>();
+    const auto found = names.find(name);
+    Require(name.empty() || found != names.end(), "node '", node, "': there is no value '", name,
+            "'");
+    values.push_back(name.empty() ? kAbsent : found->second);
+  }
+  return values;
+}
+
+Node NodeOf(const py::handle& given, const Names& names) {
+  Node node;
+  node.name = given["name"].cast<std::string>();
+  node.domain = given["domain"].cast<std::string>();
+  node.op_type = given["op_type"].cast<std::string>();
+  for (const auto& [name, value] : given["attributes"].cast<py::dict>()) {
+    node.attributes[name.cast<std::string>()] = AttributeOf(node.name, name, value);
+  }
+  node.inputs = ValuesNamed(node.name, given["inputs"], names);
+  node.outputs = ValuesNamed(node.name, given["outputs"], names);
+  return node;
+}
+
+Dim DimOf(const py::handle& given) {
+  if (given.is_none()) return {};
+  if (py::isinstance<py::str>(given)) return {-1, given.cast<std::string>()};
+  return {given.cast<int64_t>()};
+}
+
+Tensor ConstantOf(const Value& value, const py::handle& given) {
+  Tensor constant;
+  constant.type = TypeOfNumber(value.type);
+  constant.present = true;
+  if (value.shape) {
+    for (const Dim& dim : *value.shape) constant.shape.push_back(dim.value);
+  }
+  const bool known =
+      value.shape && std::ranges::all_of(constant.shape, [](int64_t dim) { return dim >= 0; });
+  Require(known, "the shape of constant '", value.name, "' must be known");
+  if (!py::isinstance<py::array>(given)) return constant;
+  const auto array = given.cast<py::array>();
+  const Shape actual(array.shape(), array.shape() + array.ndim());
+  Require(actual == constant.shape, "constant '", value.name, "' must be ", constant.shape,
+          ", got ", actual);
+  Require((array.flags() & py::array::c_style) != 0, "constant '", value.name,
+          "' must lie whole, row by row");
+  // A type of none of this library's may stand in a model; only who knows it looks at the elements.
+  Require(constant.type == DataType::kOther ||
+              array.itemsize() == static_cast<py::ssize_t>(SizeOf(constant.type)),
+          "elements of constant '", value.name, "' must have ", SizeOf(constant.type),
+          " bytes, got ", array.itemsize());
+  constant.data = array.data();
+  constant.bytes = array.nbytes();
+  return constant;
+}
+
+Value ValueOf(const py::handle& given) {
+  Value value;
+  value.name = given["name"].cast<std::string>();
+  value.type = given["type"].cast<int64_t>();
+  value.wanted = given["wanted"].cast<bool>();
+  if (const py::object shape = given["shape"]; !shape.is_none()) {
+    value.shape.emplace();
+    for (const py::handle& dim : shape) value.shape->push_back(DimOf(dim));
+  }
+  if (const py::object constant = given["constant"]; !constant.is_none()) {
+    value.constant = ConstantOf(value, constant);
+  }
+  return value;
+}
+
+py::list NamesOf(const Steps& steps, const std::vector<int>& values) {
+  py::list names;
+  for (const int value : values) names.append(steps.value(value).name);
+  return names;
+}
+
+py::dict DictOf(const Steps& steps, const Item& item) {
+  py::dict attributes, dict;
+  for (const auto& [name, value] : item.step.ints) attributes[name.c_str()] = value;
+  for (const auto& [name, value] : item.step.floats) attributes[name.c_str()] = value;
+  for (const auto& [name, value] : item.step.strings) attributes[name.c_str()] = value;
+  py::list nodes;
+  for (const int node : item.nodes) {
+    nodes.append(steps.graph().nodes[static_cast<size_t>(node)].name);
+  }
+  dict["op"] = item.step.op;
+  dict["name"] = item.step.name;
+  dict["attributes"] = attributes;
+  dict["reads"] = NamesOf(steps, item.step.reads);
+  dict["writes"] = NamesOf(steps, item.step.writes);
+  dict["nodes"] = nodes;
+  dict["why_not"] = item.why_not;
+  return dict;
+}
+
+// The items that are left after all fusions, as dicts.
+py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources) {
+  Steps steps = ClaimSteps(GraphOf(nodes, values), sources);
+  FuseAll(steps);
+  py::list items;
+  for (const Item& item : steps.items()) items.append(DictOf(steps, item));
+  return items;
+}
+
+}  // namespace
+
+Graph GraphOf(const py::list& nodes, const py::list& values) {
+  Graph graph;
+  Names names;
+  for (const py::handle& value : values) {
+    const Value& added = graph.values.emplace_back(ValueOf(value));
+    const bool first =
+        names.try_emplace(added.name, static_cast<int>(graph.values.size()) - 1).second;
+    Require(first && !added.name.empty(), "there are two values '", added.name,
+            "', or it has no name");
+  }
+  for (const py::handle& node : nodes) graph.nodes.push_back(NodeOf(node, names));
+  return graph;
+}
+
+void DefineGraph(py::module_& m) {
+  m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
+        py::arg("sources") = false);
+}
+
+}  // namespace ort_aie::graph

@@ -1,0 +1,74 @@
+#include "targets/npu/weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "q4nx/layout.h"
+#include "q4nx/pack.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+int64_t BytesOf(const Matrix& matrix) {
+  return q4nx::BytesOfBlocks(matrix.n, matrix.k, matrix.form);
+}
+int64_t DeviceBytes(const Matrix& matrix) {
+  return q4nx::BytesOfBlocks(DeviceRows(matrix.n), matrix.k, DeviceForm(matrix.form));
+}
+bool IsCopied(const Matrix& matrix) {
+  return DeviceForm(matrix.form) != matrix.form || DeviceBytes(matrix) != BytesOf(matrix);
+}
+
+void Copy(const Matrix& matrix, uint8_t* to) {
+  std::memset(to, 0, static_cast<size_t>(DeviceBytes(matrix)));
+  if (DeviceForm(matrix.form) == matrix.form) {
+    std::memcpy(to, matrix.blocks, static_cast<size_t>(BytesOf(matrix)));
+  } else {
+    q4nx::Widen(matrix.blocks, q4nx::RowBlocks(matrix.n) * q4nx::ColBlocks(matrix.k), to);
+  }
+}
+
+}  // namespace
+
+int64_t DeviceRows(int64_t n) { return std::max(q4nx::PaddedRows(n), kLeastN); }
+
+WeightForm DeviceForm(WeightForm form) {
+  return form == WeightForm::kQ2NX ? WeightForm::kQ4NX : form;
+}
+
+std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices) {
+  std::vector<DeviceMemory> memory(matrices.size());
+  std::vector<size_t> in_place, copied;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    (IsCopied(matrices[i]) ? copied : in_place).push_back(i);
+  }
+  if (!in_place.empty()) {
+    std::vector<HostMemory> ranges;
+    for (const size_t i : in_place) {
+      ranges.push_back({matrices[i].blocks, static_cast<size_t>(BytesOf(matrices[i]))});
+    }
+    const std::vector<DeviceMemory> pinned = engine.device().Pin(ranges);
+    for (size_t i = 0; i < in_place.size(); ++i) memory[in_place[i]] = pinned[i];
+  }
+  for (size_t first = 0; first < copied.size();) {
+    size_t end = first, bytes = 0;
+    for (; end < copied.size(); ++end) {
+      Matrix const& matrix = matrices[copied[end]];
+      const auto more = static_cast<size_t>(DeviceBytes(matrix));
+      if (end > first && bytes + more > kMaxBufferBytes) break;
+      memory[copied[end]].offset = static_cast<int64_t>(bytes);
+      bytes += more;
+    }
+    const Timed timed(engine, "copy weights");
+    const std::shared_ptr<Buffer> buffer = engine.device().Allocate(bytes);
+    for (; first < end; ++first) {
+      DeviceMemory& at = memory[copied[first]];
+      at.buffer = buffer;
+      Copy(matrices[copied[first]], at.host());
+    }
+    buffer->ToDevice(0, bytes);
+  }
+  return memory;
+}
+
+}  // namespace ort_aie::npu_target
