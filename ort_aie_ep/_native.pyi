@@ -91,8 +91,6 @@ def why_not_npu_attention(
     *,
     rows: int | None,
     dim: int,  # 0: not known
-    quantised_cache: bool = False,
-    windowed_cache: bool,
     hidden_keys: bool = False,
     has_bias: bool,
     has_head_sink: bool,

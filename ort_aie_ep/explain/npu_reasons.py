@@ -72,8 +72,6 @@ def _attention(node: ir.Node, overlays: Set[str]) -> Verdict:
     why_not = partial(
         _native.why_not_npu_attention,
         dim=_head_dim(node),
-        quantised_cache=_int(node, "kv_cache_bit_width", 0) != 0,
-        windowed_cache=_int(node, "sliding_window_cache", 0) == 1,
         has_bias=_given(node, _ATTENTION_BIAS),
         has_head_sink=_given(node, _HEAD_SINK),
         smooth_softmax=_int(node, "smooth_softmax", 0) == 1,

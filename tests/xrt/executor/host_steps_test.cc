@@ -72,17 +72,15 @@ void HostStepsHaveReasons() {
   });
   attend("head_sink", [&](AttentionStep& step) { step.head_sink = bias.data(); });
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
-  attend("an attention mask with hidden keys",
-         [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
-  attend("a quantised KV cache", [](AttentionStep& step) {
-    static const float scale = 0.125f;
-    step.cache_type = DataType::kInt8;
-    step.key_scales = step.value_scales = {&scale, false};
+  const char* const hidden = "an attention mask that hides more than the first keys";
+  attend(hidden, [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
+  static const int64_t holes[] = {1};
+  attend(hidden, [](AttentionStep& step) {
+    step.visible_keys = {{0, 1}};
+    step.key_mask = holes;
+    step.key_mask_stride = 1;
   });
-  attend("a cache that keeps a window only", [](AttentionStep& step) {
-    step.windowed_cache = true;
-    step.window = 8;
-  });
+  expected[hidden] = 2;
   Check(bench.runs() == 0, "nothing was for the device");
   Check(bench.target->counters().host_steps == expected, "other reasons");
   Check(bench.target->device_in_use(), "no fault");
