@@ -58,19 +58,31 @@ void Batch::Keep(npu::BufferView view) {
 
 void Batch::Writes(const void* tensor, int64_t elements, DataType type,
                    std::optional<npu::BufferView> view) {
-  if (tensor == nullptr) return;
-  written_.push_back(
-      {SpanOf(tensor, static_cast<size_t>(elements) * SizeOf(type)), SizeOf(type), view, elements});
+  const Span span = SpanOf(tensor, static_cast<size_t>(elements) * SizeOf(type));
+  if (tensor == nullptr || span.bytes == 0) return;
+  const uint8_t* const end = span.first + span.bytes;
+  std::vector<std::pair<const uint8_t*, Piece>> cut;
+  ForEachPiece(span, [&](const auto& piece) { cut.push_back(piece); });
+  for (const auto& [first, piece] : cut) {
+    latest_.erase(first);
+    if (first < span.first) latest_[first] = {span.first, piece.written};
+    if (piece.end > end) latest_[end] = piece;
+  }
+  latest_[span.first] = {end, written_.size()};
+  written_.push_back({span, SizeOf(type), view, elements});
 }
 
 Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
   if (tensor == nullptr) return {};
   const Span span = SpanOf(tensor, bytes);
-  // The last one that writes it counts.
-  const auto written = std::ranges::find_if(
-      written_.rbegin(), written_.rend(), [&](const Written& w) { return w.span.Overlaps(span); });
-  if (written == written_.rend()) return {};
-  if (!written->view || !written->span.Holds(span)) return Source::Later();
+  bool whole = false;  // written at once
+  const Written* written = nullptr;
+  ForEachPiece(span, [&](const auto& piece) {
+    written = &written_[piece.second.written];
+    whole = piece.first <= span.first && span.first + span.bytes <= piece.second.end;
+  });
+  if (written == nullptr) return {};
+  if (!written->view || !whole) return Source::Later();
   const auto before = static_cast<int64_t>(static_cast<size_t>(span.first - written->span.first) /
                                            written->element_bytes);
   const npu::BufferView view{written->view->argument, written->view->offset + 2 * before};
@@ -96,6 +108,12 @@ void Batch::Appended(const Step& step) {
       return changes(row.key.a) || changes(row.key.skip);
     });
   });
+}
+
+void Batch::KeepRow(const MadeRow& row) {
+  constexpr size_t kMost = 4;  // projections that share a row follow one another
+  if (rows_.size() == kMost) rows_.erase(rows_.begin());
+  rows_.push_back(row);
 }
 
 const MadeRow* Batch::FindRow(const MadeRow::Key& key) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -85,7 +86,7 @@ class Batch {
 
   // The row of that key, if the batch has made it and its tensors are still the same.
   const MadeRow* FindRow(const MadeRow::Key& key) const;
-  void KeepRow(const MadeRow& row) { rows_.push_back(row); }
+  void KeepRow(const MadeRow& row);
 
   // --- the order of steps ---
 
@@ -136,6 +137,13 @@ class Batch {
       return first <= other.first && other.first + other.bytes <= first + bytes;
     }
   };
+  // Calls take(piece) for what has been written of a span.
+  template <typename F>
+  void ForEachPiece(const Span& span, const F& take) const {
+    auto piece = latest_.upper_bound(span.first);
+    if (piece != latest_.begin() && std::prev(piece)->second.end > span.first) --piece;
+    for (; piece != latest_.end() && piece->first < span.first + span.bytes; ++piece) take(*piece);
+  }
   static Span SpanOf(const void* tensor, size_t bytes) {
     return {static_cast<const uint8_t*>(tensor), bytes};
   }
@@ -165,6 +173,12 @@ class Batch {
   std::vector<DeviceOutput> outputs_;
   std::vector<std::shared_ptr<Buffer>> buffers_;  // of the plan, from the second on
   std::vector<Written> written_;
+  // Which of those wrote the bytes from an address on last.
+  struct Piece {
+    const uint8_t* end;
+    size_t written;
+  };
+  std::map<const uint8_t*, Piece> latest_;
   std::vector<MadeRow> rows_;
   std::vector<Span> read_;  // by steps of the batch, from the host
   std::vector<std::function<void(const Results&)>> actions_;
