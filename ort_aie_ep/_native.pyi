@@ -80,12 +80,17 @@ def why_not_npu_projection(
     int8: bool = False,
     overlays: Set[str],
 ) -> str: ...
+def why_not_npu_vector(
+    *,
+    rows: int | None,
+    k: int,
+    activation: str = "",  # as the attribute function of aie.Activation
+    overlays: Set[str],
+) -> str: ...
 def why_not_npu_attention(
     *,
     rows: int | None,
     dim: int,  # 0: not known
-    quantised_cache: bool = False,
-    windowed_cache: bool,
     hidden_keys: bool = False,
     has_bias: bool,
     has_head_sink: bool,

@@ -68,16 +68,9 @@ def test_with_an_npu_an_operator_runs_on_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("npu")
-def test_local_layers_on_window_sized_caches_and_all_that_joins_them_take_the_host() -> None:
+def test_attention_of_local_and_global_layers_is_the_npus() -> None:
     attention = [n for n in fates(DATA / "gemma3") if n.becomes == "aie.FlowAttention"]
-    by_layer: dict[str, set[tuple[str, str]]] = {}
-    for node in attention:
-        layer = next(part for part in node.node.split("/") if part.startswith("layers."))
-        by_layer.setdefault(layer, set()).add((node.runs, node.not_npu))
-    local, whole = {(HOST, "a cache that keeps a window only")}, {(XRT, "")}
-    assert all(kinds in (local, whole) for kinds in by_layer.values())
-    assert local in by_layer.values()
-    assert whole in by_layer.values()
+    assert {(node.runs, node.not_npu) for node in attention} == {(XRT, "")}
 
 
 @pytest.mark.usefixtures("npu")
@@ -137,17 +130,35 @@ def test_projections_by_the_executors_rules() -> None:
     assert projection(bits=2) == Verdict()
 
 
+def vector(op: str, k: int = 256, **attributes: int | str) -> Verdict:
+    return judge(ir.node(op, [value("b", "s", k)], attributes, domain="aie"), ALL)
+
+
+def test_vector_operators_by_the_executors_rules() -> None:
+    token_only = Verdict(sometimes="a vector operator on several rows")
+    for op in ("RMSNorm", "Add", "Mul"):
+        assert vector(op) == token_only
+    assert vector("RMSNorm", K=16384) == token_only
+    assert vector("RMSNorm", K=16385).always == "a vector operator on more than 16384 elements"
+    for function in ("silu", "gelu_tanh"):
+        assert vector("Activation", function=function) == token_only
+    for function in ("sigmoid", "gelu"):
+        said = vector("Activation", function=function)
+        assert said.always == "an activation that the overlay does not have"
+
+
 def test_attention_by_the_executors_rules() -> None:
     assert attention() == Verdict()
     assert attention(10).always == "attention_bias"
     assert attention(11).always == "head_sink"
-    assert attention(16) == Verdict(sometimes="an attention mask with hidden keys")
+    assert attention(16) == Verdict(
+        sometimes="an attention mask that hides more than the first keys"
+    )
     assert attention(dim=256) == Verdict()
     assert attention(dim=264).always == "heads of more than 256 dimensions"
     assert attention(smooth_softmax=1).always == "smooth_softmax"
-    assert attention(kv_cache_bit_width=8).always == "a quantised KV cache"
-    windowed = attention(sliding_window_cache=1, local_window_size=8)
-    assert windowed.always == "a cache that keeps a window only"
+    assert attention(kv_cache_bit_width=8) == Verdict()
+    assert attention(sliding_window_cache=1, local_window_size=8) == Verdict()
     assert attention(causal=0) == Verdict()
     assert attention(causal=0, local_window_size=8).always == "a window without causality"
 

@@ -56,12 +56,22 @@ def _gather(node: ir.Node, overlays: Set[str]) -> Verdict:
     return Verdict(_native.why_not_npu_gather())
 
 
+def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
+    function = node.attributes.get("function")
+    return _by_rows(
+        partial(
+            _native.why_not_npu_vector,
+            k=_int(node, "K", 0) or _last_dim(node, 0),
+            activation=function.as_string() if function is not None else "",
+            overlays=overlays,
+        )
+    )
+
+
 def _attention(node: ir.Node, overlays: Set[str]) -> Verdict:
     why_not = partial(
         _native.why_not_npu_attention,
         dim=_head_dim(node),
-        quantised_cache=_int(node, "kv_cache_bit_width", 0) != 0,
-        windowed_cache=_int(node, "sliding_window_cache", 0) == 1,
         has_bias=_given(node, _ATTENTION_BIAS),
         has_head_sink=_given(node, _HEAD_SINK),
         smooth_softmax=_int(node, "smooth_softmax", 0) == 1,
@@ -80,6 +90,11 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "Q4NXGatedMLP": _projection,
     "Q4NXGather": _gather,
     "FlowAttention": _attention,
+    "RMSNorm": _vector,
+    "Add": _vector,
+    "Mul": _vector,
+    "Activation": _vector,
+    "Gather": _gather,
     "GEMM": _projection,
     "GatedGEMM": _projection,
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/elementwise.h"
 #include "targets/npu/reasons.h"
 
 namespace py = pybind11;
@@ -49,14 +50,20 @@ void DefineNpuReasons(py::module_& m) {
       py::kw_only(), py::arg("bits"), py::arg("rows"), py::arg("n"), py::arg("k"),
       py::arg("int8") = false, py::arg("overlays"));
   m.def(
+      "why_not_npu_vector",
+      [](Rows rows, int64_t k, const std::string& activation, const Designs& overlays) {
+        VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .function = std::nullopt};
+        if (!activation.empty()) facts.function = ActivationFunction(activation);
+        return Words(WhyNotVector(facts, In(overlays)));
+      },
+      py::kw_only(), py::arg("rows"), py::arg("k"), py::arg("activation") = "",
+      py::arg("overlays"));
+  m.def(
       "why_not_npu_attention",
-      [](Rows rows, int64_t dim, bool quantised_cache, bool windowed_cache, bool hidden_keys,
-         bool has_bias, bool has_head_sink, bool smooth_softmax, bool causal, int64_t window,
-         const Designs& overlays) {
+      [](Rows rows, int64_t dim, bool hidden_keys, bool has_bias, bool has_head_sink,
+         bool smooth_softmax, bool causal, int64_t window, const Designs& overlays) {
         return Words(WhyNotAttention({.rows = rows.value_or(kAnyRows),
                                       .dim = dim,
-                                      .quantised_cache = quantised_cache,
-                                      .windowed_cache = windowed_cache,
                                       .hidden_keys = hidden_keys,
                                       .has_bias = has_bias,
                                       .has_head_sink = has_head_sink,
@@ -65,10 +72,9 @@ void DefineNpuReasons(py::module_& m) {
                                       .window = window},
                                      In(overlays)));
       },
-      py::kw_only(), py::arg("rows"), py::arg("dim"), py::arg("quantised_cache") = false,
-      py::arg("windowed_cache"), py::arg("hidden_keys") = false, py::arg("has_bias"),
-      py::arg("has_head_sink"), py::arg("smooth_softmax"), py::arg("causal"), py::arg("window"),
-      py::arg("overlays"));
+      py::kw_only(), py::arg("rows"), py::arg("dim"), py::arg("hidden_keys") = false,
+      py::arg("has_bias"), py::arg("has_head_sink"), py::arg("smooth_softmax"), py::arg("causal"),
+      py::arg("window"), py::arg("overlays"));
 }
 
 }  // namespace ort_aie::npu_target

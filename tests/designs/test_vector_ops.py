@@ -61,6 +61,24 @@ def test_rms_norm(session: Session, n: int, rows: int, residual: int) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [2.0**-60, 1.0, 2.0**22])
+def test_a_norm_of_a_large_epsilon_is_a_product(session: Session, size: float) -> None:
+    """What the executor multiplies by (src/targets/npu/vectors.cc): the norm's factor is 2^-32."""
+    n, padded = 576, 640
+    x, weight = np.zeros(padded), np.zeros(padded)
+    x[:n], weight[:n] = normal(1, n) * size, normal(2, n)
+    buffers = {
+        "x": x.astype(BF16),
+        "residual": np.zeros(0, BF16),
+        "weight": (weight * 2.0**32).astype(BF16),
+        "sum": np.zeros(0, BF16),
+        "y": np.full(padded, np.nan, BF16),
+    }
+    parameters = {"n": n, "rows": 1, "residual": 0, "eps_bits": bits(2.0**64)}
+    session.run("rms_norm", parameters, buffers)
+    assert_close(buffers["y"], references.rounded(x * weight, references.NORM))
+
+
 def rope_buffers(
     heads: int, tokens: int, head_dim: int, rotary_dim: int, norm: int, position: int
 ) -> tuple[dict[str, np.ndarray], Doubles, Doubles]:

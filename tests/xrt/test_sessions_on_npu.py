@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 )
 Array = npt.NDArray[Any]
 DIM = 64
+QUARTER = np.array([0.25], np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -54,49 +56,65 @@ def counted(before: NpuCounters) -> tuple[int, dict[str, int], int]:
     return now.device_steps - before.device_steps, hosts, sent
 
 
-def test_prompt_and_tokens_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["plain", "window", "left padding", "int8"])
+def test_prompt_and_tokens_of_attention(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heads, kv_heads, capacity = 4, 2, 16
     a = attributes(heads, kv_heads)
+    cache, scales, hidden = np.dtype(np.float16), {}, 0
+    if kind == "window":  # is left behind by the last prompt, which the cache has no room for
+        capacity, a = 7, replace(a, sliding_window_cache=1, local_window_size=6)
+    if kind == "left padding":
+        hidden = 2
+    if kind == "int8":
+        cache, scales = np.dtype(np.int8), dict.fromkeys(("k_scale", "v_scale"), QUARTER)
+        per_tensor = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+        a = replace(a, kv_cache_bit_width=8, **per_tensor)
+
+    def call(tokens: int, total: int, past: list[Array]) -> Inputs:
+        inputs: Inputs = dict.fromkeys(INPUT_NAMES)
+        inputs |= {
+            "query": quarters(rng, 1, tokens, (heads + 2 * kv_heads) * DIM),
+            "past_key": past[0], "past_value": past[1],
+            "seqlens_k": np.array([total - 1], np.int32),
+            "total_sequence_length": np.array(total, np.int32),
+            **scales,
+        }  # fmt: skip
+        if hidden:
+            inputs["attention_mask"] = (np.arange(total) >= hidden).astype(np.int64)[None]
+        return inputs
+
+    rng = np.random.default_rng(3)
+    nothing = [np.zeros((1, kv_heads, capacity, DIM), cache)] * 2
     sessions = {}
     for target in ("host", "sim"):
         monkeypatch.setenv("ORT_AIE_TARGET", target)
-        empty: Inputs = dict.fromkeys(INPUT_NAMES)
-        empty |= {
-            "query": np.zeros((1, 1, (heads + 2 * kv_heads) * DIM), np.float32),
-            "past_key": np.zeros((1, kv_heads, capacity, DIM), np.float16),
-            "past_value": np.zeros((1, kv_heads, capacity, DIM), np.float16),
-            "seqlens_k": np.zeros(1, np.int32),
-            "total_sequence_length": np.array(1, np.int32),
-        }
-        sessions[target] = open_session(model_of(a, empty))
-    pasts = {
-        target: [np.zeros((1, kv_heads, capacity, DIM), np.float16)] * 2 for target in sessions
-    }
-    rng = np.random.default_rng(3)
+        sessions[target] = open_session(model_of(a, call(1, 1, nothing)))
+    pasts = dict.fromkeys(sessions, nothing)
     before, total = npu_counters(), 0
     for tokens in (5, 1, 1, 3):
         total += tokens
-        query = quarters(rng, 1, tokens, (heads + 2 * kv_heads) * DIM)
+        inputs = call(tokens, total, nothing)
         outputs = {}
         for target, session in sessions.items():
-            inputs: Inputs = dict.fromkeys(INPUT_NAMES)
-            inputs |= {
-                "query": query, "past_key": pasts[target][0], "past_value": pasts[target][1],
-                "seqlens_k": np.array([total - 1], np.int32),
-                "total_sequence_length": np.array(total, np.int32),
-            }  # fmt: skip
+            inputs |= {"past_key": pasts[target][0], "past_value": pasts[target][1]}
             result = run(session, inputs)
             outputs[target] = result["output"]
             pasts[target] = [result["present_key"], result["present_value"]]
         for mine, theirs in zip(pasts["sim"], pasts["host"], strict=True):
             assert mine.tobytes() == theirs.tobytes()
-        # Queries, keys and values are exact. Each numerator, at most 1, is rounded to bfp16 beside
-        # others (2^-7) after an approximation of exp and before sums of at least 1, above and below
-        # the line; values are at most 3/4. The output is a bfloat16.
+        # Queries, keys and values are exact, so are codes and what is scaled by a power of two.
+        # Each numerator, at most 1, is rounded to bfp16 beside others (2^-7) after an approximation
+        # of exp and before sums of at least 1, above and below the line; values are at most 3/4.
+        # The output is a bfloat16.
         bound = 2 * total * (2.0**-7 + 2.0**-8) * 0.75 + 2.0**-8 * 0.75
+        if kind == "int8":
+            # The host may take integers for queries, which moves a score, of 64 products with keys
+            # of at most 3/4, by half a step of 3/4 / 16,256 each, and for numerators.
+            score = DIM**0.5 * 0.75 * 0.75 / 16256 / 2
+            bound += (2 * score + 2 / 65535 * total) * 0.75
         np.testing.assert_allclose(outputs["sim"], outputs["host"], rtol=0, atol=bound)
-    # Every row was sent once: K and V of two heads.
-    assert counted(before) == (4, {}, 2 * kv_heads * total)
+    # Every row that is seen was sent once: K and V of two heads.
+    assert counted(before) == (4, {}, 2 * kv_heads * (total - hidden))
 
 
 @pytest.mark.parametrize("rows", [1, 3])

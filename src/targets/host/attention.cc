@@ -45,7 +45,7 @@ class Attention {
       if (step_.windowed_cache) TakeNewRows();
       PrepareQueries();
       Attend();
-      if (step_.windowed_cache) ShiftWindow();
+      if (step_.windowed_cache) ShiftWindow(step_, threads_, chunk_, new_keys_, new_values_);
     } while (chunk_.end < step_.sequence);
   }
 
@@ -82,46 +82,9 @@ class Attention {
     return WindowedCacheRows(total, step_.present_capacity, step_.window);
   }
 
-  // Tokens of a batch row before query t.
-  int64_t TokensBefore(size_t b, int64_t t) const {
-    return std::min(step_.past_length[b] + t, step_.total_length[b]);
-  }
-
   // What a windowed cache held before the chunk: the chunk before left it in the present.
   const void* Old(const void* past, const void* present) const {
     return chunk_.first == 0 ? past : present;
-  }
-
-  // Leaves the newest rows in a windowed cache, oldest first.
-  void ShiftWindow() const {
-    const int64_t row_bytes = BytesOf(step_.cache_type, step_.dim);
-    const auto shift = [&](const void* past, const void* fresh, void* present, int64_t head) {
-      const auto b = static_cast<size_t>(head / step_.kv_heads);
-      const int64_t before = TokensBefore(b, chunk_.first), after = TokensBefore(b, chunk_.end);
-      const int64_t old_rows = CacheRows(before), new_rows = after - before;
-      const int64_t kept = CacheRows(after);
-      const int64_t kept_old = std::max<int64_t>(0, kept - new_rows);
-      const int64_t kept_new = kept - kept_old;
-      auto* to = static_cast<uint8_t*>(present) + head * step_.present_capacity * row_bytes;
-      const auto* from = static_cast<const uint8_t*>(Old(past, present)) +
-                         head * step_.present_capacity * row_bytes;
-      const uint8_t* oldest = from + (old_rows - kept_old) * row_bytes;
-      if (kept_old > 0 && oldest != to) {
-        std::memmove(to, oldest, static_cast<size_t>(kept_old * row_bytes));
-      }
-      const auto* added = static_cast<const uint8_t*>(fresh) +
-                          (head * ChunkSize() + new_rows - kept_new) * row_bytes;
-      std::memcpy(to + kept_old * row_bytes, added, static_cast<size_t>(kept_new * row_bytes));
-      if (past != present) {
-        std::memset(to + kept * row_bytes, 0,
-                    static_cast<size_t>((step_.present_capacity - kept) * row_bytes));
-      }
-    };
-    const int64_t head_bytes = 2 * step_.present_capacity * row_bytes;
-    threads_.ParallelFor(step_.batch * step_.kv_heads, CopyNs(head_bytes), [&](int64_t head) {
-      shift(step_.past_key, new_keys_, step_.present_key, head);
-      shift(step_.past_value, new_values_, step_.present_value, head);
-    });
   }
 
   // Where the keys of batch row b lie: one run in the present, or the old rows of a windowed cache
@@ -138,7 +101,7 @@ class Attention {
       return 1;
     }
     const int64_t old_stride = step_.present_capacity * dim, new_stride = ChunkSize() * dim;
-    const int64_t before = TokensBefore(i, chunk_.first), old_rows = CacheRows(before);
+    const int64_t before = TokensBefore(step_, i, chunk_.first), old_rows = CacheRows(before);
     const void* old_keys = Old(step_.past_key, step_.present_key);
     const void* old_values = Old(step_.past_value, step_.present_value);
     segments[0] = {Advance(old_keys, step_.cache_type, head * old_stride),
@@ -146,7 +109,7 @@ class Attention {
                    before - old_rows, old_rows};
     segments[1] = {Advance(new_keys_, step_.cache_type, head * new_stride),
                    Advance(new_values_, step_.cache_type, head * new_stride), new_stride, before,
-                   TokensBefore(i, chunk_.end) - before};
+                   TokensBefore(step_, i, chunk_.end) - before};
     return 2;
   }
 

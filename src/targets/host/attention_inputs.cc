@@ -129,4 +129,53 @@ void WritePresent(const AttentionStep& step, const Kernels& kernels, const Threa
             });
 }
 
+void ShiftWindow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,
+                 const void* keys, const void* values) {
+  const int64_t row_bytes = BytesOf(step.cache_type, step.dim), count = tokens.end - tokens.first;
+  const auto cache_rows = [&](int64_t total) {
+    return WindowedCacheRows(total, step.present_capacity, step.window);
+  };
+  const auto shift = [&](const void* past, const void* fresh, void* present, int64_t head) {
+    const auto b = static_cast<size_t>(head / step.kv_heads);
+    const int64_t before = TokensBefore(step, b, tokens.first),
+                  after = TokensBefore(step, b, tokens.end);
+    const int64_t old_rows = cache_rows(before), new_rows = after - before;
+    const int64_t kept = cache_rows(after);
+    const int64_t kept_old = std::max<int64_t>(0, kept - new_rows);
+    const int64_t kept_new = kept - kept_old;
+    auto* to = static_cast<uint8_t*>(present) + head * step.present_capacity * row_bytes;
+    const auto* from = static_cast<const uint8_t*>(tokens.first == 0 ? past : present) +
+                       head * step.present_capacity * row_bytes;
+    const uint8_t* oldest = from + (old_rows - kept_old) * row_bytes;
+    if (kept_old > 0 && oldest != to) {
+      std::memmove(to, oldest, static_cast<size_t>(kept_old * row_bytes));
+    }
+    const auto* added =
+        static_cast<const uint8_t*>(fresh) + (head * count + new_rows - kept_new) * row_bytes;
+    std::memcpy(to + kept_old * row_bytes, added, static_cast<size_t>(kept_new * row_bytes));
+    if (past != present) {
+      std::memset(to + kept * row_bytes, 0,
+                  static_cast<size_t>((step.present_capacity - kept) * row_bytes));
+    }
+  };
+  const int64_t head_bytes = 2 * step.present_capacity * row_bytes;
+  threads.ParallelFor(step.batch * step.kv_heads, CopyNs(head_bytes), [&](int64_t head) {
+    shift(step.past_key, keys, step.present_key, head);
+    shift(step.past_value, values, step.present_value, head);
+  });
+}
+
+void WriteWindowedPresent(const AttentionStep& step, const Kernels& kernels,
+                          const ThreadPool& threads) {
+  const int64_t most = ChunkTokens(step.prompt_chunk, step.batch, 1);
+  for (int64_t first = 0; first < step.sequence; first += most) {
+    const Range tokens{first, std::min(first + most, step.sequence)};
+    const int64_t elements = step.batch * step.kv_heads * (tokens.end - first) * step.dim;
+    auto* keys = Scratch<uint8_t>(Purpose::kNewRows, BytesOf(step.cache_type, 2 * elements));
+    void* values = Advance(keys, step.cache_type, elements);
+    WriteNewRows(step, kernels, threads, tokens, keys, values);
+    ShiftWindow(step, threads, tokens, keys, values);
+  }
+}
+
 }  // namespace ort_aie::host

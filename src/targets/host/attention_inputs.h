@@ -25,6 +25,21 @@ void CarryPast(const AttentionStep& step, const ThreadPool& threads);
 // rows, zeros behind them. Doing it twice gives the same.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
+// Tokens of a batch row before token t of the call.
+inline int64_t TokensBefore(const AttentionStep& step, size_t b, int64_t t) {
+  return std::min(step.past_length[b] + t, step.total_length[b]);
+}
+
+// Leaves in the present of a windowed cache the newest rows, oldest first, of what it held before
+// `tokens` and of theirs in keys and values (batch, kv_heads, tokens, dim). Before its first token
+// a call has its past, later on what the tokens before left in the present.
+void ShiftWindow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,
+                 const void* keys, const void* values);
+
+// The present of a windowed cache, after the call. In place, once only: the past is lost.
+void WriteWindowedPresent(const AttentionStep& step, const Kernels& kernels,
+                          const ThreadPool& threads);
+
 // Calls f(b, t) for some tokens t of every batch row, of which each takes about token_ns.
 template <typename F>
 void ForEachToken(int64_t batch, const Range& tokens, const ThreadPool& threads, int64_t token_ns,

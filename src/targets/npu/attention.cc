@@ -1,16 +1,17 @@
 #include "targets/npu/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
-#include <span>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "targets/host/attention_inputs.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"
-#include "targets/npu/kv_copies.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -20,35 +21,8 @@ constexpr int64_t kChunkMultiple = 64;  // tokens
 // Elements of the sequences `rope` and `append`.
 constexpr int64_t kRotaryObject = 256, kRotaryMultiple = 32;
 
-// A copy of the layer's cache that holds rows of the step's present, back in its place once it was
-// of use.
-class CacheLease {
- public:
-  CacheLease(Engine& engine, const AttentionStep& step, std::span<const int64_t> rows,
-             const ThreadPool& threads)
-      : engine_(engine),
-        copies_(CopiesOf(step)),
-        copy_(copies_->Take(engine, step, rows, threads)) {}
-
-  KvCopy& operator*() const { return *copy_; }
-  KvCopy* operator->() const { return copy_.get(); }
-  void PutBack() { copies_->PutBack(engine_, std::move(copy_)); }
-
- private:
-  static std::shared_ptr<KvCopies> CopiesOf(const AttentionStep& step) {
-    if (step.kept == nullptr) return std::make_shared<KvCopies>();
-    const std::lock_guard lock(step.kept->mutex);
-    if (step.kept->object == nullptr) step.kept->object = std::make_shared<KvCopies>();
-    return std::static_pointer_cast<KvCopies>(step.kept->object);
-  }
-
-  Engine& engine_;
-  std::shared_ptr<KvCopies> copies_;
-  std::unique_ptr<KvCopy> copy_;
-};
-
 size_t Bytes(int64_t elements, DataType type) {
-  return elements <= 0 ? 0 : static_cast<size_t>(elements) * SizeOf(type);
+  return elements <= 0 ? 0 : static_cast<size_t>(BytesOf(type, elements));
 }
 
 // All heads of a token's query -> (heads, padded dim), which holds zeros beyond dim.
@@ -67,8 +41,15 @@ void StoreQueries(Engine& engine, const AttentionStep& step, int64_t token, uint
 void StoreOutput(Engine& engine, const AttentionStep& step, const uint16_t* o, int64_t token) {
   const int64_t padded = PaddedHeadDim(step.dim);
   for (int64_t head = 0; head < step.heads; ++head) {
-    FromBfloat16(engine.kernels(), o + head * padded, step.dim, step.type,
-                 host::Advance(step.output, step.type, (token * step.heads + head) * step.dim));
+    void* y = host::Advance(step.output, step.type, (token * step.heads + head) * step.dim);
+    if (!step.value_scales) {
+      FromBfloat16(engine.kernels(), o + head * padded, step.dim, step.type, y);
+      continue;
+    }
+    float* x = host::Scratch<float>(host::Purpose::kTile, step.dim);
+    engine.kernels().bfloat16_to_float(o + head * padded, step.dim, x);
+    host::Scale(step.value_scales, head * step.kv_heads / step.heads, step.dim, x);
+    host::FromFloat(engine.kernels(), step.type, x, step.dim, y);
   }
 }
 
@@ -87,91 +68,197 @@ bool CacheOnHost(const Batch& batch, const AttentionStep& step) {
          batch.OnHost(step.k_norm, Bytes(step.dim, step.type));
 }
 
-// Whether the sequences `rope` and `append` can do what comes before attention: objects of 256
-// elements, of which a token's row is some, a divisor, or, in `rope` alone, one and a part.
+// Whether the sequences `rope` and `append` can do what comes before attention. Nothing there
+// quantises: codes of a cache of integers are the host's.
 bool CanPrepare(const AttentionStep& step, const char* design) {
-  const int64_t queries = step.heads * step.dim, keys = step.kv_heads * step.dim;
-  return design == kDecode && step.batch == 1 && step.dim == PaddedHeadDim(step.dim) &&
-         (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0) &&
-         (queries >= kRotaryObject || kRotaryObject % queries == 0) &&
-         (keys % kRotaryObject == 0 || kRotaryObject % keys == 0);
+  return design == kDecode && step.dim == PaddedHeadDim(step.dim) && !step.key_scales &&
+         (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
 }
 
+// Heads of a token for one invocation.
+struct Heads {
+  int64_t first, count;
+};
+
+// What the sequences take at a time of a token's heads: objects of 256 elements, or a divisor of
+// one; `rope` also one and a part.
+std::vector<Heads> Portions(int64_t heads, int64_t dim, bool whole) {
+  std::vector<Heads> all;
+  for (int64_t first = 0; first < heads;) {
+    const int64_t width = (heads - first) * dim;
+    int64_t portion = width;
+    if (width >= kRotaryObject && whole) portion = width / kRotaryObject * kRotaryObject;
+    if (width < kRotaryObject) {
+      portion = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(width)));
+    }
+    all.push_back({first, portion / dim});
+    first += portion / dim;
+  }
+  return all;
+}
+
+// Rows on the device, one of each batch row, `stride` elements apart.
+struct Rows {
+  npu::BufferView first;
+  int64_t stride = 0;
+
+  npu::BufferView operator[](int64_t b) const {
+    return {first.argument, first.offset + 2 * b * stride};
+  }
+};
+
 // Of a token, on the device: a query for each head, a key and a value for each KV head.
-struct NewRows {
-  npu::BufferView query, key, value;
+struct TokenRows {
+  Rows query, key, value;
 };
 
 // What `projected` becomes when it is normalised, rotated and, in the copy, appended.
-NewRows Prepare(Engine& engine, Batch& batch, const AttentionStep& step, const KvCopy& copy,
-                const NewRows& projected) {
-  const auto& kernels = engine.kernels();
-  // The token's cosines, then its sines.
-  const npu::BufferView table = batch.Input(kRotaryObject, [&](uint16_t* y) {
-    if (step.cos == nullptr) return;
-    const int64_t half = step.rotary_dim / 2, first = step.positions[0] * half;
-    ToBfloat16(kernels, step.type, host::Advance(step.cos, step.type, first), half, y);
-    ToBfloat16(kernels, step.type, host::Advance(step.sin, step.type, first), half, y + half);
-  });
-  const auto parameters = [&](bool rotated, const void* norm) -> std::map<std::string, int64_t> {
-    return {{"tokens", 1},
-            {"head_dim", step.dim},
-            {"rotary_dim", rotated ? step.rotary_dim : 0},
-            {"interleaved", rotated && step.rotary_interleaved ? 1 : 0},
-            {"norm", norm != nullptr ? 1 : 0},
-            {"eps_bits", FloatBits(step.norm_epsilon)}};
-  };
-  const auto rotate = [&](npu::BufferView x, int64_t heads, const void* norm, npu::BufferView y) {
-    npu::BufferView weight = x;  // of no bytes
-    if (norm != nullptr) {
-      weight = batch.Input(
-          step.dim, [&](uint16_t* to) { ToBfloat16(kernels, step.type, norm, step.dim, to); });
+class Preparation {
+ public:
+  Preparation(Engine& engine, Batch& batch, const AttentionStep& step, const KvCopy& copy)
+      : engine_(engine), batch_(batch), step_(step), copy_(copy) {
+    for (int64_t b = 0; b < step.batch; ++b) tables_.push_back(Table(b));
+  }
+
+  TokenRows Run(const TokenRows& projected) {
+    TokenRows rows = projected;
+    const bool rotated = step_.cos != nullptr;
+    if (rotated || step_.q_norm != nullptr) {
+      const int64_t width = step_.heads * step_.dim;
+      rows.query = {batch_.Scratch(step_.batch * width), width};
+      Rotate(projected.query, step_.heads, step_.q_norm, rows.query);
     }
-    npu::Invocation rope{"rope",
-                         parameters(step.cos != nullptr, norm),
-                         {{"x", x}, {"weight", weight}, {"table", table}, {"y", y}}};
-    rope.parameters["heads"] = heads;
-    batch.Invoke(std::move(rope));
-    return y;
-  };
-  const auto append = [&](npu::BufferView x, int64_t offset) {
-    npu::Invocation append{
-        "append",
-        parameters(false, nullptr),
-        {{"x", x}, {"weight", x}, {"table", table}, {"cache", batch.View(copy.buffer(), offset)}}};
-    append.parameters["kv_heads"] = step.kv_heads;
-    append.parameters["position"] = step.past_length[0];
-    append.parameters["capacity"] = copy.capacity();
-    batch.Invoke(std::move(append));
-  };
-  NewRows rows = projected;
-  if (step.cos != nullptr || step.q_norm != nullptr) {
-    rows.query =
-        rotate(projected.query, step.heads, step.q_norm, batch.Scratch(step.heads * step.dim));
+    if (rotated || step_.k_norm != nullptr) {
+      const int64_t width = step_.kv_heads * step_.dim;
+      rows.key = {batch_.Result(step_.batch * width), width};
+      Rotate(projected.key, step_.kv_heads, step_.k_norm, rows.key);
+    }
+    for (const Rows& kept : {rows.key, rows.value}) batch_.Keep(kept.first);
+    for (int64_t b = 0; b < step_.batch; ++b) {
+      Append(rows.key, b, copy_.KeyOffset(b));
+      Append(rows.value, b, copy_.ValueOffset(b));
+    }
+    return rows;
   }
-  if (step.cos != nullptr || step.k_norm != nullptr) {
-    rows.key =
-        rotate(projected.key, step.kv_heads, step.k_norm, batch.Result(step.kv_heads * step.dim));
+
+ private:
+  // A token's cosines, then its sines.
+  npu::BufferView Table(int64_t b) {
+    return batch_.Input(kRotaryObject, [&](uint16_t* y) {
+      if (step_.cos == nullptr) return;
+      const auto& kernels = engine_.kernels();
+      const int64_t half = step_.rotary_dim / 2,
+                    first = step_.positions[static_cast<size_t>(b)] * half;
+      ToBfloat16(kernels, step_.type, host::Advance(step_.cos, step_.type, first), half, y);
+      ToBfloat16(kernels, step_.type, host::Advance(step_.sin, step_.type, first), half, y + half);
+    });
   }
-  for (const npu::BufferView view : {rows.key, rows.value}) batch.Keep(view);
-  append(rows.key, copy.KeyOffset(0));
-  append(rows.value, copy.ValueOffset(0));
-  return rows;
+
+  std::map<std::string, int64_t> Parameters(bool rotated, const void* norm) const {
+    return {{"tokens", 1},
+            {"head_dim", step_.dim},
+            {"rotary_dim", rotated ? step_.rotary_dim : 0},
+            {"interleaved", rotated && step_.rotary_interleaved ? 1 : 0},
+            {"norm", norm != nullptr ? 1 : 0},
+            {"eps_bits", FloatBits(step_.norm_epsilon)}};
+  }
+
+  npu::BufferView Head(const Rows& rows, int64_t b, int64_t head) const {
+    return {rows.first.argument, rows[b].offset + 2 * head * step_.dim};
+  }
+
+  void Rotate(const Rows& x, int64_t heads, const void* norm, const Rows& y) {
+    npu::BufferView weight = x.first;  // of no bytes
+    if (norm != nullptr) {
+      weight = batch_.Input(step_.dim, [&](uint16_t* to) {
+        ToBfloat16(engine_.kernels(), step_.type, norm, step_.dim, to);
+      });
+    }
+    for (int64_t b = 0; b < step_.batch; ++b) {
+      for (const Heads& portion : Portions(heads, step_.dim, false)) {
+        npu::Invocation rope{"rope",
+                             Parameters(step_.cos != nullptr, norm),
+                             {{"x", Head(x, b, portion.first)},
+                              {"weight", weight},
+                              {"table", tables_[static_cast<size_t>(b)]},
+                              {"y", Head(y, b, portion.first)}}};
+        rope.parameters["heads"] = portion.count;
+        batch_.Invoke(std::move(rope));
+      }
+    }
+  }
+
+  void Append(const Rows& x, int64_t b, int64_t offset) {
+    const auto i = static_cast<size_t>(b);
+    const int64_t head_bytes = 2 * copy_.capacity() * step_.dim;
+    for (const Heads& portion : Portions(step_.kv_heads, step_.dim, true)) {
+      const npu::BufferView from = Head(x, b, portion.first);
+      npu::Invocation append{
+          "append",
+          Parameters(false, nullptr),
+          {{"x", from},
+           {"weight", from},
+           {"table", tables_[i]},
+           {"cache", batch_.View(copy_.buffer(), offset + portion.first * head_bytes)}}};
+      append.parameters["kv_heads"] = portion.count;
+      append.parameters["position"] = step_.past_length[i] - copy_.FirstToken(i);
+      append.parameters["capacity"] = copy_.capacity();
+      batch_.Invoke(std::move(append));
+    }
+  }
+
+  Engine& engine_;
+  Batch& batch_;
+  const AttentionStep& step_;
+  const KvCopy& copy_;
+  std::vector<npu::BufferView> tables_;
+};
+
+// New rows of a windowed cache, (batch, kv_heads, tokens, dim), which stand apart until the device
+// is done: in place, its present is the past that a second attempt needs.
+struct FreshRows {
+  FreshRows(const AttentionStep& step, const Range& new_tokens)
+      : tokens(new_tokens),
+        bytes(Bytes(step.batch * step.kv_heads * (tokens.end - tokens.first) * step.dim,
+                    step.cache_type)),
+        memory(2 * bytes) {}
+
+  void* keys() { return memory.data(); }
+  void* values() { return memory.data() + bytes; }
+  HostRows Of(const AttentionStep& step) {
+    HostRows rows{keys(), values(), tokens.end - tokens.first, {}};
+    for (size_t b = 0; b < step.past_length.size(); ++b) {
+      rows.first.push_back(step.past_length[b] + tokens.first);
+    }
+    return rows;
+  }
+
+  Range tokens;
+  size_t bytes;
+  std::vector<uint8_t> memory;
+};
+
+// The new rows, where they stand in the present.
+HostRows InPresent(const AttentionStep& step) {
+  return {step.present_key, step.present_value, step.present_capacity,
+          std::vector<int64_t>(step.past_length.size(), 0)};
 }
 
-// The rows that the device has appended -> the present. False where the cache's type does not hold
+// The rows that the device has appended -> the host's. False where the cache's type does not hold
 // all of them as they are (float16, values below 2^-17), so that the device has others.
-bool StoreNewRows(Engine& engine, const AttentionStep& step, const uint16_t* keys,
-                  const uint16_t* values) {
+bool StoreNewRows(Engine& engine, const AttentionStep& step, const TokenRows& from,
+                  const Batch::Results& results, const HostRows& rows) {
   const auto& kernels = engine.kernels();
   auto* again = host::Scratch<uint16_t>(host::Purpose::kKeys, step.dim);
   bool same = true;
-  for (int64_t head = 0; head < step.kv_heads; ++head) {
-    const int64_t row = (head * step.present_capacity + step.past_length[0]) * step.dim;
-    for (const auto& [from, present] :
-         {std::pair{keys, step.present_key}, {values, step.present_value}}) {
-      const uint16_t* x = from + head * step.dim;
-      void* to = host::Advance(present, step.cache_type, row);
+  for (int64_t head = 0; head < step.batch * step.kv_heads; ++head) {
+    const int64_t b = head / step.kv_heads;
+    const auto i = static_cast<size_t>(b);
+    const int64_t row = (head * rows.capacity + step.past_length[i] - rows.first[i]) * step.dim;
+    for (const auto& [of_token, to_all] :
+         {std::pair{&from.key, rows.keys}, {&from.value, rows.values}}) {
+      const uint16_t* x = results[(*of_token)[b]] + head % step.kv_heads * step.dim;
+      void* to = host::Advance(const_cast<void*>(to_all), step.cache_type, row);
       FromBfloat16(kernels, x, step.dim, step.cache_type, to);
       ToBfloat16(kernels, step.cache_type, to, step.dim, again);
       same = same && std::memcmp(again, x, static_cast<size_t>(2 * step.dim)) == 0;
@@ -182,8 +269,15 @@ bool StoreNewRows(Engine& engine, const AttentionStep& step, const uint16_t* key
 
 }  // namespace
 
+int64_t TokensAtATime(const Engine& engine, const AttentionStep& step) {
+  int64_t most = engine.options().query_bytes / (2 * step.heads * PaddedHeadDim(step.dim));
+  if (step.prompt_chunk > 0) most = std::min(most, step.prompt_chunk);
+  most = std::max(kChunkMultiple, most / kChunkMultiple * kChunkMultiple);
+  return std::min(most, step.sequence);
+}
+
 bool AppendAttention(Engine& engine, Batch& batch, const char* design, const AttentionStep& step,
-                     const ThreadPool& threads) {
+                     PlanCaches& caches, const ThreadPool& threads) {
   const auto find = [&](const void* rows, int64_t stride, int64_t heads) {
     return batch.Find(rows, Bytes((step.batch - 1) * stride + heads * step.dim, step.type));
   };
@@ -195,125 +289,203 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                          batch.IsResult(*value.view) && CanPrepare(step, design);
   if (!(by_host || by_device) || !CacheOnHost(batch, step)) return false;
 
+  const auto fresh = step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, 1}) : nullptr;
+  const HostRows new_rows = fresh != nullptr ? fresh->Of(step) : InPresent(step);
   {
     const Timed timed(engine, "write present");
-    if (by_host) {
+    if (by_host && fresh != nullptr) {
+      host::WriteNewRows(step, engine.kernels(), threads, fresh->tokens, fresh->keys(),
+                         fresh->values());
+    } else if (by_host) {
       host::WritePresent(step, engine.kernels(), threads);
-    } else {
+    } else if (fresh == nullptr) {
       host::CarryPast(step, threads);
     }
   }
-  const auto lease = std::make_shared<CacheLease>(
-      engine, step, by_host ? step.total_length : step.past_length, threads);
-  const KvCopy& copy = **lease;
+  KvCopy& copy = caches.Of(step);
+  copy.Hold(step, SpanOf(step, 0, 1), by_host ? step.total_length : step.past_length, new_rows,
+            threads);
   const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
-  NewRows rows;
+  TokenRows rows;
   if (by_host) {
-    rows.query = batch.Input(step.batch * width, [&](uint16_t* y) {
-      for (int64_t b = 0; b < step.batch; ++b) StoreQueries(engine, step, b, y + b * width);
-    });
+    rows.query = {batch.Input(step.batch * width,
+                              [&](uint16_t* y) {
+                                for (int64_t b = 0; b < step.batch; ++b) {
+                                  StoreQueries(engine, step, b, y + b * width);
+                                }
+                              }),
+                  width};
   } else {
-    rows = Prepare(engine, batch, step, copy, {*query.view, *key.view, *value.view});
+    rows = Preparation(engine, batch, step, copy)
+               .Run({{*query.view, step.query_stride},
+                     {*key.view, step.key_stride},
+                     {*value.view, step.value_stride}});
   }
-  const npu::BufferView q = rows.query;
-  const bool whole = padded == step.dim;  // what the device leaves is the output as it is
-  const npu::BufferView o = whole ? batch.Output(step.output, step.batch * width, step.type)
-                                  : batch.Result(step.batch * width);
+  // What the device leaves may be the output as it is.
+  const bool whole = padded == step.dim && !step.value_scales;
+  const Rows o{whole ? batch.Output(step.output, step.batch * width, step.type)
+                     : batch.Result(step.batch * width),
+               width};
   for (int64_t b = 0; b < step.batch; ++b) {
+    const auto i = static_cast<size_t>(b);
     batch.Invoke({"attention",
                   {{"heads", step.heads},
                    {"kv_heads", step.kv_heads},
                    {"head_dim", padded},
-                   {"context", step.total_length[static_cast<size_t>(b)]},
+                   {"context", step.total_length[i] - copy.FirstToken(i)},
                    {"capacity", copy.capacity()},
                    {"window", Window(step)},
                    {"scale_bits", FloatBits(step.scale)},
                    {"softcap_bits", FloatBits(step.softcap)}},
-                  {{"q", {q.argument, q.offset + 2 * b * width}},
+                  {{"q", rows.query[b]},
                    {"k", batch.View(copy.buffer(), copy.KeyOffset(b))},
                    {"v", batch.View(copy.buffer(), copy.ValueOffset(b))},
-                   {"o", {o.argument, o.offset + 2 * b * width}}}});
+                   {"o", o[b]}}});
   }
-  batch.Then([&engine, &step, &threads, by_device, whole, rows, o, width,
-              lease](const Batch::Results& results) {
+  batch.Then([&engine, &step, &threads, &copy, by_device, whole, rows, o, fresh,
+              new_rows](const Batch::Results& results) {
     for (int64_t b = 0; b < (whole ? 0 : step.batch); ++b) {
-      StoreOutput(engine, step, results[o] + b * width, b);
+      StoreOutput(engine, step, results[o[b]], b);
     }
-    if (by_device && StoreNewRows(engine, step, results[rows.key], results[rows.value])) {
-      (*lease)->Appended(step);
-    } else if (by_device) {
-      (*lease)->Update(step, step.total_length, threads);
+    // Where the host's rows are others, the next call sends them.
+    if (by_device && StoreNewRows(engine, step, rows, results, new_rows)) {
+      copy.Appended(step, new_rows);
     }
-    lease->PutBack();
+    if (fresh != nullptr) {
+      host::ShiftWindow(step, threads, fresh->tokens, fresh->keys(), fresh->values());
+    }
   });
   if (!whole) {
     batch.Writes(step.output, step.batch * step.heads * step.dim, step.type, std::nullopt);
   }
-  if (by_device) {
-    const int64_t present = step.kv_heads * step.present_capacity * step.dim;
-    batch.Writes(step.present_key, present, step.cache_type, std::nullopt);
-    batch.Writes(step.present_value, present, step.cache_type, std::nullopt);
+  if (by_device || fresh != nullptr) {
+    const auto present = static_cast<int64_t>(
+        Bytes(step.batch * step.kv_heads * step.present_capacity * step.dim, step.cache_type));
+    batch.Writes(step.present_key, present, DataType::kUint8, std::nullopt);
+    batch.Writes(step.present_value, present, DataType::kUint8, std::nullopt);
   }
   return true;
 }
 
-void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& threads) {
-  const npu::Manifest* manifest = engine.device().Overlay(kFlowQkv);
-  Require(manifest != nullptr, "there is no overlay flow_qkv");
-  {
-    const Timed timed(engine, "write present");
-    host::WritePresent(step, engine.kernels(), threads);
+namespace {
+
+// Queries of a prompt, of which the device has all keys.
+class Prompt {
+ public:
+  Prompt(Engine& engine, const AttentionStep& step, const ThreadPool& threads)
+      : engine_(engine),
+        step_(step),
+        threads_(threads),
+        manifest_(engine.device().Overlay(kFlowQkv)) {
+    Require(manifest_ != nullptr, "there is no overlay flow_qkv");
   }
-  CacheLease lease(engine, step, step.total_length, threads);
-  const int64_t padded = PaddedHeadDim(step.dim), width = step.heads * padded;
-  int64_t most_tokens = engine.options().query_bytes / (2 * width);
-  if (step.prompt_chunk > 0) most_tokens = std::min(most_tokens, step.prompt_chunk);
-  const int64_t most = std::max(kChunkMultiple, most_tokens / kChunkMultiple * kChunkMultiple);
-  for (int64_t b = 0; b < step.batch; ++b) {
+
+  // Tokens [first, end) of a batch row's, with `total` keys in all, or 0 where they see none.
+  void Attend(const KvCopy& copy, int64_t b, int64_t first, int64_t end, int64_t total) const {
     const auto i = static_cast<size_t>(b);
-    const int64_t tokens = step.total_length[i] - step.past_length[i];
-    for (int64_t first = 0; first < tokens; first += most) {
-      const int64_t count = std::min(most, tokens - first);
+    // Those before the first key that anybody sees see none.
+    const int64_t begin =
+        step_.causal ? std::clamp(copy.FirstToken(i) - step_.past_length[i], first, end) : first;
+    const int64_t keys = total - copy.FirstToken(i);
+    Zero(b, first, begin);
+    for (int64_t t = begin; t < end;) {
       // Without causality a query sees all keys, those behind its chunk as well.
-      const int64_t past = step.causal ? step.past_length[i] + first : step.total_length[i] - count;
-      npu::Invocation attention{"attention",
-                                {{"heads", step.heads},
-                                 {"kv_heads", step.kv_heads},
-                                 {"head_dim", padded},
-                                 {"prompt", count},
-                                 {"past", past},
-                                 {"capacity", lease->capacity()},
-                                 {"window", Window(step)},
-                                 {"causal", step.causal ? 1 : 0},
-                                 {"scale_bits", FloatBits(step.scale)},
-                                 {"softcap_bits", FloatBits(step.softcap)}},
-                                {{"q", {0, 0}},
-                                 {"k", {2, lease->KeyOffset(b)}},
-                                 {"v", {2, lease->ValueOffset(b)}},
-                                 {"o", {1, 0}}}};
-      const auto bytes = static_cast<size_t>(ArgumentBytes(*manifest, attention, "q"));
-      const auto q = engine.device().Allocate(bytes), o = engine.device().Allocate(bytes);
-      auto* queries = reinterpret_cast<uint16_t*>(q->host());
-      const int64_t token = b * step.sequence + first;
-      threads.ParallelFor(
-          count, [&](int64_t t) { StoreQueries(engine, step, token + t, queries + t * width); });
-      const auto used = static_cast<size_t>(2 * count * width);
-      std::memset(q->host() + used, 0, bytes - used);
-      q->ToDevice(0, bytes);
-      Buffer* const arguments[] = {q.get(), o.get(), lease->buffer().get()};
-      engine.Run(kFlowQkv, {std::move(attention)}, arguments);
-      o->FromDevice(0, used);
-      const auto* outputs = reinterpret_cast<const uint16_t*>(o->host());
-      threads.ParallelFor(
-          count, [&](int64_t t) { StoreOutput(engine, step, outputs + t * width, token + t); });
-    }
-    const int64_t token_bytes = step.heads * step.dim * static_cast<int64_t>(SizeOf(step.type));
-    if (tokens < step.sequence) {
-      std::memset(static_cast<uint8_t*>(step.output) + (b * step.sequence + tokens) * token_bytes,
-                  0, static_cast<size_t>((step.sequence - tokens) * token_bytes));
+      const int64_t count = step_.causal ? end - t : std::min(end - t, keys);
+      const int64_t past =
+          step_.causal ? step_.past_length[i] + t - copy.FirstToken(i) : keys - count;
+      Run(copy, b, t, count, past);
+      t += count;
     }
   }
-  lease.PutBack();
+
+  void Zero(int64_t b, int64_t first, int64_t end) const {
+    const size_t bytes = Bytes(step_.heads * step_.dim, step_.type);
+    std::memset(static_cast<uint8_t*>(step_.output) +
+                    static_cast<size_t>(b * step_.sequence + first) * bytes,
+                0, static_cast<size_t>(end - first) * bytes);
+  }
+
+ private:
+  void Run(const KvCopy& copy, int64_t b, int64_t first, int64_t count, int64_t past) const {
+    const int64_t padded = PaddedHeadDim(step_.dim), width = step_.heads * padded;
+    npu::Invocation attention{"attention",
+                              {{"heads", step_.heads},
+                               {"kv_heads", step_.kv_heads},
+                               {"head_dim", padded},
+                               {"prompt", count},
+                               {"past", past},
+                               {"capacity", copy.capacity()},
+                               {"window", Window(step_)},
+                               {"causal", step_.causal ? 1 : 0},
+                               {"scale_bits", FloatBits(step_.scale)},
+                               {"softcap_bits", FloatBits(step_.softcap)}},
+                              {{"q", {0, 0}},
+                               {"k", {2, copy.KeyOffset(b)}},
+                               {"v", {2, copy.ValueOffset(b)}},
+                               {"o", {1, 0}}}};
+    const auto bytes = static_cast<size_t>(ArgumentBytes(*manifest_, attention, "q"));
+    const auto q = engine_.device().Allocate(bytes), o = engine_.device().Allocate(bytes);
+    auto* queries = reinterpret_cast<uint16_t*>(q->host());
+    const int64_t token = b * step_.sequence + first;
+    threads_.ParallelFor(
+        count, [&](int64_t t) { StoreQueries(engine_, step_, token + t, queries + t * width); });
+    const auto used = static_cast<size_t>(2 * count * width);
+    std::memset(q->host() + used, 0, bytes - used);
+    q->ToDevice(0, bytes);
+    Buffer* const arguments[] = {q.get(), o.get(), copy.buffer().get()};
+    engine_.Run(kFlowQkv, {std::move(attention)}, arguments);
+    o->FromDevice(0, used);
+    const auto* outputs = reinterpret_cast<const uint16_t*>(o->host());
+    threads_.ParallelFor(
+        count, [&](int64_t t) { StoreOutput(engine_, step_, outputs + t * width, token + t); });
+  }
+
+  Engine& engine_;
+  const AttentionStep& step_;
+  const ThreadPool& threads_;
+  const npu::Manifest* const manifest_;
+};
+
+}  // namespace
+
+void AttendPrompt(Engine& engine, const AttentionStep& step, PlanCaches& caches,
+                  const ThreadPool& threads) {
+  const Prompt prompt(engine, step, threads);
+  const auto write_present = [&](auto write) {
+    const Timed timed(engine, "write present");
+    write();
+  };
+  if (!step.windowed_cache) {
+    write_present([&] { host::WritePresent(step, engine.kernels(), threads); });
+  }
+  KvCopy& copy = caches.Of(step);
+  const int64_t most = TokensAtATime(engine, step);
+  for (int64_t first = 0; first < step.sequence; first += most) {
+    const Range tokens{first, std::min(first + most, step.sequence)};
+    // Without causality, queries see keys of later ones.
+    const Span span =
+        SpanOf(step, step.causal ? first : 0, step.causal ? tokens.end : step.sequence);
+    if (step.windowed_cache) {
+      FreshRows fresh(step, tokens);
+      write_present([&] {
+        host::WriteNewRows(step, engine.kernels(), threads, tokens, fresh.keys(), fresh.values());
+      });
+      copy.Hold(step, span, span.total, fresh.Of(step), threads);
+    } else {
+      copy.Hold(step, span, span.total, InPresent(step), threads);
+    }
+    for (int64_t b = 0; b < step.batch; ++b) {
+      const auto i = static_cast<size_t>(b);
+      // What is behind a shorter prompt is padding.
+      const int64_t own = step.total_length[i] - step.past_length[i];
+      const int64_t end = std::clamp(own, first, tokens.end);
+      prompt.Attend(copy, b, first, end, span.total[i]);
+      prompt.Zero(b, end, tokens.end);
+    }
+  }
+  if (step.windowed_cache) {
+    write_present([&] { host::WriteWindowedPresent(step, engine.kernels(), threads); });
+  }
 }
 
 }  // namespace ort_aie::npu_target

@@ -2,19 +2,23 @@
 #pragma once
 
 #include "targets/npu/batch.h"
+#include "targets/npu/plan_caches.h"
 
 namespace ort_aie::npu_target {
 
+// How many of a step's tokens are worked on together: one, or a prompt's chunk.
+int64_t TokensAtATime(const Engine& engine, const AttentionStep& step);
+
 // Adds a step of one query row. Queries, keys and values that an earlier step of the batch leaves
 // on the device are normalised, rotated and appended there, and the new rows of the present come
-// back from it; those of the host are prepared by the host, which writes the present before. False,
-// and no change, if the batch has to run first. `step` and `threads` live until it
-// has.
+// back from it; those of the host are prepared by the host. False, and no change, if the batch has
+// to run first. `step`, `caches` and `threads` live until it has.
 bool AppendAttention(Engine& engine, Batch& batch, const char* design, const AttentionStep& step,
-                     const ThreadPool& threads);
+                     PlanCaches& caches, const ThreadPool& threads);
 
 // A step of several query rows. What a prompt that is shorter than others has as padding gets
 // zeros.
-void AttendPrompt(Engine& engine, const AttentionStep& step, const ThreadPool& threads);
+void AttendPrompt(Engine& engine, const AttentionStep& step, PlanCaches& caches,
+                  const ThreadPool& threads);
 
 }  // namespace ort_aie::npu_target

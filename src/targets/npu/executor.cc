@@ -35,14 +35,24 @@ bool IsVector(const Step& step) {
          std::holds_alternative<CastStep>(step);
 }
 
+// Keys of left padding alone are left out by beginning behind them.
+bool HidesMore(const AttentionStep& step) {
+  if (step.key_mask != nullptr) return true;
+  for (size_t b = 0; b < step.visible_keys.size(); ++b) {
+    const Range keys = step.visible_keys[b];
+    if (keys.end != step.total_length[b] || keys.first >= keys.end) return true;
+  }
+  return false;
+}
+
 AttentionFacts FactsOf(const AttentionStep& step) {
-  const auto beyond = [&](int64_t total) { return total > step.present_capacity; };
+  const auto beyond = [&](int64_t total) {
+    return !step.windowed_cache && total > step.present_capacity;
+  };
   return {.rows = step.sequence,
           .dim = step.dim,
-          .quantised_cache = static_cast<bool>(step.key_scales),
-          .windowed_cache = step.windowed_cache,
           .other_keys = step.key_sequence != step.sequence,
-          .hidden_keys = !step.visible_keys.empty(),
+          .hidden_keys = HidesMore(step),
           .has_bias = step.bias != nullptr,
           .has_head_sink = step.head_sink != nullptr,
           .smooth_softmax = step.smooth_softmax,
@@ -61,16 +71,21 @@ class Executor final : public XrtTarget {
   bool device_in_use() const override { return in_use_; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
-    Progress progress;
+    const auto tokens = [this](const AttentionStep& step) {
+      return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
+    };
+    Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads)};
     for (size_t next = 0; next < plan.steps.size();) {
       next = in_use_ ? OnDevice(plan, next, progress, threads)
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
     }
+    if (in_use_) progress.caches.PutBack();
   }
 
  private:
   // Of a plan.
   struct Progress {
+    PlanCaches caches;
     bool on_device = false;            // steps were
     std::vector<Reason> host_after{};  // of steps that the host did after those
   };
@@ -124,7 +139,7 @@ class Executor final : public XrtTarget {
         next = Submit(plan, first, std::min(plan.steps.size(), first + most), memory.get(), design,
                       progress, threads);
       } else {
-        Prompt(memory.get(), plan.steps[first], threads);
+        Prompt(memory.get(), plan.steps[first], progress.caches, threads);
         next = first + 1;
         CountDeviceSteps(1, progress);
       }
@@ -163,7 +178,9 @@ class Executor final : public XrtTarget {
         HostTarget().Execute({step}, threads);
         before.push_back(reason);
       } else if (reason == Reason::kNone) {
-        if (TokenDesign(step) != design || !Append(memory, batch, design, step, threads)) break;
+        if (TokenDesign(step) != design ||
+            !Append(memory, batch, design, step, progress.caches, threads))
+          break;
         ++device_steps;
         device_end = next + 1;
       } else {
@@ -196,7 +213,8 @@ class Executor final : public XrtTarget {
       counters.device_steps += count;
       for (const Reason reason : progress.host_after) ++counters.host_steps_between[Words(reason)];
     });
-    progress = {.on_device = true};
+    progress.on_device = true;
+    progress.host_after.clear();
   }
 
   size_t OnHost(const Plan& plan, size_t first, Reason reason, Progress& progress,
@@ -259,7 +277,7 @@ class Executor final : public XrtTarget {
   }
 
   bool Append(const PlanMemory* memory, Batch& batch, const char* design, const Step& step,
-              const ThreadPool& threads) const {
+              PlanCaches& caches, const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       return AppendProjection(engine_, memory, batch, design, *projection);
     }
@@ -268,14 +286,15 @@ class Executor final : public XrtTarget {
       return AppendElementwise(engine_, batch, *elementwise);
     }
     if (const auto* cast = std::get_if<CastStep>(&step)) return AppendCast(batch, *cast);
-    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), threads);
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), caches, threads);
   }
 
-  void Prompt(const PlanMemory* memory, const Step& step, const ThreadPool& threads) const {
+  void Prompt(const PlanMemory* memory, const Step& step, PlanCaches& caches,
+              const ThreadPool& threads) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       ProjectPrompt(engine_, memory, *projection, threads);
     } else {
-      AttendPrompt(engine_, std::get<AttentionStep>(step), threads);
+      AttendPrompt(engine_, std::get<AttentionStep>(step), caches, threads);
     }
   }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "targets/npu/conversions.h"
 
@@ -14,65 +15,134 @@ constexpr int64_t kEight = 8;              // keys, and dimensions, that stand t
 constexpr int64_t kCapacityMultiple = 64;  // 4,096 elements for each head dimension
 constexpr int64_t kLeastCapacity = 256;
 
+bool Windowed(const AttentionStep& step) { return step.causal && step.window > 0; }
+
+int64_t FirstVisible(const AttentionStep& step, size_t b) {
+  return step.visible_keys.empty() ? 0 : step.visible_keys[b].first;
+}
+
+// The token whose row is the first one of the step's past tensors.
+int64_t FirstOfPast(const AttentionStep& step, size_t b) {
+  const int64_t past = step.past_length[b];
+  return step.windowed_cache ? past - WindowedCacheRows(past, step.past_capacity, step.window) : 0;
+}
+
 }  // namespace
+
+Span SpanOf(const AttentionStep& step, int64_t first, int64_t end) {
+  Span span;
+  for (size_t b = 0; b < step.past_length.size(); ++b) {
+    const int64_t past = step.past_length[b], total = step.total_length[b];
+    span.past.push_back(std::min(past + first, total));
+    span.total.push_back(std::min(past + end, total));
+  }
+  return span;
+}
+
+int64_t FirstKey(const AttentionStep& step, size_t b, int64_t past) {
+  const int64_t visible = FirstVisible(step, b);
+  return Windowed(step) ? std::max(visible, past - step.window + 1) : visible;
+}
 
 KvCopy::KvCopy(Engine& engine, const AttentionStep& step)
     : engine_(engine),
-      generation_(engine.generation()),
       batch_(step.batch),
       kv_heads_(step.kv_heads),
       dim_(step.dim),
       padded_(PaddedHeadDim(step.dim)),
       type_(step.cache_type),
-      rows_(static_cast<size_t>(step.batch), 0) {}
+      rows_(static_cast<size_t>(step.batch), Range{0, 0}) {}
 
 bool KvCopy::Fits(const AttentionStep& step) const {
   return batch_ == step.batch && kv_heads_ == step.kv_heads && dim_ == step.dim &&
          type_ == step.cache_type;
 }
 
-bool KvCopy::Has(const AttentionStep& step, Rows rows) const {
-  const auto has = [&](int64_t have, int64_t past) {
-    return rows == Rows::kExactly ? have == past : have >= past;
+int64_t KvCopy::CapacityFor(const AttentionStep& step, int64_t tokens) const {
+  int64_t longest = 0, held = 0, total = 0;  // of all keys that are seen, and with those held
+  for (size_t b = 0; b < rows_.size(); ++b) {
+    total = std::max(total, step.total_length[b]);
+    longest = std::max(longest, step.total_length[b] - FirstKey(step, b, step.past_length[b]));
+    held = std::max(held, step.total_length[b] - rows_[b].first);
+  }
+  const int64_t roomy = std::max(
+      kLeastCapacity, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest + 1))));
+  if (Windowed(step)) {
+    // A row that is left behind is dropped when there is no room: with room for two windows, each
+    // row is moved once.
+    const int64_t least = std::min(longest, step.window - 1 + tokens);
+    if (least <= capacity_ && (held <= capacity_ || capacity_ >= 2 * step.window)) return capacity_;
+    const int64_t most = std::max({kLeastCapacity, least, 2 * step.window});
+    return std::min(roomy, RoundUp(most, kCapacityMultiple));
+  }
+  if (longest <= capacity_) return capacity_;
+  // Room for some more: a larger copy is sent as a whole.
+  if (step.present_capacity > total) {  // a cache of a size that was settled before
+    return std::min(roomy, RoundUp(step.present_capacity, kCapacityMultiple));
+  }
+  return roomy;
+}
+
+void KvCopy::Place(std::shared_ptr<Buffer> buffer, int64_t offset, int64_t capacity) {
+  buffer_ = std::move(buffer);
+  offset_ = offset;
+  capacity_ = capacity;
+  marks_.assign(static_cast<size_t>(2 * heads() * capacity), RowMark{});
+  rows_.assign(rows_.size(), Range{0, 0});
+}
+
+// Whether row 0 stands where the step can use it: at its first key, or before it where the window
+// hides what is between.
+bool KvCopy::Serves(const AttentionStep& step, size_t b) const {
+  const int64_t past = step.past_length[b], key = FirstKey(step, b, past);
+  return rows_[b].first == key ||
+         (rows_[b].first < key && Windowed(step) && key == past - step.window + 1);
+}
+
+Range KvCopy::Useful(const AttentionStep& step, size_t b) const {
+  const int64_t key = FirstKey(step, b, step.past_length[b]);
+  const int64_t end = Serves(step, b) ? std::min(rows_[b].end, step.past_length[b]) : key;
+  return {key, std::max(key, end)};
+}
+
+int64_t KvCopy::Held(const AttentionStep& step) const {
+  int64_t rows = 0;
+  for (size_t b = 0; b < rows_.size(); ++b) rows += Useful(step, b).end - Useful(step, b).first;
+  return rows;
+}
+
+bool KvCopy::EndsWith(const AttentionStep& step) const {
+  return std::ranges::equal(rows_, step.past_length, {}, &Range::end);
+}
+
+bool KvCopy::IsEqual(const AttentionStep& step, int64_t head, Range tokens) const {
+  const size_t b = BatchRow(head);
+  const int64_t bytes = ort_aie::BytesOf(type_, dim_);
+  const auto* truth =
+      static_cast<const uint8_t*>(head >= heads() ? step.past_value : step.past_key) +
+      (head % heads() * step.past_capacity - FirstOfPast(step, b)) * bytes;
+  const RowMark* marks = marks_.data() + head * capacity_ - rows_[b].first;
+  const auto differs = [&](int64_t token) {
+    return MarkOf(truth + token * bytes, bytes) != marks[token];
   };
-  return std::ranges::equal(rows_, step.past_length, has);
-}
-
-const uint8_t* KvCopy::Truth(const AttentionStep& step, bool values, int64_t head) const {
-  return static_cast<const uint8_t*>(host::Advance(values ? step.present_value : step.present_key,
-                                                   type_, head * step.present_capacity * dim_));
-}
-
-int64_t KvCopy::ShadowOffset(bool values, int64_t head) const {
-  const int64_t heads = batch_ * kv_heads_;
-  return ((values ? heads : 0) + head) * capacity_ * dim_ * static_cast<int64_t>(SizeOf(type_));
+  // Another's copy differs in the newest row at the latest; that one first.
+  if (differs(tokens.end - 1)) return false;
+  for (int64_t token = tokens.first; token < tokens.end - 1; ++token) {
+    if (differs(token)) return false;
+  }
+  return true;
 }
 
 bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const {
   const Timed timed(engine_, "compare cache");
-  const auto row_bytes = dim_ * static_cast<int64_t>(SizeOf(type_));
-  const auto equal = [&](bool values, int64_t head, int64_t first, int64_t count) {
-    const int64_t offset = first * row_bytes;
-    return std::memcmp(Truth(step, values, head) + offset,
-                       shadow_.data() + ShadowOffset(values, head) + offset,
-                       static_cast<size_t>(count * row_bytes)) == 0;
-  };
-  const int64_t heads = batch_ * kv_heads_;
-  int64_t compared = 0;
   std::atomic<bool> same = true;
-  // Another's copy differs in the newest row at the latest; that one first.
-  for (int64_t head = 0; head < heads && same; head += kv_heads_) {
-    const int64_t past = step.past_length[static_cast<size_t>(head / kv_heads_)];
-    if (past > 0) same = equal(false, head, past - 1, 1);
-  }
-  if (same) {
-    threads.ParallelFor(2 * heads, [&](int64_t i) {
-      const int64_t head = i % heads;
-      const int64_t past = step.past_length[static_cast<size_t>(head / kv_heads_)];
-      if (same && past > 0 && !equal(i >= heads, head, 0, past)) same = false;
-    });
-    for (const int64_t past : step.past_length) compared += 2 * past * kv_heads_ * row_bytes;
-  }
+  std::atomic<int64_t> compared = 0;
+  threads.ParallelFor(2 * heads(), [&](int64_t head) {
+    const Range tokens = Useful(step, BatchRow(head));
+    if (!same || tokens.end <= tokens.first) return;
+    if (!IsEqual(step, head, tokens)) same = false;
+    compared += (tokens.end - tokens.first) * ort_aie::BytesOf(type_, dim_);
+  });
   engine_.Count([&](ExecutorCounters& counters) {
     counters.cache_bytes_compared += compared;
     counters.compare_seconds += timed.seconds();
@@ -80,141 +150,215 @@ bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) c
   return same;
 }
 
-// Room for the step's rows, and for some more: a larger copy is sent as a whole.
-void KvCopy::Grow(const AttentionStep& step) {
-  const int64_t longest = *std::ranges::max_element(step.total_length);
-  if (longest <= capacity_) return;
-  int64_t capacity = std::max(
-      kLeastCapacity, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest + 1))));
-  if (step.present_capacity > longest) {  // a cache of a size that was settled before
-    capacity = std::min(capacity, RoundUp(step.present_capacity, kCapacityMultiple));
-  }
-  Forget();
-  buffer_.reset();
-  capacity_ = 0;
-  const auto heads = 2 * batch_ * kv_heads_;
-  buffer_ = engine_.device().Allocate(static_cast<size_t>(heads * capacity * padded_ * 2));
-  std::memset(buffer_->host(), 0, buffer_->size());
-  buffer_->ToDevice(0, buffer_->size());
-  shadow_.resize(static_cast<size_t>(heads * capacity * dim_) * SizeOf(type_));
-  capacity_ = capacity;
-}
-
-// Rows [from, to) of a head, and zeros up to a multiple of eight: in the shadow, and on the host's
-// side of the buffer.
-void KvCopy::Convert(const AttentionStep& step, bool values, int64_t head, int64_t from,
-                     int64_t to) {
-  const auto row_bytes = dim_ * static_cast<int64_t>(SizeOf(type_));
-  const uint8_t* truth = Truth(step, values, head);
-  std::memcpy(shadow_.data() + ShadowOffset(values, head) + from * row_bytes,
-              truth + from * row_bytes, static_cast<size_t>((to - from) * row_bytes));
-  uint8_t* first = buffer_->host() + (values ? ValueOffset(0) : KeyOffset(0)) + head * HeadBytes();
-  auto* tiles = reinterpret_cast<uint16_t*>(first);
-  auto* row = host::Scratch<uint16_t>(host::Purpose::kKeys, dim_);
-  for (int64_t key = from; key < RoundUp(to, kEight); ++key) {
-    if (key < to) {
-      ToBfloat16(engine_.kernels(), type_, truth + key * row_bytes, dim_, row);
-    } else {
-      std::fill_n(row, dim_, uint16_t{0});
-    }
-    uint16_t* y = tiles + key / kEight * kEight * padded_ + key % kEight * kEight;
-    for (int64_t d = 0; d < dim_; d += kEight) std::memcpy(y + d * kEight, row + d, 2 * kEight);
-  }
-}
-
-void KvCopy::Update(const AttentionStep& step, std::span<const int64_t> rows,
-                    const ThreadPool& threads) {
-  Grow(step);
-  const Timed timed(engine_, "send cache");
+void KvCopy::Keep(const AttentionStep& step, bool known, const ThreadPool& threads) {
   present_ = step.present_key;
-  const auto from = [&](size_t b) { return std::min(rows_[b], step.past_length[b]); };
-  const int64_t heads = batch_ * kv_heads_;
-  threads.ParallelFor(2 * heads, [&](int64_t i) {
-    const auto b = static_cast<size_t>(i % heads / kv_heads_);
-    if (from(b) < rows[b]) Convert(step, i >= heads, i % heads, from(b), rows[b]);
+  const bool all = known || Held(step) == 0 || PastIsEqual(step, threads);
+  for (size_t b = 0; b < rows_.size(); ++b) {
+    const Range useful = Useful(step, b);
+    if (useful.first == useful.end) {
+      rows_[b] = {useful.first, useful.first};
+      continue;
+    }
+    bool same = true;
+    const auto first = static_cast<int64_t>(b) * kv_heads_;
+    for (int64_t i = 0; i < kv_heads_ && same && !all; ++i) {
+      same = IsEqual(step, first + i, useful) && IsEqual(step, heads() + first + i, useful);
+    }
+    rows_[b] = same ? Range{rows_[b].first, useful.end} : Range{useful.first, useful.first};
+  }
+}
+
+// Moves a batch row's tokens from `first` on to row 0, on the host's side.
+void KvCopy::MoveTo(size_t b, int64_t first) {
+  const int64_t by = first - rows_[b].first;
+  const int64_t count = std::max<int64_t>(0, rows_[b].end - first);
+  const auto place = [&](uint16_t* tiles, int64_t row) {
+    return tiles + row / kEight * kEight * padded_ + row % kEight * kEight;
+  };
+  for (int64_t i = 0; i < 2 * kv_heads_; ++i) {
+    const int64_t head =
+        i / kv_heads_ * heads() + static_cast<int64_t>(b) * kv_heads_ + i % kv_heads_;
+    auto* tiles = reinterpret_cast<uint16_t*>(HostSide(head));
+    for (int64_t row = 0; row < count; ++row) {
+      const uint16_t* from = place(tiles, row + by);
+      uint16_t* to = place(tiles, row);
+      for (int64_t d = 0; d < padded_; d += kEight) {
+        std::memcpy(to + d * kEight, from + d * kEight, 2 * kEight);
+      }
+    }
+    RowMark* marks = marks_.data() + head * capacity_;
+    std::copy_n(marks + by, count, marks);
+  }
+  rows_[b] = {first, first + count};
+}
+
+// Tokens of a head, and zeros up to a multiple of eight rows: their marks, and the host's side of
+// the buffer.
+void KvCopy::Convert(const AttentionStep& step, int64_t head, Range tokens, const HostRows& fresh) {
+  const size_t b = BatchRow(head);
+  const bool values = head >= heads();
+  const int64_t bytes = ort_aie::BytesOf(type_, dim_), past = step.past_length[b];
+  const auto truth = [&](int64_t token) {
+    const bool old = token < past;
+    const void* rows =
+        old ? (values ? step.past_value : step.past_key) : (values ? fresh.values : fresh.keys);
+    const int64_t capacity = old ? step.past_capacity : fresh.capacity;
+    const int64_t first = old ? FirstOfPast(step, b) : fresh.first[b];
+    return static_cast<const uint8_t*>(rows) + (head % heads() * capacity + token - first) * bytes;
+  };
+  auto* tiles = reinterpret_cast<uint16_t*>(HostSide(head));
+  auto* x = host::Scratch<uint16_t>(host::Purpose::kKeys, dim_);
+  const int64_t begin = tokens.first - rows_[b].first, end = tokens.end - rows_[b].first;
+  for (int64_t row = begin; row < RoundUp(end, kEight); ++row) {
+    if (row < end) {
+      const uint8_t* from = truth(rows_[b].first + row);
+      marks_[static_cast<size_t>(head * capacity_ + row)] = MarkOf(from, bytes);
+      ToBfloat16(engine_.kernels(), type_, from, dim_, x);
+    } else {
+      std::fill_n(x, dim_, uint16_t{0});
+    }
+    uint16_t* y = tiles + row / kEight * kEight * padded_ + row % kEight * kEight;
+    for (int64_t d = 0; d < dim_; d += kEight) std::memcpy(y + d * kEight, x + d, 2 * kEight);
+  }
+}
+
+void KvCopy::Hold(const AttentionStep& step, const Span& span, std::span<const int64_t> rows,
+                  const HostRows& fresh, const ThreadPool& threads) {
+  const Timed timed(engine_, "send cache");
+  std::vector<int64_t> from(rows_.size());  // tokens
+  for (size_t b = 0; b < rows_.size(); ++b) {
+    from[b] = rows_[b].end;
+    if (span.total[b] - rows_[b].first <= capacity_) continue;
+    const int64_t first = FirstKey(step, b, span.past[b]);
+    Require(span.total[b] - first <= capacity_, "the copy of a cache has ", capacity_,
+            " rows, but a call needs ", span.total[b] - first);
+    MoveTo(b, first);
+    from[b] = first;
+  }
+  threads.ParallelFor(2 * heads(), [&](int64_t head) {
+    const size_t b = BatchRow(head);
+    if (rows_[b].end < rows[b]) Convert(step, head, {rows_[b].end, rows[b]}, fresh);
   });
   int64_t kept = 0, sent = 0;
-  for (int64_t i = 0; i < 2 * heads; ++i) {
-    const auto b = static_cast<size_t>(i % heads / kv_heads_);
-    kept += from(b);
-    if (from(b) == rows[b]) continue;
-    sent += rows[b] - from(b);
-    const int64_t first = from(b) / kEight * kEight, end = RoundUp(rows[b], kEight);
-    const int64_t start = (i >= heads ? ValueOffset(0) : KeyOffset(0)) + i % heads * HeadBytes();
-    buffer_->ToDevice(static_cast<size_t>(start + first * padded_ * 2),
-                      static_cast<size_t>((end - first) * padded_ * 2));
+  for (int64_t head = 0; head < 2 * heads(); ++head) {
+    const size_t b = BatchRow(head);
+    const int64_t end = std::max(rows_[b].end, rows[b]), zero = rows_[b].first;
+    kept += from[b] - zero;
+    if (from[b] >= end) continue;
+    sent += end - from[b];
+    const int64_t first_row = (from[b] - zero) / kEight * kEight;
+    const int64_t row_bytes = padded_ * 2;
+    buffer_->ToDevice(static_cast<size_t>(offset_ + head * HeadBytes() + first_row * row_bytes),
+                      static_cast<size_t>((RoundUp(end - zero, kEight) - first_row) * row_bytes));
   }
-  rows_.assign(rows.begin(), rows.end());
+  for (size_t b = 0; b < rows_.size(); ++b) rows_[b].end = std::max(rows_[b].end, rows[b]);
   engine_.Count([&](ExecutorCounters& counters) {
     counters.cache_rows_kept += kept;
     counters.cache_rows_sent += sent;
   });
 }
 
-void KvCopy::Appended(const AttentionStep& step) {
-  for (int64_t head = 0; head < batch_ * kv_heads_; ++head) {
-    const auto b = static_cast<size_t>(head / kv_heads_);
-    for (const bool values : {false, true}) {
-      Convert(step, values, head, step.past_length[b], step.total_length[b]);
-    }
+void KvCopy::Appended(const AttentionStep& step, const HostRows& fresh) {
+  for (int64_t head = 0; head < 2 * heads(); ++head) {
+    const size_t b = BatchRow(head);
+    Convert(step, head, {step.past_length[b], step.total_length[b]}, fresh);
   }
-  rows_.assign(step.total_length.begin(), step.total_length.end());
+  for (size_t b = 0; b < rows_.size(); ++b) rows_[b].end = step.total_length[b];
 }
 
-std::unique_ptr<KvCopy> KvCopies::Choose(const AttentionStep& step, const ThreadPool& threads) {
-  const auto extract = [&](auto place) {
-    std::unique_ptr<KvCopy> copy = std::move(*place);
-    copies_.erase(place);
-    return copy;
-  };
-  if (std::ranges::any_of(step.past_length, [](int64_t past) { return past > 0; })) {
-    // One that has more rows was rewound, or belongs to another who began the same way.
-    for (const KvCopy::Rows rows : {KvCopy::Rows::kExactly, KvCopy::Rows::kMore}) {
-      for (auto copy = copies_.begin(); copy != copies_.end(); ++copy) {
-        if ((*copy)->Fits(step) && (*copy)->Has(step, rows) &&
-            (*copy)->PastIsEqual(step, threads)) {
-          return extract(copy);
-        }
-      }
+KvSlab::KvSlab(Engine& engine, Steps steps) : engine_(engine), generation_(engine.generation()) {
+  layers_.reserve(steps.size());
+  for (const AttentionStep* step : steps) layers_.emplace_back(engine, *step);
+}
+
+bool KvSlab::Fits(Steps steps) const {
+  return std::ranges::equal(layers_, steps, [](const KvCopy& layer, const AttentionStep* step) {
+    return layer.Fits(*step);
+  });
+}
+
+void KvSlab::Reserve(Steps steps, const Tokens& tokens) {
+  std::vector<int64_t> capacities(steps.size());
+  bool enough = true;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const int64_t at_a_time = tokens(*steps[i]);
+    capacities[i] =
+        at_a_time > 0 ? layers_[i].CapacityFor(*steps[i], at_a_time) : layers_[i].capacity();
+    enough = enough && capacities[i] == layers_[i].capacity();
+  }
+  if (enough) return;
+  for (KvCopy& layer : layers_) layer.Place(nullptr, 0, 0);  // before others take their place
+  for (size_t first = 0, end = 0; first < layers_.size(); first = end) {
+    int64_t bytes = 0;
+    std::vector<int64_t> offsets;
+    for (; end < layers_.size(); ++end) {
+      const int64_t more = layers_[end].BytesOf(capacities[end]);
+      if (bytes > 0 && bytes + more > static_cast<int64_t>(kMaxBufferBytes)) break;
+      offsets.push_back(bytes);
+      bytes += more;
     }
+    if (bytes == 0) continue;
+    const std::shared_ptr<Buffer> buffer = engine_.device().Allocate(static_cast<size_t>(bytes));
+    std::memset(buffer->host(), 0, buffer->size());
+    buffer->ToDevice(0, buffer->size());
+    for (size_t i = first; i < end; ++i) {
+      layers_[i].Place(buffer, offsets[i - first], capacities[i]);
+    }
+  }
+}
+
+KvCopies::Taken KvCopies::Choose(KvSlab::Steps steps, size_t asked, const ThreadPool& threads) {
+  const AttentionStep& step = *steps[asked];
+  const auto extract = [&](auto place) {
+    std::unique_ptr<KvSlab> slab = std::move(*place);
+    slabs_.erase(place);
+    return slab;
+  };
+  // One that ends with the past; else the one with most of it. One that goes on behind it was
+  // rewound, or belongs to another who began the same way.
+  using Place = decltype(slabs_)::iterator;
+  std::vector<std::pair<std::pair<bool, int64_t>, Place>> candidates;
+  for (auto slab = slabs_.begin(); slab != slabs_.end(); ++slab) {
+    const KvCopy& layer = (*slab)->layer(asked);
+    if (!(*slab)->Fits(steps) || layer.Held(step) == 0) continue;
+    candidates.push_back({{layer.EndsWith(step), layer.Held(step)}, slab});
+  }
+  std::ranges::stable_sort(candidates, std::greater{}, [](const auto& c) { return c.first; });
+  for (const auto& [rank, slab] : candidates) {
+    if ((*slab)->layer(asked).PastIsEqual(step, threads)) return {extract(slab), true};
   }
   // Of a cache that stays in one place: what was copied from this very memory has been overwritten.
   const bool in_place = step.past_key == step.present_key;
-  for (auto copy = copies_.begin(); copy != copies_.end(); ++copy) {
-    if (in_place && (*copy)->present() == step.present_key && (*copy)->Fits(step)) {
-      auto chosen = extract(copy);
-      chosen->Forget();
-      return chosen;
+  for (auto slab = slabs_.begin(); slab != slabs_.end(); ++slab) {
+    if (in_place && (*slab)->Fits(steps) && (*slab)->layer(asked).present() == step.present_key) {
+      return {extract(slab)};
     }
   }
-  if (copies_.size() < kMost) return nullptr;
-  auto oldest = extract(std::prev(copies_.end()));
-  if (!oldest->Fits(step)) return nullptr;
-  oldest->Forget();
-  return oldest;
+  if (slabs_.size() < kMost) return {};
+  Taken oldest{extract(std::prev(slabs_.end()))};
+  return oldest.slab->Fits(steps) ? std::move(oldest) : Taken{};
 }
 
-std::unique_ptr<KvCopy> KvCopies::Take(Engine& engine, const AttentionStep& step,
-                                       std::span<const int64_t> rows, const ThreadPool& threads) {
-  std::unique_ptr<KvCopy> copy;
+KvCopies::Taken KvCopies::Take(Engine& engine, KvSlab::Steps steps, size_t asked,
+                               const ThreadPool& threads) {
+  Taken taken;
   {
     const std::lock_guard lock(mutex_);
     if (generation_ != engine.generation()) {
-      copies_.clear();
+      slabs_.clear();
       generation_ = engine.generation();
     }
-    copy = Choose(step, threads);
+    taken = Choose(steps, asked, threads);
   }
-  if (copy == nullptr) copy = std::make_unique<KvCopy>(engine, step);
-  copy->Update(step, rows, threads);
-  return copy;
+  if (taken.slab == nullptr) taken.slab = std::make_unique<KvSlab>(engine, steps);
+  return taken;
 }
 
-void KvCopies::PutBack(Engine& engine, std::unique_ptr<KvCopy> copy) {
+void KvCopies::PutBack(Engine& engine, std::unique_ptr<KvSlab> slab) {
   const std::lock_guard lock(mutex_);
-  if (generation_ != engine.generation() || generation_ != copy->generation()) return;
-  copies_.push_front(std::move(copy));
-  if (copies_.size() > kMost) copies_.pop_back();
+  if (generation_ != engine.generation() || generation_ != slab->generation()) return;
+  slabs_.push_front(std::move(slab));
+  if (slabs_.size() > kMost) slabs_.pop_back();
 }
 
 }  // namespace ort_aie::npu_target

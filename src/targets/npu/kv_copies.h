@@ -1,8 +1,9 @@
-// The device's copies of a layer's KV cache. The host's present is the truth: a copy serves a call
-// only if the rows that it has of the call's past are equal to the host's, bit for bit.
+// The device's copies of KV caches. The host's rows are the truth: a copy serves a call only with
+// rows of the call's past that are equal to the host's.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -10,75 +11,140 @@
 #include <vector>
 
 #include "targets/npu/engine.h"
+#include "targets/npu/row_marks.h"
 
 namespace ort_aie::npu_target {
 
-// Layout on the device: keys, then values, [batch][kv_heads][capacity/8][padded dim/8][8 keys]
-// [8 dimensions] bfloat16, with zeros beyond dim. Behind the valid rows are older ones or zeros;
-// behind those that the host sent always zeros up to a multiple of eight keys, because a prompt's
-// blocks of bfp16 share an exponent.
+// Tokens of a call's chunk: before it and after it, by batch row.
+struct Span {
+  std::vector<int64_t> past, total;
+};
+// Of tokens [first, end) of the step's new ones.
+Span SpanOf(const AttentionStep& step, int64_t first, int64_t end);
+
+// The first key that a query behind `past` tokens sees, or any query after it.
+int64_t FirstKey(const AttentionStep& step, size_t b, int64_t past);
+
+// Where the host has new rows of a step, (batch, kv_heads, capacity, dim): row 0 of batch row b is
+// that of its token first[b].
+struct HostRows {
+  const void *keys = nullptr, *values = nullptr;
+  int64_t capacity = 0;
+  std::vector<int64_t> first;
+};
+
+// The copy of one layer's cache: of each batch row, its newest tokens. Layout on the device: keys,
+// then values, [batch][kv_heads][capacity/8][padded dim/8][8 keys][8 dimensions] bfloat16, with
+// zeros beyond dim. Behind the valid rows are older ones or zeros; behind those that the host sent
+// always zeros up to a multiple of eight keys, because a prompt's blocks of bfp16 share an
+// exponent.
 class KvCopy {
  public:
   KvCopy(Engine& engine, const AttentionStep& step);
 
-  // For a step that `Fits`; its present is complete on the host.
   bool Fits(const AttentionStep& step) const;
-  enum class Rows { kExactly, kMore };  // than the step's past has
-  bool Has(const AttentionStep& step, Rows rows) const;
-  bool PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const;
-  // Where the rows came from when it was used last.
-  const void* present() const { return present_; }
-  uint64_t generation() const { return generation_; }
-  void Forget() { rows_.assign(rows_.size(), 0); }
 
-  // Makes it hold `rows` of the step's present, by batch row, with room for all: keeps the rows of
-  // the past that it has and sends the others. If it throws, the copy is of no use any more.
-  void Update(const AttentionStep& step, std::span<const int64_t> rows, const ThreadPool& threads);
-  // The device has the step's new rows, and they are equal to the present's.
-  void Appended(const AttentionStep& step);
+  // --- its place ---
 
+  // The keys that a head must have room for when `step` is done `tokens` at a time; the capacity
+  // if that is enough.
+  int64_t CapacityFor(const AttentionStep& step, int64_t tokens) const;
+  int64_t BytesOf(int64_t capacity) const { return 4 * batch_ * kv_heads_ * capacity * padded_; }
+  // At `offset` of a buffer that holds zeros there. Nothing is valid then.
+  void Place(std::shared_ptr<Buffer> buffer, int64_t offset, int64_t capacity);
   const std::shared_ptr<Buffer>& buffer() const { return buffer_; }
   int64_t capacity() const { return capacity_; }
-  int64_t KeyOffset(int64_t b) const { return b * kv_heads_ * HeadBytes(); }
-  int64_t ValueOffset(int64_t b) const { return (batch_ + b) * kv_heads_ * HeadBytes(); }
+
+  // --- its rows ---
+
+  // How many rows of what the step reads of its past it has, and whether it has those alone.
+  int64_t Held(const AttentionStep& step) const;
+  bool EndsWith(const AttentionStep& step) const;
+  // Whether all of those are the host's.
+  bool PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const;
+  // Keeps, of each batch row, those that are the host's, which `known` says of all.
+  void Keep(const AttentionStep& step, bool known, const ThreadPool& threads);
+  // Where the rows came from when it was used last.
+  const void* present() const { return present_; }
+
+  // Makes it hold what queries of `span` read, up to `rows` by batch row, and have room for the
+  // span: sends what it does not have, of the past or of `fresh`. After Keep, and of spans in
+  // order.
+  void Hold(const AttentionStep& step, const Span& span, std::span<const int64_t> rows,
+            const HostRows& fresh, const ThreadPool& threads);
+  // The device has the step's new rows, and they are equal to `fresh`.
+  void Appended(const AttentionStep& step, const HostRows& fresh);
+
+  // Its row 0, by batch row.
+  int64_t FirstToken(size_t b) const { return rows_[b].first; }
+  int64_t KeyOffset(int64_t b) const { return offset_ + b * kv_heads_ * HeadBytes(); }
+  int64_t ValueOffset(int64_t b) const { return KeyOffset(batch_ + b); }
 
  private:
   int64_t HeadBytes() const { return capacity_ * padded_ * 2; }
-  void Grow(const AttentionStep& step);
-  // Row 0 of a head (of all batch rows) in the host's present, and in the shadow.
-  const uint8_t* Truth(const AttentionStep& step, bool values, int64_t head) const;
-  int64_t ShadowOffset(bool values, int64_t head) const;
-  void Convert(const AttentionStep& step, bool values, int64_t head, int64_t from, int64_t to);
+  int64_t heads() const { return batch_ * kv_heads_; }
+  size_t BatchRow(int64_t head) const { return static_cast<size_t>(head % heads() / kv_heads_); }
+  bool Serves(const AttentionStep& step, size_t b) const;
+  // Its tokens that the step reads and that are of the step's past.
+  Range Useful(const AttentionStep& step, size_t b) const;
+  bool IsEqual(const AttentionStep& step, int64_t head, Range tokens) const;
+  void MoveTo(size_t b, int64_t first);
+  void Convert(const AttentionStep& step, int64_t head, Range tokens, const HostRows& fresh);
+  uint8_t* HostSide(int64_t head) const { return buffer_->host() + offset_ + head * HeadBytes(); }
 
   Engine& engine_;
-  const uint64_t generation_;
   const int64_t batch_, kv_heads_, dim_, padded_;
   const DataType type_;
-  int64_t capacity_ = 0;
-  std::vector<int64_t> rows_;    // valid, by batch row
-  std::vector<uint8_t> shadow_;  // of type_: [keys, values][batch][kv_heads][capacity][dim]
+  int64_t capacity_ = 0, offset_ = 0;
+  std::vector<Range> rows_;     // valid tokens, by batch row
+  std::vector<RowMark> marks_;  // of the host's rows: [keys, values][batch][kv_heads][capacity]
   std::shared_ptr<Buffer> buffer_;
   const void* present_ = nullptr;
 };
 
-// The copies of one layer: several, so that generators that take turns on one session each find
-// their own.
+// Copies for all attention steps of a plan, in one buffer (in several of at most kMaxBufferBytes).
+class KvSlab {
+ public:
+  using Steps = std::span<const AttentionStep* const>;
+  // How many tokens of a step are worked on at a time; 0: the device does not do the step.
+  using Tokens = std::function<int64_t(const AttentionStep&)>;
+
+  KvSlab(Engine& engine, Steps steps);
+
+  bool Fits(Steps steps) const;
+  // Makes room for the steps. Where there is not enough, all rows of all layers go.
+  void Reserve(Steps steps, const Tokens& tokens);
+  KvCopy& layer(size_t i) { return layers_[i]; }
+  const KvCopy& layer(size_t i) const { return layers_[i]; }
+  uint64_t generation() const { return generation_; }
+
+ private:
+  Engine& engine_;
+  const uint64_t generation_;
+  std::vector<KvCopy> layers_;
+};
+
+// The slabs of one plan, or of an op by itself: several, so that generators that take turns on one
+// session each find their own.
 class KvCopies {
  public:
   static constexpr size_t kMost = 4;
 
-  // A copy that holds `rows` of the step's present, by batch row, and has room for all. It is for
-  // the caller alone until it is put back; one that is not put back is forgotten.
-  std::unique_ptr<KvCopy> Take(Engine& engine, const AttentionStep& step,
-                               std::span<const int64_t> rows, const ThreadPool& threads);
-  void PutBack(Engine& engine, std::unique_ptr<KvCopy> copy);
+  struct Taken {
+    std::unique_ptr<KvSlab> slab;
+    bool known = false;  // that what step `asked` reads is the host's
+  };
+  // The slab that serves step `asked` best, for the caller alone until it is put back; one that is
+  // not put back is forgotten.
+  Taken Take(Engine& engine, KvSlab::Steps steps, size_t asked, const ThreadPool& threads);
+  void PutBack(Engine& engine, std::unique_ptr<KvSlab> slab);
 
  private:
-  std::unique_ptr<KvCopy> Choose(const AttentionStep& step, const ThreadPool& threads);
+  Taken Choose(KvSlab::Steps steps, size_t asked, const ThreadPool& threads);
 
   std::mutex mutex_;
   uint64_t generation_ = 0;
-  std::list<std::unique_ptr<KvCopy>> copies_;  // the one used last comes first
+  std::list<std::unique_ptr<KvSlab>> slabs_;  // the one used last comes first
 };
 
 // The head dimension for which the device has a layout: 64, 128 or 256.

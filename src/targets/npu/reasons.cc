@@ -15,14 +15,10 @@ std::string Words(Reason reason) {
       return Concat("a projection from more than ", kGemmMaxK, " in-features");
     case Reason::kOneRow:
       return "a single row of an unquantised projection";
-    case Reason::kQuantisedCache:
-      return "a quantised KV cache";
-    case Reason::kWindowedCache:
-      return "a cache that keeps a window only";
     case Reason::kOtherKeys:
       return "keys of another sequence than the queries";
     case Reason::kHiddenKeys:
-      return "an attention mask with hidden keys";
+      return "an attention mask that hides more than the first keys";
     case Reason::kAttentionBias:
       return "attention_bias";
     case Reason::kHeadSink:
@@ -87,8 +83,6 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
 }
 
 Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has) {
-  if (attention.quantised_cache) return Reason::kQuantisedCache;
-  if (attention.windowed_cache) return Reason::kWindowedCache;
   if (attention.other_keys) return Reason::kOtherKeys;
   if (attention.hidden_keys) return Reason::kHiddenKeys;
   if (attention.has_bias) return Reason::kAttentionBias;

@@ -19,8 +19,6 @@ enum class Reason {
   kTokenInFeatures,
   kInFeatures,
   kOneRow,
-  kQuantisedCache,
-  kWindowedCache,
   kOtherKeys,
   kHiddenKeys,
   kAttentionBias,
@@ -61,8 +59,9 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
 struct AttentionFacts {
   int64_t rows = kAnyRows;  // of queries
   int64_t dim = 0;
-  bool quantised_cache = false, windowed_cache = false, other_keys = false, hidden_keys = false,
-       has_bias = false, has_head_sink = false, smooth_softmax = false, causal = true;
+  // hidden_keys: others than those before the first one that is visible.
+  bool other_keys = false, hidden_keys = false, has_bias = false, has_head_sink = false,
+       smooth_softmax = false, causal = true;
   int64_t window = -1;
   bool more_than_cache = false;
 };

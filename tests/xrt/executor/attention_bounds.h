@@ -23,9 +23,16 @@ inline double PairLength(const AttentionStep& step, const float* x, int64_t d) {
   return std::hypot(x[d], x[other]);
 }
 
-// Of a step that the host has executed: for every element of the output. `query_error` and
-// `key_error` are those of the device's queries and new keys beside the host's, relative to the
-// length of a pair.
+// The tokens whose rows a windowed cache no longer has after the step.
+inline int64_t Dropped(const AttentionStep& step, int64_t b) {
+  const int64_t total = step.total_length[static_cast<size_t>(b)];
+  if (!step.windowed_cache) return 0;
+  return total - WindowedCacheRows(total, step.present_capacity, step.window);
+}
+
+// Of a step that the host has executed, and whose present has all keys that its queries see: for
+// every element of the output. `query_error` and `key_error` are those of the device's queries and
+// new keys beside the host's, relative to the length of a pair.
 //
 // A score moves by what q and k do and by float32's sum. If all scores of a row move by at most D,
 // each weight of the softmax moves by a factor between e^-2D and e^2D, and the output by that of
@@ -35,7 +42,8 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
   const int64_t dim = step.dim;
   const auto row = [&](const void* cache, int64_t b, int64_t head, int64_t key) {
     std::vector<float> x(static_cast<size_t>(dim));
-    const int64_t first = ((b * step.kv_heads + head) * step.present_capacity + key) * dim;
+    const int64_t first =
+        ((b * step.kv_heads + head) * step.present_capacity + key - Dropped(step, b)) * dim;
     host::ToFloat(host::SelectedKernels(), step.cache_type,
                   host::Advance(cache, step.cache_type, first), dim, x.data());
     return x;
@@ -48,7 +56,11 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
     const int64_t position = past + token % step.sequence;
     if (position >= total) continue;  // padding: zeros
     const int64_t end = step.causal ? position + 1 : total;
-    const int64_t begin = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
+    int64_t begin = step.window > 0 ? std::max<int64_t>(0, position - step.window + 1) : 0;
+    if (!step.visible_keys.empty()) {
+      begin = std::max(begin, step.visible_keys[static_cast<size_t>(b)].first);
+    }
+    if (begin >= end) continue;  // no keys: zeros
     std::vector<float> q(static_cast<size_t>(dim));
     host::LoadQuery(step, host::SelectedKernels(), token, head, q.data());
     double moved = 0, largest = -std::numeric_limits<double>::infinity(), size_of_score = 0,
@@ -82,6 +94,13 @@ inline std::vector<double> AttentionBounds(const AttentionStep& step, double que
         const double term = scores[static_cast<size_t>(key - begin)] / sum * v[d];
         output[d] += term;
         size[d] += std::abs(term);
+      }
+    }
+    if (step.value_scales) {
+      const float* scales = step.value_scales.OfHead(head / (step.heads / step.kv_heads), dim);
+      for (size_t d = 0; d < q.size(); ++d) {
+        output[d] *= scales[step.value_scales.per_channel ? d : 0];
+        size[d] *= scales[step.value_scales.per_channel ? d : 0];
       }
     }
     const double weight = arithmetic.weight + arithmetic.score * size_of_score;

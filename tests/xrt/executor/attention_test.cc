@@ -1,5 +1,6 @@
 // Attention of tokens and prompts.
 #include "generator.h"
+#include "targets/npu/kv_copies.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -85,7 +86,117 @@ void ContextUpToTheLimit() {
   }
 }
 
+// Of those that keep a window only: the device's copy has a window and more, and moves its rows now
+// and then.
+void CachesOfAWindow() {
+  for (const Layer& layer : std::vector<Layer>{
+           {.window = 8, .windowed_cache = true},
+           {.heads = 2,
+            .kv_heads = 1,
+            .dim = 256,
+            .window = 70,
+            .rotary = true,
+            .windowed_cache = true},
+           {.batch = 2, .cache_type = DataType::kFloat32, .window = 5, .windowed_cache = true},
+           {.batch = 2, .window = 20, .windowed_cache = true, .padding = {0, 9}}}) {
+    for (const int64_t room : {0, 1, 30}) {
+      for (const bool in_place : {false, true}) {
+        ExecutorOptions options;
+        options.query_bytes = 1;  // chunks of 64
+        Bench bench(kAll, options);
+        Generator generator(layer, layer.window + room, in_place);
+        generator.Append(*bench.target, 12);
+        int64_t tokens = 12;
+        for (const int64_t prompt : {3, 150}) {
+          for (int i = 0; i < 4; ++i) generator.Append(*bench.target, 1);
+          generator.Append(*bench.target, prompt);
+          tokens += 4 + prompt;
+        }
+        for (; tokens < 400; ++tokens) generator.Append(*bench.target, 1);
+        bench.OnlyDevice();
+        const int64_t heads = 2 * layer.batch * layer.kv_heads;
+        const int64_t sent = bench.target->counters().cache_rows_sent;
+        Check(sent <= 2 * tokens * heads, "each row is sent and moved once, got ", sent, " of ",
+              tokens * heads);
+        const int64_t bytes = bench.device->counters().buffer_bytes;
+        Check(bytes <= heads * 256 * PaddedHeadDim(layer.dim) * 2, "room for 256 rows, got ",
+              bytes);
+      }
+    }
+  }
+}
+
+// A cache of all rows: the device has those of the window.
+void AWindowOfALongCache() {
+  const Layer layer{.window = 40};
+  Bench bench;
+  Generator generator(layer, 700);
+  generator.Append(*bench.target, 500);
+  for (int i = 0; i < 100; ++i) generator.Append(*bench.target, 1);
+  bench.OnlyDevice();
+  const int64_t compared = bench.target->counters().cache_bytes_compared;
+  Check(compared <= 101 * 4 * 39 * 64 * 2, "what is out of the window is not compared, got ",
+        compared);
+}
+
+void LeftPadding() {
+  for (const Layer& layer : std::vector<Layer>{{.batch = 3, .rotary = true, .padding = {0, 9, 4}},
+                                               {.batch = 2, .window = 7, .padding = {3, 20}},
+                                               {.batch = 2, .causal = false, .padding = {0, 30}},
+                                               {.dim = 80, .padding = {11}}}) {
+    for (const int64_t capacity : {0, 100}) {
+      ExecutorOptions options;
+      options.query_bytes = 1;
+      Bench bench(kAll, options);
+      Generator generator(layer, capacity);
+      generator.Append(*bench.target, 40);
+      for (int i = 0; i < 10; ++i) generator.Append(*bench.target, 1);
+      generator.Append(*bench.target, 9);
+      generator.Append(*bench.target, 1);
+      bench.OnlyDevice();
+    }
+  }
+}
+
+// Another mask of the same tokens: the device's rows begin elsewhere.
+void AMaskThatChanges() {
+  Layer layer{.padding = {5}};
+  Bench bench;
+  Generator generator(layer, 64);
+  generator.Append(*bench.target, 20);
+  for (const int64_t padding : {0, 8, 8, 0}) {
+    layer.padding = {padding};
+    generator.Append(*bench.target, 1);
+  }
+  bench.OnlyDevice();
+}
+
+// The device has the codes, which bfloat16 holds, and the host scales.
+void CachesOfIntegers() {
+  for (const DataType type : {DataType::kInt8, DataType::kInt4}) {
+    for (const Layer& layer :
+         std::vector<Layer>{{.cache_type = type},
+                            {.dim = 80, .cache_type = type, .softcap = 20, .per_channel = true},
+                            {.batch = 2,
+                             .cache_type = type,
+                             .window = 8,
+                             .rotary = true,
+                             .windowed_cache = true}}) {
+      Bench bench;
+      Generator generator(layer, layer.windowed_cache ? 16 : 100);
+      generator.Append(*bench.target, 30);
+      for (int i = 0; i < 10; ++i) generator.Append(*bench.target, 1);
+      bench.OnlyDevice();
+    }
+  }
+}
+
 const Cases registered({
+    {"caches_of_a_window", CachesOfAWindow},
+    {"a_window_of_a_long_cache", AWindowOfALongCache},
+    {"left_padding", LeftPadding},
+    {"a_mask_that_changes", AMaskThatChanges},
+    {"caches_of_integers", CachesOfIntegers},
     {"tokens_of_all_kinds", TokensOfAllKinds},
     {"batch_rows_of_different_lengths", BatchRowsOfDifferentLengths},
     {"prompts_of_any_length", PromptsOfAnyLength},

@@ -15,7 +15,10 @@ struct Layer {
   int64_t window = 0;
   float softcap = 0;
   bool causal = true, rotary = false, interleaved = false, qk_norm = false, sinks = false;
-  int64_t rotary_dim = 0;  // of a rotary; 0: all
+  int64_t rotary_dim = 0;       // of a rotary; 0: all
+  bool windowed_cache = false;  // past and present hold as many rows as a generator's capacity
+  std::vector<int64_t> padding = {};  // hidden keys before each batch row's
+  bool per_channel = false;           // scales of a cache of integers
   std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
 };
 
@@ -24,15 +27,26 @@ class Generator {
  public:
   // With `capacity`, past and present are one buffer; without, every call has a new present.
   explicit Generator(const Layer& layer, int64_t capacity = 0)
-      : layer_(layer), in_place_(capacity > 0), capacity_(capacity) {
-    if (in_place_) {
-      const std::vector<float> zeros(static_cast<size_t>(Elements(capacity)));
-      keys = Values(layer.cache_type, zeros);
+      : Generator(layer, capacity, capacity > 0) {}
+  Generator(const Layer& layer, int64_t capacity, bool in_place)
+      : layer_(layer), in_place_(in_place), capacity_(capacity) {
+    if (capacity > 0) {
+      keys = Rows(capacity);
+      std::ranges::fill(keys.bytes, uint8_t{0});
       values = keys;
+    }
+    if (layer.windowed_cache) {
+      all_keys_ = Rows(kPositions);
+      all_values_ = all_keys_;
+    }
+    if (layer.cache_type == DataType::kInt8 || layer.cache_type == DataType::kInt4) {
+      const std::vector<float> steps = {0.125f, 0.25f, 0.0625f};
+      scales_.resize(static_cast<size_t>(layer.per_channel ? layer.kv_heads * layer.dim : 1));
+      for (size_t i = 0; i < scales_.size(); ++i) scales_[i] = steps[i % steps.size()];
     }
     if (layer.rotary) {
       std::vector<float> cos, sin;
-      for (int64_t p = 0; p < 256; ++p) {
+      for (int64_t p = 0; p < kPositions; ++p) {
         for (int64_t i = 0; i < RotaryDim() / 2; ++i) {
           cos.push_back(std::cos(0.01f * static_cast<float>(p * (i + 1))));
           sin.push_back(std::sin(0.01f * static_cast<float>(p * (i + 1))));
@@ -62,20 +76,25 @@ class Generator {
     Values output(layer_.type, layer_.batch * tokens * layer_.heads * layer_.dim);
     Values want = output, want_keys = keys, want_values = values, old_keys = keys,
            old_values = values;
-    Values present_keys(layer_.cache_type, Elements(step.present_capacity));
-    Values present_values = present_keys;
+    Values present_keys = Rows(step.present_capacity), present_values = present_keys;
 
     AttentionStep host = step;
     host.output = want.data();
     Place(host, want_keys, want_values, present_keys, present_values);
     HostTarget().Execute({host}, kThreads);
+    if (layer_.windowed_cache) {  // bounds ask for all keys that a query sees
+      host.windowed_cache = false;
+      host.past_capacity = host.present_capacity = kPositions;
+      host.past_key = host.present_key = all_keys_.data();
+      host.past_value = host.present_value = all_values_.data();
+      HostTarget().Execute({host}, kThreads);
+    }
     // The device rounds what the host has normalised and rotated.
     const std::vector<double> bounds =
         AttentionBounds(host, layer_.rotary || layer_.qk_norm ? kUnit : 0, 0);
     if (!in_place_) std::swap(want_keys, present_keys), std::swap(want_values, present_values);
 
-    present_keys = Values(layer_.cache_type, Elements(step.present_capacity));
-    present_values = present_keys;
+    present_keys = present_values = Rows(step.present_capacity);
     step.output = output.data();
     Place(step, keys, values, present_keys, present_values);
     target.Execute({step}, kThreads);
@@ -91,7 +110,9 @@ class Generator {
     const auto width = static_cast<size_t>(layer_.heads * layer_.dim);
     for (size_t token = 0; token < right.size() / width; ++token) {
       const size_t b = token / static_cast<size_t>(tokens), t = token % static_cast<size_t>(tokens);
-      if (static_cast<int64_t>(t) < step.total_length[b] - step.past_length[b]) continue;
+      const int64_t position = step.past_length[b] + static_cast<int64_t>(t);
+      const int64_t hidden = layer_.padding.empty() || !layer_.causal ? 0 : layer_.padding[b];
+      if (position >= hidden && position < step.total_length[b]) continue;
       std::fill_n(right.data() + token * width, width, 0.0f);  // padding
     }
     Near("output", output, Values(layer_.type, right), bounds);
@@ -113,7 +134,15 @@ class Generator {
     for (size_t b = 0; b < past.size(); ++b) step.total_length.push_back(past[b] + lengths[b]);
     const int64_t longest = *std::ranges::max_element(past) + tokens;
     step.past_capacity = capacity_;
-    step.present_capacity = in_place_ ? capacity_ : std::max(capacity_, longest);
+    step.present_capacity =
+        in_place_ || layer_.windowed_cache ? capacity_ : std::max(capacity_, longest);
+    step.windowed_cache = layer_.windowed_cache;
+    for (size_t b = 0; b < layer_.padding.size(); ++b) {
+      step.visible_keys.push_back({layer_.padding[b], step.total_length[b]});
+    }
+    if (!scales_.empty()) {
+      step.key_scales = step.value_scales = {scales_.data(), layer_.per_channel};
+    }
     step.scale = 0.125f;
     step.softcap = layer_.softcap;
     step.causal = layer_.causal;
@@ -146,12 +175,20 @@ class Generator {
   int64_t Elements(int64_t capacity) const {
     return layer_.batch * layer_.kv_heads * capacity * layer_.dim;
   }
+  Values Rows(int64_t capacity) const {
+    Values rows;
+    rows.type = layer_.cache_type;
+    rows.bytes.assign(static_cast<size_t>(BytesOf(rows.type, Elements(capacity))), 0xab);
+    return rows;
+  }
   bool in_place() const { return in_place_; }
 
   std::vector<int64_t> past;
   Values keys, values;
 
  private:
+  static constexpr int64_t kPositions = 1024;
+
   int64_t RotaryDim() const { return layer_.rotary_dim != 0 ? layer_.rotary_dim : layer_.dim; }
   void Place(AttentionStep& step, Values& past_keys, Values& past_values, Values& present_keys,
              Values& present_values) const {
@@ -165,6 +202,8 @@ class Generator {
   const bool in_place_;
   int64_t capacity_;
   Values cos_, sin_, q_norm_, k_norm_, sinks_;
+  Values all_keys_, all_values_;  // without a window, where the cache has one
+  std::vector<float> scales_;
 };
 
 }  // namespace ort_aie::npu_target

@@ -33,6 +33,22 @@ void HostStepsHaveReasons() {
                         DataType::kFloat32}});
   ++expected["rows of an embedding"];
 
+  const Values wide(DataType::kFloat32, Exact(2 * 16640));
+  Values y(DataType::kFloat32, 2 * 16640);
+  const auto norm = [&](int64_t rows, int64_t k, const char* reason) {
+    bench.Run({NormStep{rows, k, wide.data(), nullptr, wide.data(), y.data(), nullptr,
+                        DataType::kFloat32, 1e-6f}});
+    ++expected[reason];
+  };
+  norm(1, 256, "a vector operator on what the host has");
+  norm(2, 256, "a vector operator on several rows");
+  norm(1, 16640, "a vector operator on more than 16384 elements");
+  for (const Function function : {Function::kSigmoid, Function::kGelu}) {
+    bench.Run({ElementwiseStep{function, 1, 256, wide.data(), nullptr,
+                               ElementwiseStep::Operand::kTensor, y.data(), DataType::kFloat32}});
+    ++expected["an activation that the overlay does not have"];
+  }
+
   const Layer layer;
   const auto attend = [&](const char* reason, const std::function<void(AttentionStep&)>& change) {
     Generator generator(layer, 16);
@@ -56,17 +72,15 @@ void HostStepsHaveReasons() {
   });
   attend("head_sink", [&](AttentionStep& step) { step.head_sink = bias.data(); });
   attend("smooth_softmax", [](AttentionStep& step) { step.smooth_softmax = true; });
-  attend("an attention mask with hidden keys",
-         [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
-  attend("a quantised KV cache", [](AttentionStep& step) {
-    static const float scale = 0.125f;
-    step.cache_type = DataType::kInt8;
-    step.key_scales = step.value_scales = {&scale, false};
+  const char* const hidden = "an attention mask that hides more than the first keys";
+  attend(hidden, [](AttentionStep& step) { step.visible_keys = {{1, 1}}; });
+  static const int64_t holes[] = {1};
+  attend(hidden, [](AttentionStep& step) {
+    step.visible_keys = {{0, 1}};
+    step.key_mask = holes;
+    step.key_mask_stride = 1;
   });
-  attend("a cache that keeps a window only", [](AttentionStep& step) {
-    step.windowed_cache = true;
-    step.window = 8;
-  });
+  expected[hidden] = 2;
   Check(bench.runs() == 0, "nothing was for the device");
   Check(bench.target->counters().host_steps == expected, "other reasons");
   Check(bench.target->device_in_use(), "no fault");
@@ -78,6 +92,13 @@ void HostStepsHaveReasons() {
             std::map<std::string, int64_t>{{"no overlay decode or fused_dqp", 1},
                                            {"no overlay dequant", 1}},
         "reasons without overlays");
+  Bench npu1(Designs{"fused_dqp"}, {}, "npu1");
+  Projection first({.k = 256, .n = 256});
+  npu1.Run({first.Step(), NormStep{1, 256, first.y.data(), nullptr, wide.data(), y.data(), nullptr,
+                                   DataType::kFloat32, 1e-6f}});
+  Check(npu1.target->counters().host_steps ==
+            std::map<std::string, int64_t>{{"no overlay decode", 1}},
+        "vector operators of NPU1");
 }
 
 void RefusedShapes() {

@@ -23,8 +23,10 @@ struct LayerShape {
 class DecoderLayer {
  public:
   DecoderLayer(const LayerShape& shape, int64_t capacity)
+      : DecoderLayer(shape, capacity, capacity > 0) {}
+  DecoderLayer(const LayerShape& shape, int64_t capacity, bool in_place)
       : shape_(shape),
-        generator(shape_.attention, capacity),
+        generator(shape_.attention, capacity, in_place),
         o({.k = Queries(), .n = shape.hidden, .type = Type(), .bias = shape.bias}),
         mlp({.k = shape.hidden,
              .n = shape.intermediate,
@@ -119,8 +121,7 @@ class DecoderLayer {
   // Of a cache that is not in place.
   Cache NewPresent() const {
     if (generator.in_place()) return {};
-    const Values tensor(shape_.attention.cache_type,
-                        generator.Elements(generator.Step(1, {}).present_capacity));
+    const Values tensor = generator.Rows(generator.Step(1, {}).present_capacity);
     return {tensor, tensor};
   }
 
@@ -173,7 +174,8 @@ class DecoderLayer {
     const std::vector<float> right = present.keys.floats();
     std::vector<double> bounds(right.size());
     for (int64_t head = 0; head < layer.kv_heads; ++head) {
-      const int64_t first = (head * host.present_capacity + host.past_length[0]) * layer.dim;
+      const int64_t first =
+          (head * host.present_capacity + host.past_length[0] - Dropped(host, 0)) * layer.dim;
       for (int64_t d = 0; d < layer.dim; ++d) {
         bounds[static_cast<size_t>(first + d)] = key * PairLength(host, right.data() + first, d);
       }

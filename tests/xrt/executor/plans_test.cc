@@ -78,6 +78,8 @@ void ALayerIsOneSubmission() {
                                {.attention = partial},
                                {.attention = wide, .hidden = 512},
                                {.attention = {.window = 3}},
+                               {.attention = {.heads = 12, .kv_heads = 3, .rotary = true}},
+                               {.attention = {.heads = 20, .kv_heads = 5, .rotary = true}},
                                {.attention = {.qk_norm = true}}}) {
     const Layer& layer = shape.attention;
     Bench bench;
@@ -99,9 +101,14 @@ void ALayerIsOneSubmission() {
     // The norm of queries, keys and values is made once.
     std::vector<std::string> expected = {"rms_norm"};
     expected.insert(expected.end(), decoder.qkv.size(), "matvec");
-    if (layer.rotary || layer.qk_norm) expected.insert(expected.end(), {"rope", "rope"});
-    expected.insert(expected.end(), {"append", "append", "attention", "matvec", "rms_norm",
-                                     "matvec", "matvec", "glu", "matvec"});
+    // Three or five heads of 64 are two or four, and one.
+    const int64_t parts = layer.kv_heads % 2 == 0 || layer.kv_heads == 1 ? 1 : 2;
+    if (layer.rotary || layer.qk_norm) {
+      expected.insert(expected.end(), layer.kv_heads == 3 ? 3 : 2, "rope");
+    }
+    expected.insert(expected.end(), static_cast<size_t>(2 * parts), "append");
+    expected.insert(expected.end(),
+                    {"attention", "matvec", "rms_norm", "matvec", "matvec", "glu", "matvec"});
     Check(bench.device->sequences == expected, "other sequences");
     const ExecutorCounters counters = bench.target->counters();
     Check(counters.cache_rows_sent == 0, counters.cache_rows_sent, " rows of the cache were sent");
@@ -148,9 +155,110 @@ void TwoLayersAreOneSubmission() {
   bench.OnlyDevice();
 }
 
+// All caches of a program's layers are in one buffer, whatever their shapes, and grow together.
+void CachesOfAProgramAreOneBuffer() {
+  const LayerShape global{.attention = {.rotary = true, .qk_norm = true}},
+      local{.attention = {.heads = 2,
+                          .kv_heads = 1,
+                          .dim = 128,
+                          .window = 10,
+                          .rotary = true,
+                          .windowed_cache = true},
+            .skip = true};
+  for (const bool in_place : {false, true}) {
+    Bench bench;
+    DecoderLayer a(global, in_place ? 600 : 0, in_place), b(local, 14, in_place),
+        c(local, 14, in_place);
+    const auto kept = std::make_shared<KeptState>();
+    int64_t buffers = 0, sent = 0;
+    const auto token = [&] {
+      const Values x(DataType::kFloat32, Exact(global.hidden));
+      Plan plan = a.Steps(x);
+      for (const Step& step : b.Steps(a.down.y, &a.mlp.sum).steps) plan.steps.push_back(step);
+      for (const Step& step : c.Steps(b.down.y, &b.mlp.sum).steps) plan.steps.push_back(step);
+      plan.kept = kept;
+      sent = bench.target->counters().cache_rows_sent;
+      Check(Execute(bench, plan).submissions == 1, "one submission");
+      sent = bench.target->counters().cache_rows_sent - sent;
+      buffers = bench.device->counters().buffers;
+      for (DecoderLayer* layer : {&a, &b, &c}) layer->Compare();
+    };
+    token();
+    Check(buffers == 2, "one of weights, one of caches, got ", buffers);
+    for (int i = 1; i < 256; ++i) {
+      token();
+      Check(sent == 0, "the device appends, but ", sent, " rows were sent");
+    }
+    token();  // all layers move to a larger buffer
+    const int64_t layer = 2 * 2 * 256;
+    Check(sent > layer - 4 && sent <= layer + 2 * 2 * 14, "all rows once, got ", sent);
+    Check(buffers == 2, "as before, got ", buffers);
+    token();
+    Check(sent == 0, "and no more");
+    // Who has changed a row of one layer sends that layer; or, not in place, is another generator.
+    const size_t row = (in_place ? 600 : 258) + 200;  // of the second head
+    a.generator.keys.bytes[row * 64 * 2 + 1] ^= 0x80;
+    token();
+    const int64_t others = in_place ? 0 : 2 * 2 * 9;
+    Check(sent == 2 * 2 * 258 + others, "the layer's rows, got ", sent);
+    bench.OnlyDevice();
+  }
+}
+
+// Attention of several rows that an earlier step of the batch makes: each at a place of its own.
+void ABatchPreparedOnTheDevice() {
+  for (Layer layer : std::vector<Layer>{{.rotary = true, .qk_norm = true},
+                                        {},
+                                        {.window = 8, .rotary = true, .windowed_cache = true},
+                                        {.rotary = true, .padding = {0, 3, 7}}}) {
+    layer.batch = 3;
+    const int64_t width = (layer.heads + 2 * layer.kv_heads) * layer.dim;
+    Bench bench;
+    Generator generator(layer, layer.windowed_cache ? 10 : 64);
+    generator.Append(*bench.target, 9, {9, 8, layer.padding.empty() ? 1 : 9});
+    Projection projection({.k = 256, .n = layer.batch * width});
+    for (int token = 0; token < 12; ++token) {
+      projection.a = Values(layer.type, Exact(256));
+      AttentionStep step = generator.Step(1, {});
+      step.query = projection.y.data();
+      step.key = host::Advance(projection.y.data(), layer.type, layer.heads * layer.dim);
+      step.value = host::Advance(projection.y.data(), layer.type,
+                                 (layer.heads + layer.kv_heads) * layer.dim);
+      step.query_stride = step.key_stride = step.value_stride = width;
+      const int64_t count = layer.batch * layer.heads * layer.dim;
+      Values keys = generator.keys, values = generator.values, want(layer.type, count),
+             output(layer.type, count);
+      AttentionStep host = step;
+      step.past_key = step.present_key = generator.keys.data();
+      step.past_value = step.present_value = generator.values.data();
+      step.output = output.data();
+      Check(Execute(bench, {projection.Step(), step}).submissions == 1, "one submission");
+      projection.Compare(projection.OnHost());
+      host.past_key = host.present_key = keys.data();
+      host.past_value = host.present_value = values.data();
+      host.output = want.data();
+      HostTarget().Execute({host}, kThreads);
+      // As of one row: DecoderLayer::CompareAttention.
+      const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
+      const double query = Roundings(roundings), key = Roundings(roundings + 1);
+      Near("output", output, want, AttentionBounds(host, query, key));
+      Check(generator.values.bytes == values.bytes, "the present's values are not the host's");
+      std::vector<double> bounds;
+      const std::vector<float> right = keys.floats();
+      for (size_t i = 0; i < right.size(); ++i) {
+        const auto d = static_cast<int64_t>(i) % layer.dim;
+        bounds.push_back(key * PairLength(host, right.data() + (static_cast<int64_t>(i) - d), d));
+      }
+      Near("the present's keys", generator.keys, keys, bounds);
+      generator.Advance(step);
+    }
+    bench.OnlyDevice();
+  }
+}
+
 // What a program keeps: its weights share buffers, as many as their size takes.
 void WeightsOfAPlanShareABuffer() {
-  for (const size_t most : {kMaxBufferBytes, size_t{300'000}}) {
+  for (const size_t most : {kMaxBufferBytes, size_t{200'000}}) {
     const LayerShape first{}, second{.skip = true};
     Bench bench;
     bench.device->most_pinned = most;
@@ -167,7 +275,7 @@ void WeightsOfAPlanShareABuffer() {
       Plan plan = TwoLayers(a, b, x);
       plan.kept = kept;
       const Token counted = Execute(bench, plan);
-      // Activations, two caches, and 740,000 bytes of weights.
+      // Activations, caches, and 740,000 bytes of weights.
       const int64_t runs = most == kMaxBufferBytes ? 1 : 2, tries = token == 2 ? 2 : 1;
       Check(counted.submissions == tries, "one submission, got ", counted.submissions);
       Check(counted.runs == runs + tries - 1, "runs: ", counted.runs);
@@ -183,15 +291,17 @@ void WeightsOfAPlanShareABuffer() {
 void LayersThatTheHostPrepares() {
   for (const Layer& layer : std::vector<Layer>{{.rotary = true, .sinks = true},
                                                {.dim = 80, .rotary = true},
-                                               {.rotary = true, .rotary_dim = 16},
-                                               {.heads = 12, .kv_heads = 3, .rotary = true}}) {
+                                               {.cache_type = DataType::kInt8, .rotary = true},
+                                               {.rotary = true, .rotary_dim = 16}}) {
     Bench bench;
     DecoderLayer decoder({.attention = layer}, 32);
     for (int token = 0; token < 3; ++token) {
       const Values x(layer.type, Exact(256));
       const Token counted = Execute(bench, decoder.Steps(x));
-      // Queries of heads of 80 are not there in one piece: O takes them over the host, too.
-      Check(counted.submissions == (layer.dim == 80 ? 3 : 2), "got ", counted.submissions);
+      // The output of heads of 80 is not there in one piece, and that of codes is not scaled: O
+      // takes them over the host, too.
+      const bool apart = layer.dim == 80 || layer.cache_type == DataType::kInt8;
+      Check(counted.submissions == (apart ? 3 : 2), "got ", counted.submissions);
       decoder.Compare();
     }
     const ExecutorCounters counters = bench.target->counters();
@@ -219,7 +329,7 @@ void RowsThatTheCacheRounds() {
     SameCache(shape.attention, decoder.generator, token, caches);
     decoder.generator.past = {token + 1};
     const int64_t sent = bench.target->counters().cache_rows_sent;
-    Check(sent == (token + 1) * 4, "the new rows of two heads, got ", sent, " in all");
+    Check(sent == token * 4, "each new row of two heads once, with the next token; got ", sent);
   }
   bench.OnlyDevice();
 }
@@ -291,6 +401,8 @@ void PartsOfTensorsAreFound() {
 const Cases registered({
     {"a_layer_is_one_submission", ALayerIsOneSubmission},
     {"two_layers_are_one_submission", TwoLayersAreOneSubmission},
+    {"caches_of_a_program_are_one_buffer", CachesOfAProgramAreOneBuffer},
+    {"a_batch_prepared_on_the_device", ABatchPreparedOnTheDevice},
     {"weights_of_a_plan_share_a_buffer", WeightsOfAPlanShareABuffer},
     {"layers_that_the_host_prepares", LayersThatTheHostPrepares},
     {"rows_that_the_cache_rounds", RowsThatTheCacheRounds},
