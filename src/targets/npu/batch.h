@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "targets/npu/plan_memory.h"
@@ -49,6 +50,14 @@ class Batch {
     inputs_.resize(static_cast<size_t>(sizes_[kInputs] / 2));
     fill(inputs_.data() + view.offset / 2);
     return view;
+  }
+  // The same for all who ask for it with the same key, a part of two tables.
+  using TableKey = std::tuple<const void*, const void*, int64_t>;
+  template <typename F>
+  npu::BufferView SharedInput(const TableKey& key, int64_t elements, const F& fill) {
+    const auto known = shared_.find(key);
+    if (known != shared_.end()) return known->second;
+    return shared_[key] = Input(elements, fill);
   }
   // Of `elements` bfloat16: what the host reads after the run, and what it does not.
   npu::BufferView Result(int64_t elements) { return Carve(kResults, elements); }
@@ -172,6 +181,7 @@ class Batch {
   const size_t first_;
   npu::Plan plan_;
   std::vector<uint16_t> inputs_;
+  std::map<TableKey, npu::BufferView> shared_;
   int64_t sizes_[kRegions] = {}, starts_[kRegions] = {};
   std::vector<DeviceOutput> outputs_;
   std::vector<std::shared_ptr<Buffer>> buffers_;  // of the plan, from the second on

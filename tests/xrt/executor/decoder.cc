@@ -145,6 +145,9 @@ Plan Decoder::Token(int64_t id) {
     }
     if (x != residual) residual = sum;
     AttentionStep attention = caches[i].Step(1, {});
+    const AttentionStep first = caches[0].Step(1, {});  // the model has one table
+    attention.cos = first.cos;
+    attention.sin = first.sin;
     if (model_.family.packed) {
       parts[1] = host::Advance(parts[0], kType, kHeads * kDim);
       parts[2] = host::Advance(parts[0], kType, (kHeads + kKvHeads) * kDim);

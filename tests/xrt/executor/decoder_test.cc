@@ -70,16 +70,16 @@ void TokensOfDecoders() {
         };
         Check(moved.submissions == 1, of("submissions"), moved.submissions);
         Check(moved.runs <= 3, of("runs"), moved.runs);
-        // Logits, a rotated key for each layer and a value, as projected: with zeros up to whole
-        // blocks.
+        // Logits, a rotated key for each layer and a value, as projected: with what it is packed
+        // with, or zeros up to whole blocks.
         const int64_t row = Decoder::kKvHeads * Decoder::kDim;
-        const int64_t rows = 2 * row + 2 * RoundUp(row, q4nx::kBlockCols);
+        const int64_t packed = family.packed ? Decoder::kHeads * Decoder::kDim + row : 0;
+        const int64_t rows = 2 * row + 2 * RoundUp(packed + row, q4nx::kBlockCols);
         const int64_t logits = 2 * RoundUp(Decoder::kVocabulary, q4nx::kBlockCols);
         Check(moved.from <= layers * rows + logits, of("bytes from the device"), moved.from);
-        // The embedding, cosines and sines.
+        // The embedding, as a row to normalise and as a residual; cosines and sines.
         if (token > 0)
-          Check(moved.to <= 2 * Decoder::kHidden + layers * 512, of("bytes to the device"),
-                moved.to);
+          Check(moved.to <= 4 * Decoder::kHidden + 512, of("bytes to the device"), moved.to);
         if (token == 1) buffers = bench.device->counters().buffers;
         if (token > 1) {
           Check(bench.device->counters().buffers == buffers, of("buffers"),
@@ -90,7 +90,6 @@ void TokensOfDecoders() {
         host.Advance();
       }
       const ExecutorCounters counters = bench.target->counters();
-      std::map<std::string, int64_t> expected = {{"rows of an embedding", 4}};
       for (const auto& [reason, count] : counters.host_steps) {
         Check(count == 4 && counters.host_steps.size() <= 2, count, " steps of ", family.name,
               " on the host: ", reason);
