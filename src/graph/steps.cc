@@ -42,10 +42,12 @@ const Item* Steps::OnlyReader(int value) const {
   return readers.size() == 1 ? &items_[static_cast<size_t>(readers[0])] : nullptr;
 }
 
-bool Steps::IsRead(int value) const {
-  return value != kAbsent &&
-         (graph_.value(value).wanted || !readers_[static_cast<size_t>(value)].empty());
+size_t Steps::TimesRead(int value) const {
+  if (value == kAbsent) return 0;
+  return readers_[static_cast<size_t>(value)].size() + (graph_.value(value).wanted ? 1 : 0);
 }
+
+bool Steps::IsRead(int value) const { return TimesRead(value) != 0; }
 
 bool Steps::IsReadOutside(int value, const std::set<int>& items) const {
   if (value == kAbsent) return false;
@@ -62,7 +64,7 @@ int Steps::Written(const Item& item, size_t position) {
   return position < item.step.writes.size() ? item.step.writes[position] : kAbsent;
 }
 
-void Steps::Fuse(const Item* into, Recipe::Step step, std::initializer_list<const Item*> taken_in) {
+void Steps::Fuse(const Item* into, Recipe::Step step, const std::vector<const Item*>& taken_in) {
   const auto index = [&](const Item* item) { return static_cast<size_t>(item - items_.data()); };
   Item& target = items_[index(into)];
   std::vector<bool> gone(items_.size(), false);
@@ -81,10 +83,12 @@ void Steps::Fuse(const Item* into, Recipe::Step step, std::initializer_list<cons
   Index();
 }
 
-int Steps::AddValueLike(int value, const std::string& name) {
-  Value added = graph_.value(value);
-  added.name = name;
-  added.wanted = false;
+int Steps::AddValueLike(int value, std::string name) {
+  while (std::ranges::find(graph_.values, name, &Value::name) != graph_.values.end()) name += '_';
+  Value added;
+  added.name = std::move(name);
+  added.type = graph_.value(value).type;
+  added.shape = graph_.value(value).shape;
   graph_.values.push_back(std::move(added));
   producer_.push_back(kAbsent);
   readers_.emplace_back();

@@ -1,7 +1,6 @@
 // The graph as steps, with what is not ours between them: what fusions work on.
 #pragma once
 
-#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,6 +39,8 @@ class Steps {
   const Item* Producer(int value) const;
   // The one item that reads a value, once, which nobody else wants; else null.
   const Item* OnlyReader(int value) const;
+  // How often items read it, and once more where somebody wants it outside.
+  size_t TimesRead(int value) const;
   // Whether anybody reads it, or wants it outside.
   bool IsRead(int value) const;
   // Whether anybody but these items does.
@@ -51,9 +52,9 @@ class Steps {
   // --- changes ---
 
   // Puts `step` in the place of `into`, and of those that it takes in, which go.
-  void Fuse(const Item* into, Recipe::Step step, std::initializer_list<const Item*> taken_in);
-  // A value of its own, like another.
-  int AddValueLike(int value, const std::string& name);
+  void Fuse(const Item* into, Recipe::Step step, const std::vector<const Item*>& taken_in);
+  // A value of its own, like another, by this name or, where that is taken, a longer one.
+  int AddValueLike(int value, std::string name);
   // In topological order again, near to what it was.
   void Sort();
 

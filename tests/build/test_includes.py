@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "npu": "base",
     "ops": "base q4nx",
     "graph": "base ops q4nx",
-    "graph/fusions": "base graph ops",
+    "graph/fusions": "base graph ops q4nx",
     "targets": "base ops",
     "targets/host": "base ops q4nx targets/target.h targets/host/kernels",
     "targets/host/kernels": "targets/host/kernels/generic",

@@ -346,6 +346,23 @@ def _append(context: _Context, p: dict[str, int]) -> Problem:
     return Problem("append", p, buffers | {"cache": cache}, judge)
 
 
+def _move_heads(context: _Context, p: dict[str, int]) -> Problem:
+    heads, dim = p["heads"], p["dim"]
+    x = bf16(_rng(p).standard_normal((heads, p["x_stride"])))
+    before = bf16(_rng(p).standard_normal((heads, p["y_stride"])))
+    expected = np.concatenate([x[:, :dim], before[:, dim:]], axis=1)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        return [Output("y", _doubles(after["y"]), Reference(expected, np.zeros_like(expected)))]
+
+    return Problem("move_heads", p, {"x": x.astype(BF16), "y": before.astype(BF16)}, judge)
+
+
+def _move_heads_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
+    names = ("heads", "dim", "x_stride", "y_stride")
+    return lambda device: iter([dict(zip(names, shape, strict=True)) for shape in shapes])
+
+
 def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
     def each(device: Device) -> Iterator[dict[str, int]]:
         for heads, tokens, head_dim, norm, *positions in shapes:
@@ -427,6 +444,10 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         (_rope_of("kv_heads", (4, 1, 64, 0, 5), (2, 5, 128, 1, 8)),
          _rope_of("kv_heads", (8, 1, 64, 0, 1000), (8, 128, 64, 0, 0))),
         _append,
+    ),
+    ("move_heads", False): (
+        (_move_heads_of((8, 96, 96, 128), (8, 96, 128, 96)), _move_heads_of((32, 96, 96, 128))),
+        _move_heads,
     ),
     ("glu", False): (
         (_glu_of((256, 1, 0), (700, 3, 1)), _glu_of((8192, 1, 0), (8192, 32, 0))), _glu,

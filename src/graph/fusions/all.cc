@@ -4,6 +4,9 @@ namespace ort_aie::graph {
 
 void FuseAll(Steps& steps) {
   FuseBias(steps);
+  FuseGatedMLP(steps);
+  FuseHeadNorms(steps);
+  FuseNorms(steps);
   steps.Sort();
 }
 

@@ -12,9 +12,8 @@ namespace {
 
 bool IsBiasOf(const Steps& steps, const Item& projection, int bias) {
   const Value& value = steps.value(bias);
-  const auto n = projection.step.ints.find("N");
-  return value.constant.present && n != projection.step.ints.end() &&
-         value.constant.shape == Shape{n->second} && value.type != 0 &&
+  return value.constant.present &&
+         value.constant.shape == Shape{Attributes(projection).Int("N", 0)} && value.type != 0 &&
          value.type == steps.value(Steps::Written(projection, 0)).type;
 }
 

@@ -4,13 +4,15 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "graph/steps.h"
 
 namespace ort_aie::graph {
 
-// Inputs of projections by position; a gated one has the weights of up where others have a bias.
-enum ProjectionInput { kA, kWeights, kBias, kUpWeights = kBias, kNormWeight, kSkip };
+// Inputs by position. A gated projection has the weights of up where others have a bias.
+enum ProjectionInput { kA, kWeights, kBias, kNormWeight, kSkip };
+enum NormInput { kNormA, kNormScale, kNormSkip };
 
 inline bool IsMatMul(const Item* item) {
   return item != nullptr && (item->Is("Q4NXMatMul") || item->Is("GEMM"));
@@ -18,6 +20,12 @@ inline bool IsMatMul(const Item* item) {
 inline bool IsGatedMLP(const Item* item) {
   return item != nullptr && (item->Is("Q4NXGatedMLP") || item->Is("GatedGEMM"));
 }
+
+// Attributes of a step, with fallbacks: nobody has checked those of nodes of the domain aie.
+inline StepInfo Attributes(const Item& item) { return StepInfo(item.step, {}); }
+
+// The elements of a constant, where they are int64 and at hand.
+std::optional<std::vector<int64_t>> Integers(const Value& value);
 
 // The item that writes `value` as its first output.
 const Item* MadeBy(const Steps& steps, int value);

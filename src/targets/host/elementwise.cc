@@ -12,23 +12,28 @@ namespace {
 
 using q4nx::CeilDiv;
 
-// Elements that are worked on at a time: their float32 forms stay in L1.
-constexpr int64_t kPiece = 1024;
+// Elements that are worked on at a time. Those of other types have float32 forms, which stay in L1.
+constexpr int64_t kPiece = 1024, kFloatPiece = 4096;
 
 // Calls work(row, column, count) for pieces of (rows, k), none of which has parts of two rows.
 template <typename Work>
-void ForEachPiece(int64_t rows, int64_t k, int64_t (*work_ns)(int64_t elements),
+void ForEachPiece(int64_t rows, int64_t k, int64_t piece, int64_t (*work_ns)(int64_t elements),
                   const ThreadPool& threads, const Work& work) {
-  const int64_t pieces = CeilDiv(k, kPiece);
-  const int64_t item_ns = std::max<int64_t>(1, work_ns(std::min(k, kPiece)));
+  const int64_t pieces = CeilDiv(k, piece);
+  const int64_t item_ns = std::max<int64_t>(1, work_ns(k) / pieces);
   threads.ParallelFor(rows * pieces, item_ns, [&](int64_t i) {
-    const int64_t column = i % pieces * kPiece;
-    work(i / pieces, column, std::min(kPiece, k - column));
+    const int64_t column = i % pieces * piece;
+    work(i / pieces, column, std::min(piece, k - column));
   });
 }
 
 constexpr bool IsBinary(Function function) {
   return function == Function::kAdd || function == Function::kMultiply;
+}
+
+void ApplyValue(const Kernels& kernels, Function function, const float* a, float value, int64_t n,
+                float* y) {
+  (function == Function::kAdd ? kernels.add_value : kernels.multiply_value)(a, value, n, y);
 }
 
 void Apply(const Kernels& kernels, Function function, const float* a, const float* b, int64_t n,
@@ -49,19 +54,22 @@ void Apply(const Kernels& kernels, Function function, const float* a, const floa
   }
 }
 
-// A row of b, or as much of its one value as a piece has elements; null where each element of a has
-// one of its own.
-const float* CommonOperand(const ElementwiseStep& step, const Kernels& kernels) {
-  if (step.b_is == ElementwiseStep::Operand::kRow) {
-    return Floats(kernels, step.type, step.b, step.k, Purpose::kOperand);
-  }
-  if (step.b_is != ElementwiseStep::Operand::kScalar) return nullptr;
-  float value = 0;
-  ToFloat(kernels, step.type, step.b, 1, &value);
-  const int64_t count = std::min(kPiece, step.rows * step.k);
-  float* values = Scratch<float>(Purpose::kOperand, count);
-  std::fill_n(values, count, value);
-  return values;
+// As (rows, k): apply(a, column, n, y) computes n elements of a row, from that column on.
+template <typename F>
+void ForEachFloat(const ElementwiseStep& step, int64_t rows, int64_t k, const Kernels& kernels,
+                  const ThreadPool& threads, const F& apply) {
+  const bool is_float = step.type == DataType::kFloat32;
+  const auto work_ns = IsBinary(step.function) ? SumNs : FunctionNs;
+  const auto work = [&](int64_t row, int64_t column, int64_t n) {
+    const int64_t first = row * k + column;
+    const void* from = Advance(step.a, step.type, first);
+    void* to = Advance(step.y, step.type, first);
+    const float* a = Floats(kernels, step.type, from, n, Purpose::kRow);
+    float* y = is_float ? static_cast<float*>(to) : Scratch<float>(Purpose::kTile, n);
+    apply(a, column, n, y);
+    if (!is_float) FromFloat(kernels, step.type, y, n, to);
+  };
+  ForEachPiece(rows, k, is_float ? kFloatPiece : kPiece, work_ns, threads, work);
 }
 
 }  // namespace
@@ -69,45 +77,49 @@ const float* CommonOperand(const ElementwiseStep& step, const Kernels& kernels) 
 void RunElementwise(const ElementwiseStep& step, const Kernels& kernels,
                     const ThreadPool& threads) {
   using enum ElementwiseStep::Operand;
-  const bool binary = IsBinary(step.function);
-  const float* common = binary ? CommonOperand(step, kernels) : nullptr;
-  // Rows matter to a row of b alone.
-  const bool by_row = binary && step.b_is == kRow;
-  const int64_t rows = by_row ? step.rows : 1, k = by_row ? step.k : step.rows * step.k;
-  const auto work_ns = binary ? SumNs : FunctionNs;
-  ForEachPiece(rows, k, work_ns, threads, [&](int64_t row, int64_t column, int64_t count) {
-    const int64_t first = row * k + column;
-    const auto load = [&](const void* from, Purpose purpose) {
-      return Floats(kernels, step.type, Advance(from, step.type, first), count, purpose);
-    };
-    const float* a = load(step.a, Purpose::kRow);
-    const float* b = by_row              ? common + column
-                     : common != nullptr ? common
-                     : binary            ? load(step.b, Purpose::kSkip)
-                                         : nullptr;
-    void* y = Advance(step.y, step.type, first);
-    if (step.type == DataType::kFloat32) {
-      Apply(kernels, step.function, a, b, count, static_cast<float*>(y));
-    } else {
-      float* result = Scratch<float>(Purpose::kTile, count);
-      Apply(kernels, step.function, a, b, count, result);
-      FromFloat(kernels, step.type, result, count, y);
-    }
-  });
+  const Function function = step.function;
+  const int64_t count = step.rows * step.k;
+  const auto flat = [&](const auto& apply) {  // where rows do not matter
+    ForEachFloat(step, 1, count, kernels, threads, apply);
+  };
+  if (!IsBinary(function)) {
+    flat([&](const float* a, int64_t, int64_t n, float* y) {
+      Apply(kernels, function, a, nullptr, n, y);
+    });
+  } else if (step.b_is == kTensor) {
+    flat([&](const float* a, int64_t column, int64_t n, float* y) {
+      const void* b = Advance(step.b, step.type, column);
+      Apply(kernels, function, a, Floats(kernels, step.type, b, n, Purpose::kSkip), n, y);
+    });
+  } else if (step.b_is == kScalar) {
+    float value = 0;
+    ToFloat(kernels, step.type, step.b, 1, &value);
+    flat([&](const float* a, int64_t, int64_t n, float* y) {
+      ApplyValue(kernels, function, a, value, n, y);
+    });
+  } else {
+    const float* b = Floats(kernels, step.type, step.b, step.k, Purpose::kOperand);
+    ForEachFloat(step, step.rows, step.k, kernels, threads,
+                 [&](const float* a, int64_t column, int64_t n, float* y) {
+                   Apply(kernels, function, a, b + column, n, y);
+                 });
+  }
 }
 
 void RunCast(const CastStep& step, const Kernels& kernels, const ThreadPool& threads) {
-  ForEachPiece(1, step.count, SumNs, threads, [&](int64_t, int64_t first, int64_t count) {
-    const void* x = Advance(step.x, step.from, first);
-    void* y = Advance(step.y, step.to, first);
-    if (step.from == step.to) {
-      std::memcpy(y, x, static_cast<size_t>(BytesOf(step.to, count)));
-    } else if (step.to == DataType::kFloat32) {
-      ToFloat(kernels, step.from, x, count, static_cast<float*>(y));
-    } else {
-      FromFloat(kernels, step.to, Floats(kernels, step.from, x, count, Purpose::kRow), count, y);
-    }
-  });
+  ForEachPiece(1, step.count, kFloatPiece, SumNs, threads,
+               [&](int64_t, int64_t first, int64_t count) {
+                 const void* x = Advance(step.x, step.from, first);
+                 void* y = Advance(step.y, step.to, first);
+                 if (step.from == step.to) {
+                   std::memcpy(y, x, static_cast<size_t>(BytesOf(step.to, count)));
+                 } else if (step.to == DataType::kFloat32) {
+                   ToFloat(kernels, step.from, x, count, static_cast<float*>(y));
+                 } else {
+                   FromFloat(kernels, step.to, Floats(kernels, step.from, x, count, Purpose::kRow),
+                             count, y);
+                 }
+               });
 }
 
 }  // namespace ort_aie::host

@@ -10,7 +10,7 @@ namespace ort_aie::host {
 void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const float* weight = Floats(kernels, step.type, step.weight, step.k, Purpose::kNormWeight);
   const bool is_float = step.type == DataType::kFloat32;
-  threads.ParallelFor(step.rows, PassNs(step.k), [&](int64_t row) {
+  threads.ParallelFor(step.rows, FunctionNs(step.k), [&](int64_t row) {
     const int64_t first = row * step.k;
     const auto load = [&](const void* from, Purpose purpose) {
       return Floats(kernels, step.type, Advance(from, step.type, first), step.k, purpose);

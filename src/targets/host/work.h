@@ -11,7 +11,8 @@ namespace ort_aie::host {
 constexpr int64_t CopyNs(int64_t bytes) { return bytes / 16; }
 // A pass or two over elements: converted, normalised, rotated, quantised.
 constexpr int64_t PassNs(int64_t elements) { return elements / 4; }
-// One pass over elements in the caches: added, multiplied, converted; and a function of each.
+// One pass over elements in the caches: added, multiplied, converted. Two of them, as a norm has,
+// or a function of each.
 constexpr int64_t SumNs(int64_t elements) { return elements / 16; }
 constexpr int64_t FunctionNs(int64_t elements) { return elements / 8; }
 // Products of float32, with what is loaded for them.

@@ -101,6 +101,7 @@ class Call {
     if (name == "glu") return Glu();
     if (name == "rope") return Rope();
     if (name == "append") return Append();
+    if (name == "move_heads") return MoveHeads();
     if (name == "dequant") return Dequant();
     if (name == "gemm") return Gemm();
     if (name == "attention") return Attention();
@@ -203,6 +204,13 @@ class Call {
     for (int64_t head = 0; head < P("kv_heads"); ++head) {
       Rotate(head,
              [&](int64_t d, double y) { Set("cache", CacheIndex(head, P("position"), d), y); });
+    }
+  }
+
+  void MoveHeads() const {
+    for (int64_t head = 0; head < P("heads"); ++head) {
+      std::memcpy(Words("y") + head * P("y_stride"), Words("x") + head * P("x_stride"),
+                  static_cast<size_t>(2 * P("dim")));
     }
   }
 

@@ -220,6 +220,31 @@ Work Add(const Kernels& k, Cached& d, int64_t n) {
   return Work{12.0 * n};
 }
 
+Work Multiply(const Kernels& k, Cached& d, int64_t n) {
+  k.multiply(d.x, d.scratch, n, d.y);
+  return Work{12.0 * n};
+}
+
+Work Sigmoid(const Kernels& k, Cached& d, int64_t n) {
+  k.sigmoid(d.x, n, d.y);
+  return Work{8.0 * n};
+}
+
+Work Silu(const Kernels& k, Cached& d, int64_t n) {
+  k.silu(d.x, n, d.y);
+  return Work{8.0 * n};
+}
+
+Work Gelu(const Kernels& k, Cached& d, int64_t n) {
+  k.gelu(d.x, n, d.y);
+  return Work{8.0 * n};
+}
+
+Work GeluTanh(const Kernels& k, Cached& d, int64_t n) {
+  k.gelu_tanh(d.x, n, d.y);
+  return Work{8.0 * n};
+}
+
 Work RmsNorm(const Kernels& k, Cached& d, int64_t n) {
   k.rms_norm(d.x, n, 1e-5f, d.y);
   return Work{12.0 * n};
@@ -329,6 +354,11 @@ const Bench<Cached> kCachedBenches[] = {
     {"float_to_float16", Limit::kL1, "n", {kElements}, FloatToFloat16},
     {"float_to_bfloat16", Limit::kL1, "n", {kElements}, FloatToBfloat16},
     {"add", Limit::kL1, "n", {kElements}, Add},
+    {"multiply", Limit::kL1, "n", {kElements}, Multiply},
+    {"sigmoid", Limit::kL1, "n", {kElements}, Sigmoid},
+    {"silu", Limit::kL1, "n", {kElements}, Silu},
+    {"gelu", Limit::kL1, "n", {kElements}, Gelu},
+    {"gelu_tanh", Limit::kL1, "n", {kElements}, GeluTanh},
     {"rms_norm", Limit::kL1, "n", {kElements}, RmsNorm},
     {"gate_silu", Limit::kL1, "n", {kElements}, GateSilu},
     {"gate_gelu_tanh", Limit::kL1, "n", {kElements}, GateGelu},

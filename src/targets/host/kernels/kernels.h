@@ -110,6 +110,8 @@ struct Kernels {
   // its tanh form.
   void (*add)(const float* a, const float* b, int64_t n, float* y);
   void (*multiply)(const float* a, const float* b, int64_t n, float* y);
+  void (*add_value)(const float* x, float value, int64_t n, float* y);
+  void (*multiply_value)(const float* x, float value, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
   void (*gelu)(const float* x, int64_t n, float* y);

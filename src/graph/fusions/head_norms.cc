@@ -1,0 +1,119 @@
+// RMS norms of the heads of queries and keys -> inputs of FlowAttention.
+//
+// Before: query = Reshape(RMSNorm(Reshape(q, (..., D)), q_weight), shape of q), key likewise, and
+//         FlowAttention(query, key, value, ...)
+// After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value
+//         are the parts of one Split, FlowAttention(packed QKV, , , ...)
+//
+// As the model builder writes Qwen3 and Gemma 3. Norms and Split each write queries and keys anew.
+#include <algorithm>
+
+#include "base/size.h"
+#include "graph/fusions.h"
+#include "graph/fusions/match.h"
+#include "ops/flow_attention.h"
+
+namespace ort_aie::graph {
+namespace {
+
+using Input = FlowAttention::Input;
+
+// The norm of each head of `source`.
+struct HeadNorm {
+  int source, weight;
+  float epsilon;
+  const Item *heads, *norm, *flat;  // in the order in which they are computed
+};
+
+const Item* OnlyResultOf(const Steps& steps, int value) {
+  return steps.OnlyReader(value) != nullptr ? MadeBy(steps, value) : nullptr;
+}
+
+// The Reshape whose result `value` is, for one reader alone.
+const Item* ReshapeBefore(const Steps& steps, int value) {
+  const Item* item = OnlyResultOf(steps, value);
+  const Node* node = steps.node(item);
+  return node != nullptr && node->Is("", "Reshape") ? item : nullptr;
+}
+
+// The last dimension that a Reshape gives, or 0 where it is not known.
+int64_t LastDim(const Steps& steps, const Item& reshape) {
+  const auto& shape = steps.value(Steps::Written(reshape, 0)).shape;
+  if (shape && !shape->empty() && shape->back().value > 0) return shape->back().value;
+  const auto given = Integers(steps.value(Steps::Read(reshape, 1)));
+  return given && !given->empty() ? std::max<int64_t>(given->back(), 0) : 0;
+}
+
+// The norm behind an input of `attention`, or none where it is of anything but each head alone.
+std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention, Input input,
+                                       const char* heads_attribute) {
+  const int query_or_key = Steps::Read(attention, input);
+  const Item* flat = ReshapeBefore(steps, query_or_key);
+  if (flat == nullptr) return std::nullopt;
+  const Item* norm = OnlyResultOf(steps, Steps::Read(*flat, 0));
+  if (norm == nullptr || !norm->Is("RMSNorm") || Steps::Read(*norm, kNormSkip) != kAbsent) {
+    return std::nullopt;
+  }
+  const Item* heads = ReshapeBefore(steps, Steps::Read(*norm, kNormA));
+  if (heads == nullptr) return std::nullopt;
+
+  const int source = Steps::Read(*heads, 0), weight = Steps::Read(*norm, kNormScale);
+  const int64_t dim = LastDim(steps, *heads);
+  const Tensor& scale = steps.value(weight).constant;
+  if (dim == 0 || !scale.present || scale.shape != Shape{dim}) return std::nullopt;
+  // Rows of `dim` elements are heads where the last dimension of `source` is made of them.
+  const auto& shape = steps.value(source).shape;
+  if (!shape || shape->size() != 3 ||
+      Size(Attributes(attention).Int(heads_attribute, 0)) * dim != shape->back().value ||
+      !SameShape(steps.value(source), steps.value(query_or_key))) {
+    return std::nullopt;
+  }
+  return HeadNorm{source, weight, Attributes(*norm).Float("epsilon", 0), heads, norm, flat};
+}
+
+// The Split along the channels whose outputs are q, k and value, for this attention alone.
+const Item* SplitOf(const Steps& steps, const HeadNorm& q, const HeadNorm& k, int value) {
+  const Item* item = steps.Producer(q.source);
+  const Node* split = steps.node(item);
+  const std::vector<int> parts = {q.source, k.source, value};
+  const bool is_it = split != nullptr && split->Is("", "Split") && split->outputs == parts &&
+                     (split->Int("axis", 0) == -1 || split->Int("axis", 0) == 2);
+  const auto read_once = [&](int part) { return steps.TimesRead(part) == 1; };
+  return is_it && std::ranges::all_of(parts, read_once) ? item : nullptr;
+}
+
+bool Fuse(Steps& steps, const Item* attention) {
+  if (!attention->Is("FlowAttention") || Steps::Read(*attention, Input::kQNormWeight) != kAbsent ||
+      Steps::Read(*attention, Input::kKNormWeight) != kAbsent) {
+    return false;
+  }
+  const auto q = HeadNormBefore(steps, *attention, Input::kQuery, "num_heads");
+  const auto k = HeadNormBefore(steps, *attention, Input::kKey, "kv_num_heads");
+  if (!q || !k || q->epsilon != k->epsilon ||
+      steps.value(q->weight).constant.shape != steps.value(k->weight).constant.shape) {
+    return false;
+  }
+  Recipe::Step step = attention->step;
+  step.reads.resize(std::max<size_t>(step.reads.size(), Input::kKNormWeight + 1), kAbsent);
+  step.reads[Input::kQuery] = q->source;
+  step.reads[Input::kKey] = k->source;
+  step.reads[Input::kQNormWeight] = q->weight;
+  step.reads[Input::kKNormWeight] = k->weight;
+  step.floats["qk_norm_epsilon"] = q->epsilon;
+  std::vector<const Item*> taken_in = {q->flat, q->norm, q->heads, k->flat, k->norm, k->heads};
+  if (const Item* split = SplitOf(steps, *q, *k, step.reads[Input::kValue])) {
+    step.reads[Input::kQuery] = Steps::Read(*split, 0);
+    step.reads[Input::kKey] = step.reads[Input::kValue] = kAbsent;
+    taken_in.push_back(split);
+  }
+  steps.Fuse(attention, std::move(step), taken_in);
+  return true;
+}
+
+}  // namespace
+
+void FuseHeadNorms(Steps& steps) {
+  FuseEach(steps, [&](const Item* attention) { return Fuse(steps, attention); });
+}
+
+}  // namespace ort_aie::graph

@@ -1,0 +1,101 @@
+// RMS norms, with the residual addition before them -> inputs of the projection that follows.
+//
+// Before: y, sum? = RMSNorm(A, weight, skip?), or without skip on sum = Add(A, skip), and
+//         P(y, W ...)
+// After:  P(A, W ..., norm_weight), or Y, sum = P(A, W ..., norm_weight, skip), P being Q4NXMatMul,
+//         GEMM or one of the gated ones
+//
+// The normalised rows are quantised or rounded as they are made, not stored. A norm that several
+// projections read stays: it is computed once.
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/fusions.h"
+#include "graph/fusions/match.h"
+
+namespace ort_aie::graph {
+namespace {
+
+// What a projection takes in; `sum` is a + skip, where there is a value of it.
+struct Norm {
+  int a, weight, skip = kAbsent, sum = kAbsent;
+  std::vector<const Item*> items;
+};
+
+Norm NormOf(const Item& item) {
+  return {Steps::Read(item, kNormA),
+          Steps::Read(item, kNormScale),
+          Steps::Read(item, kNormSkip),
+          Steps::Written(item, 1),
+          {&item}};
+}
+
+// With the addition before it, where its terms are of one shape.
+Norm WithResidual(const Steps& steps, const Norm& norm) {
+  if (norm.skip != kAbsent) return norm;
+  const Item* add = MadeBy(steps, norm.a);
+  const auto terms = Operands(steps, add, "Add");
+  if (!terms) return norm;
+  const Value &a = steps.value(terms->first), &skip = steps.value(terms->second);
+  if (!SameShape(a, skip) || a.type == 0 || a.type != skip.type) return norm;
+  return {terms->first, norm.weight, terms->second, norm.a, {norm.items[0], add}};
+}
+
+// Whether the projection can say what the sum is: its other inputs might depend on it.
+bool CanGive(const Steps& steps, const Item& projection, const Norm& norm) {
+  const size_t readers_that_go = norm.items.size() - 1;  // the norm, of an addition before it
+  if (norm.skip == kAbsent || steps.TimesRead(norm.sum) == readers_that_go) return true;
+  const auto is_given = [&](int value) {
+    return value == kAbsent || steps.value(value).constant || steps.Producer(value) == nullptr;
+  };
+  const auto& reads = projection.step.reads;
+  return is_given(norm.weight) && std::all_of(reads.begin() + kWeights, reads.end(), is_given);
+}
+
+// The projection that alone reads `value`, as its activations, and has no norm.
+const Item* OnlyProjection(const Steps& steps, int value) {
+  const Item* item = steps.OnlyReader(value);
+  const bool is_it = (IsMatMul(item) || IsGatedMLP(item)) && Steps::Read(*item, kA) == value &&
+                     Steps::Read(*item, kNormWeight) == kAbsent;
+  return is_it ? item : nullptr;
+}
+
+bool Fuse(Steps& steps, const Item* item) {
+  if (!item->Is("RMSNorm")) return false;
+  const Item* projection = OnlyProjection(steps, Steps::Written(*item, 0));
+  if (projection == nullptr ||
+      Attributes(*projection).Int("K", 0) != Attributes(*item).Int("K", 0)) {
+    return false;
+  }
+  const Norm alone = NormOf(*item);
+  Norm norm = WithResidual(steps, alone);
+  if (!CanGive(steps, *projection, norm)) norm = alone;
+  if (!CanGive(steps, *projection, norm)) return false;
+
+  Recipe::Step step = projection->step;
+  step.reads.resize(kSkip + 1, kAbsent);
+  step.reads[kA] = norm.a;
+  step.reads[kNormWeight] = norm.weight;
+  step.floats["norm_epsilon"] = Attributes(*item).Float("epsilon", 0);
+  if (norm.skip != kAbsent) {
+    step.reads[kSkip] = norm.skip;
+    // It is computed whether or not somebody wants it.
+    const int y = Steps::Written(*projection, 0);
+    if (norm.sum == kAbsent) {
+      norm.sum = steps.AddValueLike(norm.a, steps.value(y).name + ".sum");
+    }
+    step.writes = {y, norm.sum};
+  } else {
+    step.reads.pop_back();
+  }
+  steps.Fuse(projection, std::move(step), norm.items);
+  return true;
+}
+
+}  // namespace
+
+void FuseNorms(Steps& steps) {
+  FuseEach(steps, [&](const Item* item) { return Fuse(steps, item); });
+}
+
+}  // namespace ort_aie::graph
