@@ -135,6 +135,31 @@ def _matvec(context: _Context, p: dict[str, int]) -> Problem:
     return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": _nan(n)}, judge)
 
 
+def _matvec_part(context: _Context, p: dict[str, int]) -> Problem:
+    """The last K of row_K in-features; what goes before them has codes that would be noticed."""
+    whole = _matvec(context, {**p, "K": p["row_K"]})
+    n, k, blocks = p["N"], p["K"], p["K"] // 256
+    before = p["row_K"] // 256 - blocks
+    rows = whole.buffers["w"].reshape(n // 32, before + blocks, -1)
+    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k)
+    x, bias = whole.buffers["x"][-k:], whole.buffers["bias"]
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        added = _doubles(bias) if p["bias"] else 0.0
+        wanted = ref.matvec(weights.astype(np.float64), _doubles(x), added, p["activation"])
+        return [Output("y", _doubles(after["y"]), wanted)]
+
+    w = rows.reshape(-1)[before * rows.shape[2] :]
+    return Problem("matvec_part", p, {"x": x, "w": w, "bias": bias, "y": _nan(n)}, judge)
+
+
+def _matvec_part_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
+    return lambda device: iter(
+        {"N": n, "K": k, "row_K": row_k, "bias": bias, "activation": 0}
+        for n, k, row_k, bias in shapes
+    )
+
+
 def _matvec_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Iterator[dict[str, int]]]:
     def each(device: Device) -> Iterator[dict[str, int]]:
         for n, k, bias, activation in shapes:
@@ -413,6 +438,11 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
          _matvec_of((2048, 2048, 0, 0), (3072, 2048, 0, 0), (16384, 2048, 0, 0),
                     (2048, 8192, 0, 0))),
         _matvec,
+    ),
+    ("matvec_part", False): (
+        (_matvec_part_of((128, 256, 512, 0), (544, 512, 768, 1)),
+         _matvec_part_of((5120, 8704, 17408, 1))),
+        _matvec_part,
     ),
     ("dequant", False): ((_dequant_of(4, 5, 37), _dequant_of(512, 2048)), _dequant),
     ("gemm", False): (

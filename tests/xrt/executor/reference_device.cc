@@ -96,7 +96,8 @@ class Call {
 
   void Execute() const {
     const std::string& name = invocation_.sequence;
-    if (name == "matvec") return Matvec();
+    if (name == "matvec") return Matvec(P("K"));
+    if (name == "matvec_part") return Matvec(P("row_K"));
     if (name == "rms_norm") return RmsNorm();
     if (name == "glu") return Glu();
     if (name == "rope") return Rope();
@@ -121,13 +122,16 @@ class Call {
     return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
   }
 
-  void Matvec() const {
+  void Matvec(int64_t row_k) const {
     const int64_t n = P("N"), k = P("K");
-    std::vector<float> w(static_cast<size_t>(n * k));
-    q4nx::Dequantize(places_.at("w"), n, k, w.data());
+    std::vector<float> w(static_cast<size_t>(32 * k));
     for (int64_t i = 0; i < n; ++i) {
+      if (i % 32 == 0) {
+        q4nx::Dequantize(places_.at("w") + i / 32 * (row_k / 256) * q4nx::kBlockBytes, 32, k,
+                         w.data());
+      }
       double y = P("bias") != 0 ? Get("bias", i) : 0;
-      for (int64_t j = 0; j < k; ++j) y += Get("x", j) * w[static_cast<size_t>(i * k + j)];
+      for (int64_t j = 0; j < k; ++j) y += Get("x", j) * w[static_cast<size_t>(i % 32 * k + j)];
       Set("y", i, y);
     }
   }
