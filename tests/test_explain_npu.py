@@ -122,8 +122,10 @@ def test_projections_by_the_executors_rules() -> None:
     assert projection() == Verdict()
     assert projection(n=32) == Verdict()  # and zeros
     assert projection(k=16384) == Verdict()
-    token = "a token's projection from more than 16384 in-features"
-    assert projection(k=16385) == Verdict(sometimes=token)
+    assert projection(k=16385) == Verdict()  # in parts
+    token = "a token's projection from more than 16384 to more than 40960 features"
+    assert projection(40961, 16385) == Verdict(sometimes=token)
+    assert projection(40960, 16385) == Verdict()
     assert projection(k=65537).always == "a projection from more than 65536 in-features"
     assert projection(40961, 256, 2) == Verdict()  # the host adds the bias
     assert projection(128, 256, 3, 4) == Verdict()

@@ -10,8 +10,8 @@ The sixteen channels in are taken by weights, K and V, which are what a token wa
 projections, the queries and what the vector operators take share channels of K and V under packet
 ids. They never meet there: the sequences of a layer run one after the other, and the queries
 come before the keys that they are for. The overlay has the sequences of its parts, under the same
-names: `matvec`, `attention`, `rms_norm`, `rope`, `append`, `glu`, `softcap`; a layer is a list of
-them in one stream, without another configuration.
+names: `matvec`, `matvec_part`, `attention`, `rms_norm`, `rope`, `append`, `move_heads`, `glu`,
+`softcap`; a layer is a list of them in one stream, without another configuration.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def build(device: Device) -> Design:
         design, VECTOR_COLUMN, a=design.shim(VECTOR_COLUMN, 0), b=design.shim(VECTOR_COLUMN, 1),
         packet=free,
     )  # fmt: skip
-    fused_dqp.add_sequence(design, PROJECTION_COLUMNS)
+    fused_dqp.add_sequences(design, PROJECTION_COLUMNS)
     flow_kv.add_sequence(design, pairs)
     vector_sequences.add_sequences(design)
     return design

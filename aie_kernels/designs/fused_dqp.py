@@ -10,7 +10,7 @@ Every core takes its own blocks of W and all of x:
 
 Rows that do not fill the last round are not padded: its columns are moved back so that they end
 with the last block row, and some rows are computed twice with the same result. So N is a multiple
-of 32 and at least 128, K a multiple of 256 and at most 16,384.
+of 32 and at least 128, K a multiple of 256 and at most 16,384. A longer K goes in parts.
 
 With four columns of eight, x enters through the shim of a fifth. With all columns in use every
 shim channel carries weights, so x shares the first one under a packet id of its own: it takes 2 K
@@ -43,7 +43,6 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
-    Sequence,
     at_most,
     ceil_div,
     equal,
@@ -62,8 +61,12 @@ MAX_BIAS_ROUNDS = 80
 def build(device: Device, columns: int | None = None) -> Design:
     """FusedDQP on the first `columns` columns (default: 4, or all of a narrower device).
 
-    One sequence, `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, 5120), bias
-    (N) bf16 if `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
+    `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, 5120), bias (N) bf16 if
+    `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
+
+    `matvec_part(N, K, row_K, bias, activation)` is the same for a part of rows of `row_K`
+    in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
+    What is longer than `MAX_K` is the sum of parts, each of which takes the one before as its bias.
     """
     columns = min(4, device.columns) if columns is None else columns
     if not 1 <= columns <= device.columns:
@@ -75,7 +78,7 @@ def build(device: Device, columns: int | None = None) -> Design:
         place(design, columns, x=design.shim(columns, 0))
     else:
         place(design, columns, x=design.shim(0, 0), shared_channel=True)
-    add_sequence(design, columns)
+    add_sequences(design, columns)
     return design
 
 
@@ -159,10 +162,24 @@ def _body(tile: int, tiles: int) -> Body:
     return body
 
 
-def add_sequence(design: Design, columns: int) -> Sequence:
-    """The sequence `matvec` for a design on which `place` has put this."""
-    s = design.sequence("matvec", "N", "K", "bias", "activation")
-    N, K, bias, activation = s.symbols()
+def add_sequences(design: Design, columns: int) -> None:
+    """The sequences `matvec` and `matvec_part` for a design on which `place` has put this."""
+    _add_matvec(design, columns)
+    _add_matvec(design, columns, part=True)
+
+
+def _add_matvec(design: Design, columns: int, *, part: bool = False) -> None:
+    if part:
+        s = design.sequence("matvec_part", "N", "K", "row_K", "bias", "activation")
+        N, K, row_K, bias, activation = s.symbols()
+        s.require(
+            at_most(K, row_K) * equal(row_K % BLOCK_COLUMNS, 0),
+            "row_K={row_K} must be a multiple of 256, and K={K} at most that",
+        )
+    else:
+        s = design.sequence("matvec", "N", "K", "bias", "activation")
+        N, K, bias, activation = s.symbols()
+        row_K = K
     s.require(equal(N % BLOCK_ROWS, 0), "N={N} must be a multiple of 32: pad W with zero scales")
     s.require(at_most(CORES * BLOCK_ROWS, N), "N={N} must be at least 128: pad W with zero scales")
     s.require(
@@ -175,9 +192,10 @@ def add_sequence(design: Design, columns: int) -> Sequence:
         "activation={activation} must be 0 (none), 1 (SiLU) or 2 (GELU)",
     )
     blocks = K // BLOCK_COLUMNS
-    row_bytes = blocks * BLOCK
+    row_bytes = row_K // BLOCK_COLUMNS * BLOCK
     x = s.argument("x", "in", 2 * K)
-    w = s.argument("w", "in", N // BLOCK_ROWS * row_bytes)
+    # From the part's first block to its last.
+    w = s.argument("w", "in", (N // BLOCK_ROWS - 1) * row_bytes + blocks * BLOCK)
     b = s.argument("bias", "in", 2 * N * bias)
     y = s.argument("y", "out", 2 * N)
 
@@ -233,4 +251,3 @@ def add_sequence(design: Design, columns: int) -> Sequence:
     s.work((full + tail) * blocks * int(DQP_BLOCK.cycles(design.device.architecture, (0,))))
     s.wait(*(f"y{c}" for c in range(columns)))
     s.cut()
-    return s

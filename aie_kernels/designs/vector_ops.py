@@ -3,7 +3,7 @@
 | core | sequence | in | out |
 |---|---|---|---|
 | rms | `rms_norm` | x; then residual and weight | x + residual; then its norm |
-| rope | `rope`, `append` | x; norm's weight, then cosines and sines | x rotated |
+| rope | `rope`, `append`, `move_heads` | x; norm's weight, then cosines and sines | x rotated |
 | glu | `glu` | gate and up in turn | act(gate) * up |
 | softcap | `softcap` | x | cap * tanh(x / cap) |
 
@@ -24,6 +24,7 @@ would take 1.1 and 4.6 (`ort-aie kernels simulate vector_ops rms_norm ...`).
 `append` rotates keys straight into the cache of FlowKV and FlowQKV, [kv_heads][capacity/8]
 [head_dim/8][8 keys][8 dimensions]; values go the same way with `rotary_dim` 0, which copies. Its
 runs are 16 bytes, so it writes at a fraction of a channel's rate; that counts for prompts only.
+`move_heads` copies heads to where they stand farther apart, or closer together.
 """
 
 from __future__ import annotations

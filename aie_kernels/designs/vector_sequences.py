@@ -39,10 +39,11 @@ MAX_STEP = 1 << 22  # bytes: the largest stride of a shim's descriptor
 
 
 def add_sequences(design: Design) -> None:
-    """The sequences `rms_norm`, `rope`, `append`, `glu` and `softcap`, where `place` has been."""
+    """All sequences of the vector operators, where `place` has been."""
     _add_rms_norm(design)
     _add_rope(design)
     _add_append(design)
+    _add_move_heads(design)
     _add_glu(design)
     _add_softcap(design)
 
@@ -195,6 +196,38 @@ def _add_append(design: Design) -> None:
         drain=drain,
     )  # fmt: skip
     _end_rope(s, design)
+
+
+def _add_move_heads(design: Design) -> None:
+    """y = x, `heads` of `dim` elements each, which stand `x_stride` elements apart in x and
+    `y_stride` in y: heads of another size than the cache's are spread before they are rotated, and
+    the output is brought together again. What is between the heads of y stays as it is.
+
+    heads * dim is a multiple of 256; dim and the strides are even.
+    """
+    s = design.sequence("move_heads", "heads", "dim", "x_stride", "y_stride")
+    heads, dim, x_stride, y_stride = s.symbols()
+    x = s.argument("x", "in", heads * x_stride * 2)
+    y = s.argument("y", "inout", heads * y_stride * 2)
+    s.require(less(0, heads), "heads={heads} must be at least 1")
+    s.require(less(0, dim) * equal(dim % 2, 0), "dim={dim} must be even, and at least 2")
+    for name, stride in (("x_stride", x_stride), ("y_stride", y_stride)):
+        s.require(
+            at_most(dim, stride) * equal(stride % 2, 0),
+            f"{name}={{{name}}} must be even, and at least dim={{dim}}",
+        )
+    s.require(
+        equal(heads * dim % OBJECT, 0),
+        f"heads={{heads}} x dim={{dim}} must be a multiple of {OBJECT}",
+    )
+    pieces = heads * dim // OBJECT
+    s.transfer("rope_x", x, offset=0, run=dim * 2, outer=[(heads, x_stride * 2)])
+    # The core takes a table, of which it reads nothing where it rotates nothing.
+    s.transfer("rope_t", x, offset=0, run=2 * OBJECT)
+    s.start("rope", 1, 0, 0, pieces, 64, 0, 0, 0)
+    s.transfer("rope_y", y, offset=0, run=dim * 2, outer=[(heads, y_stride * 2)])
+    s.work(pieces * round(ROPE.cycles(design.device.architecture, (64, 0, 0))))
+    _end(s, "rope_y")
 
 
 def _rope_sequence(design: Design, name: str, heads_name: str, *more: str) -> Sequence:

@@ -47,6 +47,31 @@ def run(
     return buffers["y"].astype(np.float64), wanted.exact, wanted.tolerance
 
 
+@pytest.mark.parametrize("name", ["npu2", "npu1"])
+def test_parts_of_long_rows_add_up(name: str) -> None:
+    """3 blocks of columns in parts of 1 and 2, whose second takes the first as its bias."""
+    session, n, k, first = Session(fused_dqp.build(device(name))), 32 * 21, 768, 256
+    buffers = problem(n, k)
+    weights, x = buffers["weights"], buffers["x"].astype(np.float64)
+    w = buffers["w"].reshape(n // 32, k // 256, -1)
+    before, tolerance = buffers["bias"], np.zeros(n)
+    for begin, end in ((0, first), (first, k)):
+        part = {
+            "x": buffers["x"][begin:end],
+            "w": w.reshape(-1)[begin // 256 * w.shape[2] :],
+            "bias": before,
+            "y": np.full(n, np.nan, dtype=bfloat16),
+        }
+        shape = {"N": n, "K": end - begin, "row_K": k, "bias": 1, "activation": 0}
+        session.run("matvec_part", shape, part)
+        added = before.astype(np.float64)
+        wanted = matvec(weights[:, begin:end], x[begin:end], added, 0)
+        assert np.all(np.abs(part["y"].astype(np.float64) - wanted.exact) <= wanted.tolerance)
+        before, tolerance = part["y"], tolerance + wanted.tolerance
+    whole = matvec(weights, x, buffers["bias"].astype(np.float64), 0)
+    assert np.all(np.abs(before.astype(np.float64) - whole.exact) <= tolerance)
+
+
 @pytest.mark.parametrize(
     ("name", "columns"),
     [("npu2", 4), ("npu2", 8), ("npu2_1col", 1), ("npu2_4col", 4), ("npu1", 4), ("npu1_2col", 1)],

@@ -23,7 +23,10 @@ def test_list_names_designs_their_sequences_and_devices() -> None:
     rows = {row["design"]: row for row in json.loads(ort_aie("list", "--json").stdout)}
     assert set(rows) == set(find_designs())
     assert rows["fused_dqp"]["devices"] == list(DEVICES)
-    assert rows["fused_dqp"]["sequences"] == {"matvec": ["N", "K", "bias", "activation"]}
+    assert rows["fused_dqp"]["sequences"] == {
+        "matvec": ["N", "K", "bias", "activation"],
+        "matvec_part": ["N", "K", "row_K", "bias", "activation"],
+    }
     assert "matvec(N, K, bias, activation)" in ort_aie("list").stdout
 
 

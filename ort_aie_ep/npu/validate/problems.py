@@ -135,6 +135,31 @@ def _matvec(context: _Context, p: dict[str, int]) -> Problem:
     return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": _nan(n)}, judge)
 
 
+def _matvec_part(context: _Context, p: dict[str, int]) -> Problem:
+    """The last K of row_K in-features; what goes before them has codes that would be noticed."""
+    whole = _matvec(context, {**p, "K": p["row_K"]})
+    n, k, blocks = p["N"], p["K"], p["K"] // 256
+    before = p["row_K"] // 256 - blocks
+    rows = whole.buffers["w"].reshape(n // 32, before + blocks, -1)
+    weights = q4nx.dequantize(np.ascontiguousarray(rows[:, before:]), n, k)
+    x, bias = whole.buffers["x"][-k:], whole.buffers["bias"]
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        added = _doubles(bias) if p["bias"] else 0.0
+        wanted = ref.matvec(weights.astype(np.float64), _doubles(x), added, p["activation"])
+        return [Output("y", _doubles(after["y"]), wanted)]
+
+    w = rows.reshape(-1)[before * rows.shape[2] :]
+    return Problem("matvec_part", p, {"x": x, "w": w, "bias": bias, "y": _nan(n)}, judge)
+
+
+def _matvec_part_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
+    return lambda device: iter(
+        {"N": n, "K": k, "row_K": row_k, "bias": bias, "activation": 0}
+        for n, k, row_k, bias in shapes
+    )
+
+
 def _matvec_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Iterator[dict[str, int]]]:
     def each(device: Device) -> Iterator[dict[str, int]]:
         for n, k, bias, activation in shapes:
@@ -346,6 +371,23 @@ def _append(context: _Context, p: dict[str, int]) -> Problem:
     return Problem("append", p, buffers | {"cache": cache}, judge)
 
 
+def _move_heads(context: _Context, p: dict[str, int]) -> Problem:
+    heads, dim = p["heads"], p["dim"]
+    x = bf16(_rng(p).standard_normal((heads, p["x_stride"])))
+    before = bf16(_rng(p).standard_normal((heads, p["y_stride"])))
+    expected = np.concatenate([x[:, :dim], before[:, dim:]], axis=1)
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        return [Output("y", _doubles(after["y"]), Reference(expected, np.zeros_like(expected)))]
+
+    return Problem("move_heads", p, {"x": x.astype(BF16), "y": before.astype(BF16)}, judge)
+
+
+def _move_heads_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
+    names = ("heads", "dim", "x_stride", "y_stride")
+    return lambda device: iter([dict(zip(names, shape, strict=True)) for shape in shapes])
+
+
 def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
     def each(device: Device) -> Iterator[dict[str, int]]:
         for heads, tokens, head_dim, norm, *positions in shapes:
@@ -397,6 +439,11 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
                     (2048, 8192, 0, 0))),
         _matvec,
     ),
+    ("matvec_part", False): (
+        (_matvec_part_of((128, 256, 512, 0), (544, 512, 768, 1)),
+         _matvec_part_of((5120, 8704, 17408, 1))),
+        _matvec_part,
+    ),
     ("dequant", False): ((_dequant_of(4, 5, 37), _dequant_of(512, 2048)), _dequant),
     ("gemm", False): (
         (_gemm_of((64, 256, 512), (7, 256, 544), (130, 512, 736)),
@@ -427,6 +474,10 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         (_rope_of("kv_heads", (4, 1, 64, 0, 5), (2, 5, 128, 1, 8)),
          _rope_of("kv_heads", (8, 1, 64, 0, 1000), (8, 128, 64, 0, 0))),
         _append,
+    ),
+    ("move_heads", False): (
+        (_move_heads_of((8, 96, 96, 128), (8, 96, 128, 96)), _move_heads_of((32, 96, 96, 128))),
+        _move_heads,
     ),
     ("glu", False): (
         (_glu_of((256, 1, 0), (700, 3, 1)), _glu_of((8192, 1, 0), (8192, 32, 0))), _glu,

@@ -68,10 +68,19 @@ bool CacheOnHost(const Batch& batch, const AttentionStep& step) {
          batch.OnHost(step.k_norm, Bytes(step.dim, step.type));
 }
 
+// Whether the sequence `move_heads` can move so many heads to where zeros follow each, or back.
+bool CanMove(const AttentionStep& step, int64_t heads, const char* design) {
+  return design == kDecode && heads * step.dim % kRotaryObject == 0;
+}
+
 // Whether the sequences `rope` and `append` can do what comes before attention. Nothing there
-// quantises: codes of a cache of integers are the host's.
+// quantises: codes of a cache of integers are the host's. A norm divides by the dimensions of a
+// head, zeros included.
 bool CanPrepare(const AttentionStep& step, const char* design) {
-  return design == kDecode && step.dim == PaddedHeadDim(step.dim) && !step.key_scales &&
+  const bool as_it_is = step.dim == PaddedHeadDim(step.dim);
+  const bool moved = step.q_norm == nullptr && step.k_norm == nullptr &&
+                     CanMove(step, step.heads, design) && CanMove(step, step.kv_heads, design);
+  return design == kDecode && (as_it_is || moved) && !step.key_scales &&
          (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
 }
 
@@ -97,15 +106,24 @@ std::vector<Heads> Portions(int64_t heads, int64_t dim, bool whole) {
   return all;
 }
 
-// Rows on the device, one of each batch row, `stride` elements apart.
+// Rows on the device, one of each batch row, `stride` elements apart; heads are `head` apart.
 struct Rows {
   npu::BufferView first;
-  int64_t stride = 0;
+  int64_t stride = 0, head = 0;
 
-  npu::BufferView operator[](int64_t b) const {
-    return {first.argument, first.offset + 2 * b * stride};
+  npu::BufferView operator[](int64_t b) const { return Head(b, 0); }
+  npu::BufferView Head(int64_t b, int64_t n) const {
+    return {first.argument, first.offset + 2 * (b * stride + n * head)};
   }
 };
+
+// Heads of a batch row to where they stand farther apart, or closer together.
+npu::Invocation MoveHeads(const AttentionStep& step, int64_t heads, const Rows& x, const Rows& y,
+                          int64_t b) {
+  return {"move_heads",
+          {{"heads", heads}, {"dim", step.dim}, {"x_stride", x.head}, {"y_stride", y.head}},
+          {{"x", x[b]}, {"y", y[b]}}};
+}
 
 // Of a token, on the device: a query for each head, a key and a value for each KV head.
 struct TokenRows {
@@ -116,55 +134,69 @@ struct TokenRows {
 class Preparation {
  public:
   Preparation(Engine& engine, Batch& batch, const AttentionStep& step, const KvCopy& copy)
-      : engine_(engine), batch_(batch), step_(step), copy_(copy) {
+      : engine_(engine), batch_(batch), step_(step), copy_(copy), padded_(PaddedHeadDim(step.dim)) {
     for (int64_t b = 0; b < step.batch; ++b) tables_.push_back(Table(b));
   }
 
   TokenRows Run(const TokenRows& projected) {
-    TokenRows rows = projected;
     const bool rotated = step_.cos != nullptr;
+    TokenRows rows = {Spread(projected.query, step_.heads), Spread(projected.key, step_.kv_heads),
+                      Spread(projected.value, step_.kv_heads)};
     if (rotated || step_.q_norm != nullptr) {
-      const int64_t width = step_.heads * step_.dim;
-      rows.query = {batch_.Scratch(step_.batch * width), width};
-      Rotate(projected.query, step_.heads, step_.q_norm, rows.query);
+      const int64_t width = step_.heads * padded_;
+      const Rows x =
+          std::exchange(rows.query, {batch_.Scratch(step_.batch * width), width, padded_});
+      Rotate(x, step_.heads, step_.q_norm, rows.query);
     }
     if (rotated || step_.k_norm != nullptr) {
-      const int64_t width = step_.kv_heads * step_.dim;
-      rows.key = {batch_.Result(step_.batch * width), width};
-      Rotate(projected.key, step_.kv_heads, step_.k_norm, rows.key);
+      const int64_t width = step_.kv_heads * padded_;
+      const Rows x = std::exchange(rows.key, {batch_.Result(step_.batch * width), width, padded_});
+      Rotate(x, step_.kv_heads, step_.k_norm, rows.key);
     }
-    for (const Rows& kept : {rows.key, rows.value}) batch_.Keep(kept.first);
     for (int64_t b = 0; b < step_.batch; ++b) {
       Append(rows.key, b, copy_.KeyOffset(b));
       Append(rows.value, b, copy_.ValueOffset(b));
     }
+    // The host reads what it can.
+    if (!rotated && step_.k_norm == nullptr) rows.key = projected.key;
+    rows.value = projected.value;
+    for (const Rows& kept : {rows.key, rows.value}) batch_.Keep(kept.first);
     return rows;
   }
 
  private:
+  // Heads in the device's layout of them.
+  Rows Spread(const Rows& x, int64_t heads) {
+    if (padded_ == step_.dim) return x;
+    const int64_t width = heads * padded_;
+    const Rows y{batch_.Input(step_.batch * width, [](uint16_t*) {}), width, padded_};
+    for (int64_t b = 0; b < step_.batch; ++b) batch_.Invoke(MoveHeads(step_, heads, x, y, b));
+    return y;
+  }
+
   // A token's cosines, then its sines.
   npu::BufferView Table(int64_t b) {
-    return batch_.Input(kRotaryObject, [&](uint16_t* y) {
-      if (step_.cos == nullptr) return;
-      const auto& kernels = engine_.kernels();
-      const int64_t half = step_.rotary_dim / 2,
-                    first = step_.positions[static_cast<size_t>(b)] * half;
-      ToBfloat16(kernels, step_.type, host::Advance(step_.cos, step_.type, first), half, y);
-      ToBfloat16(kernels, step_.type, host::Advance(step_.sin, step_.type, first), half, y + half);
+    const int64_t half = step_.rotary_dim / 2;
+    const void *cos = nullptr, *sin = nullptr;
+    if (step_.cos != nullptr) {
+      const int64_t first = step_.positions[static_cast<size_t>(b)] * half;
+      cos = host::Advance(step_.cos, step_.type, first);
+      sin = host::Advance(step_.sin, step_.type, first);
+    }
+    return batch_.SharedInput({cos, sin, half}, kRotaryObject, [&](uint16_t* y) {
+      if (cos == nullptr) return;
+      ToBfloat16(engine_.kernels(), step_.type, cos, half, y);
+      ToBfloat16(engine_.kernels(), step_.type, sin, half, y + half);
     });
   }
 
   std::map<std::string, int64_t> Parameters(bool rotated, const void* norm) const {
     return {{"tokens", 1},
-            {"head_dim", step_.dim},
+            {"head_dim", padded_},
             {"rotary_dim", rotated ? step_.rotary_dim : 0},
             {"interleaved", rotated && step_.rotary_interleaved ? 1 : 0},
             {"norm", norm != nullptr ? 1 : 0},
             {"eps_bits", FloatBits(step_.norm_epsilon)}};
-  }
-
-  npu::BufferView Head(const Rows& rows, int64_t b, int64_t head) const {
-    return {rows.first.argument, rows[b].offset + 2 * head * step_.dim};
   }
 
   void Rotate(const Rows& x, int64_t heads, const void* norm, const Rows& y) {
@@ -175,13 +207,13 @@ class Preparation {
       });
     }
     for (int64_t b = 0; b < step_.batch; ++b) {
-      for (const Heads& portion : Portions(heads, step_.dim, false)) {
+      for (const Heads& portion : Portions(heads, padded_, false)) {
         npu::Invocation rope{"rope",
                              Parameters(step_.cos != nullptr, norm),
-                             {{"x", Head(x, b, portion.first)},
+                             {{"x", x.Head(b, portion.first)},
                               {"weight", weight},
                               {"table", tables_[static_cast<size_t>(b)]},
-                              {"y", Head(y, b, portion.first)}}};
+                              {"y", y.Head(b, portion.first)}}};
         rope.parameters["heads"] = portion.count;
         batch_.Invoke(std::move(rope));
       }
@@ -190,9 +222,9 @@ class Preparation {
 
   void Append(const Rows& x, int64_t b, int64_t offset) {
     const auto i = static_cast<size_t>(b);
-    const int64_t head_bytes = 2 * copy_.capacity() * step_.dim;
-    for (const Heads& portion : Portions(step_.kv_heads, step_.dim, true)) {
-      const npu::BufferView from = Head(x, b, portion.first);
+    const int64_t head_bytes = 2 * copy_.capacity() * padded_;
+    for (const Heads& portion : Portions(step_.kv_heads, padded_, true)) {
+      const npu::BufferView from = x.Head(b, portion.first);
       npu::Invocation append{
           "append",
           Parameters(false, nullptr),
@@ -211,6 +243,7 @@ class Preparation {
   Batch& batch_;
   const AttentionStep& step_;
   const KvCopy& copy_;
+  const int64_t padded_;
   std::vector<npu::BufferView> tables_;
 };
 
@@ -257,7 +290,7 @@ bool StoreNewRows(Engine& engine, const AttentionStep& step, const TokenRows& fr
     const int64_t row = (head * rows.capacity + step.past_length[i] - rows.first[i]) * step.dim;
     for (const auto& [of_token, to_all] :
          {std::pair{&from.key, rows.keys}, {&from.value, rows.values}}) {
-      const uint16_t* x = results[(*of_token)[b]] + head % step.kv_heads * step.dim;
+      const uint16_t* x = results[of_token->Head(b, head % step.kv_heads)];
       void* to = host::Advance(const_cast<void*>(to_all), step.cache_type, row);
       FromBfloat16(kernels, x, step.dim, step.cache_type, to);
       ToBfloat16(kernels, step.cache_type, to, step.dim, again);
@@ -314,18 +347,21 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                                   StoreQueries(engine, step, b, y + b * width);
                                 }
                               }),
-                  width};
+                  width, padded};
   } else {
     rows = Preparation(engine, batch, step, copy)
-               .Run({{*query.view, step.query_stride},
-                     {*key.view, step.key_stride},
-                     {*value.view, step.value_stride}});
+               .Run({{*query.view, step.query_stride, step.dim},
+                     {*key.view, step.key_stride, step.dim},
+                     {*value.view, step.value_stride, step.dim}});
   }
-  // What the device leaves may be the output as it is.
-  const bool whole = padded == step.dim && !step.value_scales;
-  const Rows o{whole ? batch.Output(step.output, step.batch * width, step.type)
-                     : batch.Result(step.batch * width),
-               width};
+  // What the device leaves may be the output as it is, or once heads are moved together.
+  const int64_t output_width = step.heads * step.dim;
+  const bool moved = padded != step.dim && CanMove(step, step.heads, design) && !step.value_scales;
+  const bool whole = moved || (padded == step.dim && !step.value_scales);
+  const Rows output{whole ? batch.Output(step.output, step.batch * output_width, step.type)
+                          : batch.Result(step.batch * width),
+                    whole ? output_width : width, whole ? step.dim : padded};
+  const Rows o = moved ? Rows{batch.Scratch(step.batch * width), width, padded} : output;
   for (int64_t b = 0; b < step.batch; ++b) {
     const auto i = static_cast<size_t>(b);
     batch.Invoke({"attention",
@@ -341,6 +377,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                    {"k", batch.View(copy.buffer(), copy.KeyOffset(b))},
                    {"v", batch.View(copy.buffer(), copy.ValueOffset(b))},
                    {"o", o[b]}}});
+    if (moved) batch.Invoke(MoveHeads(step, step.heads, o, output, b));
   }
   batch.Then([&engine, &step, &threads, &copy, by_device, whole, rows, o, fresh,
               new_rows](const Batch::Results& results) {

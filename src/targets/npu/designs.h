@@ -16,7 +16,7 @@ inline constexpr const char kGemm[] = "gemm";
 
 // Each design states these in its head comment; rows and columns are those of whole blocks.
 inline constexpr int64_t kLeastN = 128;
-inline constexpr int64_t kMatvecMaxK = 16384;
+inline constexpr int64_t kMatvecMaxK = 16384;  // of a part
 inline constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
 inline constexpr int64_t kGemmMaxK = 65536;
 inline constexpr int64_t kMaxHeadDim = 256;

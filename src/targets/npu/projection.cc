@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -91,8 +92,9 @@ void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t
 bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
                       const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = IsGated(step);
+  // Norms of rows that are longer than any of the device's are the host's.
   RowInput input(
-      engine, batch, vectors,
+      engine, batch, vectors && step.k <= kVectorMaxK,
       {step.a, step.skip, step.norm_weight, step.sum, step.k, step.type, step.norm_epsilon});
   const size_t bias_bytes = static_cast<size_t>(step.n) * SizeOf(step.type);
   if (!input.Ready() || !batch.OnHost(step.bias, bias_bytes)) return false;
@@ -100,18 +102,35 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
   const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
   const npu::BufferView x = input.Make();
 
-  // Out-features of products of the host's: a bias that cores have no room for is added there.
+  // A bias that cores have no room for is the host's to add.
   const bool bias_there = step.bias != nullptr && step.n <= kMatvecMaxBias;
   const auto matvec = [&](const DeviceMemory& weights, npu::BufferView y) {
-    npu::BufferView bias = x;  // of no bytes
+    std::optional<npu::BufferView> added;
     if (bias_there) {
-      bias = batch.Input(
+      added = batch.Input(
           n, [&](uint16_t* to) { ToBfloat16(engine.kernels(), step.type, step.bias, step.n, to); });
     }
-    batch.Invoke(
-        {"matvec",
-         {{"N", n}, {"K", k}, {"bias", bias_there ? 1 : 0}, {"activation", 0}},
-         {{"x", x}, {"w", batch.View(weights.buffer, weights.offset)}, {"bias", bias}, {"y", y}}});
+    // A row that cores have no room for goes in parts, each of which takes the ones before as its
+    // bias.
+    const int64_t blocks = q4nx::ColBlocks(k), parts = CeilDiv(k, kMatvecMaxK);
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t first = blocks * part / parts, count = blocks * (part + 1) / parts - first;
+      const npu::BufferView to = part + 1 < parts ? batch.Scratch(n) : y;
+      const int64_t offset = weights.offset + first * q4nx::kBlockBytes;
+      npu::Invocation invocation{
+          "matvec",
+          {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}, {"activation", 0}},
+          {{"x", {x.argument, x.offset + 2 * first * q4nx::kBlockCols}},
+           {"w", batch.View(weights.buffer, offset)},
+           {"bias", added.value_or(x)},  // of no bytes without one
+           {"y", to}}};
+      if (parts > 1) {
+        invocation.sequence = "matvec_part";
+        invocation.parameters["row_K"] = k;
+      }
+      batch.Invoke(std::move(invocation));
+      added = to;
+    }
   };
   if (gated && vectors) {
     // Rows of no weights are zeros, and so is what `glu` makes of them.

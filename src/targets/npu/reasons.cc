@@ -10,7 +10,8 @@ std::string Words(Reason reason) {
     case Reason::kInt8:
       return "int8 numerics";
     case Reason::kTokenInFeatures:
-      return Concat("a token's projection from more than ", kMatvecMaxK, " in-features");
+      return Concat("a token's projection from more than ", kMatvecMaxK, " to more than ",
+                    kMatvecMaxBias, " features");
     case Reason::kInFeatures:
       return Concat("a projection from more than ", kGemmMaxK, " in-features");
     case Reason::kOneRow:
@@ -69,10 +70,11 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
   // The array takes the time of 64 rows at least, the host that of reading the weights.
   if (token && !quantised) return Reason::kOneRow;
-  if (q4nx::PaddedCols(projection.k) > (token ? kMatvecMaxK : kGemmMaxK)) {
-    return token ? Reason::kTokenInFeatures : Reason::kInFeatures;
-  }
+  if (q4nx::PaddedCols(projection.k) > kGemmMaxK) return Reason::kInFeatures;
   if (token) {
+    // Parts are added as a bias is.
+    const bool parts = q4nx::PaddedCols(projection.k) > kMatvecMaxK;
+    if (parts && projection.n > kMatvecMaxBias) return Reason::kTokenInFeatures;
     return ProjectionDesign(has) == nullptr ? Reason::kNoTokenProjection : Reason::kNone;
   }
   if (quantised) {

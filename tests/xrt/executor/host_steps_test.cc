@@ -24,7 +24,7 @@ void HostStepsHaveReasons() {
     ++expected[reason];
   };
   project({}, "int8 numerics", [](MatMulStep& step) { step.numerics = Numerics::kInt8; });
-  project({.k = 16640, .n = 128}, "a token's projection from more than 16384 in-features");
+  project({.k = 65537, .n = 128}, "a projection from more than 65536 in-features");
 
   Projection table({});
   const int64_t index = 3;

@@ -184,7 +184,7 @@ void CachesOfAProgramAreOneBuffer() {
       for (DecoderLayer* layer : {&a, &b, &c}) layer->Compare();
     };
     token();
-    Check(buffers == 2, "one of weights, one of caches, got ", buffers);
+    Check(buffers == 3, "one of weights, one of caches, one of rows, got ", buffers);
     for (int i = 1; i < 256; ++i) {
       token();
       Check(sent == 0, "the device appends, but ", sent, " rows were sent");
@@ -192,7 +192,7 @@ void CachesOfAProgramAreOneBuffer() {
     token();  // all layers move to a larger buffer
     const int64_t layer = 2 * 2 * 256;
     Check(sent > layer - 4 && sent <= layer + 2 * 2 * 14, "all rows once, got ", sent);
-    Check(buffers == 2, "as before, got ", buffers);
+    Check(buffers == 3, "as before, got ", buffers);
     token();
     Check(sent == 0, "and no more");
     // Who has changed a row of one layer sends that layer; or, not in place, is another generator.
@@ -284,6 +284,40 @@ void WeightsOfAPlanShareABuffer() {
     }
     bench.device->before_run = nullptr;
     Check(bench.target->counters().retries == 1, "one retry");
+  }
+}
+
+// Attention of well-known models, as large as it is there.
+void AttentionOfKnownModels() {
+  const Layer llama_1b{.heads = 32, .kv_heads = 8, .rotary = true},
+      qwen3_4b{.heads = 32, .kv_heads = 8, .dim = 128, .rotary = true, .qk_norm = true},
+      gemma3_1b{.heads = 4,
+                .kv_heads = 1,
+                .dim = 256,
+                .window = 512,
+                .rotary = true,
+                .qk_norm = true,
+                .windowed_cache = true},
+      gemma3_4b{.heads = 8, .kv_heads = 4, .dim = 256, .rotary = true, .qk_norm = true},
+      phi3_mini{.heads = 32, .kv_heads = 32, .dim = 96, .window = 2047, .rotary = true},
+      phi4_mini{.heads = 24, .kv_heads = 8, .dim = 128, .rotary = true, .rotary_dim = 96},
+      mistral_7b{.heads = 32, .kv_heads = 8, .dim = 128, .window = 4096, .rotary = true},
+      // Not rotated at all.
+      heads_of_80{.heads = 32, .kv_heads = 16, .dim = 80};
+  for (const Layer& layer :
+       {llama_1b, qwen3_4b, gemma3_1b, gemma3_4b, phi3_mini, phi4_mini, mistral_7b, heads_of_80}) {
+    for (const bool in_place : {false, true}) {
+      Bench bench;
+      DecoderLayer decoder({.attention = layer}, in_place || layer.windowed_cache ? 600 : 0,
+                           in_place);
+      for (int token = 0; token < 3; ++token) {
+        const Values x(layer.type, Exact(256));
+        Check(Execute(bench, decoder.Steps(x)).submissions == 1, "heads of ", layer.dim);
+        decoder.Compare();
+      }
+      Check(bench.target->counters().cache_rows_sent == 0, "the device appends");
+      bench.OnlyDevice();
+    }
   }
 }
 
@@ -404,6 +438,7 @@ const Cases registered({
     {"caches_of_a_program_are_one_buffer", CachesOfAProgramAreOneBuffer},
     {"a_batch_prepared_on_the_device", ABatchPreparedOnTheDevice},
     {"weights_of_a_plan_share_a_buffer", WeightsOfAPlanShareABuffer},
+    {"attention_of_known_models", AttentionOfKnownModels},
     {"layers_that_the_host_prepares", LayersThatTheHostPrepares},
     {"rows_that_the_cache_rounds", RowsThatTheCacheRounds},
     {"a_fault_in_the_middle_of_a_layer", AFaultInTheMiddleOfALayer},

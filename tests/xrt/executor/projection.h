@@ -1,6 +1,7 @@
 // A projection of random weights, on a target and on the host's.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "q4nx/bfloat16.h"
 #include "targets/host/host_target.h"
 #include "targets/host/kernels/choice.h"
+#include "targets/npu/designs.h"
 
 namespace ort_aie::npu_target {
 
@@ -172,10 +174,18 @@ class Projection {
     for (size_t m = 0; m < matrices.size(); ++m) {
       const float* w = matrices[m].data() + n * c.k;
       double size = 0;
-      for (size_t j = 0; j < x.size(); ++j) {
-        product[m] += w[j] * x[j];
-        size += std::abs(w[j]) * (std::abs(x[j]) + dx[j]);
-        error[m] += std::abs(w[j]) * dx[j];
+      // A row that is longer than a core's room goes in parts, whose sums are rounded.
+      const int64_t blocks = q4nx::ColBlocks(c.k);
+      const int64_t parts = c.rows > 1 ? 1 : q4nx::CeilDiv(c.k, kMatvecMaxK);
+      for (int64_t part = 0; part < parts; ++part) {
+        if (part > 0) error[m] += kUnit * (std::abs(product[m]) + error[m]);
+        const int64_t end = std::min(c.k, blocks * (part + 1) / parts * q4nx::kBlockCols);
+        for (auto j = static_cast<size_t>(blocks * part / parts * q4nx::kBlockCols);
+             j < static_cast<size_t>(end); ++j) {
+          product[m] += w[j] * x[j];
+          size += std::abs(w[j]) * (std::abs(x[j]) + dx[j]);
+          error[m] += std::abs(w[j]) * dx[j];
+        }
       }
       // A prompt's dequantised weights are rounded as well, by both, from sums that may differ in
       // a bit.

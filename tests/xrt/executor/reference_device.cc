@@ -96,11 +96,13 @@ class Call {
 
   void Execute() const {
     const std::string& name = invocation_.sequence;
-    if (name == "matvec") return Matvec();
+    if (name == "matvec") return Matvec(P("K"));
+    if (name == "matvec_part") return Matvec(P("row_K"));
     if (name == "rms_norm") return RmsNorm();
     if (name == "glu") return Glu();
     if (name == "rope") return Rope();
     if (name == "append") return Append();
+    if (name == "move_heads") return MoveHeads();
     if (name == "dequant") return Dequant();
     if (name == "gemm") return Gemm();
     if (name == "attention") return Attention();
@@ -120,13 +122,16 @@ class Call {
     return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
   }
 
-  void Matvec() const {
+  void Matvec(int64_t row_k) const {
     const int64_t n = P("N"), k = P("K");
-    std::vector<float> w(static_cast<size_t>(n * k));
-    q4nx::Dequantize(places_.at("w"), n, k, w.data());
+    std::vector<float> w(static_cast<size_t>(32 * k));
     for (int64_t i = 0; i < n; ++i) {
+      if (i % 32 == 0) {
+        q4nx::Dequantize(places_.at("w") + i / 32 * (row_k / 256) * q4nx::kBlockBytes, 32, k,
+                         w.data());
+      }
       double y = P("bias") != 0 ? Get("bias", i) : 0;
-      for (int64_t j = 0; j < k; ++j) y += Get("x", j) * w[static_cast<size_t>(i * k + j)];
+      for (int64_t j = 0; j < k; ++j) y += Get("x", j) * w[static_cast<size_t>(i % 32 * k + j)];
       Set("y", i, y);
     }
   }
@@ -203,6 +208,13 @@ class Call {
     for (int64_t head = 0; head < P("kv_heads"); ++head) {
       Rotate(head,
              [&](int64_t d, double y) { Set("cache", CacheIndex(head, P("position"), d), y); });
+    }
+  }
+
+  void MoveHeads() const {
+    for (int64_t head = 0; head < P("heads"); ++head) {
+      std::memcpy(Words("y") + head * P("y_stride"), Words("x") + head * P("x_stride"),
+                  static_cast<size_t>(2 * P("dim")));
     }
   }
 

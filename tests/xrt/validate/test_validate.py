@@ -48,13 +48,17 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Repo
 @pytest.mark.parametrize(
     ("name", "on", "sequences"),
     [
-        ("fused_dqp", "npu2_2col", {"matvec"}),
-        ("fused_dqp", "npu1", {"matvec"}),
+        ("fused_dqp", "npu2_2col", {"matvec", "matvec_part"}),
+        ("fused_dqp", "npu1", {"matvec", "matvec_part"}),
         ("dequant", "npu1_1col", {"dequant"}),
         ("gemm", "npu2_2col", {"gemm"}),
         ("flow_kv", "npu2_2col", {"attention"}),
         ("flow_qkv", "npu2_2col", {"attention"}),
-        ("vector_ops", "npu2_2col", {"rms_norm", "rope", "append", "glu", "softcap"}),
+        (
+            "vector_ops",
+            "npu2_2col",
+            {"rms_norm", "rope", "append", "move_heads", "glu", "softcap"},
+        ),
     ],
 )
 def test_every_sequence_of_a_design_is_judged(
@@ -75,7 +79,7 @@ def test_decode_overlay_has_the_references_of_all_its_sequences(site: Site, run:
     site.add("decode", "npu2")
     report, _ = run()
     assert report.passed, render(report)
-    assert len({case.sequence for case in report.designs[0].cases}) == 7
+    assert len({case.sequence for case in report.designs[0].cases}) == 9
 
 
 def test_times_stand_beside_the_predicted_ones(
