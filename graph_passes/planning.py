@@ -207,9 +207,10 @@ class _View:
             num_outputs=len(step["writes"]),
         )  # fmt: skip
         self._set_outputs(node, step["writes"])
-        for value in node.outputs[1:]:
-            if value.type is None or value.shape is None:  # a sum is as what it is a sum of
-                value.type, value.shape = node.inputs[0].type, node.inputs[0].shape
+        first_input = node.inputs[0]
+        for value in node.outputs[1:]:  # a sum is as what it is a sum of
+            if first_input is not None and (value.type is None or value.shape is None):
+                value.type, value.shape = first_input.type, first_input.shape
         return node
 
     def plan_node(self, region: _GraphRegion, number: int) -> ir.Node:
