@@ -176,13 +176,17 @@ class Preparation {
 
   // A token's cosines, then its sines.
   npu::BufferView Table(int64_t b) {
-    return batch_.Input(kRotaryObject, [&](uint16_t* y) {
-      if (step_.cos == nullptr) return;
-      const auto& kernels = engine_.kernels();
-      const int64_t half = step_.rotary_dim / 2,
-                    first = step_.positions[static_cast<size_t>(b)] * half;
-      ToBfloat16(kernels, step_.type, host::Advance(step_.cos, step_.type, first), half, y);
-      ToBfloat16(kernels, step_.type, host::Advance(step_.sin, step_.type, first), half, y + half);
+    const int64_t half = step_.rotary_dim / 2;
+    const void *cos = nullptr, *sin = nullptr;
+    if (step_.cos != nullptr) {
+      const int64_t first = step_.positions[static_cast<size_t>(b)] * half;
+      cos = host::Advance(step_.cos, step_.type, first);
+      sin = host::Advance(step_.sin, step_.type, first);
+    }
+    return batch_.SharedInput({cos, sin, half}, kRotaryObject, [&](uint16_t* y) {
+      if (cos == nullptr) return;
+      ToBfloat16(engine_.kernels(), step_.type, cos, half, y);
+      ToBfloat16(engine_.kernels(), step_.type, sin, half, y + half);
     });
   }
 

@@ -58,31 +58,41 @@ void Batch::Keep(npu::BufferView view) {
 
 void Batch::Writes(const void* tensor, int64_t elements, DataType type,
                    std::optional<npu::BufferView> view) {
+  if (tensor == nullptr) return;
   const Span span = SpanOf(tensor, static_cast<size_t>(elements) * SizeOf(type));
-  if (tensor == nullptr || span.bytes == 0) return;
+  if (span.bytes == 0) return;
+  // Of what others have written, the parts before and behind it are left.
   const uint8_t* const end = span.first + span.bytes;
-  std::vector<std::pair<const uint8_t*, Piece>> cut;
-  ForEachPiece(span, [&](const auto& piece) { cut.push_back(piece); });
-  for (const auto& [first, piece] : cut) {
-    latest_.erase(first);
-    if (first < span.first) latest_[first] = {span.first, piece.written};
-    if (piece.end > end) latest_[end] = piece;
+  for (auto other = FirstWrittenAt(span.first); other != last_.end() && other->first < end;) {
+    const auto [first, last] = *other;
+    other = last_.erase(other);
+    if (first < span.first) last_[first] = {span.first, last.written};
+    if (last.end > end) last_[end] = last;
   }
-  latest_[span.first] = {end, written_.size()};
+  last_[span.first] = {end, written_.size()};
   written_.push_back({span, SizeOf(type), view, elements});
+}
+
+// The first that ends behind `address`.
+std::map<const uint8_t*, Batch::Last>::const_iterator Batch::FirstWrittenAt(
+    const uint8_t* address) const {
+  auto found = last_.upper_bound(address);
+  if (found != last_.begin() && std::prev(found)->second.end > address) --found;
+  return found;
 }
 
 Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
   if (tensor == nullptr) return {};
   const Span span = SpanOf(tensor, bytes);
-  bool whole = false;  // written at once
+  // The last one that writes it counts.
   const Written* written = nullptr;
-  ForEachPiece(span, [&](const auto& piece) {
-    written = &written_[piece.second.written];
-    whole = piece.first <= span.first && span.first + span.bytes <= piece.second.end;
-  });
+  for (auto at = FirstWrittenAt(span.first);
+       at != last_.end() && at->first < span.first + span.bytes; ++at) {
+    const Written& candidate = written_[at->second.written];
+    if (written == nullptr || written < &candidate) written = &candidate;
+  }
   if (written == nullptr) return {};
-  if (!written->view || !whole) return Source::Later();
+  if (!written->view || !written->span.Holds(span)) return Source::Later();
   const auto before = static_cast<int64_t>(static_cast<size_t>(span.first - written->span.first) /
                                            written->element_bytes);
   const npu::BufferView view{written->view->argument, written->view->offset + 2 * before};
@@ -190,21 +200,65 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
   starts_[kScratch] = end;
   end += sizes_[kScratch];
 
-  const auto arena = engine_.device().Allocate(static_cast<size_t>(end));
+  const auto bytes = static_cast<size_t>(end);
+  PlanMemory::Activations arena;
+  if (memory_ != nullptr) {
+    arena = memory_->TakeActivations(first_, bytes, Layout(sent));
+  } else {
+    arena.buffer = engine_.device().Allocate(bytes);
+  }
   for (npu::Invocation& invocation : plan_) {
     for (auto& [name, view] : invocation.arguments) view = Place(view);
   }
-  std::memcpy(arena->host(), inputs_.data(), static_cast<size_t>(sizes_[kInputs]));
-  std::memset(arena->host() + sizes_[kInputs], 0, static_cast<size_t>(sent - sizes_[kInputs]));
-  arena->ToDevice(0, static_cast<size_t>(sent));
-  std::vector<Buffer*> buffers = {arena.get()};
+  Send(arena, sent);
+  std::vector<Buffer*> buffers = {arena.buffer.get()};
   for (const auto& buffer : buffers_) buffers.push_back(buffer.get());
   engine_.Run(design_, plan_, buffers);
   if (fetched_end > fetched) {
-    arena->FromDevice(static_cast<size_t>(fetched), static_cast<size_t>(fetched_end - fetched));
+    arena.buffer->FromDevice(static_cast<size_t>(fetched),
+                             static_cast<size_t>(fetched_end - fetched));
   }
-  const Results completed(*this, arena->host());
+  const Results completed(*this, arena.buffer->host());
   for (const auto& action : actions_) action(completed);
+  if (memory_ != nullptr) memory_->PutBack(first_, std::move(arena));
+}
+
+std::vector<int64_t> Batch::Layout(int64_t sent) const {
+  std::vector<int64_t> layout = {sizes_[kInputs], sent};
+  for (const DeviceOutput& output : outputs_) {
+    if (output.zeros) layout.insert(layout.end(), {output.start, output.bytes});
+  }
+  return layout;
+}
+
+void Batch::Send(PlanMemory::Activations& arena, int64_t sent) const {
+  const auto* const inputs = reinterpret_cast<const uint8_t*>(inputs_.data());
+  const auto inputs_end = static_cast<size_t>(sizes_[kInputs]);
+  uint8_t* const host = arena.buffer->host();
+  if (!arena.sent) {
+    std::memcpy(host, inputs, inputs_end);
+    std::memset(host + inputs_end, 0, static_cast<size_t>(sent) - inputs_end);
+    arena.buffer->ToDevice(0, static_cast<size_t>(sent));
+    arena.sent = true;
+    return;
+  }
+  // Weights of norms and the like are those of the last call; lines that differ go together.
+  constexpr size_t kLine = kAlignment;
+  size_t begin = 0, end = 0;
+  const auto send = [&] {
+    if (begin == end) return;
+    std::memcpy(host + begin, inputs + begin, end - begin);
+    arena.buffer->ToDevice(begin, end - begin);
+  };
+  for (size_t line = 0; line < inputs_end; line += kLine) {
+    if (std::memcmp(host + line, inputs + line, kLine) == 0) continue;
+    if (line != end) {
+      send();
+      begin = line;
+    }
+    end = line + kLine;
+  }
+  send();
 }
 
 }  // namespace ort_aie::npu_target

@@ -4,14 +4,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "targets/npu/engine.h"
+#include "targets/npu/plan_memory.h"
 
 namespace ort_aie::npu_target {
 
@@ -31,19 +31,33 @@ struct MadeRow {
 
 class Batch {
  public:
-  // Of steps of a plan with such temporaries.
-  explicit Batch(Engine& engine, const char* design, const Arena& temporaries = {})
-      : engine_(engine), design_(design), temporaries_(temporaries) {}
+  // Of steps of a plan with such temporaries, from `first` on; `memory` is what it keeps, or null.
+  explicit Batch(Engine& engine, const char* design, const Arena& temporaries = {},
+                 PlanMemory* memory = nullptr, size_t first = 0)
+      : engine_(engine),
+        design_(design),
+        temporaries_(temporaries),
+        memory_(memory),
+        first_(first) {}
 
   // --- memory of the plan ---
 
-  // `elements` bfloat16, zeros but for what fill(uint16_t*) writes.
+  // `elements` bfloat16, zeros but for what fill(uint16_t*) writes. What the same batch of the last
+  // call sent there is not sent again: where the device writes, it does so before it reads.
   template <typename F>
   npu::BufferView Input(int64_t elements, const F& fill) {
     const npu::BufferView view = Carve(kInputs, elements);
     inputs_.resize(static_cast<size_t>(sizes_[kInputs] / 2));
     fill(inputs_.data() + view.offset / 2);
     return view;
+  }
+  // The same for all who ask for it with the same key, a part of two tables.
+  using TableKey = std::tuple<const void*, const void*, int64_t>;
+  template <typename F>
+  npu::BufferView SharedInput(const TableKey& key, int64_t elements, const F& fill) {
+    const auto known = shared_.find(key);
+    if (known != shared_.end()) return known->second;
+    return shared_[key] = Input(elements, fill);
   }
   // Of `elements` bfloat16: what the host reads after the run, and what it does not.
   npu::BufferView Result(int64_t elements) { return Carve(kResults, elements); }
@@ -125,6 +139,9 @@ class Batch {
   static constexpr int kFirstRegion = -kRegions, kFirstOutput = kFirstRegion - 1;
 
   npu::BufferView Carve(Region region, int64_t elements);
+  std::vector<int64_t> Layout(int64_t sent) const;
+  // Brings the inputs, and zeros up to `sent`, to the device.
+  void Send(PlanMemory::Activations& arena, int64_t sent) const;
   npu::BufferView Place(npu::BufferView view) const;
 
   struct Span {
@@ -137,13 +154,6 @@ class Batch {
       return first <= other.first && other.first + other.bytes <= first + bytes;
     }
   };
-  // Calls take(piece) for what has been written of a span.
-  template <typename F>
-  void ForEachPiece(const Span& span, const F& take) const {
-    auto piece = latest_.upper_bound(span.first);
-    if (piece != latest_.begin() && std::prev(piece)->second.end > span.first) --piece;
-    for (; piece != latest_.end() && piece->first < span.first + span.bytes; ++piece) take(*piece);
-  }
   static Span SpanOf(const void* tensor, size_t bytes) {
     return {static_cast<const uint8_t*>(tensor), bytes};
   }
@@ -167,18 +177,22 @@ class Batch {
   Engine& engine_;
   const char* design_;
   const Arena temporaries_;
+  PlanMemory* const memory_;
+  const size_t first_;
   npu::Plan plan_;
   std::vector<uint16_t> inputs_;
+  std::map<TableKey, npu::BufferView> shared_;
   int64_t sizes_[kRegions] = {}, starts_[kRegions] = {};
   std::vector<DeviceOutput> outputs_;
   std::vector<std::shared_ptr<Buffer>> buffers_;  // of the plan, from the second on
   std::vector<Written> written_;
-  // Which of those wrote the bytes from an address on last.
-  struct Piece {
+  // Which of these wrote last, from an address up to another.
+  struct Last {
     const uint8_t* end;
     size_t written;
   };
-  std::map<const uint8_t*, Piece> latest_;
+  std::map<const uint8_t*, Last> last_;
+  std::map<const uint8_t*, Last>::const_iterator FirstWrittenAt(const uint8_t* address) const;
   std::vector<MadeRow> rows_;
   std::vector<Span> read_;  // by steps of the batch, from the host
   std::vector<std::function<void(const Results&)>> actions_;

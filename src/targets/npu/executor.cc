@@ -163,9 +163,9 @@ class Executor final : public XrtTarget {
 
   // Steps of one row from `first` on, to `end` at most, in one submission. What the host has to do
   // among them does not divide it where that can be done before or after it.
-  size_t Submit(const Plan& plan, size_t first, size_t end, const PlanMemory* memory,
-                const char* design, Progress& progress, const ThreadPool& threads) const {
-    Batch batch(engine_, design, plan.temporaries);
+  size_t Submit(const Plan& plan, size_t first, size_t end, PlanMemory* memory, const char* design,
+                Progress& progress, const ThreadPool& threads) const {
+    Batch batch(engine_, design, plan.temporaries, memory, first);
     std::vector<Reason> before, after;  // of the host's steps
     int64_t device_steps = 0;
     size_t next = first, device_end = first;  // behind the last step of the device

@@ -51,4 +51,23 @@ std::shared_ptr<KvCopies> PlanMemory::caches() {
   return caches_;
 }
 
+PlanMemory::Activations PlanMemory::TakeActivations(size_t first, size_t bytes,
+                                                    std::vector<int64_t> layout) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto idle = activations_.find(first);
+    if (idle != activations_.end()) {
+      Activations activations = std::move(idle->second);
+      activations_.erase(idle);
+      if (activations.layout == layout && activations.buffer->size() == bytes) return activations;
+    }
+  }
+  return {engine_.device().Allocate(bytes), std::move(layout), false};
+}
+
+void PlanMemory::PutBack(size_t first, Activations activations) {
+  const std::lock_guard lock(mutex_);
+  if (generation_ == engine_.generation()) activations_.emplace(first, std::move(activations));
+}
+
 }  // namespace ort_aie::npu_target

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "targets/npu/engine.h"
 
@@ -30,12 +32,22 @@ class PlanMemory {
   // The copies of all layers' KV caches; made on demand.
   std::shared_ptr<KvCopies> caches();
 
+  // Rows of the batch that begins with a step: one call's, until they are put back.
+  struct Activations {
+    std::shared_ptr<Buffer> buffer;
+    std::vector<int64_t> layout;  // what lies where, as the batch counts it
+    bool sent = false;            // what the host's side holds is on the device
+  };
+  Activations TakeActivations(size_t first, size_t bytes, std::vector<int64_t> layout);
+  void PutBack(size_t first, Activations activations);
+
  private:
   Engine& engine_;
   const uint64_t generation_;
   mutable std::mutex mutex_;
   std::unordered_map<const uint8_t*, DeviceMemory> weights_;
   std::shared_ptr<KvCopies> caches_;
+  std::multimap<size_t, Activations> activations_;  // that nobody uses, by their first steps
 };
 
 }  // namespace ort_aie::npu_target

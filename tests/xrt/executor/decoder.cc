@@ -1,0 +1,188 @@
+#include "decoder.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+constexpr size_t kArenaBytes = 1 << 18;
+
+Values Norm(int64_t n) {  // around 1, as models have them
+  std::vector<float> x = Exact(n, 0.0625f, 4);
+  for (float& value : x) value += 1;
+  return Values(Decoder::kType, x);
+}
+
+Decoder::Model::Matrix NewMatrix(int64_t n, int64_t k) { return {Weights(n, k), n, k}; }
+
+}  // namespace
+
+Decoder::Model::Model(const Family& f, int64_t count)
+    : family(f),
+      vocabulary(NewMatrix(kVocabulary, kHidden)),
+      norm(Norm(kHidden)),
+      scale(kType, std::vector<float>{16}) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<int64_t> widths = {kHeads * kDim, kKvHeads * kDim, kKvHeads * kDim};
+    if (f.packed) widths = {(kHeads + 2 * kKvHeads) * kDim};
+    std::vector<Matrix> qkv;
+    for (const int64_t n : widths) qkv.push_back(NewMatrix(n, kHidden));
+    const bool all = f.norms_behind && i % 6 == 5;
+    Layer layer{.qkv = std::move(qkv),
+                .o = NewMatrix(kHidden, kHeads * kDim),
+                .gate = NewMatrix(kIntermediate, kHidden),
+                .up = NewMatrix(kIntermediate, kHidden),
+                .down = NewMatrix(kHidden, kIntermediate),
+                .norm = Norm(kHidden),
+                .mlp_norm = Norm(kHidden),
+                .attention = {.heads = kHeads,
+                              .kv_heads = kKvHeads,
+                              .dim = kDim,
+                              .window = all ? 0 : f.window,
+                              .rotary = true,
+                              .qk_norm = f.qk_norm,
+                              .rotary_dim = f.rotary_dim}};
+    if (f.norms_behind) {
+      layer.attention_norm_behind = Norm(kHidden);
+      layer.mlp_norm_behind = Norm(kHidden);
+    }
+    layers.push_back(std::move(layer));
+    caches.emplace_back(layers.back().attention, 64);
+    caches.back().past = {0};
+  }
+}
+
+Decoder::Decoder(const Model& model, bool as_program)
+    : caches(model.caches),
+      model_(model),
+      as_program_(as_program),
+      arena_(kArenaBytes * (as_program ? 1 : 4)) {}
+
+// Of a program, anew from layer to layer; else each has its place.
+void* Decoder::Temporary(int64_t elements) {
+  const auto bytes = static_cast<size_t>(RoundUp(elements * 4, 64));
+  Check(used_ + bytes <= arena_.size(), "the arena is too small");
+  used_ += bytes;
+  return arena_.data() + used_ - bytes;
+}
+
+Plan Decoder::Token(int64_t id) {
+  id_ = id;
+  attentions_.clear();
+  Plan plan;
+  const auto project = [&](const Model::Matrix& w, const void* a, void* y) -> MatMulStep& {
+    MatMulStep step{};
+    step.weights = w.blocks.data();
+    step.rows = 1;
+    step.k = w.k;
+    step.n = w.n;
+    step.a = a;
+    step.y = y;
+    step.type = kType;
+    step.numerics = Numerics::kBf16;
+    step.norm_epsilon = 1e-5f;
+    step.kept = w.kept;
+    plan.steps.push_back(step);
+    return std::get<MatMulStep>(plan.steps.back());
+  };
+  // x = norm(a), or of the sum of a and the residual, which takes its place.
+  const auto normalise = [&](MatMulStep& step, const Values& norm, const void*& residual,
+                             void* sum) {
+    step.norm_weight = norm.data();
+    if (residual != step.a) {
+      step.skip = residual;
+      step.sum = sum;
+    }
+  };
+  const auto norm_behind = [&](const void* a, const Values& norm) -> const void* {
+    if (!model_.family.norms_behind) return a;
+    void* y = Temporary(kHidden);
+    plan.steps.push_back(NormStep{.rows = 1,
+                                  .k = kHidden,
+                                  .a = a,
+                                  .skip = nullptr,
+                                  .weight = norm.data(),
+                                  .y = y,
+                                  .sum = nullptr,
+                                  .type = kType,
+                                  .epsilon = 1e-5f});
+    return y;
+  };
+
+  // The two halves of the arena take turns: a layer reads what the one before has left.
+  used_ = 0;
+  void* embedding = Temporary(kHidden);
+  plan.steps.push_back(GatherStep{.weights = model_.vocabulary.blocks.data(),
+                                  .count = 1,
+                                  .k = kHidden,
+                                  .n = kVocabulary,
+                                  .indices = &id_,
+                                  .index_type = DataType::kInt64,
+                                  .y = embedding,
+                                  .type = kType});
+  if (model_.family.norms_behind) {
+    void* scaled = Temporary(kHidden);
+    plan.steps.push_back(ElementwiseStep{.function = Function::kMultiply,
+                                         .rows = 1,
+                                         .k = kHidden,
+                                         .a = embedding,
+                                         .b = model_.scale.data(),
+                                         .b_is = ElementwiseStep::Operand::kScalar,
+                                         .y = scaled,
+                                         .type = kType});
+    embedding = scaled;
+  }
+  const void *x = embedding, *residual = embedding;
+  for (size_t i = 0; i < model_.layers.size(); ++i) {
+    const Model::Layer& layer = model_.layers[i];
+    if (as_program_) used_ = 4096 + i % 2 * (kArenaBytes / 2);
+    void* sum = Temporary(kHidden);
+    std::array<void*, 3> parts{};
+    int64_t stride = 0;
+    for (size_t part = 0; part < layer.qkv.size(); ++part) {
+      MatMulStep& step = project(layer.qkv[part], x, Temporary(layer.qkv[part].n));
+      normalise(step, layer.norm, residual, sum);
+      parts[part] = step.y;
+      stride = layer.qkv[part].n;
+    }
+    if (x != residual) residual = sum;
+    AttentionStep attention = caches[i].Step(1, {});
+    const AttentionStep first = caches[0].Step(1, {});  // the model has one table
+    attention.cos = first.cos;
+    attention.sin = first.sin;
+    if (model_.family.packed) {
+      parts[1] = host::Advance(parts[0], kType, kHeads * kDim);
+      parts[2] = host::Advance(parts[0], kType, (kHeads + kKvHeads) * kDim);
+      attention.query_stride = attention.key_stride = attention.value_stride = stride;
+    }
+    attention.query = parts[0];
+    attention.key = parts[1];
+    attention.value = parts[2];
+    attention.past_key = attention.present_key = caches[i].keys.data();
+    attention.past_value = attention.present_value = caches[i].values.data();
+    attention.output = Temporary(kHeads * kDim);
+    attentions_.push_back(attention);
+    plan.steps.push_back(attention);
+    x = norm_behind(project(layer.o, attention.output, Temporary(kHidden)).y,
+                    layer.attention_norm_behind);
+    void* mlp_sum = Temporary(kHidden);
+    MatMulStep& mlp = project(layer.gate, x, Temporary(kIntermediate));
+    normalise(mlp, layer.mlp_norm, residual, mlp_sum);
+    mlp.up_weights = layer.up.blocks.data();
+    if (model_.family.gelu) mlp.activation = Activation::kGeluTanh;
+    residual = mlp_sum;
+    const void* gated = mlp.y;
+    x = norm_behind(project(layer.down, gated, Temporary(kHidden)).y, layer.mlp_norm_behind);
+  }
+  MatMulStep& last = project(model_.vocabulary, x, logits.data());
+  normalise(last, model_.norm, residual, Temporary(kHidden));
+  if (as_program_) {
+    plan.kept = model_.kept;
+    plan.temporaries = {arena_.data(), arena_.size()};
+  }
+  return plan;
+}
+
+void Decoder::Advance() {
+  for (size_t i = 0; i < caches.size(); ++i) caches[i].Advance(attentions_[i]);
+}
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,80 @@
+// A whole decoder as a program makes its plan: from a token's embedding to logits, with temporaries
+// in an arena that is used again from layer to layer.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "generator.h"
+#include "targets/host/attention_inputs.h"
+#include "targets/npu/engine.h"
+
+namespace ort_aie::npu_target {
+
+struct Family {
+  const char* name;
+  bool packed = false;        // one projection to queries, keys and values
+  bool qk_norm = false;       // of heads
+  bool norms_behind = false;  // of attention's and the MLP's results; an embedding that is scaled
+  bool gelu = false;
+  int64_t rotary_dim = 0;  // 0: all
+  int64_t window = 0;      // of five layers in six where norms stand behind, else of all
+};
+
+// What a model's user has of its own: caches and the token's tensors.
+class Decoder {
+ public:
+  static constexpr int64_t kHidden = 256, kIntermediate = 512, kVocabulary = 320, kHeads = 4,
+                           kKvHeads = 2, kDim = 64;
+  static constexpr DataType kType = DataType::kFloat32;
+
+  // What two users of one model share.
+  struct Model {
+    Model(const Family& family, int64_t layers);
+    Model(const Model&) = delete;
+
+    struct Matrix {
+      std::vector<uint8_t> blocks;
+      int64_t n, k;
+      std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
+    };
+    struct Layer {
+      std::vector<Matrix> qkv;
+      Matrix o, gate, up, down;
+      Values norm, mlp_norm;
+      Values attention_norm_behind = {}, mlp_norm_behind = {};
+      npu_target::Layer attention;
+    };
+    const Family family;
+    Matrix vocabulary;
+    std::deque<Layer> layers;
+    std::deque<Generator> caches;  // empty ones
+    Values norm, scale;
+    std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
+  };
+
+  // `as_program`: its plans have temporaries and keep what is made of them as a whole.
+  Decoder(const Model& model, bool as_program);
+
+  // The plan of a token at the end of what the cache holds.
+  Plan Token(int64_t id);
+  // After it: the cache holds the token's row.
+  void Advance();
+
+  Values logits{kType, kVocabulary};
+  std::deque<Generator> caches;
+
+ private:
+  void* Temporary(int64_t elements);
+
+  const Model& model_;
+  const bool as_program_;
+  std::vector<uint8_t> arena_;
+  size_t used_ = 0;
+  int64_t id_ = 0;
+  std::vector<AttentionStep> attentions_;
+};
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,130 @@
+// Whole decoders.
+#include "decoder.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+const Family kFamilies[] = {
+    {.name = "llama"},
+    {.name = "qwen3", .qk_norm = true},
+    {.name = "gemma3", .qk_norm = true, .norms_behind = true, .gelu = true, .window = 5},
+    {.name = "phi3", .packed = true, .rotary_dim = 32},
+    {.name = "mistral", .window = 5},
+};
+
+// By how much logits of the device may differ, relative to the spread of the host's. The device
+// rounds to bfloat16, by 2^-9 at most of what it rounds: in a layer the row before and after two
+// norms, the sum and its norm's result (with norms behind: two more), projections' results (q, k,
+// v, o, gate and up, down), what is rotated and normalised (q, k), the attention's output and the
+// MLP's product. They know nothing of each other and add up in squares; a layer passes on what it
+// gets about as it is, for its residual is its own input.
+double Bound(int64_t layers) { return 0x1p-8 * std::sqrt(16.0 * static_cast<double>(layers)); }
+
+double Spread(const std::vector<float>& x) {
+  double sum = 0, squares = 0;
+  for (const float value : x) {
+    sum += value;
+    squares += double{value} * value;
+  }
+  const auto n = static_cast<double>(x.size());
+  return std::sqrt(squares / n - sum / n * sum / n);
+}
+
+void Close(const Values& got, const Values& want, double bound) {
+  std::vector<float> x = got.floats();
+  const std::vector<float> y = want.floats();
+  double squares = 0;
+  for (size_t i = 0; i < x.size(); ++i) squares += double{x[i] - y[i]} * (x[i] - y[i]);
+  const double error = std::sqrt(squares / static_cast<double>(x.size())) / Spread(y);
+  Check(error <= bound, "logits differ by ", error, " of their spread, expected ", bound);
+  Check(error > 0, "the host's logits, bit for bit");
+}
+
+struct Moved {
+  int64_t submissions, runs, to, from;
+};
+
+Moved Execute(const Bench& bench, const Plan& plan) {
+  const Counters before = bench.device->counters();
+  bench.Run(plan);
+  const Counters after = bench.device->counters();
+  return {after.submissions - before.submissions, after.runs - before.runs,
+          after.bytes_to - before.bytes_to, after.bytes_from - before.bytes_from};
+}
+
+// One submission a token, of few runs, whatever the number of layers; what goes to the device and
+// comes back is the token's.
+void TokensOfDecoders() {
+  for (const Family& family : kFamilies) {
+    for (const int64_t layers : {2, 36}) {
+      const Decoder::Model model(family, layers);
+      Bench bench;
+      Decoder device(model, true), host(model, true);
+      int64_t buffers = 0;
+      for (int64_t token = 0; token < 4; ++token) {
+        const int64_t id = 37 * token + 5;
+        const Moved moved = Execute(bench, device.Token(id));
+        HostTarget().Execute(host.Token(id), kThreads);
+        const auto of = [&](const char* what) {
+          return Concat(what, " of ", family.name, ", ", layers, " layers, token ", token, ": ");
+        };
+        Check(moved.submissions == 1, of("submissions"), moved.submissions);
+        Check(moved.runs <= 3, of("runs"), moved.runs);
+        // Logits, a rotated key for each layer and a value, as projected: with what it is packed
+        // with, or zeros up to whole blocks.
+        const int64_t row = Decoder::kKvHeads * Decoder::kDim;
+        const int64_t packed = family.packed ? Decoder::kHeads * Decoder::kDim + row : 0;
+        const int64_t rows = 2 * row + 2 * RoundUp(packed + row, q4nx::kBlockCols);
+        const int64_t logits = 2 * RoundUp(Decoder::kVocabulary, q4nx::kBlockCols);
+        Check(moved.from <= layers * rows + logits, of("bytes from the device"), moved.from);
+        // The embedding, as a row to normalise and as a residual; cosines and sines.
+        if (token > 0)
+          Check(moved.to <= 4 * Decoder::kHidden + 512, of("bytes to the device"), moved.to);
+        if (token == 1) buffers = bench.device->counters().buffers;
+        if (token > 1) {
+          Check(bench.device->counters().buffers == buffers, of("buffers"),
+                bench.device->counters().buffers, ", before ", buffers);
+        }
+        Close(device.logits, host.logits, Bound(layers));
+        device.Advance();
+        host.Advance();
+      }
+      const ExecutorCounters counters = bench.target->counters();
+      for (const auto& [reason, count] : counters.host_steps) {
+        Check(count == 4 && counters.host_steps.size() <= 2, count, " steps of ", family.name,
+              " on the host: ", reason);
+      }
+      Check(counters.cache_rows_sent == 0, counters.cache_rows_sent, " rows were sent");
+      Check(bench.lines.empty(), "reported: ", bench.lines.empty() ? "" : bench.lines[0]);
+    }
+  }
+}
+
+// What stays on the device, or has its place in an arena taken by another tensor, is what it was.
+void TemporariesThatStayOnTheDevice() {
+  for (const Family& family : kFamilies) {
+    const Decoder::Model model(family, 3);
+    Bench bench, other;
+    Decoder program(model, true), ops(model, false);
+    for (int64_t token = 0; token < 3; ++token) {
+      bench.Run(program.Token(token));
+      other.Run(ops.Token(token));
+      Check(program.logits.bytes == ops.logits.bytes, "other logits of ", family.name);
+      program.Advance();
+      ops.Advance();
+    }
+    for (size_t i = 0; i < program.caches.size(); ++i) {
+      Check(program.caches[i].keys.bytes == ops.caches[i].keys.bytes &&
+                program.caches[i].values.bytes == ops.caches[i].values.bytes,
+            "another cache of ", family.name);
+    }
+  }
+}
+
+const Cases registered({
+    {"tokens_of_decoders", TokensOfDecoders},
+    {"temporaries_that_stay_on_the_device", TemporariesThatStayOnTheDevice},
+});
+
+}  // namespace
+}  // namespace ort_aie::npu_target
