@@ -66,9 +66,10 @@ class Report:
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     layers: FloatLayers | None = None
 
-    def replaced(self, node: ir.Node, becomes: str) -> None:
+    def replaced(self, node: ir.Node, becomes: str, body: str = "", weight_bytes: int = 0) -> None:
         """Notes that `node` became an aie.* op."""
-        self.outcomes[node_label(node)] = NodeOutcome(node_label(node), node.op_type, becomes, "")
+        label = node_label(node)
+        self.outcomes[label] = NodeOutcome(label, node.op_type, becomes, "", body, weight_bytes)
 
     def fused(self, node: ir.Node, becomes: str) -> None:
         """Notes that `node`, perhaps an aie.* op already, became part of an aie.* op."""

@@ -136,6 +136,13 @@ def test_a_norm_that_a_projection_adds_stays(position: int) -> None:
     assert ops(graph.fused("y")) == ["RMSNorm", "Q4NXMatMul"]
 
 
+def test_a_norm_before_a_residual_without_one_stays() -> None:
+    graph = Graph()
+    norm(graph)
+    graph.projection("normed", "y", "", "", "r")
+    assert ops(graph.fused("y")) == ["RMSNorm", "Q4NXMatMul"]
+
+
 def test_a_norm_of_other_rows_than_the_projections_stays() -> None:
     graph = Graph()
     graph.weight("w", K + 1)

@@ -56,7 +56,8 @@ bool CanGive(const Steps& steps, const Item& projection, const Norm& norm) {
 const Item* OnlyProjection(const Steps& steps, int value) {
   const Item* item = steps.OnlyReader(value);
   const bool is_it = (IsMatMul(item) || IsGatedMLP(item)) && Steps::Read(*item, kA) == value &&
-                     Steps::Read(*item, kNormWeight) == kAbsent;
+                     Steps::Read(*item, kNormWeight) == kAbsent &&
+                     Steps::Read(*item, kSkip) == kAbsent;
   return is_it ? item : nullptr;
 }
 
@@ -73,7 +74,8 @@ bool Fuse(Steps& steps, const Item* item) {
   if (!CanGive(steps, *projection, norm)) return false;
 
   Recipe::Step step = projection->step;
-  step.reads.resize(kSkip + 1, kAbsent);
+  const size_t inputs = norm.skip != kAbsent ? kSkip + 1 : kNormWeight + 1;
+  step.reads.resize(std::max(step.reads.size(), inputs), kAbsent);
   step.reads[kA] = norm.a;
   step.reads[kNormWeight] = norm.weight;
   step.floats["norm_epsilon"] = Attributes(*item).Float("epsilon", 0);
@@ -85,8 +87,6 @@ bool Fuse(Steps& steps, const Item* item) {
       norm.sum = steps.AddValueLike(norm.a, steps.value(y).name + ".sum");
     }
     step.writes = {y, norm.sum};
-  } else {
-    step.reads.pop_back();
   }
   steps.Fuse(projection, std::move(step), norm.items);
   return true;
