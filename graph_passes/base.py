@@ -5,7 +5,7 @@ A pass is one of three, by how much of a graph it has to see:
 * one node, perhaps with what it reads: a `NodeRule`, whose refusals are reasons in the report;
 * several nodes in a pattern, which one takes the place of: a rewrite rule of onnxscript, whose
   `check` fails with its reason, and whose `rewrite` reports the nodes as fused;
-* a graph: a function of the model that is named as what it does (`infer_types`, `fuse_norms`), with
+* a graph: a function of the model that is named as what it does (`infer_types`, `fuse_steps`), with
   the report where it replaces nodes.
 
 A docstring says before and after. `pipeline.py` has their order.

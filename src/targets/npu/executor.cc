@@ -45,6 +45,14 @@ bool HidesMore(const AttentionStep& step) {
   return false;
 }
 
+// A step that cannot be done twice, for it writes over what it reads.
+bool IsForOnce(const Step& step) {
+  const auto* attention = std::get_if<AttentionStep>(&step);
+  return attention != nullptr && attention->windowed_cache &&
+         (attention->past_key == attention->present_key ||
+          attention->past_value == attention->present_value);
+}
+
 AttentionFacts FactsOf(const AttentionStep& step) {
   const auto beyond = [&](int64_t total) {
     return !step.windowed_cache && total > step.present_capacity;
@@ -173,7 +181,7 @@ class Executor final : public XrtTarget {
       const Step& step = plan.steps[next];
       Reason reason = WhyNot(step);
       const bool by_host = reason != Reason::kNone || IsVector(step);
-      if (by_host && batch.Before(step)) {
+      if (by_host && !IsForOnce(step) && batch.Before(step)) {
         if (reason == Reason::kNone) reason = Reason::kHostHasRow;
         HostTarget().Execute({step}, threads);
         before.push_back(reason);
