@@ -358,6 +358,8 @@ class Claims {
       ClaimTable(its, item);
     } else if (its.Is("", "Cast")) {
       ClaimCast(its, item);
+    } else if (its.Is("", "GatherND")) {
+      ClaimSelection(its, item);
     } else if (const std::string function = FunctionOf(its); !function.empty()) {
       if (!IsFloatNumber(value(its.input(0)).type)) return;
       Become(item, "Activation", {its.input(0)}, {its.output(0)});
@@ -450,6 +452,16 @@ class Claims {
     Become(item, "Gather", {its.input(0), its.input(1)}, {its.output(0)});
   }
 
+  // A row of each batch row, as the passes choose those of which logits are wanted.
+  void ClaimSelection(const Node& its, Item& item) const {
+    const Value &a = value(its.input(0)), &indices = value(its.input(1));
+    if (its.Int("batch_dims", 0) != 1 || indices.type != kOnnxInt64) return;
+    if (!IsFloatNumber(a.type) || !a.shape || a.shape->size() != 3) return;
+    const auto& dims = indices.shape;
+    if (!dims || dims->size() != 3 || (*dims)[1].value != 1 || (*dims)[2].value != 1) return;
+    Become(item, "SelectRows", {its.input(0), its.input(1)}, {its.output(0)});
+  }
+
   void ClaimCast(const Node& its, Item& item) const {
     const int64_t to = its.Int("to", 0);
     if (!IsFloatNumber(value(its.input(0)).type) || !IsFloatNumber(to)) return;
@@ -470,7 +482,7 @@ Steps ClaimSteps(Graph graph, bool sources) {
 }
 
 bool IsAnchor(const Item& item) {
-  for (const char* op : {"RMSNorm", "Add", "Mul", "Activation", "Cast", "Gather"}) {
+  for (const char* op : {"RMSNorm", "Add", "Mul", "Activation", "Cast", "Gather", "SelectRows"}) {
     if (item.Is(op)) return false;
   }
   return item.is_step();
