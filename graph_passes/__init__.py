@@ -6,6 +6,7 @@
 
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, NodeOutcome, Report
 from ort_aie_ep.graph_passes.pipeline import run_passes
+from ort_aie_ep.graph_passes.planning import plan
 from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.graph_passes.weights.float_weights import LayerError, WeightForm
 
@@ -17,5 +18,6 @@ __all__ = [
     "Report",
     "WeightForm",
     "node_label",
+    "plan",
     "run_passes",
 ]

@@ -5,7 +5,7 @@ A pass is one of three, by how much of a graph it has to see:
 * one node, perhaps with what it reads: a `NodeRule`, whose refusals are reasons in the report;
 * several nodes in a pattern, which one takes the place of: a rewrite rule of onnxscript, whose
   `check` fails with its reason, and whose `rewrite` reports the nodes as fused;
-* a graph: a function of the model that is named as what it does (`infer_types`, `fuse_norms`), with
+* a graph: a function of the model that is named as what it does (`infer_types`, `fuse_steps`), with
   the report where it replaces nodes.
 
 A docstring says before and after. `pipeline.py` has their order.
@@ -66,9 +66,10 @@ class Report:
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     layers: FloatLayers | None = None
 
-    def replaced(self, node: ir.Node, becomes: str) -> None:
+    def replaced(self, node: ir.Node, becomes: str, body: str = "", weight_bytes: int = 0) -> None:
         """Notes that `node` became an aie.* op."""
-        self.outcomes[node_label(node)] = NodeOutcome(node_label(node), node.op_type, becomes, "")
+        label = node_label(node)
+        self.outcomes[label] = NodeOutcome(label, node.op_type, becomes, "", body, weight_bytes)
 
     def fused(self, node: ir.Node, becomes: str) -> None:
         """Notes that `node`, perhaps an aie.* op already, became part of an aie.* op."""

@@ -8,24 +8,21 @@ from dataclasses import replace
 import onnx_ir as ir
 from onnx_ir.passes import common as common_passes
 from onnxscript.optimizer import basic_constant_propagation
-from onnxscript.rewriter import RewritePass, RewriteRule
 
 from ort_aie_ep.graph_passes.attention.exported.rewrite import fuse_exported_attention
 from ort_aie_ep.graph_passes.attention.gqa import GroupQueryAttentionToFlow
 from ort_aie_ep.graph_passes.attention.mha import MultiHeadAttentionToFlow
 from ort_aie_ep.graph_passes.attention.onnx_attention import AttentionToFlow
-from ort_aie_ep.graph_passes.attention.qk_norm import fuse_qk_norms
 from ort_aie_ep.graph_passes.attention.rotary import explain_rotations
 from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
-from ort_aie_ep.graph_passes.projection.bias import bias_rules
+from ort_aie_ep.graph_passes.planning import fuse_steps
 from ort_aie_ep.graph_passes.projection.dequantize import DequantizedToQ4NX
 from ort_aie_ep.graph_passes.projection.float_matmul import FloatMatMul, check_patterns
-from ort_aie_ep.graph_passes.projection.gated_mlp import gated_mlp_rules, packed_gated_mlp_rules
 from ort_aie_ep.graph_passes.projection.matmul_nbits import MatMulNBitsToQ4NX
-from ort_aie_ep.graph_passes.projection.norm import flatten_weights, fuse_norms
+from ort_aie_ep.graph_passes.projection.norm import flatten_weights
 from ort_aie_ep.graph_passes.projection.spelled_out import collapse_gelus, collapse_norms
 from ort_aie_ep.graph_passes.projection.tied_embedding import TiedEmbedding
 from ort_aie_ep.graph_passes.unique_names import name_nodes, name_values
@@ -115,19 +112,11 @@ def _run_on_graph(
     FloatMatMul(report, quantize, keep).apply(model)
     basic_constant_propagation(model.graph)
     TiedEmbedding(report, packed).apply(model)
-    if fuse:
-        _rewrite(model, packed_gated_mlp_rules(report, packed))
     MatMulNBitsToQ4NX(report, packed).apply(model)
     GroupQueryAttentionToFlow(report).apply(model)
     if fuse:
-        _rewrite(model, [*bias_rules(report), *gated_mlp_rules(report)])
         flatten_weights(model)
-        fuse_qk_norms(model, report)
-        fuse_norms(model, report)
+        fuse_steps(model, report)
         keep_float16_digits(model)
     common_passes.RemoveUnusedNodesPass()(model)
     explain_rotations(model, report)
-
-
-def _rewrite(model: ir.Model, rules: Sequence[RewriteRule]) -> None:
-    RewritePass(rules)(model)

@@ -71,6 +71,7 @@ def compile(
     calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    plan: bool = True,
     quantize: str | None = None,
     keep: Sequence[str] = (),
     progress: Progress | None = None,
@@ -86,6 +87,7 @@ def compile(
         calibration=calibration,
         last_logits=last_logits,
         fuse=fuse,
+        plan=plan,
         quantize=quantize,
         keep=keep,
         progress=progress,
@@ -100,6 +102,7 @@ def session(
     calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    plan: bool = True,
     quantize: str | None = None,
     keep: Sequence[str] = (),
     cache_dir: str | os.PathLike[str] | None = None,
@@ -126,6 +129,7 @@ def session(
         calibration: as for `compile`, what the scales of those codes come from.
         last_logits: as for `compile`, give each row's last token's logits alone.
         fuse: as for `compile`, let norms, residuals and gates join the projections.
+        plan: as for `compile`, make one node of each region.
         quantize: as for `compile`, what float weights become: "q4nx" or "bf16".
         keep: as for `compile`, names of nodes that `quantize` leaves alone.
         cache_dir: the cache; by default $ORT_AIE_CACHE, else ort_aie_ep/models in
@@ -149,6 +153,7 @@ def session(
         None if calibration is None else str(calibration),
         last_logits,
         fuse,
+        plan,
         quantize,
         tuple(keep),
     )

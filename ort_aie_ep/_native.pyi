@@ -176,15 +176,50 @@ class NpuStreamCache:
     def __init__(self, manifest_json: str, capacity: int = 64, most_words: int = ...) -> None: ...
     def get(self, plan: _Plan) -> _Lookup: ...
 
+# {"name", "domain", "op_type", "attributes": {name: int, float, str or list of int},
+#  "inputs", "outputs": names of values, empty where one is left out}
+_GraphNode = Mapping[str, Any]
+# {"name", "type": TensorProto's number, "shape": a list of int, str or None, or None,
+#  "constant": an array, True where its elements are not at hand, or None,
+#  "wanted": by others than the nodes}
+_GraphValue = Mapping[str, Any]
+
 class _FusedStep(TypedDict):
-    op: str  # empty: the node stays
+    op: str  # of the domain aie; empty: the node stays
     name: str
     attributes: dict[str, int | float | str]
     reads: list[str]  # values by position, empty where there is none
     writes: list[str]
     nodes: list[str]
-    why_not: str
+    places: list[int]  # of the nodes; the first names the step
+    why_not: str  # why a node stays that might not have
+
+class _GraphRegion(TypedDict):
+    items: list[int]  # in order
+    inputs: list[str]  # constants last
+    outputs: list[str]
+    recipe: str
+
+class _GraphPlan(TypedDict):
+    items: list[_FusedStep]
+    regions: list[_GraphRegion]
+
+class _RecipeStep(TypedDict):
+    op: str
+    name: str
+    attributes: dict[str, int | float | str]
+    reads: list[int]  # values by position, -1 where there is none
+    writes: list[int]
+
+class _Recipe(TypedDict):
+    inputs: int
+    steps: list[_RecipeStep]
+    outputs: list[int]
 
 def fused_steps(
-    nodes: list[dict[str, Any]], values: list[dict[str, Any]], sources: bool = False
+    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], sources: bool = False
 ) -> list[_FusedStep]: ...
+def plan_graph(
+    nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], whole: bool
+) -> _GraphPlan: ...
+def read_recipe(text: str) -> _Recipe: ...

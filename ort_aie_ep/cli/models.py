@@ -59,6 +59,10 @@ NoFuse = Annotated[
     bool,
     typer.Option("--no-fuse", help="Replace MatMulNBits and the like node by node, fuse nothing."),
 ]
+NoPlan = Annotated[
+    bool,
+    typer.Option("--no-plan", help="A node for each step, not one for all: the same results."),
+]
 
 
 @app.command("compile")
@@ -69,6 +73,7 @@ def compile_command(
     calibration: Calibration = None,
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
+    no_plan: NoPlan = False,
     quantize: Annotated[
         Quantize | None,
         typer.Option(
@@ -115,6 +120,7 @@ def compile_command(
             calibration=calibration,
             last_logits=last_logits,
             fuse=not no_fuse,
+            plan=not no_plan,
             quantize=quantize.value if quantize else None,
             keep=keep or (),
             progress=progress,
@@ -148,6 +154,7 @@ def import_q4nx_command(
     calibration: Calibration = None,
     last_logits: LastLogits = False,
     no_fuse: NoFuse = False,
+    no_plan: NoPlan = False,
 ) -> None:
     """Write FastFlowLM weights as a compiled model.
 
@@ -170,6 +177,7 @@ def import_q4nx_command(
             calibration=calibration,
             last_logits=last_logits,
             fuse=not no_fuse,
+            plan=not no_plan,
             progress=progress,
         )
     _tell(result)

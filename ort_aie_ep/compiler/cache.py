@@ -69,6 +69,7 @@ class Choices:
     calibration: str | None = None
     last_logits: bool = False
     fuse: bool = True
+    plan: bool = True
     quantize: str | None = None
     keep: tuple[str, ...] = ()
 
@@ -163,8 +164,9 @@ def compiled_file(
     if found.compiled:
         if choices != Choices():
             raise AieError(
-                f"{model} is compiled already: kv, calibration, last_logits, fuse, quantize and "
-                "keep belong to its compilation; leave them out, or give the model it was made from"
+                f"{model} is compiled already: kv, calibration, last_logits, fuse, plan, quantize "
+                "and keep belong to its compilation; leave them out, or give the model it was made "
+                "from"
             )
         return Opened(model)
     key = {

@@ -52,6 +52,7 @@ def compile_model(
     calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    plan: bool = True,
     quantize: str | None = None,
     keep: Sequence[str] = (),
     progress: Progress | None = None,
@@ -79,6 +80,8 @@ def compile_model(
             last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by
             node and leaves what WITH_FUSION names.
+        plan: make one node, aie.Plan, of each region; False leaves a node for each step, with the
+            same results.
         quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
             or "bf16" (bfloat16 operands, float32 sums); None leaves them.
         keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.
@@ -111,6 +114,7 @@ def compile_model(
         files=files,
         cache=cache,
         last_logits=last_logits,
+        whole=plan,
         progress=progress,
     )
 

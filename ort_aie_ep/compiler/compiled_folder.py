@@ -24,7 +24,7 @@ from ort_aie_ep.compiler.calibration import (
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
-from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report
+from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report, plan
 from ort_aie_ep.graph_passes.attention.cache_type import (
     cached_attentions,
     quantise_cache,
@@ -149,6 +149,7 @@ def write_folder(
     files: Iterable[Path],
     cache: KvCache,
     last_logits: bool,
+    whole: bool,
     progress: Progress | None,
 ) -> CompileResult:
     """Writes models, after the passes, as the new folder `target`.
@@ -163,6 +164,7 @@ def write_folder(
         cache: what the main model's past and present shall be.
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
             that gives position -1's by itself gets each row's last token's in any case.
+        whole: make one node of each region, not of each step.
         progress: called as weights are written.
 
     Raises:
@@ -176,6 +178,10 @@ def write_folder(
     notes = _change_interface(main, source, len(models) > 1, cache.kv, last_logits)
     text = _calibration_text(main, source, cache)
     quantised: CacheReport | None = None
+    # A cache that is to be quantised is so attention by attention.
+    for file in models:
+        if file.model is not None and not file.left and (file is not main or text is None):
+            plan(file.model, file.report, whole=whole)
     parts = tuple(
         PartResult(_name(source, m), not m.left, m.left, _outcomes(m)) for m in models[1:]
     )
@@ -195,6 +201,8 @@ def write_folder(
             if file is main and text is not None:
                 writer.say("calibrating the KV cache")
                 quantised = _quantise_cache(file.model, path, source, cache, text)
+                plan(file.model, file.report, whole=whole)
+                ir.save(file.model, path)
             if not file.left:
                 notes += check_opens(path, file.path)
         notes += _carry_over(source, files, work)
@@ -279,13 +287,11 @@ def _calibration_text(
 def _quantise_cache(
     model: ir.Model, path: Path, source: ModelFolder, cache: KvCache, text: CalibrationText
 ) -> CacheReport:
-    """Gives a model that was written to `path` a cache of codes, and writes it again; its weights
-    stay."""
+    """Gives a model that was written to `path` a cache of codes; its weights stay."""
     assert cache.kv is not None
     attentions = cached_attentions(model, cache.kv)
     scales, report = calibrate(path, reader(source), attentions, cache.kv, text)
     quantise_cache(model, cache.kv, scales)
-    ir.save(model, path)
     return report
 
 

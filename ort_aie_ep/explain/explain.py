@@ -14,9 +14,10 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
-from ort_aie_ep.graph_passes import DOMAIN, node_label, run_passes
+from ort_aie_ep.graph_passes import DOMAIN, node_label, plan, run_passes
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
+from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.graph_passes.work import work_of
@@ -131,6 +132,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     model = load_model(folder.model)
     name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
+    expand_plans(model)
     npu = _find_npu()
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
@@ -194,7 +196,9 @@ def _find_npu() -> _Npu:
 def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[NodeFate, ...]:
     before = [(node_label(node), _op(node)) for node in _nodes(model)]
     neighbours = _Neighbours(_nodes(model))
-    outcomes = run_passes(model).outcomes
+    report = run_passes(model)
+    plan(model, report, whole=False)
+    outcomes = report.outcomes
     left = {node_label(node) for node in _nodes(model)}
     ours = {
         node_label(node): (_op(node), npu.fate(node))

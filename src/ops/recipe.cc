@@ -11,8 +11,6 @@
 namespace ort_aie {
 namespace {
 
-constexpr int kRecipeFormat = 1;
-
 std::string Escaped(std::string_view text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string escaped;

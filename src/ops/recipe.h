@@ -26,6 +26,8 @@
 
 namespace ort_aie {
 
+inline constexpr int kRecipeFormat = 1;
+
 struct Recipe {
   static constexpr int kAbsent = -1;
 

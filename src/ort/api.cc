@@ -153,11 +153,16 @@ std::string KernelInfo::NodeName() const {
   return name;
 }
 
-Tensor KernelInfo::ConstantInput(size_t index) const {
+Tensor KernelInfo::Initializer(size_t index) const {
   int is_constant = 0;
   const OrtValue* value = nullptr;
   Check(api_, api_->KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
   return is_constant != 0 ? DescribeConstant(api_, value) : Tensor{};
+}
+
+Tensor KernelInfo::ConstantInput(size_t index) const {
+  Tensor tensor = Initializer(index);
+  return IsStandIn(tensor.type, tensor.shape) ? Tensor{} : tensor;
 }
 
 std::optional<std::string> KernelInfo::ConfigEntry([[maybe_unused]] const char* name) const {
@@ -188,11 +193,7 @@ IoMap KernelInfo::Map() const {
   for (size_t i = 0; i < count; ++i) {
     IoMap::Input& input = map.inputs[i];
     input.constant = ConstantInput(i);
-    if (!input.constant) {
-      input.index = static_cast<int>(i);
-    } else if (IsStandIn(input.constant.type, input.constant.shape)) {
-      input.constant = {};
-    }
+    if (!input.constant && !Initializer(i)) input.index = static_cast<int>(i);
   }
   Check(api_, api_->KernelInfo_GetOutputCount(info_, &count));
   for (size_t i = 0; i < count; ++i) {

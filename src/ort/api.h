@@ -82,6 +82,9 @@ class KernelInfo final : public NodeInfo {
   IoMap Map() const;
 
  private:
+  // A constant, or what stands in for one that is left out.
+  Tensor Initializer(size_t index) const;
+
   const OrtApi* api_;
   uint32_t version_;
   const OrtKernelInfo* info_;

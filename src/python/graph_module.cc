@@ -12,7 +12,9 @@
 #include "base/error.h"
 #include "graph/claims.h"
 #include "graph/fusions.h"
+#include "graph/regions.h"
 #include "graph/steps.h"
+#include "ops/recipe.h"
 
 namespace py = pybind11;
 
@@ -110,32 +112,80 @@ py::list NamesOf(const Steps& steps, const std::vector<int>& values) {
   return names;
 }
 
+py::dict AttributesOf(const Recipe::Step& step) {
+  py::dict attributes;
+  for (const auto& [name, value] : step.ints) attributes[name.c_str()] = value;
+  for (const auto& [name, value] : step.floats) attributes[name.c_str()] = value;
+  for (const auto& [name, value] : step.strings) attributes[name.c_str()] = value;
+  return attributes;
+}
+
 py::dict DictOf(const Steps& steps, const Item& item) {
-  py::dict attributes, dict;
-  for (const auto& [name, value] : item.step.ints) attributes[name.c_str()] = value;
-  for (const auto& [name, value] : item.step.floats) attributes[name.c_str()] = value;
-  for (const auto& [name, value] : item.step.strings) attributes[name.c_str()] = value;
+  py::dict dict;
   py::list nodes;
   for (const int node : item.nodes) {
     nodes.append(steps.graph().nodes[static_cast<size_t>(node)].name);
   }
   dict["op"] = item.step.op;
   dict["name"] = item.step.name;
-  dict["attributes"] = attributes;
+  dict["attributes"] = AttributesOf(item.step);
   dict["reads"] = NamesOf(steps, item.step.reads);
   dict["writes"] = NamesOf(steps, item.step.writes);
   dict["nodes"] = nodes;
+  dict["places"] = item.nodes;
   dict["why_not"] = item.why_not;
   return dict;
+}
+
+py::list ItemsOf(const Steps& steps) {
+  py::list items;
+  for (const Item& item : steps.items()) items.append(DictOf(steps, item));
+  return items;
 }
 
 // The items that are left after all fusions, as dicts.
 py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources) {
   Steps steps = ClaimSteps(GraphOf(nodes, values), sources);
   FuseAll(steps);
-  py::list items;
-  for (const Item& item : steps.items()) items.append(DictOf(steps, item));
-  return items;
+  return ItemsOf(steps);
+}
+
+// The items of a graph of aie nodes as they are, and their regions, or a region for each step.
+py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole) {
+  const Steps steps = ClaimSteps(GraphOf(nodes, values), false);
+  py::list regions;
+  const auto grouping = whole ? Grouping::kRegions : Grouping::kStepByStep;
+  for (const Region& region : FindRegions(steps, grouping)) {
+    py::dict given;
+    given["items"] = region.items;
+    given["inputs"] = NamesOf(steps, region.inputs);
+    given["outputs"] = NamesOf(steps, region.outputs);
+    given["recipe"] = ToText(region.recipe);
+    regions.append(given);
+  }
+  py::dict plan;
+  plan["items"] = ItemsOf(steps);
+  plan["regions"] = regions;
+  return plan;
+}
+
+py::dict ReadRecipe(const std::string& text) {
+  const Recipe recipe = RecipeFrom(text);
+  py::list steps;
+  for (const Recipe::Step& step : recipe.steps) {
+    py::dict given;
+    given["op"] = step.op;
+    given["name"] = step.name;
+    given["attributes"] = AttributesOf(step);
+    given["reads"] = step.reads;
+    given["writes"] = step.writes;
+    steps.append(given);
+  }
+  py::dict given;
+  given["inputs"] = recipe.inputs;
+  given["steps"] = steps;
+  given["outputs"] = recipe.outputs;
+  return given;
 }
 
 }  // namespace
@@ -157,6 +207,8 @@ Graph GraphOf(const py::list& nodes, const py::list& values) {
 void DefineGraph(py::module_& m) {
   m.def("fused_steps", &FusedSteps, py::arg("nodes"), py::arg("values"),
         py::arg("sources") = false);
+  m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"));
+  m.def("read_recipe", &ReadRecipe, py::arg("text"));
 }
 
 }  // namespace ort_aie::graph

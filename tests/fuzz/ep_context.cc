@@ -1,5 +1,5 @@
-// EPContext nodes: the recipe, what it says of the file beside the model, and the op that is made
-// of both and run.
+// EPContext nodes: the recipe, what it says of the file beside the model, and the program of steps
+// that is made of both and run.
 //
 // An input is a recipe as it stands in the node's attribute `notes`. After a line "--" come lines
 // "bytes N", the size of the file beside the model, "input TENSOR", an input of the node
@@ -88,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           return -1;
         const std::string name = "o" + std::to_string(node.outputs.size());
         node.outputs.push_back(
-            {name, {{static_cast<ONNXTensorElementDataType>(type), {}}}, nullptr});
+            {name, {{static_cast<ONNXTensorElementDataType>(type), {}, false}}, nullptr});
       }
     }
   }

@@ -1,10 +1,11 @@
-// Nodes of a model that the execution provider claims: MatMulNBits, GatherBlockQuantized and
-// GroupQueryAttention, packed and run.
+// Nodes of a model that the execution provider claims: MatMulNBits, GatherBlockQuantized,
+// GroupQueryAttention and what stands between them, as regions that are fused, packed and run.
 //
 // An input is nodes, with a line "--" between. A node is its operator's name on a line of its own,
-// then lines "int NAME VALUE", "float NAME VALUE", "text NAME VALUE", and in order "input NAME
-// TENSOR" or "constant NAME TENSOR" (ReadTensor; the tensor is left out where an earlier node has
-// it), "absent", and "output NAME TYPE".
+// of ONNX's own domain with a dot before it, then lines "int NAME VALUE", "float NAME VALUE", "text
+// NAME VALUE", and in order "input NAME TENSOR" or "constant NAME TENSOR" (ReadTensor; the tensor
+// is left out where an earlier node has it), "value NAME", the output of an earlier node, "absent",
+// and "output NAME TYPE" or "output NAME TYPE RANK DIM...", where the shape is known.
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -26,8 +27,19 @@ std::shared_ptr<OrtValue> Named(const std::string& name, std::istream& words, Te
   return tensor;
 }
 
-// False for a line that says nothing about a node.
-bool ReadLine(const std::string& line, OrtNode& node, Tensors& feeds, Tensors& constants) {
+const OrtValueInfo* Output(const std::vector<OrtNode>& nodes, const std::string& name) {
+  for (const OrtNode& node : nodes) {
+    for (const OrtValueInfo& output : node.outputs) {
+      if (output.name == name) return &output;
+    }
+  }
+  return nullptr;
+}
+
+// False for a line that says nothing about the last node.
+bool ReadLine(const std::string& line, std::vector<OrtNode>& nodes, Tensors& feeds,
+              Tensors& constants) {
+  OrtNode& node = nodes.back();
   std::istringstream words(line);
   std::string key, name;
   words >> key;
@@ -51,15 +63,34 @@ bool ReadLine(const std::string& line, OrtNode& node, Tensors& feeds, Tensors& c
     node.attributes[name] = {value};
   } else if (key == "input" || key == "constant") {
     const bool is_constant = key == "constant";
-    if ((is_constant ? feeds : constants).contains(name) || node.inputs.size() == 32) return false;
+    if ((is_constant ? feeds : constants).contains(name) || node.inputs.size() == 32 ||
+        Output(nodes, name) != nullptr) {
+      return false;
+    }
     const auto tensor = Named(name, words, is_constant ? constants : feeds);
     if (tensor == nullptr) return false;
     node.inputs.push_back({name, {tensor->info}, is_constant ? tensor : nullptr});
+  } else if (key == "value") {
+    const OrtValueInfo* output = Output(nodes, name);
+    if (output == nullptr || node.inputs.size() == 32) return false;
+    node.inputs.push_back(*output);
   } else if (key == "output") {
     int type = 0;
     const bool good = words >> type && type >= 0 && type <= ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
-    if (!good || node.outputs.size() == 8) return false;
-    node.outputs.push_back({name, {{static_cast<ONNXTensorElementDataType>(type), {}}}, nullptr});
+    // A graph writes each value once.
+    if (!good || node.outputs.size() == 8 || Output(nodes, name) != nullptr ||
+        feeds.contains(name) || constants.contains(name)) {
+      return false;
+    }
+    OrtTensorTypeAndShapeInfo info{static_cast<ONNXTensorElementDataType>(type), {}, false};
+    size_t rank = 0;
+    if (words >> rank) {
+      if (rank > 8) return false;
+      info.has_shape = true;
+      info.shape.resize(rank, -1);
+      for (int64_t& dim : info.shape) words >> dim;
+    }
+    node.outputs.push_back({name, {info}, nullptr});
   } else {
     return false;
   }
@@ -77,13 +108,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (line == "--") {
       begins = true;
     } else if (begins) {
-      if (nodes.size() == 8) return -1;
+      if (nodes.size() == 16) return -1;
       begins = false;
       nodes.emplace_back();
       nodes.back().name = "node" + std::to_string(nodes.size());
-      nodes.back().domain = "com.microsoft";
-      nodes.back().op_type = line;
-    } else if (!ReadLine(line, nodes.back(), feeds, constants)) {
+      const bool own = line.starts_with('.');
+      nodes.back().domain = own ? "" : "com.microsoft";
+      nodes.back().op_type = own ? line.substr(1) : line;
+    } else if (!ReadLine(line, nodes, feeds, constants)) {
       return -1;
     }
   }

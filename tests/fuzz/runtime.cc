@@ -13,7 +13,11 @@ struct OrtStatus {
   std::string message;
 };
 struct OrtEpGraphSupportInfo {
-  std::map<const OrtNode*, bool> claimed;  // and whether its constants are dropped
+  struct Group {
+    std::vector<const OrtNode*> nodes;
+    bool drop_constants;
+  };
+  std::vector<Group> groups;
 };
 
 namespace ort_aie::fuzz {
@@ -128,6 +132,14 @@ OrtApi MakeApi() {
     std::copy_n(info->shape.begin(), std::min(count, info->shape.size()), dims);
     return nullptr;
   };
+  api.GetSymbolicDimensions = [](const OrtTensorTypeAndShapeInfo*, const char** names,
+                                 size_t count) noexcept -> OrtStatus* {
+    std::fill_n(names, count, "");
+    return nullptr;
+  };
+  api.TensorTypeAndShape_HasShape = [](const OrtTensorTypeAndShapeInfo* info) noexcept {
+    return info->has_shape;
+  };
   api.GetTensorMutableData = [](OrtValue* value, void** data) noexcept -> OrtStatus* {
     *data = value->bytes.get();
     return nullptr;
@@ -150,6 +162,19 @@ OrtApi MakeApi() {
   api.Graph_GetNodes = [](const OrtGraph* graph, const OrtNode** nodes,
                           size_t count) noexcept -> OrtStatus* {
     std::copy_n(graph->nodes.begin(), count, nodes);
+    return nullptr;
+  };
+  api.Graph_GetNumOutputs = [](const OrtGraph* graph, size_t* count) noexcept -> OrtStatus* {
+    *count = graph->outputs.size();
+    return nullptr;
+  };
+  api.Graph_GetOutputs = [](const OrtGraph* graph, const OrtValueInfo** outputs,
+                            size_t count) noexcept -> OrtStatus* {
+    std::copy_n(graph->outputs.begin(), count, outputs);
+    return nullptr;
+  };
+  api.Node_GetId = [](const OrtNode* node, size_t* id) noexcept -> OrtStatus* {
+    *id = reinterpret_cast<size_t>(node);  // nodes of a graph lie in their order
     return nullptr;
   };
   api.Node_GetName = [](const OrtNode* node, const char** name) noexcept -> OrtStatus* {
@@ -186,11 +211,30 @@ OrtApi MakeApi() {
     list(node->outputs, outputs, count);
     return nullptr;
   };
-  api.Node_GetAttributeByName = [](const OrtNode* node, const char* name,
-                                   const OrtOpAttr** attribute) noexcept -> OrtStatus* {
-    const auto found = node->attributes.find(name);
-    if (found == node->attributes.end()) return Fault(ORT_NOT_FOUND, "no such attribute");
-    *attribute = &found->second;
+  api.Node_GetNumImplicitInputs = [](const OrtNode*, size_t* count) noexcept -> OrtStatus* {
+    *count = 0;  // there are no bodies
+    return nullptr;
+  };
+  api.Node_GetNumAttributes = [](const OrtNode* node, size_t* count) noexcept -> OrtStatus* {
+    *count = node->attributes.size();
+    return nullptr;
+  };
+  api.Node_GetAttributes = [](const OrtNode* node, const OrtOpAttr** attributes,
+                              size_t count) noexcept -> OrtStatus* {
+    for (const auto& [name, attribute] : node->attributes) {
+      if (count-- == 0) break;
+      attribute.name = name;
+      *attributes++ = &attribute;
+    }
+    return nullptr;
+  };
+  api.OpAttr_GetName = [](const OrtOpAttr* attribute, const char** name) noexcept -> OrtStatus* {
+    *name = attribute->name.c_str();
+    return nullptr;
+  };
+  api.OpAttr_GetType = [](const OrtOpAttr* attribute, OrtOpAttrType* type) noexcept -> OrtStatus* {
+    constexpr OrtOpAttrType kTypes[] = {ORT_OP_ATTR_INT, ORT_OP_ATTR_FLOAT, ORT_OP_ATTR_STRING};
+    *type = kTypes[attribute->value.index()];
     return nullptr;
   };
   api.ReadOpAttr = [](const OrtOpAttr* attribute, OrtOpAttrType type, void* data, size_t size,
@@ -198,7 +242,7 @@ OrtApi MakeApi() {
     const auto give = [&](const void* from, size_t bytes) -> OrtStatus* {
       *needed = bytes;
       if (bytes > size) return Fault(ORT_INVALID_ARGUMENT, "the buffer is too small");
-      std::memcpy(data, from, bytes);
+      if (bytes > 0) std::memcpy(data, from, bytes);
       return nullptr;
     };
     const auto* number = std::get_if<int64_t>(&attribute->value);
@@ -228,15 +272,24 @@ OrtApi MakeApi() {
     *initializer = value->initializer.get();
     return nullptr;
   };
+  api.ValueInfo_IsOptionalGraphInput = [](const OrtValueInfo*, bool* is) noexcept -> OrtStatus* {
+    *is = false;
+    return nullptr;
+  };
+  api.ValueInfo_GetExternalInitializerInfo =
+      [](const OrtValueInfo*, OrtExternalInitializerInfo** info) noexcept -> OrtStatus* {
+    *info = nullptr;
+    return nullptr;
+  };
   api.GetEpApi = []() noexcept -> const OrtEpApi* {
     static const OrtEpApi ep_api = [] {
       OrtEpApi made{};
       made.EpGraphSupportInfo_AddNodesToFuse =
           [](OrtEpGraphSupportInfo* info, const OrtNode* const* nodes, size_t count,
              const OrtNodeFusionOptions* options) noexcept -> OrtStatus* {
-        for (size_t i = 0; i < count; ++i) {
-          info->claimed[nodes[i]] = options->drop_constant_initializers;
-        }
+        std::vector<const OrtNode*> group(nodes, nodes + count);
+        std::ranges::sort(group);  // as they stand in the graph
+        info->groups.push_back({std::move(group), options->drop_constant_initializers});
         return nullptr;
       };
       return made;
@@ -281,21 +334,65 @@ bool Good(OrtStatus* status) {
   return status == nullptr;
 }
 
-// The node that ONNX Runtime makes of a claimed one: its inputs and outputs, each once.
-OrtNode Fused(const OrtNode& node, bool drop_constants) {
+bool IsNamed(const std::vector<OrtValueInfo>& values, const std::string& name) {
+  return std::ranges::any_of(values, [&](const OrtValueInfo& value) { return value.name == name; });
+}
+
+// The node that ONNX Runtime makes of claimed ones: what they read and do not write, and what they
+// write for others, each once.
+OrtNode Fused(const OrtEpGraphSupportInfo::Group& group, const OrtGraph& graph) {
   OrtNode fused;
-  fused.name = "fused " + node.name;
-  const auto copy = [&](const std::vector<OrtValueInfo>& from, std::vector<OrtValueInfo>& to) {
-    std::set<std::string> names;
-    for (const OrtValueInfo& value : from) {
-      if (value.name.empty() || !names.insert(value.name).second) continue;
-      if (value.initializer != nullptr && drop_constants) continue;
-      to.push_back(value);
-    }
+  fused.name = "fused " + group.nodes[0]->name;
+  const auto writes = [&](const OrtNode* node, const std::string& name) {
+    return IsNamed(node->outputs, name);
   };
-  copy(node.inputs, fused.inputs);
-  copy(node.outputs, fused.outputs);
+  const auto is_read_outside = [&](const std::string& name) {
+    const auto is_it = [&](const OrtValueInfo* output) { return output->name == name; };
+    return std::ranges::any_of(graph.outputs, is_it) ||
+           std::ranges::any_of(graph.nodes, [&](const OrtNode* node) {
+             return std::ranges::find(group.nodes, node) == group.nodes.end() &&
+                    IsNamed(node->inputs, name);
+           });
+  };
+  for (const OrtNode* node : group.nodes) {
+    for (const OrtValueInfo& input : node->inputs) {
+      if (input.name.empty() || IsNamed(fused.inputs, input.name)) continue;
+      if (input.initializer != nullptr && group.drop_constants) continue;
+      const bool inside = std::ranges::any_of(
+          group.nodes, [&](const OrtNode* other) { return writes(other, input.name); });
+      if (!inside) fused.inputs.push_back(input);
+    }
+    for (const OrtValueInfo& output : node->outputs) {
+      if (output.name.empty() || IsNamed(fused.outputs, output.name)) continue;
+      if (is_read_outside(output.name)) fused.outputs.push_back(output);
+    }
+  }
   return fused;
+}
+
+// Runs what a provider has compiled. Results are kept as `values` for those that follow; false
+// where an input is not there, because nobody has computed it.
+bool Run(OrtNodeComputeInfo* info, const OrtNode& shell,
+         std::map<std::string, std::shared_ptr<const OrtValue>>& values) {
+  OrtKernelContext context;
+  for (const OrtValueInfo& input : shell.inputs) {
+    const auto value = values.find(input.name);
+    const OrtValue* constant = input.initializer.get();
+    context.inputs.push_back(value != values.end() ? value->second.get() : constant);
+    if (context.inputs.back() == nullptr) return false;
+  }
+  for (const OrtValueInfo& output : shell.outputs) {
+    context.outputs.push_back({output.type.tensor, nullptr});
+  }
+  void* state = nullptr;
+  if (!Good(info->CreateState(info, nullptr, &state))) return false;
+  const bool good = Good(info->Compute(info, state, &context));
+  info->ReleaseState(info, state);
+  for (size_t i = 0; good && i < shell.outputs.size(); ++i) {
+    if (context.outputs[i].bytes == nullptr) continue;
+    values[shell.outputs[i].name] = std::make_shared<OrtValue>(std::move(context.outputs[i]));
+  }
+  return good;
 }
 
 }  // namespace
@@ -336,16 +433,21 @@ void RunSession(const std::string& model_path, const std::vector<OrtNode>& nodes
   }
   OrtGraph graph{model_path, {}};
   for (const OrtNode& node : nodes) graph.nodes.push_back(&node);
+  for (const OrtNode& node : nodes) {
+    for (const OrtValueInfo& output : node.outputs) {
+      const bool is_read = std::ranges::any_of(
+          nodes, [&](const OrtNode& other) { return IsNamed(other.inputs, output.name); });
+      if (!output.name.empty() && !is_read) graph.outputs.push_back(&output);
+    }
+  }
   OrtEpGraphSupportInfo support;
   if (!Good(provider->GetCapability(&*provider, &graph, &support))) return;
 
   std::vector<OrtGraph> parts;
   std::vector<OrtNode> shells;
-  for (const OrtNode* node : graph.nodes) {
-    const auto claimed = support.claimed.find(node);
-    if (claimed == support.claimed.end()) continue;
-    parts.push_back({model_path, {node}});
-    shells.push_back(Fused(*node, claimed->second));
+  for (const OrtEpGraphSupportInfo::Group& group : support.groups) {
+    parts.push_back({model_path, group.nodes});
+    shells.push_back(Fused(group, graph));
   }
   std::vector<const OrtGraph*> part_pointers;
   std::vector<const OrtNode*> shell_pointers;
@@ -357,22 +459,8 @@ void RunSession(const std::string& model_path, const std::vector<OrtNode>& nodes
                               infos.data(), context_nodes.data()))) {
     return;
   }
-  for (size_t i = 0; i < infos.size(); ++i) {
-    OrtKernelContext context;
-    for (const OrtValueInfo& input : shells[i].inputs) {
-      const auto feed = feeds.find(input.name);
-      const OrtValue* constant = input.initializer.get();
-      context.inputs.push_back(feed != feeds.end() ? feed->second.get() : constant);
-    }
-    for (const OrtValueInfo& output : shells[i].outputs) {
-      context.outputs.push_back({output.type.tensor, nullptr});
-    }
-    void* state = nullptr;
-    if (Good(infos[i]->CreateState(infos[i], nullptr, &state))) {
-      Good(infos[i]->Compute(infos[i], state, &context));
-      infos[i]->ReleaseState(infos[i], state);
-    }
-  }
+  std::map<std::string, std::shared_ptr<const OrtValue>> values(feeds.begin(), feeds.end());
+  for (size_t i = 0; i < infos.size(); ++i) Run(infos[i], shells[i], values);
   provider->ReleaseNodeComputeInfos(&*provider, infos.data(), infos.size());
 }
 

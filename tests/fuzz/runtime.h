@@ -20,6 +20,7 @@
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<int64_t> shape;
+  bool has_shape = true;
 };
 struct OrtTypeInfo {
   OrtTensorTypeAndShapeInfo tensor;
@@ -30,6 +31,7 @@ struct OrtValue {
 };
 struct OrtOpAttr {
   std::variant<int64_t, float, std::string> value;
+  mutable std::string name = {};  // given when a node's are listed
 };
 struct OrtValueInfo {
   std::string name;
@@ -44,6 +46,7 @@ struct OrtNode {
 struct OrtGraph {
   std::string path;
   std::vector<const OrtNode*> nodes;
+  std::vector<const OrtValueInfo*> outputs = {};
 };
 struct OrtKernelContext {
   std::vector<const OrtValue*> inputs;
@@ -58,8 +61,8 @@ const OrtApi* Api();
 // where there are none. Null for a text that is none, and for a tensor of more than a megabyte.
 std::shared_ptr<OrtValue> ReadTensor(std::istream& text);
 
-// A session of one provider: claims, compiles and runs the nodes of a graph, each by itself.
-// `run_inputs` are those of each node that are no constants, in the order of its inputs.
+// A session of one provider: claims, compiles and runs the nodes of a graph, which are in
+// topological order. What no node reads is an output of the graph; `feeds` are its inputs.
 void RunSession(const std::string& model_path, const std::vector<OrtNode>& nodes,
                 const std::map<std::string, std::shared_ptr<OrtValue>>& feeds,
                 const ep::Settings& settings);

@@ -106,6 +106,7 @@ class Step:
     reads: list[str]
     writes: list[str]
     nodes: list[str]
+    places: list[int]
     why_not: str
 
 

@@ -348,7 +348,7 @@ def test_the_execution_provider_runs_a_source_as_it_is(name: str, tmp_path: Path
         options = config["model"]["decoder"].setdefault("session_options", {})
         options["provider_options"] = [{"AieExecutionProvider": {}}]
         path.write_text(json.dumps(config))
-        ort_aie_ep.compile(DATA / name, tmp_path / "compiled", fuse=False)
+        ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
         prompts = [[5, 9, 100, 7], [11, 12, 13]]
         expected = genai_text(tmp_path / "compiled", prompts, 40)
         assert genai_text(tmp_path / "source", prompts, 40) == expected

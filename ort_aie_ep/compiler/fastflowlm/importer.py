@@ -75,6 +75,7 @@ def import_q4nx(
     calibration: str | os.PathLike[str] | None = None,
     last_logits: bool = False,
     fuse: bool = True,
+    plan: bool = True,
     progress: Progress | None = None,
 ) -> CompileResult:
     """Writes the model in a `.q4nx` file as the new compiled folder `destination`.
@@ -90,6 +91,7 @@ def import_q4nx(
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary); the
             last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by node.
+        plan: make one node of each region; False leaves a node for each step.
         progress: called as weights are written.
 
     Raises:
@@ -120,6 +122,7 @@ def import_q4nx(
         files=[folder / name for name in CARRIED_OVER if (folder / name).is_file()],
         cache=cache,
         last_logits=last_logits,
+        whole=plan,
         progress=progress,
     )
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "ort/ep/recipe.h"
+#include "ops/recipe.h"
 
 namespace ort_aie::ep {
 

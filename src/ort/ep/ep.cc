@@ -2,53 +2,26 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/format.h"
-#include "ops/weights.h"
-#include "ort/custom_op.h"
-#include "ort/ep/claims.h"
+#include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
-#include "ort/ep/packed_weights.h"
+#include "ort/ep/context_node.h"
+#include "ort/kernel.h"
 
 namespace ort_aie::ep {
 namespace {
 
-// A claimed node, ready to run.
+// A region, ready to run.
 struct Compiled : OrtNodeComputeInfo {
   RuntimeApi runtime{};
   std::unique_ptr<Kernel> kernel;
   IoMap map;
-  // What the kernel reads.
-  std::shared_ptr<const PackedWeights> packed;
-  std::shared_ptr<const ContextFile> file;
-  std::vector<std::vector<uint8_t>> copies;
-  std::shared_ptr<WrittenContext> written;  // by this session, or null
+  std::vector<std::shared_ptr<const void>> memory;  // of what the kernel reads
+  std::shared_ptr<WrittenContext> written;          // by this session, or null
 };
-
-const OpDescription& DescriptionOf(Kind kind) {
-  switch (kind) {
-    case Kind::kMatMul:
-      return Q4NXMatMulDescription();
-    case Kind::kGather:
-      return Q4NXGatherDescription();
-    default:
-      return FlowAttentionDescription();
-  }
-}
-
-// A node to compile, of either origin.
-struct Item {
-  Recipe recipe;
-  Tensor weights;
-  std::map<int, Tensor> constants;  // inputs of the op that the fused node does not have
-  std::shared_ptr<const PackedWeights> packed;
-  std::shared_ptr<const ContextFile> file;
-};
-
-bool IsContext(const Node& node) {
-  return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
-}
 
 std::string ModelPath(const OrtApi* api, const OrtGraph* graph) {
   const char* path = nullptr;
@@ -70,33 +43,26 @@ SessionOptions OptionsOf(const Settings& settings) {
 }
 
 std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
-                                       const Item& item, const std::string& name) {
+                                       const Part& part, const FusedNode& fused) {
   auto compiled = std::make_unique<Compiled>();
   compiled->runtime = runtime;
-  compiled->packed = item.packed;
-  compiled->file = item.file;
-  for (int position : item.recipe.inputs) compiled->map.inputs.push_back({position, {}});
-  compiled->map.outputs = item.recipe.outputs;
-  for (const auto& [position, constant] : item.constants) {
-    Require(position < static_cast<int>(compiled->map.inputs.size()), "node '", name,
-            "' has no input ", position);
-    Tensor& kept = compiled->map.inputs[static_cast<size_t>(position)].constant;
-    kept = constant;
-    if (item.file != nullptr) continue;  // it lives as long as the mapped file
-    const auto* bytes = constant.as<uint8_t>();
-    compiled->copies.emplace_back(bytes, bytes + constant.bytes);
-    kept.data = compiled->copies.back().data();
+  compiled->memory = part.memory;
+  for (const std::string& name : part.inputs) {
+    const int position = FusedNode::Position(fused.inputs, name);
+    Require(position != IoMap::kAbsent, "node '", fused.name, "' has no input '", name, "'");
+    compiled->map.inputs.push_back({position, {}});
   }
-  const OpDescription& op = DescriptionOf(item.recipe.kind);
-  for (size_t i = 0; i < op.required_outputs; ++i) {
-    Require(i < item.recipe.outputs.size() && item.recipe.outputs[i] != Recipe::kAbsent, "node '",
-            name, "': output ", i, " of ", op.name, " is missing");
+  Recipe recipe = part.recipe;
+  for (size_t i = 0; i < part.outputs.size(); ++i) {
+    const int position = FusedNode::Position(fused.outputs, part.outputs[i]);
+    compiled->map.outputs.push_back(position);
+    if (position == IoMap::kAbsent) recipe.outputs[i] = Recipe::kAbsent;
   }
-  try {
-    compiled->kernel = MakeKernel(op, RecipeInfo(item.recipe, item.weights), OptionsOf(settings));
-  } catch (const Error& error) {
-    throw Error(error.code(), Concat("node '", name, "': ", error.what()));
-  }
+  const auto constants = [&](int value) {
+    const int place = part.recipe.ConstantOf(value);
+    return place != Recipe::kAbsent ? part.constants[static_cast<size_t>(place)] : Tensor{};
+  };
+  compiled->kernel = MakeKernel(std::move(recipe), constants, OptionsOf(settings));
   compiled->ort_version_supported = runtime.version;
   compiled->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
                              void** state) noexcept -> OrtStatus* {
@@ -116,145 +82,9 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
   return compiled;
 }
 
-// Of EPContext nodes, whose attributes name the file and hold the recipe.
-class ContextReader {
- public:
-  explicit ContextReader(std::string folder) : folder_(std::move(folder)) {}
-
-  Item Read(const Node& node, const Node& fused) {
-    Item item;
-    item.recipe = RecipeFrom(node.String("notes", ""), node.inputs().size(), node.outputs().size());
-    // Positions in the EPContext node become those in the node that ONNX Runtime made of it.
-    const auto translate = [](std::vector<int>& positions, const std::vector<Value>& from,
-                              const std::vector<Value>& to) {
-      for (int& position : positions) {
-        if (position == Recipe::kAbsent) continue;
-        int found = Recipe::kAbsent;
-        for (size_t i = 0; i < to.size(); ++i) {
-          if (to[i].name == from[static_cast<size_t>(position)].name) found = static_cast<int>(i);
-        }
-        position = found;
-      }
-    };
-    translate(item.recipe.inputs, node.inputs(), fused.inputs());
-    translate(item.recipe.outputs, node.outputs(), fused.outputs());
-    const Recipe::Span& weights = item.recipe.weights;
-    if (weights.size == 0 && item.recipe.constants.empty()) return item;
-    item.file = FileOf(node);
-    for (const auto& [position, constant] : item.recipe.constants) {
-      item.constants[position] = {constant.type, constant.shape, item.file->At(constant.span), true,
-                                  constant.span.size};
-    }
-    if (weights.size == 0) return item;
-    const int64_t n = item.recipe.ints.at("N"), k = item.recipe.ints.at("K");
-    item.weights = {DataType::kUint8, BlocksShape(n, k, FormOf(item.recipe)),
-                    item.file->At(weights), true, weights.size};
-    return item;
-  }
-
- private:
-  // The file that the node names; what several nodes name is mapped once.
-  std::shared_ptr<const ContextFile> FileOf(const Node& node) {
-    const std::string name = node.String("ep_cache_context", "");
-    const std::string id = node.String("partition_name", "");
-    Require(!name.empty() && name.find('/') == std::string::npos,
-            "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
-            "got '",
-            name, "'");
-    std::shared_ptr<const ContextFile>& file = files_[{name, id}];
-    if (file == nullptr) file = std::make_shared<ContextFile>(folder_ + name, id);
-    return file;
-  }
-
-  const std::string folder_;
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<const ContextFile>> files_;
-};
-
-// Inputs of a claimed node that are constants and that the fused node does not have.
-std::map<int, Tensor> DroppedConstants(const Claim& claim, const Recipe& recipe) {
-  std::map<int, Tensor> constants;
-  for (size_t i = 0; i < recipe.inputs.size(); ++i) {
-    const Tensor& constant = InputAt(claim, static_cast<int>(i)).initializer;
-    if (recipe.inputs[i] != Recipe::kAbsent || !constant || constant.bytes == 0) continue;
-    constants[static_cast<int>(i)] = constant;
-  }
-  return constants;
-}
-
-// The tensors of a graph and of those in its nodes are at most so large each.
-int64_t LargestTensor(const OrtApi* api, const OrtGraph* graph) {
-  size_t count = 0;
-  Check(api, api->Graph_GetNumInitializers(graph, &count));
-  std::vector<const OrtValueInfo*> initializers(count);
-  Check(api, api->Graph_GetInitializers(graph, initializers.data(), count));
-  int64_t largest = 0;
-  for (const OrtValueInfo* info : initializers) {
-    const OrtValue* value = nullptr;
-    Check(api, api->ValueInfo_GetInitializerValue(info, &value));
-    largest = std::max(largest, DescribeConstant(api, value).bytes);
-  }
-  for (const Node& node : NodesOf(api, graph)) {
-    for (const OrtGraph* body : node.Bodies())
-      largest = std::max(largest, LargestTensor(api, body));
-  }
-  return largest;
-}
-
-// Why ONNX Runtime cannot write a context model of a graph with these nodes; empty if it can. It
-// has tensors of a body that are larger than this in memory only, and then refuses its own model,
-// in every version from 1.24 to 1.31.
-std::string WhyNoContext(const OrtApi* api, const std::vector<Node>& nodes) {
-  constexpr int64_t kLargestInModel = 127;
-  for (const Node& node : nodes) {
-    for (const OrtGraph* body : node.Bodies()) {
-      const int64_t bytes = LargestTensor(api, body);
-      if (bytes <= kLargestInModel) continue;
-      return Concat("ep.context_enable=1: a branch or body of node '", node.name(),
-                    "' holds a tensor of ", bytes,
-                    " bytes, and ONNX Runtime cannot write a context model with such; open the "
-                    "model as it is, or compile it (ort-aie compile)");
-    }
-  }
-  return "";
-}
-
-OrtNode* MakeContextNode(const OrtApi* api, const Node& fused, const Recipe& recipe,
-                         const std::string& file, const std::string& id) {
-  std::vector<OrtOpAttr*> attributes;
-  const auto add = [&](const char* name, const void* data, size_t size, OrtOpAttrType type) {
-    OrtOpAttr* attribute = nullptr;
-    Check(api, api->CreateOpAttr(name, data, static_cast<int>(size), type, &attribute));
-    attributes.push_back(attribute);
-  };
-  const auto text = [&](const char* name, const std::string& value) {
-    add(name, value.data(), value.size(), ORT_OP_ATTR_STRING);
-  };
-  const int64_t zero = 0, one = 1;
-  add("embed_mode", &zero, 1, ORT_OP_ATTR_INT);
-  add("main_context", &one, 1, ORT_OP_ATTR_INT);
-  text("source", kName);
-  text("ep_cache_context", file);
-  text("partition_name", id);
-  text("ep_sdk_version", ORT_AIE_VERSION);
-  text("notes", ToText(recipe));
-  const auto names = [](const std::vector<Value>& values) {
-    std::vector<const char*> pointers;
-    for (const Value& value : values) pointers.push_back(value.name.c_str());
-    return pointers;
-  };
-  const auto inputs = names(fused.inputs()), outputs = names(fused.outputs());
-  OrtNode* node = nullptr;
-  OrtStatus* status = api->GetModelEditorApi()->CreateNode(
-      "EPContext", "com.microsoft", fused.name().c_str(), inputs.data(), inputs.size(),
-      outputs.data(), outputs.size(), attributes.data(), attributes.size(), &node);
-  for (OrtOpAttr* attribute : attributes) api->ReleaseOpAttr(attribute);
-  Check(api, status);
-  return node;
-}
-
 }  // namespace
 
-std::string CompatibilityInfo() { return Concat("format=", kFormat); }
+std::string CompatibilityInfo() { return Concat("format=", kFormat, " recipe=", kRecipeFormat); }
 
 Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
        ContextOptions context)
@@ -301,124 +131,129 @@ void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
 
 void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   const OrtApi* api = runtime_.api;
-  const std::vector<Node> nodes = NodesOf(api, graph);
-  if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(api, nodes);
-  const auto claim = [&](const Node& node, bool drop_constants) {
+  ReadGraph read = Read(api, graph);
+  if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(api, read);
+  const auto claim = [&](const std::vector<const OrtNode*>& nodes, bool drop_constants) {
     OrtNodeFusionOptions options{};
     options.ort_version_supported = runtime_.version;
     options.drop_constant_initializers = drop_constants;
-    const OrtNode* raw = node.get();
-    Check(api, api->GetEpApi()->EpGraphSupportInfo_AddNodesToFuse(info, &raw, 1, &options));
+    Check(api, api->GetEpApi()->EpGraphSupportInfo_AddNodesToFuse(info, nodes.data(), nodes.size(),
+                                                                  &options));
   };
-  for (const Claim& verdict : ClaimNodes(nodes)) {
-    if (verdict.why_not.empty()) {
-      // Packed weights are ours. The tables of rotary embeddings are inputs like any other, but a
-      // context model has them beside it, not inside.
-      claim(*verdict.node, verdict.kind != Kind::kAttention || context_.enable);
-    } else {
-      Log(ORT_LOGGING_LEVEL_INFO, Concat("node '", verdict.node->name(), "' stays on another ",
-                                         "execution provider: ", verdict.why_not));
-    }
+  std::map<size_t, const OrtNode*> node_of;
+  for (size_t i = 0; i < read.nodes.size(); ++i) {
+    node_of[read.ids[i]] = read.nodes[i];
+    if (IsContext(read.graph.nodes[i])) claim({read.nodes[i]}, false);
   }
-  for (const Node& node : nodes) {
-    if (IsContext(node)) claim(node, false);
+  // ONNX Runtime asks for a graph's regions to be compiled before it asks about another graph.
+  claims_ = Claim(std::move(read.graph), read.ids);
+  for (const ClaimedRegion& region : claims_.regions) {
+    std::vector<const OrtNode*> nodes;
+    for (const size_t id : region.nodes) nodes.push_back(node_of.at(id));
+    claim(nodes, true);  // packed weights are ours, and what else is constant is kept with them
   }
+  for (const auto& [node, why] : claims_.left) {
+    Log(ORT_LOGGING_LEVEL_INFO,
+        Concat("node '", node, "' stays on another execution provider: ", why));
+  }
+}
+
+const ClaimedRegion& Ep::ClaimOf(std::vector<size_t> nodes, const std::string& name) const {
+  std::ranges::sort(nodes);
+  const auto found = std::ranges::find(claims_.regions, nodes, &ClaimedRegion::nodes);
+  Require(found != claims_.regions.end(), "node '", name,
+          "' is not made of nodes that were claimed together");
+  return *found;
 }
 
 void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
                     OrtNodeComputeInfo** infos, OrtNode** context_nodes) {
   if (count == 0) return;
   const OrtApi* api = runtime_.api;
-  std::vector<Node> nodes, shells;
+  const std::string model = ModelPath(api, graphs[0]), folder = FolderOf(model);
+  std::vector<FusedNode> shells;
+  std::vector<Part> parts(count);
+  std::vector<const ClaimedRegion*> regions;
+  std::vector<size_t> part_of;  // by region
+  Initializers initializers;
+  ContextReader reader(folder);
   for (size_t i = 0; i < count; ++i) {
-    std::vector<Node> group = NodesOf(api, graphs[i]);
-    Require(group.size() == 1, "expected one node in a fused graph, got ", group.size());
-    nodes.push_back(std::move(group[0]));
-    shells.emplace_back(api, fused[i]);
-  }
-  std::vector<Item> items(count);
-
-  // Nodes that carry their recipe.
-  const std::string model = ModelPath(api, graphs[0]);
-  ContextReader reader(FolderOf(model));
-  for (size_t i = 0; i < count; ++i) {
-    if (IsContext(nodes[i])) items[i] = reader.Read(nodes[i], shells[i]);
-  }
-
-  // Nodes of the model.
-  const std::vector<Claim> claims = ClaimNodes(nodes);
-  const auto index_of = [&](const Node* node) { return static_cast<size_t>(node - nodes.data()); };
-  std::map<const Node*, std::shared_ptr<const PackedWeights>> packed;  // by MatMulNBits
-  for (const Claim& claim : claims) {
-    Item& item = items[index_of(claim.node)];
-    item.recipe = MakeRecipe(claim, shells[index_of(claim.node)]);
-    item.constants = DroppedConstants(claim, item.recipe);
-    if (claim.projection == nullptr) continue;
-    std::shared_ptr<const PackedWeights>& weights = packed[claim.projection];
-    if (weights == nullptr) {
-      weights = PackMatMul(*claim.projection);
-      Log(ORT_LOGGING_LEVEL_INFO,
-          Concat("packed '", claim.projection->name(), "' (", packed.size(), ")"));
+    const ReadGraph read = Read(api, graphs[i]);
+    shells.push_back(ReadFused(api, fused[i]));
+    if (read.nodes.size() == 1 && IsContext(read.graph.nodes[0])) {
+      parts[i] = reader.Read(read.graph, read.graph.nodes[0]);
+      continue;
     }
-    item.packed = weights;
-    item.weights = weights->blocks;
+    regions.push_back(&ClaimOf(read.ids, shells.back().name));
+    part_of.push_back(i);
+    for (size_t v = 0; v < read.values.size(); ++v) {
+      const graph::Value& value = read.graph.values[v];
+      if (value.constant) initializers[value.name] = {value.constant, read.values[v]};
+    }
   }
 
-  if (context_.enable && !claims.empty()) {
-    Require(why_no_context_.empty(), why_no_context_);
-    Require(
-        written_ == nullptr,
-        "ep.context_enable=1: nodes of a branch or body (If, Loop, Scan) and of the graph around "
-        "it cannot be in one context model; open the model as it is, or compile it (ort-aie "
-        "compile)");
-    std::string path = context_.path;
-    if (path.empty()) {
-      Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
-      path = model.substr(0, model.rfind('.')) + "_ctx.onnx";
-    }
-    const std::string data = path + ".aie";
-    ContextWriter writer(data, path);
-    // What several nodes read is written once: packed weights have one address, other initializers
-    // one name.
-    std::map<std::string, Recipe::Span> spans;
-    const auto write = [&](const std::string& key, const Tensor& tensor) {
-      const auto [span, is_new] = spans.try_emplace(key);
-      if (is_new) span->second = writer.Add(tensor.data, tensor.bytes);
-      return span->second;
-    };
-    for (const Claim& claim : claims) {
-      Item& item = items[index_of(claim.node)];
-      if (item.weights) {
-        item.recipe.weights = write(Concat("packed at ", item.weights.data), item.weights);
-      }
-      for (const auto& [position, constant] : item.constants) {
-        item.recipe.constants[position] = {constant.type, constant.shape,
-                                           write(InputAt(claim, position).name, constant)};
-      }
-    }
-    written_ = writer.Finish();
+  const Constants constants(regions, initializers);
+  const bool is_written = context_.enable && !regions.empty();
+  std::string data, id;
+  std::vector<Recipe::Span> spans;
+  std::vector<Tensor> tensors;
+  std::vector<std::shared_ptr<const void>> memory;
+  if (is_written) {
+    data = WriteContext(model, constants, spans, id);
     // This session goes on with the file as well: what all layers share is there once.
-    const auto file = std::make_shared<const ContextFile>(data, writer.id());
-    for (Item& item : items) {
-      item.file = file;
-      item.packed.reset();
-      if (item.weights) item.weights.data = file->At(item.recipe.weights);
-      for (auto& [position, constant] : item.constants) {
-        constant.data = file->At(item.recipe.constants[position].span);
-      }
+    const auto file = std::make_shared<const ContextFile>(data, id);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      tensors.push_back(constants.sources()[i].tensor);
+      tensors.back().data = file->At(spans[i]);
     }
-    for (size_t i = 0; i < count; ++i) {
-      context_nodes[i] = MakeContextNode(api, shells[i], items[i].recipe,
-                                         data.substr(FolderOf(data).size()), writer.id());
+    memory.push_back(file);
+  } else if (!regions.empty()) {
+    tensors = constants.Load(api, folder, memory);
+  }
+  for (size_t r = 0; r < regions.size(); ++r) {
+    Part& part = parts[part_of[r]];
+    part = {regions[r]->recipe, regions[r]->inputs, regions[r]->outputs, {}, memory};
+    for (size_t i = 0; i < regions[r]->constants.size(); ++i) {
+      const size_t index = constants.IndexOf(regions[r]->constants[i]);
+      part.constants.push_back(tensors[index]);
+      if (is_written) part.recipe.constants[i].span = spans[index];
     }
+    if (!is_written) continue;
+    context_nodes[part_of[r]] =
+        MakeContextNode(api, shells[part_of[r]], part, data.substr(FolderOf(data).size()), id);
   }
 
   std::vector<std::unique_ptr<Compiled>> compiled;
   for (size_t i = 0; i < count; ++i) {
-    compiled.push_back(MakeCompiled(runtime_, settings_, items[i], nodes[i].name()));
+    compiled.push_back(MakeCompiled(runtime_, settings_, parts[i], shells[i]));
     compiled.back()->written = written_;
   }
   for (size_t i = 0; i < count; ++i) infos[i] = compiled[i].release();
+}
+
+std::string Ep::WriteContext(const std::string& model, const Constants& constants,
+                             std::vector<Recipe::Span>& spans, std::string& id) {
+  Require(why_no_context_.empty(), why_no_context_);
+  Require(written_ == nullptr,
+          "ep.context_enable=1: nodes of a branch or body (If, Loop, Scan) and of the graph around "
+          "it cannot be in one context model; open the model as it is, or compile it (ort-aie "
+          "compile)");
+  std::string path = context_.path;
+  if (path.empty()) {
+    Require(!model.empty(), "ep.context_file_path must be given for a model without a file");
+    path = model.substr(0, model.rfind('.')) + "_ctx.onnx";
+  }
+  const std::string data = path + ".aie";
+  ContextWriter writer(data, path);
+  std::vector<uint8_t> bytes;
+  for (const Constants::Source& source : constants.sources()) {
+    bytes.resize(static_cast<size_t>(source.tensor.bytes));
+    constants.Fill(source, bytes.data());
+    spans.push_back(writer.Add(bytes.data(), source.tensor.bytes));
+  }
+  written_ = writer.Finish();
+  id = writer.id();
+  return data;
 }
 
 }  // namespace ort_aie::ep

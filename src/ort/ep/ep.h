@@ -1,19 +1,25 @@
-// The execution provider of one session: claims nodes of an unmodified model and compiles them to
-// the ops of the custom-op door, or opens the EPContext nodes that an earlier session left.
+// The execution provider of one session: claims regions of an unmodified model and makes each a
+// program of steps, or opens the EPContext nodes that an earlier session left.
 #pragma once
 
 #include <onnxruntime_c_api.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ort/ep/claimed.h"
+#include "ort/ep/constants.h"
 #include "ort/ep/context_file.h"
-#include "ort/ep/recipe.h"
 #include "targets/session_options.h"
 
 namespace ort_aie::ep {
 
 inline constexpr char kName[] = "AieExecutionProvider";
+
+// Provider options by name, as the user gave them.
+using Settings = std::map<std::string, std::string>;
 
 // Session config entries about EPContext models (ONNX Runtime's `ep.context_*`).
 struct ContextOptions {
@@ -33,6 +39,11 @@ class Ep : public OrtEp {
   void ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info);
   void CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
                   OrtNodeComputeInfo** infos, OrtNode** context_nodes);
+  // The region that these nodes were claimed as.
+  const ClaimedRegion& ClaimOf(std::vector<size_t> nodes, const std::string& name) const;
+  // Writes the file beside a context model; returns its path, where what is in it, and its id.
+  std::string WriteContext(const std::string& model, const Constants& constants,
+                           std::vector<Recipe::Span>& spans, std::string& id);
   void Log(OrtLoggingLevel level, const std::string& message) const;
 
   const RuntimeApi runtime_;
@@ -40,6 +51,7 @@ class Ep : public OrtEp {
   const Settings settings_;
   const ContextOptions context_;
   SessionOptions options_;                   // its target stays open until the nodes have it
+  Claims claims_;                            // of the graph that ONNX Runtime asked about last
   std::shared_ptr<WrittenContext> written_;  // by this session; null: none
   std::string why_no_context_;               // empty: one can be written
   const std::string compatibility_ = CompatibilityInfo();

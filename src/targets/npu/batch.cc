@@ -120,6 +120,12 @@ void Batch::Appended(const Step& step) {
   });
 }
 
+void Batch::KeepRow(const MadeRow& row) {
+  constexpr size_t kMost = 4;  // projections that share a row follow one another
+  if (rows_.size() == kMost) rows_.erase(rows_.begin());
+  rows_.push_back(row);
+}
+
 const MadeRow* Batch::FindRow(const MadeRow::Key& key) const {
   const auto found = std::ranges::find(rows_, key, &MadeRow::key);
   return found == rows_.end() ? nullptr : &*found;

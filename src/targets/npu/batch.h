@@ -100,7 +100,7 @@ class Batch {
 
   // The row of that key, if the batch has made it and its tensors are still the same.
   const MadeRow* FindRow(const MadeRow::Key& key) const;
-  void KeepRow(const MadeRow& row) { rows_.push_back(row); }
+  void KeepRow(const MadeRow& row);
 
   // --- the order of steps ---
 

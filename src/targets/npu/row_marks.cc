@@ -4,59 +4,85 @@
 #include <cstring>
 #include <random>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace ort_aie::npu_target {
 namespace {
 
-// What one multiplication of a vector takes: four words, of which it adds keys to each and
-// multiplies the even ones by the odd ones.
-using Words = uint32_t __attribute__((vector_size(16)));
-using Sums = uint64_t __attribute__((vector_size(16)));
-constexpr int64_t kBytes = sizeof(Words);
-// The second sum's keys are the first's, shifted by one vector: a Toeplitz construction, whose
-// sums are as good as with keys of their own.
-constexpr size_t kKeys = kMostMarkedBytes / kBytes + 1;
+// A row is a number of vectors, the last one filled up with zeros, and a vector is pairs of words,
+// of which each gets a key and then meets the other in a product of 64 bits. The second sum's keys
+// are the first's, shifted by a vector (Toeplitz): of the last pair in which two rows differ, it
+// has a key that nothing else of either sum has seen.
+constexpr int64_t kVector = 64;  // bytes
+constexpr size_t kWords = kVector / sizeof(uint32_t);
+constexpr size_t kKeys = kMostMarkedBytes / kVector + 1;  // vectors of them
 
-const Words* Keys() {
-  static const auto keys = [] {
+struct alignas(kVector) Keys {
+  Keys() {
     std::random_device random;
-    std::array<Words, kKeys> all;
-    for (Words& words : all) {
-      for (int i = 0; i < 4; ++i) words[i] = random();
+    for (uint32_t& word : words) word = static_cast<uint32_t>(random());
+  }
+  std::array<uint32_t, kKeys * kWords> words;
+};
+
+// The two sums of `vectors` vectors at `row`.
+using Sum = RowMark (*)(const uint8_t* row, int64_t vectors, const uint32_t* keys);
+
+RowMark SumPortable(const uint8_t* row, int64_t vectors, const uint32_t* keys) {
+  RowMark mark;
+  for (int64_t i = 0; i < vectors; ++i) {
+    uint32_t words[kWords];
+    std::memcpy(words, row + i * kVector, kVector);
+    for (size_t shift = 0; shift < 2; ++shift) {
+      const uint32_t* key = keys + (static_cast<size_t>(i) + shift) * kWords;
+      for (size_t w = 0; w < kWords; w += 2) {
+        mark.sums[shift] += uint64_t{words[w] + key[w]} * uint64_t{words[w + 1] + key[w + 1]};
+      }
     }
-    return all;
-  }();
-  return keys.data();
+  }
+  return mark;
 }
 
-Sums Products(Words x, Words key) {
-  const Words sum = x + key;
-  const auto pairs = reinterpret_cast<Sums>(sum);
-  return (pairs & 0xffffffff) * (pairs >> 32);
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) RowMark SumAvx2(const uint8_t* row, int64_t vectors,
+                                                const uint32_t* keys) {
+  __m256i sums[2] = {};
+  for (int64_t i = 0; i < 2 * vectors; ++i) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row) + i);
+    for (int64_t shift = 0; shift < 2; ++shift) {
+      const auto* key = reinterpret_cast<const __m256i*>(keys) + i + 2 * shift;
+      const __m256i sum = _mm256_add_epi32(x, _mm256_load_si256(key));
+      sums[shift] =
+          _mm256_add_epi64(sums[shift], _mm256_mul_epu32(sum, _mm256_srli_epi64(sum, 32)));
+    }
+  }
+  RowMark mark;
+  for (int shift = 0; shift < 2; ++shift) {
+    const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums[shift]),
+                                       _mm256_extracti128_si256(sums[shift], 1));
+    mark.sums[shift] = static_cast<uint64_t>(_mm_cvtsi128_si64(half)) +
+                       static_cast<uint64_t>(_mm_extract_epi64(half, 1));
+  }
+  return mark;
 }
+
+Sum Fastest() { return __builtin_cpu_supports("avx2") ? SumAvx2 : SumPortable; }
+#else
+Sum Fastest() { return SumPortable; }
+#endif
 
 }  // namespace
 
 RowMark MarkOf(const void* row, int64_t bytes) {
-  static const Words* const keys = Keys();
+  static const Keys keys;
+  static const Sum sum = Fastest();
   const auto* x = static_cast<const uint8_t*>(row);
-  Sums first = {}, second = {};
-  const Words* key = keys;
-  const auto add = [&](Words words) {
-    first += Products(words, key[0]);
-    second += Products(words, key[1]);
-    ++key;
-  };
-  for (; bytes >= kBytes; bytes -= kBytes, x += kBytes) {
-    Words words;
-    std::memcpy(&words, x, kBytes);
-    add(words);
-  }
-  if (bytes > 0) {
-    Words words = {};
-    std::memcpy(&words, x, static_cast<size_t>(bytes));
-    add(words);
-  }
-  return {{first[0] + first[1], second[0] + second[1]}};
+  if (bytes % kVector == 0) return sum(x, bytes / kVector, keys.words.data());
+  uint8_t filled[kMostMarkedBytes] = {};
+  std::memcpy(filled, x, static_cast<size_t>(bytes));
+  return sum(filled, (bytes + kVector - 1) / kVector, keys.words.data());
 }
 
 }  // namespace ort_aie::npu_target

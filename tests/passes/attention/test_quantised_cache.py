@@ -22,6 +22,7 @@ from ort_aie_ep import AieError
 from ort_aie_ep.compiler.compile import REPORT
 from ort_aie_ep.graph_passes.attention.cache_type import Scales, cached_attentions, quantise_cache
 from ort_aie_ep.graph_passes.attention.node import INPUTS, is_flow_attention
+from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
@@ -65,8 +66,15 @@ def folder(kv: str, request: pytest.FixtureRequest) -> Path:
     return path
 
 
+def steps(folder: Path) -> ir.Model:
+    """A compiled model with a node for each step of its plans."""
+    model = ir.load(folder / "model.onnx")
+    expand_plans(model)
+    return model
+
+
 def attentions(folder: Path) -> list[ir.Node]:
-    return [n for n in ir.load(folder / "model.onnx").graph if is_flow_attention(n)]
+    return [n for n in steps(folder).graph if is_flow_attention(n)]
 
 
 def scales_of(folder: Path) -> list[Scales]:
@@ -354,14 +362,14 @@ def test_codes_are_refused_where_nothing_is_cached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", ["f16", "int8"])
 def test_a_cache_of_codes_stays_what_it_is(int8: Path, asked: str) -> None:
-    model = ir.load(int8 / "model.onnx")
+    model = steps(int8)
     with pytest.raises(AieError, match=f"(?s)kv type {asked}: 2 of 2 .* quantised already"):
         cached_attentions(model, asked)
 
 
 def test_one_shared_cache_leaves_all_as_they_are(tmp_path: Path) -> None:
     plain = compiled(LLAMA, tmp_path / "plain", None)
-    model = ir.load(plain / "model.onnx")
+    model = steps(plain)
     first, second = (node for node in model.graph if is_flow_attention(node))
     past = INPUTS.index("past_key")
     second.replace_input_with(past, first.inputs[past])

@@ -431,6 +431,8 @@ def test_a_vision_tower(form: WeightForm, tmp_path: Path) -> None:
     assert {(o.op_type, o.becomes) for o in result.outcomes} == {
         ("MatMul", BECOMES[form]),
         ("Add", BECOMES[form]),  # biases
+        ("Add", "aie.Add"),  # residuals
+        ("Gelu", "aie.Activation"),
         ("MultiHeadAttention", "aie.FlowAttention"),
     }
     x = activations(3, 9, 75)

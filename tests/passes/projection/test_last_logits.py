@@ -20,6 +20,7 @@ from op_models import model_of, onnx_tensor
 from optimum_models import write_export
 
 import ort_aie_ep
+from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.projection.last_logits import keep_last_logits
 
 Array = npt.NDArray[Any]
@@ -217,7 +218,9 @@ def head_model(
 def test_the_row_is_chosen_before_the_projection(behind: str, bits: int, tmp_path: Path) -> None:
     source = head_model(tmp_path / "source", bits=bits, behind=behind)
     ort_aie_ep.compile(source, tmp_path / "last", last_logits=True)
-    graph = ir.load(tmp_path / "last" / "model.onnx").graph
+    model = ir.load(tmp_path / "last" / "model.onnx")
+    expand_plans(model)
+    graph = model.graph
     head = next(n for n in graph if n.name == "/lm_head/MatMul")
     assert head.inputs[0].producer().op_type == "GatherND"
     assert head.op_type == ("Q4NXMatMul" if bits == 4 else "MatMulNBits")

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "generator.h"
+#include "targets/npu/row_marks.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -88,7 +89,29 @@ void AnOlderRowChanged() {
   }
 }
 
+// Keys are random, but a mark is the same for a row with a chance of 2^-64 only.
+void MarksOfRowsThatDiffer() {
+  for (const int64_t bytes : {4, 8, 32, 64, 72, 128, 192, 1024}) {
+    std::vector<uint8_t> row(static_cast<size_t>(bytes) + 1);
+    for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<uint8_t>(i % 2 == 0 ? 0 : i);
+    uint8_t* const x = row.data() + 1;  // rows stand anywhere
+    const RowMark mark = MarkOf(x, bytes);
+    Check(MarkOf(std::vector<uint8_t>(x, x + bytes).data(), bytes) == mark, "of the same row");
+    for (int64_t bit = 0; bit < 8 * bytes; ++bit) {
+      x[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+      Check(MarkOf(x, bytes) != mark, "bit ", bit, " of ", bytes, " bytes");
+      x[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    }
+    for (int64_t word = 0; word + 8 <= bytes; word += 4) {  // words that change places
+      std::swap_ranges(x + word, x + word + 4, x + word + 4);
+      Check(MarkOf(x, bytes) != mark, "word ", word / 4, " of ", bytes, " bytes");
+      std::swap_ranges(x + word, x + word + 4, x + word + 4);
+    }
+  }
+}
+
 const Cases registered({
+    {"marks_of_rows_that_differ", MarksOfRowsThatDiffer},
     {"generators_take_turns", GeneratorsTakeTurns},
     {"turns_of_a_conversation", TurnsOfAConversation},
     {"rewind_then_other_tokens", RewindThenOtherTokens},

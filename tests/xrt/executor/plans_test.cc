@@ -397,6 +397,61 @@ void AFaultInTheMiddleOfALayer() {
   }
 }
 
+// In place, a windowed cache is what a second attempt reads: it has to be as it was.
+void AFaultWithACacheOfAWindow() {
+  const LayerShape shape{.attention = {.window = 6, .rotary = true, .windowed_cache = true}};
+  for (const bool forever : {false, true}) {
+    Bench bench;
+    DecoderLayer decoder(shape, 7);
+    bool faulty = false;
+    bench.device->before_run = [&](int64_t) {
+      if (!faulty) return;
+      faulty = forever;
+      throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
+    };
+    for (int token = 0; token < 20; ++token) {
+      faulty = faulty || token == 12;
+      const Values x(DataType::kFloat32, Exact(shape.hidden));
+      bench.Run(decoder.Steps(x));
+      decoder.Compare();
+    }
+    Check(bench.target->counters().retries == 1, "one retry");
+    Check(bench.target->device_in_use() != forever, "the device, or the host");
+  }
+}
+
+// The same where the host does the attention, among steps of the device.
+void AFaultBesideACacheOfAWindow() {
+  const Layer layer{.window = 6, .sinks = true, .windowed_cache = true};
+  Bench bench;
+  Generator generator(layer, 7);
+  generator.Append(HostTarget(), 7);
+  Projection projection({.k = 256});
+  const Values query(layer.type, Exact(256)), kv(layer.type, Exact(128));
+  Values keys = generator.keys, values = generator.values, output(layer.type, 256), want = output;
+  AttentionStep step = generator.Step(1, {});
+  step.query = query.data();
+  step.key = step.value = kv.data();
+  step.past_key = step.present_key = generator.keys.data();
+  step.past_value = step.present_value = generator.values.data();
+  step.output = output.data();
+  AttentionStep host = step;
+  host.past_key = host.present_key = keys.data();
+  host.past_value = host.present_value = values.data();
+  host.output = want.data();
+  bench.device->before_run = [&](int64_t) {
+    bench.device->before_run = nullptr;
+    throw DeviceError(Fault::kTimeout, "a run took more than 2.5 s");
+  };
+  bench.Run({projection.Step(), step});
+  HostTarget().Execute({host}, kThreads);
+  Check(bench.target->counters().retries == 1, "one retry");
+  Check(generator.keys.bytes == keys.bytes && generator.values.bytes == values.bytes,
+        "the cache was moved on twice");
+  Check(output.bytes == want.bytes, "another output");
+  projection.Compare(projection.OnHost());
+}
+
 void ChainedStepsShareARun() {
   // The second reads what the first wrote, the third the sum of the second.
   Projection first({.k = 256}), second({.k = 256, .norm = true, .skip = true}), third({.k = 256});
@@ -442,6 +497,8 @@ const Cases registered({
     {"layers_that_the_host_prepares", LayersThatTheHostPrepares},
     {"rows_that_the_cache_rounds", RowsThatTheCacheRounds},
     {"a_fault_in_the_middle_of_a_layer", AFaultInTheMiddleOfALayer},
+    {"a_fault_with_a_cache_of_a_window", AFaultWithACacheOfAWindow},
+    {"a_fault_beside_a_cache_of_a_window", AFaultBesideACacheOfAWindow},
     {"chained_steps_share_a_run", ChainedStepsShareARun},
     {"parts_of_tensors_are_found", PartsOfTensorsAreFound},
 });

@@ -7,6 +7,7 @@
 
 #include "layer.h"
 #include "targets/module.h"
+#include "vectors.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -63,6 +64,8 @@ void ALayerOnTheModelledNpu() {
     decoder.Compare(kModelled);
   }
   Check(count("cache_rows_sent") == 0 && count("device_steps") == 4 * 5, "all on the device");
+  RunVectorOperators(*target, 576, DataType::kFloat32, kModelled);
+  Check(count("submissions") == 5 && count("device_steps") == 4 * 5 + 11, "in one submission");
   function(static_cast<CloseTargetFunction*>(nullptr), "ort_aie_close_target")(target);
   Check(count("buffers") == 0, count("buffers"), " buffers are left");
 }

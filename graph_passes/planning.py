@@ -1,0 +1,260 @@
+"""aie nodes -> fewer of them, and in the end one for each region: what C++ decides for both doors.
+
+`fuse_steps`, before: aie nodes, with norms, biases, residuals, gates and activations around them
+            after:  aie nodes that take those in (src/graph/fusions)
+`plan`, before: aie nodes, with what stands between them
+        after:  one aie.Plan for each region (src/graph/regions.h), or with `whole` false one aie
+                node for each of its steps
+
+Both describe the graph to `_native` and put what it finds into the places of nodes. The execution
+provider asks the same of the graphs that it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report, none_value
+from ort_aie_ep.graph_passes.bodies import body_labels
+from ort_aie_ep.graph_passes.walk import (
+    Array,
+    attribute,
+    constant,
+    graph_attributes,
+    is_op,
+    node_label,
+)
+from ort_aie_ep.graph_passes.work import work_of
+
+if TYPE_CHECKING:
+    from ort_aie_ep._native import _FusedStep, _GraphPlan, _GraphRegion
+
+PLAN = "Plan"
+# Constants of so many bytes are shown: shapes of Reshape, one number to multiply by.
+SHOWN_BYTES = 1024
+_SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64}
+_KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
+    ir.AttributeType.INT: lambda attr: attr.as_int(),
+    ir.AttributeType.FLOAT: lambda attr: attr.as_float(),
+    ir.AttributeType.STRING: lambda attr: attr.as_string(),
+    ir.AttributeType.INTS: lambda attr: list(attr.as_ints()),
+}
+
+
+def fuse_steps(model: ir.Model, report: Report) -> None:
+    """Lets projections and attention take in what belongs to them."""
+    view = _View(model.graph)
+    for step in view.fused_steps():
+        nodes = [view.nodes[place] for place in step["places"]]
+        if step["why_not"]:
+            report.left(nodes[0], step["why_not"])
+        if len(nodes) == 1:
+            continue
+        view.replace(nodes, view.node(step))
+        for node in nodes[1:] if nodes[0].domain == DOMAIN else nodes:
+            report.fused(node, f"{DOMAIN}.{step['op']}")
+        if nodes[0].domain == DOMAIN and nodes[0].op_type != step["op"]:
+            report.fused(nodes[0], f"{DOMAIN}.{step['op']}")
+    model.graph.sort()
+
+
+def plan(model: ir.Model, report: Report, *, whole: bool = True) -> None:
+    """Puts one node into the place of each region of the main graph and of bodies, or with `whole`
+    false one for each step."""
+    bodies = body_labels(model)
+    for graph in list(model.graphs()):
+        _plan_graph(graph, report, bodies, whole)
+
+
+def _plan_graph(graph: ir.Graph, report: Report, bodies: dict[str, str], whole: bool) -> None:
+    view = _View(graph)
+    found = view.plan(whole=whole)
+    for number, region in enumerate(found["regions"]):
+        items = [found["items"][index] for index in region["items"]]
+        nodes = [view.nodes[place] for item in items for place in item["places"]]
+        for item in items:
+            node = view.nodes[item["places"][0]]
+            if node.domain != DOMAIN:
+                body = bodies.get(node.name or "", "")
+                report.replaced(node, f"{DOMAIN}.{item['op']}", body, work_of(node).weight_bytes)
+        if whole:
+            view.replace(nodes, view.plan_node(region, number))
+        elif nodes[0].domain != DOMAIN:
+            view.replace(nodes, view.node(items[0]))
+    if NONE in graph.initializers and not graph.initializers[NONE].uses():
+        del graph.initializers[NONE]
+    graph.sort()
+
+
+def expand_plans(model: ir.Model) -> None:
+    """Puts the aie nodes of its steps into the place of each aie.Plan.
+
+    Raises:
+        AieError: a recipe is damaged, or of another version.
+    """
+    for graph in list(model.graphs()):
+        for node in list(graph):
+            if is_op(node, PLAN, domain=DOMAIN):
+                _expand(graph, node)
+
+
+def _expand(graph: ir.Graph, node: ir.Node) -> None:
+    try:
+        recipe = _native.read_recipe(attribute(node, "recipe", ""))
+    except ValueError as error:
+        raise AieError(f"node '{node_label(node)}' ({DOMAIN}.{PLAN}): {error}") from error
+    if recipe["inputs"] != len(node.inputs) or len(recipe["outputs"]) != len(node.outputs):
+        raise AieError(
+            f"node '{node_label(node)}' ({DOMAIN}.{PLAN}) has {len(node.inputs)} inputs and "
+            f"{len(node.outputs)} outputs, its recipe {recipe['inputs']} and "
+            f"{len(recipe['outputs'])}"
+        )
+    values: dict[int, ir.Value | None] = {-1: None, **dict(enumerate(node.inputs))}
+    results = dict(zip(recipe["outputs"], node.outputs, strict=True))
+    steps = []
+    for place, step in enumerate(recipe["steps"]):
+        inputs = [none_value(node) if read < 0 else values[read] for read in step["reads"]]
+        new = ir.node(
+            step["op"], inputs, step["attributes"], domain=DOMAIN, version=1, name=step["name"],
+            num_outputs=len(step["writes"]),
+        )  # fmt: skip
+        for written, value in zip(step["writes"], new.outputs, strict=True):
+            value.name = f"{node.name}/{place}/{written}"
+            values[written] = value
+        steps.append(new)
+    new_values = [values[written] for written in results]
+    ir.convenience.replace_nodes_and_values(
+        graph, node, [node], steps, list(results.values()), [v for v in new_values if v is not None]
+    )
+
+
+class _View:
+    """A graph as `_native` wants it, values by number, and the way back."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.nodes = list(graph)
+        self._values: list[ir.Value] = []
+        self._numbers: dict[ir.Value, int] = {}
+        self._wanted = set(graph.outputs) | set(_read_in_bodies(self.nodes))
+        self._new: dict[ir.Value, int] = {}  # outputs of nodes that are in no graph yet
+        self._described = [self._describe(node) for node in self.nodes]
+
+    def fused_steps(self) -> list[_FusedStep]:
+        return _native.fused_steps(self._described, self._described_values())
+
+    def plan(self, *, whole: bool) -> _GraphPlan:
+        return _native.plan_graph(self._described, self._described_values(), whole)
+
+    def _name(self, value: ir.Value | None) -> str:
+        if value is None:
+            return ""
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return str(number)
+
+    def _value(self, name: str) -> ir.Value:
+        return self._values[int(name)]
+
+    def _describe(self, node: ir.Node) -> dict[str, Any]:
+        return {
+            "name": node_label(node),
+            "domain": node.domain,
+            "op_type": node.op_type,
+            "attributes": {
+                attr.name: _KINDS[attr.type](attr)
+                for attr in node.attributes.values()
+                if attr.type in _KINDS and not attr.is_ref()
+            },
+            "inputs": [self._name(value) for value in node.inputs],
+            "outputs": [self._name(value) for value in node.outputs],
+        }
+
+    def _described_values(self) -> list[dict[str, Any]]:
+        return [self._describe_value(name, value) for value, name in self._numbers.items()]
+
+    def _describe_value(self, number: int, value: ir.Value) -> dict[str, Any]:
+        shape = None
+        if value.shape is not None:
+            shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        tensor, dtype = constant(value), value.dtype
+        given: Array | bool | None = None
+        if tensor is not None:
+            dtype, shape = tensor.dtype, [int(dim) for dim in tensor.shape.numpy()]
+            shown = tensor.nbytes <= SHOWN_BYTES and dtype in _SHOWN
+            given = np.array(tensor.numpy(), order="C") if shown else True
+        return {
+            "name": str(number),
+            "type": int(dtype) if dtype is not None else 0,
+            "shape": shape,
+            "constant": given,
+            "wanted": value in self._wanted,
+        }
+
+    def node(self, step: _FusedStep) -> ir.Node:
+        """The aie operator that is one step; with stand-ins, for ONNX Runtime 1.23."""
+        first = self.nodes[step["places"][0]]
+        inputs = [self._value(name) if name else none_value(first) for name in step["reads"]]
+        node = ir.node(
+            step["op"], inputs, step["attributes"], domain=DOMAIN, version=1, name=first.name,
+            num_outputs=len(step["writes"]),
+        )  # fmt: skip
+        self._set_outputs(node, step["writes"])
+        first_input = node.inputs[0]
+        for value in node.outputs[1:]:  # a sum is as what it is a sum of
+            if first_input is not None and (value.type is None or value.shape is None):
+                value.type, value.shape = first_input.type, first_input.shape
+        return node
+
+    def plan_node(self, region: _GraphRegion, number: int) -> ir.Node:
+        """The node of a region."""
+        node = ir.node(
+            PLAN,
+            [self._value(name) for name in region["inputs"]],
+            {"recipe": region["recipe"]},
+            domain=DOMAIN,
+            version=1,
+            name=f"{DOMAIN}.{PLAN}.{number}",
+            num_outputs=len(region["outputs"]),
+        )
+        self._set_outputs(node, region["outputs"])
+        return node
+
+    def _set_outputs(self, node: ir.Node, names: Sequence[str]) -> None:
+        for value, name in zip(node.outputs, names, strict=True):
+            number, _, added = name.partition(".")
+            old = self._value(number)
+            value.type, value.shape = old.type, old.shape
+            if added:  # a value of the fusion's own, like another
+                value.name = f"{old.name}.{added}"
+            else:
+                value.name = old.name
+                self._new[value] = int(number)
+
+    def replace(self, nodes: Sequence[ir.Node], new: ir.Node) -> None:
+        """Puts a new node in the place of others. Values keep their names, types and shapes."""
+        known = {value: self._new.pop(value) for value in new.outputs if value in self._new}
+        ir.convenience.replace_nodes_and_values(
+            self.graph,
+            nodes[-1],
+            nodes,
+            [new],
+            [self._values[number] for number in known.values()],
+            list(known),
+        )
+        for value, number in known.items():
+            self._values[number] = value
+
+
+def _read_in_bodies(nodes: Iterable[ir.Node]) -> Iterator[ir.Value]:
+    for node in nodes:
+        for attr in graph_attributes(node):
+            for inner in attr.as_graph().all_nodes():
+                yield from (value for value in inner.inputs if value is not None)

@@ -1,0 +1,139 @@
+#include "ort/ep/claimed.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "graph/claims.h"
+#include "graph/fusions.h"
+#include "graph/regions.h"
+
+namespace ort_aie::ep {
+namespace {
+
+using graph::Steps;
+using graph::Value;
+
+MatMulWeights WeightsOf(const Steps& steps, const Value& packed) {
+  const graph::Graph& graph = steps.graph();
+  const graph::Node& matmul = graph.nodes[static_cast<size_t>(packed.packed_from)];
+  const auto name = [&](size_t input) { return graph.value(matmul.input(input)).name; };
+  return {.b = name(1),
+          .scales = name(2),
+          .zero_points = name(3),
+          .n = matmul.Int("N", 0),
+          .k = matmul.Int("K", 0),
+          .bits = matmul.Int("bits", 4),
+          .block_size = matmul.Int("block_size", 0)};
+}
+
+ClaimedRegion Named(const Steps& steps, graph::Region region, const std::vector<size_t>& ids) {
+  ClaimedRegion claimed;
+  for (const int item : region.items) {
+    for (const int node : steps.items()[static_cast<size_t>(item)].nodes) {
+      claimed.nodes.push_back(ids[static_cast<size_t>(node)]);
+    }
+  }
+  std::ranges::sort(claimed.nodes);
+  const size_t inputs = region.inputs.size() - region.constants;
+  claimed.recipe = std::move(region.recipe);
+  claimed.recipe.inputs = static_cast<int>(inputs);
+  for (size_t i = 0; i < region.inputs.size(); ++i) {
+    const Value& value = steps.value(region.inputs[i]);
+    if (i < inputs) {
+      claimed.inputs.push_back(value.name);
+      continue;
+    }
+    const Tensor& constant = value.constant;
+    claimed.recipe.constants.push_back({constant.type, constant.shape, {0, constant.bytes}});
+    ClaimedRegion::Constant& its = claimed.constants.emplace_back(value.name);
+    if (value.packed_from != graph::kAbsent) its.weights = WeightsOf(steps, value);
+  }
+  for (const int value : region.outputs) claimed.outputs.push_back(steps.value(value).name);
+  return claimed;
+}
+
+// The constant that a Reshape of one gives, which is folded where ONNX Runtime optimises graphs;
+// none of anything else.
+Tensor Folded(const graph::Graph& graph, const graph::Node& node) {
+  const Value &source = graph.value(node.input(0)), &result = graph.value(node.output(0));
+  if (!node.Is("", "Reshape") || !source.constant || !result.shape || result.wanted) return {};
+  Tensor folded = source.constant;
+  folded.shape = {};
+  for (const graph::Dim& dim : *result.shape) folded.shape.push_back(dim.value);
+  const bool same = ElementCount(folded.shape) == ElementCount(source.constant.shape);
+  return ElementCount(folded.shape).InRange() && same ? folded : Tensor{};
+}
+
+// Reshapes of embeddings that a projection shares. Their results become constants, so that who
+// reads them may be claimed: by Reshape, those nodes.
+std::map<size_t, std::vector<size_t>> FoldTables(graph::Graph& graph) {
+  std::map<size_t, std::vector<size_t>> readers_of;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Tensor folded = Folded(graph, graph.nodes[i]);
+    if (!folded) continue;
+    const int value = graph.nodes[i].output(0);
+    std::vector<size_t> readers;
+    bool only_tables = true;
+    for (size_t r = 0; r < graph.nodes.size(); ++r) {
+      const graph::Node& reader = graph.nodes[r];
+      const auto times = std::ranges::count(reader.inputs, value);
+      if (times == 0) continue;
+      readers.push_back(r);
+      only_tables = only_tables && times == 1 && reader.input(0) == value &&
+                    reader.Is("com.microsoft", "GatherBlockQuantized");
+    }
+    if (!only_tables || readers.empty()) continue;
+    graph.values[static_cast<size_t>(value)].constant = folded;
+    readers_of[i] = std::move(readers);
+  }
+  return readers_of;
+}
+
+// Why ONNX Runtime keeps blocked weights that a MatMul reads; empty of other nodes.
+std::string WhyNotDequantized(const graph::Graph& graph, const graph::Node& node) {
+  if (!node.Is("", "DequantizeLinear") || node.Int("block_size", 0) == 0) return "";
+  const bool multiplied = std::ranges::any_of(graph.nodes, [&](const graph::Node& reader) {
+    return reader.Is("", "MatMul") && reader.input(1) == node.output(0);
+  });
+  if (!multiplied) return "";
+  return "ONNX Runtime makes a MatMulNBits of it and of the MatMul behind it when it has asked; "
+         "ort-aie compile packs such weights";
+}
+
+}  // namespace
+
+Claims Claim(graph::Graph graph, const std::vector<size_t>& ids) {
+  // A compiled model's nodes are custom ops, whose weights ONNX Runtime maps: they stay so.
+  for (graph::Node& node : graph.nodes) {
+    if (node.domain == "aie") node.op_type.clear();
+  }
+  Claims claims;
+  for (const graph::Node& node : graph.nodes) {
+    if (std::string why = WhyNotDequantized(graph, node); !why.empty()) {
+      claims.left.push_back({node.name, std::move(why)});
+    }
+  }
+  const auto tables = FoldTables(graph);
+  Steps steps = graph::ClaimSteps(std::move(graph), /*sources=*/true);
+  graph::FuseAll(steps);
+  for (const graph::Item& item : steps.items()) {
+    if (!item.why_not.empty()) claims.left.push_back({item.step.name, item.why_not});
+  }
+  for (graph::Region& region : graph::FindRegions(steps)) {
+    ClaimedRegion& claimed = claims.regions.emplace_back(Named(steps, std::move(region), ids));
+    // A Reshape whose result nobody reads any more.
+    const auto is_in = [&](size_t node) {
+      return std::ranges::binary_search(claimed.nodes, ids[node]);
+    };
+    std::vector<size_t> reshapes;
+    for (const auto& [reshape, readers] : tables) {
+      if (std::ranges::all_of(readers, is_in)) reshapes.push_back(ids[reshape]);
+    }
+    claimed.nodes.insert(claimed.nodes.end(), reshapes.begin(), reshapes.end());
+    std::ranges::sort(claimed.nodes);
+  }
+  return claims;
+}
+
+}  // namespace ort_aie::ep

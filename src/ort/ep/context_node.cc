@@ -1,0 +1,130 @@
+#include "ort/ep/context_node.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ort/ep/ep.h"
+
+namespace ort_aie::ep {
+namespace {
+
+// The tensors of a graph and of those in its nodes are at most so large each.
+int64_t LargestTensor(const OrtApi* api, const OrtGraph* graph) {
+  size_t count = 0;
+  Check(api, api->Graph_GetNumInitializers(graph, &count));
+  std::vector<const OrtValueInfo*> initializers(count);
+  Check(api, api->Graph_GetInitializers(graph, initializers.data(), count));
+  int64_t largest = 0;
+  for (const OrtValueInfo* info : initializers) {
+    const OrtValue* value = nullptr;
+    Check(api, api->ValueInfo_GetInitializerValue(info, &value));
+    largest = std::max(largest, DescribeConstant(api, value).bytes);
+  }
+  for (const OrtNode* node : Read(api, graph).nodes) {
+    for (const OrtGraph* body : BodiesOf(api, node)) {
+      largest = std::max(largest, LargestTensor(api, body));
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+bool IsContext(const graph::Node& node) {
+  return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
+}
+
+// ONNX Runtime has tensors of a body that are larger than this in memory only, and then refuses its
+// own model, in every version from 1.24 to 1.31.
+std::string WhyNoContext(const OrtApi* api, const ReadGraph& graph) {
+  constexpr int64_t kLargestInModel = 127;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const OrtGraph* body : BodiesOf(api, graph.nodes[i])) {
+      const int64_t bytes = LargestTensor(api, body);
+      if (bytes <= kLargestInModel) continue;
+      return Concat("ep.context_enable=1: a branch or body of node '", graph.graph.nodes[i].name,
+                    "' holds a tensor of ", bytes,
+                    " bytes, and ONNX Runtime cannot write a context model with such; open the "
+                    "model as it is, or compile it (ort-aie compile)");
+    }
+  }
+  return "";
+}
+
+OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& part,
+                         const std::string& file, const std::string& id) {
+  std::vector<OrtOpAttr*> attributes;
+  const auto add = [&](const char* name, const void* data, size_t size, OrtOpAttrType type) {
+    OrtOpAttr* attribute = nullptr;
+    Check(api, api->CreateOpAttr(name, data, static_cast<int>(size), type, &attribute));
+    attributes.push_back(attribute);
+  };
+  const auto text = [&](const char* name, const std::string& value) {
+    add(name, value.data(), value.size(), ORT_OP_ATTR_STRING);
+  };
+  const int64_t zero = 0, one = 1;
+  add("embed_mode", &zero, 1, ORT_OP_ATTR_INT);
+  add("main_context", &one, 1, ORT_OP_ATTR_INT);
+  text("source", kName);
+  text("ep_cache_context", file);
+  text("partition_name", id);
+  text("ep_sdk_version", ORT_AIE_VERSION);
+  text("notes", ToText(part.recipe));
+  const auto pointers = [](const std::vector<std::string>& names) {
+    std::vector<const char*> list;
+    for (const std::string& name : names) list.push_back(name.c_str());
+    return list;
+  };
+  const auto inputs = pointers(part.inputs), outputs = pointers(part.outputs);
+  OrtNode* node = nullptr;
+  OrtStatus* status = api->GetModelEditorApi()->CreateNode(
+      "EPContext", "com.microsoft", fused.name.c_str(), inputs.data(), inputs.size(),
+      outputs.data(), outputs.size(), attributes.data(), attributes.size(), &node);
+  for (OrtOpAttr* attribute : attributes) api->ReleaseOpAttr(attribute);
+  Check(api, status);
+  return node;
+}
+
+Part ContextReader::Read(const graph::Graph& graph, const graph::Node& node) {
+  constexpr char kAgain[] = "; generate the context model again";
+  Part part;
+  try {
+    part.recipe = RecipeFrom(node.String("notes", ""));
+  } catch (const Error& error) {
+    throw Error(error.code(), Concat("EPContext node '", node.name, "': ", error.what(), kAgain));
+  }
+  Recipe& recipe = part.recipe;
+  Require(std::cmp_equal(recipe.inputs, node.inputs.size()), "EPContext node '", node.name,
+          "': its recipe has ", recipe.inputs, " inputs, the node ", node.inputs.size(), kAgain);
+  Require(recipe.outputs.size() == node.outputs.size(), "EPContext node '", node.name,
+          "': its recipe has ", recipe.outputs.size(), " outputs, the node ", node.outputs.size(),
+          kAgain);
+  for (const int input : node.inputs) {
+    Require(input != graph::kAbsent, "EPContext node '", node.name, "': an input is left out",
+            kAgain);
+    part.inputs.push_back(graph.value(input).name);
+  }
+  for (const int output : node.outputs) part.outputs.push_back(graph.value(output).name);
+  if (recipe.constants.empty()) return part;
+  const auto file = FileOf(node);
+  for (const Recipe::Constant& constant : recipe.constants) {
+    part.constants.push_back(
+        {constant.type, constant.shape, file->At(constant.span), true, constant.span.size});
+  }
+  part.memory.push_back(file);
+  return part;
+}
+
+std::shared_ptr<const ContextFile> ContextReader::FileOf(const graph::Node& node) {
+  const std::string name = node.String("ep_cache_context", "");
+  const std::string id = node.String("partition_name", "");
+  Require(!name.empty() && name.find('/') == std::string::npos,
+          "EPContext: attribute ep_cache_context must be the name of a file beside the model, "
+          "got '",
+          name, "'");
+  std::shared_ptr<const ContextFile>& file = files_[{name, id}];
+  if (file == nullptr) file = std::make_shared<ContextFile>(folder_ + name, id);
+  return file;
+}
+
+}  // namespace ort_aie::ep

@@ -1,0 +1,41 @@
+// EPContext nodes: a region's recipe as text, and the name of the file beside the model that has
+// its constants.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ort/ep/constants.h"
+#include "ort/ep/context_file.h"
+
+namespace ort_aie::ep {
+
+// Whether it is one of ours.
+bool IsContext(const graph::Node& node);
+
+// Why ONNX Runtime cannot write a context model of a graph with these nodes; empty if it can.
+std::string WhyNoContext(const OrtApi* api, const ReadGraph& graph);
+
+// The node that takes the place of `fused`. Its inputs and outputs are the part's.
+OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& part,
+                         const std::string& file, const std::string& id);
+
+// Reads them back; what several nodes name is mapped once.
+class ContextReader {
+ public:
+  // Of the model.
+  explicit ContextReader(std::string folder) : folder_(std::move(folder)) {}
+
+  // Throws Error that says what is wrong and what to do.
+  Part Read(const graph::Graph& graph, const graph::Node& node);
+
+ private:
+  std::shared_ptr<const ContextFile> FileOf(const graph::Node& node);
+
+  const std::string folder_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<const ContextFile>> files_;
+};
+
+}  // namespace ort_aie::ep
