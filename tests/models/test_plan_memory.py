@@ -1,4 +1,4 @@
-"""Temporaries of a plan: of each call its own, kept between calls, and given back after a prompt."""
+"""Temporaries of a plan: each call has its own, they are kept, and a prompt's are given back."""
 
 from __future__ import annotations
 
