@@ -263,7 +263,8 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
         return value
 
     one, end = number("one", 1), number("end", ENDLESS)
-    sequence = op("sequence", "Gather", op("hidden_shape", "Shape", hidden), one)
+    # Of an input, if one has as many tokens: what stands between it and `hidden` can be one region.
+    sequence = op("sequence", "Gather", op("tokens_shape", "Shape", _like(graph, hidden)), one)
     tail = op("tail", "Slice", mask, op("start", "Neg", sequence), end, one)
     # ArgMax takes no bool, and ONNX Runtime's no int64 in every version.
     shown = op("shown", "Cast", tail, to=ir.DataType.BOOL)
@@ -276,6 +277,8 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
         first = op("first_prompt", "Equal", sequence, total)
         last = op("row", "Where", first, last, op("unpadded", "Sub", sequence, one))
     index = op("indices", "Unsqueeze", last, one)
+    index.type = ir.TensorType(ir.DataType.INT64)
+    index.shape = ir.Shape([hidden.shape[0] if hidden.shape is not None else None, 1, 1])
     for value in initializers:
         graph.register_initializer(value)
     source = hidden.producer()
@@ -284,6 +287,20 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
     else:
         graph.insert_before(graph[0], new.nodes)
     return index
+
+
+def _like(graph: ir.Graph, hidden: ir.Value) -> ir.Value:
+    """A graph input of as many batch rows and tokens as `hidden`, or that."""
+    if hidden.shape is None:
+        return hidden
+    tokens = hidden.shape[:2]
+    for value in graph.inputs:
+        shape = value.shape
+        if shape is None or len(shape) < 2 or shape[:2] != tokens:
+            continue
+        if not any(shape.is_unknown_dim(axis) for axis in (0, 1)):
+            return value
+    return hidden
 
 
 def _gives_lengths(node: ir.Node) -> bool:

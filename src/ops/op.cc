@@ -11,6 +11,7 @@ std::span<const OpDescription* const> AllOps() {
       &GatedGemmDescription(),  &Q4NXGatherDescription(), &FlowAttentionDescription(),
       &RMSNormDescription(),    &AddDescription(),        &MulDescription(),
       &ActivationDescription(), &CastDescription(),       &GatherDescription(),
+      &SelectRowsDescription(),
   };
   return all;
 }

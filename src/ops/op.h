@@ -51,8 +51,12 @@ class ShapeContext {
 class Op {
  public:
   struct Output {
+    static constexpr int kOwn = -1;
+
     DataType type = DataType::kOther;  // kOther: the call has no such output
     Shape shape = {};
+    // The input whose memory it may be, because it is the same: of an op that `passes_on` alone.
+    int same_as = kOwn;
   };
 
   virtual ~Op() = default;
@@ -81,6 +85,7 @@ struct OpDescription {
   // Throws Error for attributes or weights that do not fit together.
   std::unique_ptr<Op> (*create)(const NodeInfo& info, const Options& options);
   void (*infer)(const ShapeContext& context);
+  bool passes_on = false;  // output 0 may be input 0
 };
 
 // More than any op has.
@@ -102,5 +107,6 @@ const OpDescription& MulDescription();
 const OpDescription& ActivationDescription();
 const OpDescription& CastDescription();
 const OpDescription& GatherDescription();
+const OpDescription& SelectRowsDescription();
 
 }  // namespace ort_aie

@@ -22,6 +22,7 @@ constexpr size_t Index(int value) { return static_cast<size_t>(value); }
 class Places {
  public:
   int64_t Take(int64_t bytes) {
+    if (bytes == 0) return 0;
     for (auto free = free_.begin(); free != free_.end(); ++free) {
       if (free->second - free->first < bytes) continue;
       const int64_t place = free->first;
@@ -32,6 +33,7 @@ class Places {
     return std::exchange(end_, end_ + bytes);
   }
   void Give(int64_t place, int64_t bytes) {
+    if (bytes == 0) return;
     auto next = std::ranges::lower_bound(free_, place, {}, &std::pair<int64_t, int64_t>::first);
     next = free_.insert(next, {place, place + bytes});
     if (next + 1 != free_.end() && next->second == (next + 1)->first) {
@@ -58,6 +60,7 @@ struct Program::Frame {
   std::vector<int64_t> bytes;      // of temporaries, by value: what the places below are for
   std::vector<int64_t> places;     // in the arena
   std::vector<int64_t> new_bytes;  // of this call
+  std::vector<int> same_as;        // by value: the one whose memory it has, or kAbsent
   std::vector<std::array<Op::Output, kMostOutputs>> outputs;  // by step
   std::unique_ptr<uint8_t, decltype(&std::free)> arena{nullptr, &std::free};
   size_t arena_bytes = 0, arena_capacity = 0;
@@ -91,6 +94,13 @@ Program::Program(Recipe recipe, const Constants& constants, const Options& optio
       FailAt(i, error);
     }
   }
+  // What may be passed on lives for as long as what it is then.
+  for (size_t i = steps_.size(); i-- > 0;) {
+    if (!steps_[i].description->passes_on) continue;
+    const Recipe::Step& step = recipe_.steps[i];
+    size_t& of_input = last[Index(step.reads[0])];
+    of_input = std::max(of_input, last[Index(step.writes[0])]);
+  }
   for (const Recipe::Step& step : recipe_.steps) {
     for (const int value : step.writes) {
       if (value == Recipe::kAbsent || output_of_[Index(value)] != Recipe::kAbsent) continue;
@@ -120,6 +130,7 @@ std::unique_ptr<Program::Frame> Program::TakeFrame() const {
   frame->bytes.assign(constants_.size(), -1);
   frame->new_bytes.assign(constants_.size(), 0);
   frame->places.assign(constants_.size(), 0);
+  frame->same_as.assign(constants_.size(), Recipe::kAbsent);
   frame->outputs.resize(steps_.size());
   frame->plan.resize(steps_.size() * (sizeof(ort_aie::Step) + 128) + 4096);
   return frame;
@@ -142,7 +153,10 @@ void Program::Describe(Frame& frame) const {
   for (size_t i = 0; i < steps_.size(); ++i) {
     Gather(frame, i, std::span(inputs).first(steps_[i].description->inputs));
     auto& outputs = frame.outputs[i];
-    for (Op::Output& output : outputs) output.type = DataType::kOther;
+    for (Op::Output& output : outputs) {
+      output.type = DataType::kOther;
+      output.same_as = Op::Output::kOwn;
+    }
     try {
       steps_[i].op->Describe(inputs, outputs);
       const std::vector<int>& writes = recipe_.steps[i].writes;
@@ -151,7 +165,12 @@ void Program::Describe(Frame& frame) const {
         Require(outputs[o].type != DataType::kOther, "it has no output ", o);
         const auto bytes = ByteCount(outputs[o].type, outputs[o].shape).As("a result");
         frame.tensors[Index(writes[o])] = {outputs[o].type, outputs[o].shape, nullptr, true, 0};
-        frame.new_bytes[Index(writes[o])] = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+        const bool own = outputs[o].same_as == Op::Output::kOwn ||
+                         output_of_[Index(writes[o])] != Recipe::kAbsent;
+        frame.same_as[Index(writes[o])] =
+            own ? Recipe::kAbsent : recipe_.steps[i].reads[static_cast<size_t>(outputs[o].same_as)];
+        frame.new_bytes[Index(writes[o])] =
+            own ? (bytes + kAlignment - 1) / kAlignment * kAlignment : 0;
       }
     } catch (const Error& error) {
       FailAt(i, error);
@@ -207,9 +226,14 @@ void Program::Call(const Io& io, const std::function<void(const Plan&)>& execute
     std::array<void*, kMostOutputs> buffers{};
     for (size_t o = 0; o < writes.size(); ++o) {
       if (writes[o] == Recipe::kAbsent) continue;
-      const int output = output_of_[Index(writes[o])];
-      buffers[o] = output == Recipe::kAbsent ? frame->arena.get() + frame->places[Index(writes[o])]
-                                             : io.Output(output, outputs[o].type, outputs[o].shape);
+      const int output = output_of_[Index(writes[o])], same = frame->same_as[Index(writes[o])];
+      if (output != Recipe::kAbsent) {
+        buffers[o] = io.Output(output, outputs[o].type, outputs[o].shape);
+      } else if (same != Recipe::kAbsent) {
+        buffers[o] = const_cast<void*>(frame->tensors[Index(same)].data);  // which is not written
+      } else {
+        buffers[o] = frame->arena.get() + frame->places[Index(writes[o])];
+      }
       frame->tensors[Index(writes[o])].data = buffers[o];
     }
     Gather(*frame, i, std::span(inputs).first(steps_[i].description->inputs));

@@ -5,6 +5,7 @@
 #include "ops/gather.h"
 #include "ops/norm.h"
 #include "ops/op.h"
+#include "ops/select_rows.h"
 
 namespace ort_aie {
 namespace {
@@ -80,6 +81,26 @@ class TableOp final : public Op {
   const Gather op_;
 };
 
+class SelectRowsOp final : public Op {
+ public:
+  enum Input { kA, kIndices, kInputCount };
+
+  explicit SelectRowsOp(const NodeInfo& info) : op_(info.Int("format", 0)) {}
+
+  void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
+    const Tensor& a = inputs[kA];
+    outputs[0] = {a.type, op_.OutputShape(a, inputs[kIndices])};
+    if (a.shape[1] == 1) outputs[0].same_as = kA;
+  }
+  void Append(std::span<const Tensor> inputs, std::span<const Output>,
+              std::span<void* const> buffers, Plan& plan) const override {
+    op_.Append(inputs[kA], inputs[kIndices], buffers[0], plan);
+  }
+
+ private:
+  const SelectRows op_;
+};
+
 ShapeContext::Value Required(const ShapeContext& context, size_t index, const char* name) {
   auto value = context.Input(index);
   if (!value) Fail(ErrorCode::kInvalidGraph, "input ", name, " is missing");
@@ -107,6 +128,13 @@ void InferTable(const ShapeContext& context) {
   auto value = Required(context, 1, "indices");
   value.type = table.type;
   value.dims.push_back(table.dims.size() == 2 ? table.dims[1] : ShapeContext::Dim{});
+  context.SetOutput(0, value);
+}
+
+void InferSelectRows(const ShapeContext& context) {
+  auto value = Required(context, 0, "A");
+  if (value.dims.empty()) value.dims.resize(3);
+  if (value.dims.size() > 1) value.dims[1] = {1};
   context.SetOutput(0, value);
 }
 
@@ -196,6 +224,22 @@ const OpDescription& GatherDescription() {
         return std::make_unique<TableOp>(info);
       },
       .infer = InferTable};
+  return description;
+}
+
+const OpDescription& SelectRowsDescription() {
+  static const OpDescription description = {
+      .name = "SelectRows",
+      .inputs = SelectRowsOp::kInputCount,
+      .required_inputs = 2,
+      .outputs = 1,
+      .required_outputs = 1,
+      .attributes = {{.name = "format", .required = true}},
+      .create = [](const NodeInfo& info, const Options&) -> std::unique_ptr<Op> {
+        return std::make_unique<SelectRowsOp>(info);
+      },
+      .infer = InferSelectRows,
+      .passes_on = true};
   return description;
 }
 
