@@ -16,7 +16,7 @@ import pytest
 from builder_nodes import matmul_nbits, projection_weights
 from expanded import expanded
 from onnx import TensorProto, helper
-from op_models import model_of, onnx_tensor, open_session
+from op_models import ORT_VERSION, model_of, onnx_tensor, open_session
 
 import ort_aie_ep
 from ort_aie_ep.compiler.compiled_folder import REPORT
@@ -223,6 +223,13 @@ outputs 4
 """
 
 
+COUNTED_OUTPUTS = pytest.mark.skipif(
+    ORT_VERSION < (1, 24),
+    reason="ONNX Runtime ends the process where a shape function sets an output that its node has "
+    "not, and does not tell it how many there are",
+)
+
+
 def small_model(recipe: str, outputs: int = 1) -> bytes:
     names = [f"y{i}" for i in range(outputs)]
     node = helper.make_node("Plan", ["x", "g", "b"], names, domain=DOMAIN, name="it", recipe=recipe)
@@ -259,7 +266,7 @@ def test_a_small_recipe_runs() -> None:
         ("writes 4", "writes 2", "there already"),
         ("outputs 4", "outputs 5", "no value 5"),
         ("outputs 4", "outputs 1", "no step writes"),
-        ("outputs 4", "outputs 4 3", "2 outputs, the node 1"),
+        pytest.param("outputs 4", "outputs 4 3", "2 outputs, the node 1", marks=COUNTED_OUTPUTS),
         ("inputs 3", "inputs 2147483647", "2147483647 inputs, expected at most"),
         ("inputs 3", "inputs 2147483647\nconstant 1 0 16 4", "2147483647 inputs, expected at most"),
         ("inputs 3", "inputs 99999999999", "not understood"),
