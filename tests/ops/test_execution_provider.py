@@ -137,10 +137,7 @@ def to_half(model: ir.Model) -> None:
             value.type = ir.TensorType(half)
 
 
-# Phi's LayerNorm, Gelu and Add are not the provider's. ONNX Runtime's CPU EP computes some of them
-# in float32, and takes away the rounding to float16 before and behind a custom op, but not before
-# and behind what a provider compiled.
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "phi"])
+@pytest.mark.parametrize("name", MODELS)
 def test_whole_float16_models_equal_their_compilation(name: str, tmp_path: Path) -> None:
     shutil.copytree(DATA / name, tmp_path / "source")
     model = ir.load(tmp_path / "source" / "model.onnx")

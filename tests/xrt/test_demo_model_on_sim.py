@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from op_models import session_options
+from provider_calls import devices, needs_provider, registered
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
@@ -37,6 +39,12 @@ def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> 
     session = onnxruntime.InferenceSession(
         folder / "model.onnx", options, providers=["CPUExecutionProvider"]
     )
+    return logits_of(session, folder, prompt, tokens)
+
+
+def logits_of(
+    session: onnxruntime.InferenceSession, folder: Path, prompt: np.ndarray, tokens: list[int]
+) -> np.ndarray:
     decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
     shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
     cache: dict[str, Any] = {
@@ -80,3 +88,32 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(compiled: Path) -> None:
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
     assert after.runs - before.runs > (1 + TOKENS) * layers
+
+
+@needs_provider
+def test_the_provider_does_what_a_compiled_model_does(compiled: Path) -> None:
+    """The source as it is: the same submissions and runs, the same bits."""
+    prompt, tokens = np.array([11, 12, 13, 14, 15]), [16, 17, 18]
+    counts = [npu_counters()]
+    expected = logits(compiled, "sim", prompt, tokens)
+    counts.append(npu_counters())
+    with registered():
+        options = session_options()
+        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": str(CHUNK)}
+        options.add_provider_for_devices(devices()[:1], given)
+        source = Path(ort_aie_ep.__file__).parent / "demo_model"
+        session = onnxruntime.InferenceSession(
+            source / "model.onnx", options, enable_fallback=False
+        )
+        actual = logits_of(session, source, prompt, tokens)
+        counts.append(npu_counters())
+        del session
+        gc.collect()
+    np.testing.assert_array_equal(actual, expected)
+    ours, theirs = (
+        (after.submissions - before.submissions, after.runs - before.runs)
+        for before, after in ((counts[1], counts[2]), (counts[0], counts[1]))
+    )
+    assert ours == theirs
+    assert min(ours) > len(tokens)
+    assert counts[0].fallbacks == counts[2].fallbacks
