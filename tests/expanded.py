@@ -9,8 +9,8 @@ import onnx_ir as ir
 from ort_aie_ep.graph_passes.planning import expand_plans
 
 
-def expanded(folder: Path) -> ir.Model:
+def expanded(folder: Path, name: str = "model.onnx") -> ir.Model:
     """The model of a compiled folder, steps in the place of each aie.Plan."""
-    model = ir.load(folder / "model.onnx")
+    model = ir.load(folder / name)
     expand_plans(model)
     return model
