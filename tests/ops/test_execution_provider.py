@@ -167,6 +167,9 @@ def test_both_doors_claim_the_same_nodes(name: str) -> None:
     nodes = explain(DATA / name, provider=True).nodes
     doors = {n.node: (n.becomes != "", n.provider) for n in nodes if n.op in OPS}
     assert set(doors.values()) == {(True, CLAIMS)}
+    assert {(n.becomes != "", n.provider) for n in nodes if n.provider} == {
+        (True, CLAIMS), (False, LEAVES)
+    }  # fmt: skip
     # Of what ONNX Runtime did not fold, the rest is claimed too.
     left = {n.op for n in nodes if n.provider == LEAVES}
     assert left == LENGTHS | (NO_STEPS if name == "phi" else set())
