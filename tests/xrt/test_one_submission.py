@@ -1,0 +1,144 @@
+"""A token of a whole decoder is one submission, family by family, in ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from op_models import session_options
+
+import ort_aie_ep
+from ort_aie_ep import npu_counters
+from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.runtime.counters import NpuCounters
+from ort_aie_ep.tools.synth import synth
+
+pytestmark = pytest.mark.skipif(
+    not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file(),
+    reason="built without XRT's headers",
+)
+PROMPT, CAPACITY = 5, 16
+WINDOW, WINDOW_CAPACITY = 4, 6  # the second token is the first that moves a cache of a window
+MOST_RUNS = 24  # of one of XRT's lists
+# What the host does of a token: the row of the embedding, and Gemma's scale of it.
+BEFORE_THE_RUN = {"rows of an embedding", "a vector operator on what the host has"}
+
+# Heads as they are, with few channels and a small vocabulary.
+SMALL = {"hidden": 256, "ffn": 512, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 512}
+LLAMA = replace(SHAPES["llama-3.2-1b"], **SMALL)
+FAMILIES: dict[str, Shape] = {
+    "llama": LLAMA,
+    "qwen3": replace(SHAPES["qwen3-0.6b"], **SMALL),
+    # Of layers in turn, a window and all keys.
+    "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=WINDOW, global_every=2),
+    # The builder's graph of Phi-3 is Llama's, each query with a key of its own.
+    "phi3": replace(LLAMA, heads=8, kv_heads=8, head_dim=96, tied=False),
+    "mistral": replace(SHAPES["mistral-7b"], **SMALL, window=WINDOW, global_every=1000),
+}
+
+
+@pytest.fixture(autouse=True)
+def overlays(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
+
+
+def open_session(folder: Path, target: str) -> onnxruntime.InferenceSession:
+    options = session_options()
+    options.register_custom_ops_library(str(ort_aie_ep.library_path()))
+    options.add_session_config_entry("ort_aie.target", target)
+    options.add_session_config_entry("ort_aie.numerics", "bf16")
+    return onnxruntime.InferenceSession(
+        folder / "model.onnx", options, providers=["CPUExecutionProvider"]
+    )
+
+
+def more(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    new = {reason: count - before.get(reason, 0) for reason, count in after.items()}
+    return {reason: count for reason, count in new.items() if count}
+
+
+class Call:
+    """The last token's logits, and what the NPU counted."""
+
+    def __init__(self, logits: np.ndarray, before: NpuCounters, after: NpuCounters) -> None:
+        self.logits = logits.astype(np.float64)
+        self.submissions = after.submissions - before.submissions
+        self.runs = after.runs - before.runs
+        self.fallbacks = after.fallbacks - before.fallbacks
+        self.host_steps = more(before.host_steps, after.host_steps)
+        self.between = more(before.host_steps_between, after.host_steps_between)
+
+
+def empty_cache(shape: Shape) -> dict[str, Any]:
+    """With room for all; a layer with a window keeps little more than that."""
+
+    def rows(layer: int) -> np.ndarray:
+        capacity = WINDOW_CAPACITY if shape.is_local(layer) else CAPACITY
+        return np.zeros((1, shape.kv_heads, capacity, shape.head_dim), np.float32)
+
+    return {
+        f"past_key_values.{layer}.{what}": rows(layer)
+        for layer in range(shape.layers)
+        for what in ("key", "value")
+    }
+
+
+def calls(shape: Shape, folder: Path, targets: list[str]) -> list[Call]:
+    """The prompt on the first target, then a token on each of the others, with one cache."""
+    sessions = {target: open_session(folder, target) for target in dict.fromkeys(targets)}
+    cache = empty_cache(shape)
+    names = [o.name for o in sessions[targets[0]].get_outputs()]
+    ids = np.random.default_rng(0).integers(0, shape.vocab, PROMPT + len(targets))
+    found, seen = [], 0
+    for i, target in enumerate(targets):
+        count = PROMPT if i == 0 else 1
+        feeds = {
+            "input_ids": ids[None, seen : seen + count],
+            "attention_mask": np.ones((1, seen + count), np.int64),
+            **cache,
+        }
+        seen += count
+        before = npu_counters()
+        outputs = dict(zip(names, sessions[target].run(None, feeds), strict=True))
+        found.append(Call(outputs["logits"][0, -1], before, npu_counters()))
+        cache = {
+            n.replace("present", "past_key_values"): v
+            for n, v in outputs.items()
+            if n.startswith("present")
+        }
+    return found
+
+
+def check(shape: Shape, folder: Path, tokens: int) -> None:
+    ort_aie_ep.compile(synth(shape, folder / "model"), folder / "compiled")
+    device = calls(shape, folder / "compiled", ["host", *["sim"] * tokens])[1:]
+    host = calls(shape, folder / "compiled", ["host"] * (1 + tokens))[1:]
+    # The device rounds to bfloat16, by 2^-9 at most of what it rounds: in a layer the row before
+    # and after two norms, the sum and its norm's result (with norms behind: two more), projections'
+    # results (q, k, v, o, gate and up, down), what is rotated and normalised (q, k), the
+    # attention's output and the MLP's product. They know nothing of each other and add up in
+    # squares; a layer passes on what it gets about as it is, for its residual is its own input.
+    bound = 2.0**-8 * np.sqrt(18 * shape.layers)
+    for token, (got, want) in enumerate(zip(device, host, strict=True)):
+        assert got.submissions == 1, (token, got.between)
+        assert 1 <= got.runs <= MOST_RUNS, token
+        assert got.between == {}, token
+        assert got.host_steps.keys() <= BEFORE_THE_RUN, token
+        assert got.fallbacks == 0, token
+        assert want.submissions == 0, token
+        error = np.sqrt(((got.logits - want.logits) ** 2).mean()) / want.logits.std()
+        assert 0 < error <= bound, token  # another arithmetic, so not the host's bits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_token_is_one_submission(family: str, tmp_path: Path) -> None:
+    check(FAMILIES[family], tmp_path, tokens=3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_so_it_is_with_36_layers(family: str, tmp_path: Path) -> None:
+    check(replace(FAMILIES[family], layers=36), tmp_path, tokens=2)
