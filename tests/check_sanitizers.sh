@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The C++ side under sanitizers: AddressSanitizer and UndefinedBehaviorSanitizer for the tests of ops
-# and of instruction streams, ThreadSanitizer for threads that share ops and the modelled NPU.
+# The C++ side under sanitizers: AddressSanitizer and UndefinedBehaviorSanitizer for the tests of ops,
+# of graphs and of instruction streams, ThreadSanitizer for threads that share ops and the modelled NPU.
 set -euo pipefail
 python="$(pwd)/$VENV/bin/python"
 "$python" -m pip install --quiet cmake ninja pybind11 nlohmann_json
@@ -28,7 +28,7 @@ preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) 
 LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q -p no:cacheprovider ${PARALLEL:-} tests/ops \
   --ignore tests/ops/test_memory_limits.py \
-  tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py
+  tests/graph tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py
 
 echo "== ThreadSanitizer"
 build="$(pwd)/build/thread"

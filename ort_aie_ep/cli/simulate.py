@@ -16,7 +16,8 @@ from ort_aie_ep.errors import AieError
 @app.command("simulate")
 def simulate_command(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A name such as llama-3.2-1b.")
+        str | None,
+        typer.Argument(metavar="MODEL", help="A compiled model, or a name such as llama-3.2-1b."),
     ] = None,
     device: Annotated[str, typer.Option(help="An NPU with 8 columns of AIE2P.")] = "npu2",
     contexts: Annotated[
@@ -32,10 +33,12 @@ def simulate_command(
 ) -> None:
     """Predict speed on an NPU from the costs of the designs.
 
-    No NPU and no model is needed: shapes and costs are. Measurements of two papers stand beside
-    the predictions, with the error of each:
+    No NPU is needed. Of a compiled model its plan is read: submissions, runs, bytes and seconds
+    are those of its steps. Of a name, whose sizes are known, the same, and what the programs of two
+    papers take, beside their measurements and with the error of each:
 
     ```
+    ort-aie simulate compiled/llama
     ort-aie simulate llama-3.2-1b
     ort-aie simulate gemma3-4b --device npu2 --contexts 1024,32768
     ort-aie simulate --papers --plot npu-model.png
@@ -53,6 +56,14 @@ def simulate_command(
         check_plot()
     from ort_aie_ep.npu.speed import report as tables
 
+    compiled = model is not None and model not in performance.MODELS and Path(model).exists()
+    if model is not None and compiled:
+        if plot is not None:
+            raise typer.BadParameter(
+                "--plot draws names and --papers: a compiled model has no line"
+            )
+        _simulate_compiled(Path(model), device, contexts, json=json)
+        return
     if model is None:
         # The device is checked here too.
         judged = performance.judge(device)
@@ -80,6 +91,22 @@ def simulate_command(
         except (OSError, ValueError) as error:
             raise AieError(f"{plot} cannot be written: {error}") from None
         console.note(f"written: {plot}")
+
+
+def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: bool) -> None:
+    from ort_aie_ep.explain.plan_steps import read_plans
+    from ort_aie_ep.npu import speed as performance
+    from ort_aie_ep.npu.speed import report as tables
+
+    read = read_plans(path)
+    simulation = performance.simulate_plans(
+        read.model, read.plans, read.positions, device, _tokens(contexts)
+    )
+    if json:
+        console.print_json(simulation)
+    else:
+        console.out.print(tables.plan_tables(simulation))
+        console.note("Predicted, not measured: no part of this has met an NPU.")
 
 
 def _tokens(text: str | None) -> tuple[int, ...] | None:

@@ -62,7 +62,27 @@ class Claims {
     } else {
       ClaimVector(its, item);
     }
+    RequireWhole(item);
     return item;
+  }
+
+  // A node without an input or output that the op must have stays.
+  void RequireWhole(Item& item) const {
+    const OpDescription* op = FindOp(item.step.op);
+    if (op == nullptr) return;
+    const auto check = [&](const char* what, const std::vector<int>& values, size_t required) {
+      for (size_t i = 0; i < required; ++i) {
+        if (i < values.size() && values[i] != kAbsent) continue;
+        item.why_not = Concat("its ", what, " ", i, " is missing");
+        return;
+      }
+    };
+    check("input", item.step.reads, op->required_inputs);
+    check("output", item.step.writes, op->required_outputs);
+    if (item.why_not.empty()) return;
+    item.step = {.op = "", .name = item.step.name};
+    item.step.reads = node(item).inputs;
+    item.step.writes = node(item).outputs;
   }
 
   void Become(Item& item, const char* op, std::vector<int> reads, std::vector<int> writes) const {
@@ -96,9 +116,29 @@ class Claims {
     item.step.ints["format"] = its.Int("format", 0);
   }
 
+  // Whether an attribute of attention says what its absence says. ONNX Runtime writes all of them
+  // out, models few: recipes have none of these, whichever door they came through.
+  static bool SaysNothing(const Node& its, const char* attribute) {
+    static const std::map<std::string_view, Attribute> kDefaults = {
+        {"causal", int64_t{1}},
+        {"do_rotary", int64_t{0}},
+        {"k_quant_type", "NONE"},
+        {"kv_cache_bit_width", int64_t{0}},
+        {"local_window_size", int64_t{-1}},
+        {"qk_norm_epsilon", FlowAttentionAttributes{}.qk_norm_epsilon},
+        {"qk_output", int64_t{0}},
+        {"rotary_interleaved", int64_t{0}},
+        {"sliding_window_cache", int64_t{0}},
+        {"smooth_softmax", int64_t{-1}},
+        {"softcap", 0.0f},
+        {"v_quant_type", "NONE"}};
+    const auto known = kDefaults.find(attribute);
+    return known != kDefaults.end() && its.attributes.find(attribute)->second == known->second;
+  }
+
   static void CopyAttributes(const Node& its, const OpDescription& op, Item& item) {
     for (const AttributeRule& rule : op.attributes) {
-      if (!its.Has(rule.name)) continue;
+      if (!its.Has(rule.name) || SaysNothing(its, rule.name)) continue;
       switch (rule.kind) {
         case AttributeRule::kInt:
           item.step.ints[rule.name] = its.Int(rule.name, 0);
@@ -182,7 +222,7 @@ class Claims {
   static void CopySizes(const Node& matmul, Item& item) {
     item.step.ints["K"] = matmul.Int("K", 0);
     item.step.ints["N"] = matmul.Int("N", 0);
-    item.step.ints["bits"] = matmul.Int("bits", 4);
+    if (const int64_t bits = matmul.Int("bits", 4); bits != 4) item.step.ints["bits"] = bits;
   }
 
   void ClaimMatMul(const Node& its, Item& item) {
@@ -301,6 +341,7 @@ class Claims {
       Become(item, "Q4NXGather", {packed, its.input(1)}, {its.output(0)});
       CopySizes(node(*projection), item);
       item.step.ints["dtype"] = value(its.input(2)).type;
+      RequireWhole(item);
     }
   }
 

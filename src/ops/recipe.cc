@@ -11,6 +11,9 @@
 namespace ort_aie {
 namespace {
 
+// More than any model has tensors. Readers reserve a place for each input before they count them.
+constexpr int kMostRecipeInputs = 1 << 20;
+
 std::string Escaped(std::string_view text) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string escaped;
@@ -291,6 +294,9 @@ Recipe RecipeFrom(const std::string& text) {
   }
   Recipe& recipe = reading.recipe;
   if (!reading.has_inputs || !reading.has_outputs) Refuse("it has no inputs or no outputs");
+  if (recipe.inputs > kMostRecipeInputs) {
+    Refuse("it has ", recipe.inputs, " inputs, expected at most ", kMostRecipeInputs);
+  }
   for (const Recipe::Step& step : recipe.steps) {
     const OpDescription* op = FindOp(step.op);
     if (op == nullptr) Refuse("'", step.op, "' is no operator of this library");

@@ -15,7 +15,10 @@ class RMSNormOp final : public Op {
   enum Input { kA, kWeight, kSkip, kInputCount };
 
   explicit RMSNormOp(const NodeInfo& info)
-      : op_({info.Int("K", 0), info.Int("format", 0), info.Float("epsilon", 0.0f)}) {}
+      : op_({info.Int("K", 0), info.Int("format", 0), info.Float("epsilon", 0.0f)}) {
+    const Tensor weight = info.ConstantInput(kWeight);
+    if (weight) RequireTensor("weight", weight, weight.type, {info.Int("K", 0)});
+  }
 
   void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const override {
     outputs[0] = {inputs[kA].type, op_.OutputShape(inputs[kA])};

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from expanded import expanded
 from q4nx_files import TINY, Imported, config_of, make, with_signed_codes, write_container
 from typer.testing import CliRunner
 
@@ -127,7 +128,7 @@ def test_the_folder_is_a_compiled_one_with_the_tokenizer(made: Imported) -> None
 def test_options_change_what_they_change_when_compiling(llama: Imported, tmp_path: Path) -> None:
     source = llama.source / "model.q4nx"
     import_q4nx(source, tmp_path / "m", kv="f16", last_logits=True, fuse=False)
-    graph = ir.load(tmp_path / "m" / "model.onnx").graph
+    graph = expanded(tmp_path / "m").graph
     types = {entry.dtype for entry in graph.inputs if entry.name.startswith("past")}
     assert types == {ir.DataType.FLOAT16}
     assert graph.outputs[0].shape == ("batch_size", 1, 500)
@@ -170,7 +171,7 @@ def test_minus_eight_times_a_scale_is_exact_in_bfloat16() -> None:
 
 def blocks_of(folder: Path, name: str) -> tuple[npt.NDArray[np.uint8], int]:
     """An imported projection's blocks, and its attribute `symmetric`."""
-    graph = ir.load(folder / "model.onnx").graph
+    graph = expanded(folder).graph
     value = graph.initializers[f"{name}.MatMul.weight_Q4_q4nx"]
     assert value.const_value is not None
     (node,) = value.consumers()

@@ -242,7 +242,7 @@ OrtApi MakeApi() {
     const auto give = [&](const void* from, size_t bytes) -> OrtStatus* {
       *needed = bytes;
       if (bytes > size) return Fault(ORT_INVALID_ARGUMENT, "the buffer is too small");
-      std::memcpy(data, from, bytes);
+      if (bytes > 0) std::memcpy(data, from, bytes);
       return nullptr;
     };
     const auto* number = std::get_if<int64_t>(&attribute->value);

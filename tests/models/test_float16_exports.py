@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
+from expanded import expanded
 from onnx import TensorProto
 from optimum_models import FAMILIES, FLOAT16, quantise, write_export
 from test_optimum_exports import teacher_forced
@@ -16,13 +18,13 @@ from widened import in_float32
 import ort_aie_ep
 
 
-def nodes(folder: Path) -> list[onnx.NodeProto]:
-    return list(onnx.load(folder / "model.onnx", load_external_data=False).graph.node)
+def nodes(folder: Path) -> list[ir.Node]:
+    return list(expanded(folder).graph)
 
 
 def attributes(folder: Path) -> set[str]:
     """Of the attentions."""
-    return {a.name for n in nodes(folder) if n.op_type == "FlowAttention" for a in n.attribute}
+    return {name for n in nodes(folder) if n.op_type == "FlowAttention" for name in n.attributes}
 
 
 @pytest.fixture(scope="module")

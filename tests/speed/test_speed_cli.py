@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.npu.speed import plot as plot_module
 
@@ -111,3 +112,22 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
     assert str(path) in result.stderr
     assert "cannot be written" in simulate("qwen3-4b", "--plot", tmp_path / "no" / "x.png").stderr
+
+
+def test_a_compiled_model_is_composed_of_its_plan(tmp_path: Path) -> None:
+    ort_aie_ep.compile(Path(ort_aie_ep.__file__).parent / "demo_model", tmp_path / "compiled")
+    words = (tmp_path / "compiled", "--contexts", "128")
+    report = json.loads(succeeded(*words, "--json").stdout)
+    (token,), (prompt,) = report["decode"], report["prefill"]
+    assert token["host_steps"] == {"rows of an embedding": 1}
+    assert prompt["overlays"].keys() == {"dequant", "gemm", "flow_qkv"}
+    text = succeeded(*words).stdout
+    assert f"{token['device_steps']} steps in {token['submissions']} submissions" in " ".join(
+        text.split()
+    )
+    assert "context 4096: " in mistake(tmp_path / "compiled", "--contexts", "4096")
+
+
+def test_a_model_that_is_not_compiled_says_what_to_do() -> None:
+    demo = Path(ort_aie_ep.__file__).parent / "demo_model"
+    assert "ort-aie compile" in mistake(demo)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from expanded import expanded
 from node_cases import (
     RIGHT,
     WRONG,
@@ -114,7 +115,7 @@ def test_attention_is_compiled_and_right(attention: list[NodeCase], tmp_path: Pa
             reason = re.search(r"has nothing to compile.*\n  Attention -> \w+: .", str(error))
             actual[case.name] = LEFT if reason else str(error)
         else:
-            operators = [node.op_type for node in onnx.load(model).graph.node]
+            operators = [node.op_type for node in expanded(model.parent, model.name).graph]
             assert operators.count("FlowAttention") == 1, case.name
             assert "Attention" not in operators, case.name
             actual[case.name] = outcome(case, lambda _, path=model: _open(path))

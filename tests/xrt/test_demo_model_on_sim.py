@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from op_models import session_options
+from provider_calls import devices, needs_provider, registered
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
@@ -27,6 +29,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "step_by_step"
+    ort_aie_ep.compile(Path(ort_aie_ep.__file__).parent / "demo_model", folder, plan=False)
+    return folder
+
+
 def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> np.ndarray:
     """(1 + len(tokens), vocabulary) float64: after the prompt, and after each of `tokens`."""
     options = session_options()
@@ -37,6 +46,12 @@ def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> 
     session = onnxruntime.InferenceSession(
         folder / "model.onnx", options, providers=["CPUExecutionProvider"]
     )
+    return logits_of(session, folder, prompt, tokens)
+
+
+def logits_of(
+    session: onnxruntime.InferenceSession, folder: Path, prompt: np.ndarray, tokens: list[int]
+) -> np.ndarray:
     decoder = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]
     shape = (1, decoder["num_key_value_heads"], 0, decoder["head_size"])
     cache: dict[str, Any] = {
@@ -59,7 +74,11 @@ def logits(folder: Path, target: str, prompt: np.ndarray, tokens: list[int]) -> 
     return np.array(rows)
 
 
-def test_a_long_prompt_and_tokens_are_those_of_the_host(compiled: Path) -> None:
+@pytest.mark.parametrize("plan", [True, False])
+def test_a_long_prompt_and_tokens_are_those_of_the_host(
+    plan: bool, compiled: Path, step_by_step: Path
+) -> None:
+    compiled = compiled if plan else step_by_step
     rng = np.random.default_rng(0)
     prompt = rng.integers(10, 900, PROMPT)
     tokens = [int(t) for t in rng.integers(10, 900, TOKENS)]
@@ -75,8 +94,46 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(compiled: Path) -> None:
     ]
     bound = 2.0**-7 * np.sqrt(6 * layers) * host.std(axis=1)
     error = np.sqrt(((sim - host) ** 2).mean(axis=1))
-    assert (error <= bound).all(), error / bound
+    if plan:
+        # Residuals of tokens stay on the device, and their sums, two a layer, are bfloat16: half a
+        # step is 2^-9. That is less than the above, but some tokens of this model feel roundings
+        # ten times as much as others (on the host, too, of the cache's rows): the errors of all
+        # tokens add up in squares as those of the products do.
+        bound = np.sqrt(bound**2 + 2 * layers * 2.0**-18 * (host**2).mean(axis=1))
+        assert (error**2).mean() <= (bound**2).mean(), error / bound
+        assert np.median(error / bound) <= 0.5
+    else:
+        assert (error <= bound).all(), error / bound
     assert error.max() > 0  # another arithmetic, so not the host's
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
     assert after.runs - before.runs > (1 + TOKENS) * layers
+
+
+@needs_provider
+def test_the_provider_does_what_a_compiled_model_does(compiled: Path) -> None:
+    """The source as it is: the same submissions and runs, the same bits."""
+    prompt, tokens = np.array([11, 12, 13, 14, 15]), [16, 17, 18]
+    counts = [npu_counters()]
+    expected = logits(compiled, "sim", prompt, tokens)
+    counts.append(npu_counters())
+    with registered():
+        options = session_options()
+        given = {"target": "sim", "numerics": "bf16", "prompt_chunk": str(CHUNK)}
+        options.add_provider_for_devices(devices()[:1], given)
+        source = Path(ort_aie_ep.__file__).parent / "demo_model"
+        session = onnxruntime.InferenceSession(
+            source / "model.onnx", options, enable_fallback=False
+        )
+        actual = logits_of(session, source, prompt, tokens)
+        counts.append(npu_counters())
+        del session
+        gc.collect()
+    np.testing.assert_array_equal(actual, expected)
+    ours, theirs = (
+        (after.submissions - before.submissions, after.runs - before.runs)
+        for before, after in ((counts[1], counts[2]), (counts[0], counts[1]))
+    )
+    assert ours == theirs
+    assert min(ours) > len(tokens)
+    assert counts[0].fallbacks == counts[2].fallbacks

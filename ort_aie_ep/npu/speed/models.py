@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.npu.speed.steps import (
+    AttentionStep,
+    GatherStep,
+    Plans,
+    PlanStep,
+    ProjectionStep,
+    VectorStep,
+)
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 #: Names in `SHAPES` with a graph that the designs cover. Windows are those of the published
@@ -66,3 +75,81 @@ def windows(shape: Shape) -> dict[int | None, int]:
     local = sum(shape.is_local(layer) for layer in range(shape.layers))
     counts = {shape.window: local, None: shape.layers - local}
     return {window: count for window, count in counts.items() if count}
+
+
+def steps_of(shape: Shape) -> Plans:
+    """The plan that `ort-aie compile` makes of the onnxruntime-genai builder's model.
+
+    Queries, keys and values are one projection; Gemma 3 normalises what attention and MLP give,
+    too. As such a model does, a prompt gives logits of all its tokens.
+    """
+    gemma = shape.family == "gemma3_text"
+    steps: list[PlanStep] = [GatherStep("embedding", "ids", "x0")]
+    stream, add = "x0", ""  # the residual, and what is still to be added to it
+    if gemma:
+        steps.append(
+            VectorStep("scale", "multiply", shape.hidden, "x0", "scaled", b="root", scalar=True)
+        )
+        stream = "scaled"
+    for layer in range(shape.layers):
+        own = _layer(shape, layer, stream, add)
+        steps += own.steps
+        stream, add = own.stream, own.add
+    steps.append(
+        ProjectionStep(
+            "lm_head", shape.vocab, shape.hidden, stream, "logits", norm="norm", skip=add
+        )
+    )
+    return (tuple(steps),)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    steps: tuple[PlanStep, ...]
+    stream: str
+    add: str
+
+
+def _layer(shape: Shape, layer: int, stream: str, add: str) -> _Layer:
+    """A layer; `stream` + `add` is its input."""
+    hidden, behind = shape.hidden, shape.family == "gemma3_text"
+    normed = shape.family in ("qwen3", "gemma3_text")
+    name = f"layer{layer}/"
+    first_sum = name + "in" if add else ""
+
+    def projection(what: str, n: int, k: int, a: str, **more: Any) -> ProjectionStep:
+        return ProjectionStep(name + what, n, k, a, name + what, **more)
+
+    steps: list[PlanStep] = [
+        projection("qkv", shape.queries + 2 * shape.keys, hidden, stream, norm=name + "norm",
+                   skip=add, sum=first_sum)
+    ]  # fmt: skip
+    window = (shape.window or 0) if shape.is_local(layer) else 0
+    steps += [
+        AttentionStep(
+            name + "attention", shape.heads, shape.kv_heads, shape.head_dim, name + "qkv", "", "",
+            (name + "past_key", name + "past_value"), name + "context",
+            (name + "present_key", name + "present_value"), window=window,
+            rotary=shape.rotary or shape.head_dim, query_norm=normed, key_norm=normed,
+        ),
+        projection("o", hidden, shape.queries, name + "context"),
+    ]  # fmt: skip
+    if add:
+        stream = first_sum
+    attended = name + "o"
+    if behind:
+        steps.append(VectorStep(name + "o_norm", "norm", hidden, attended, name + "o_norm",
+                                weight=name + "o_weight"))  # fmt: skip
+        attended = name + "o_norm"
+    middle = name + "middle"
+    steps += [
+        projection("gated", shape.ffn, hidden, stream, gated=True, gelu=behind,
+                   norm=name + "mlp_norm", skip=attended, sum=middle),
+        projection("down", hidden, shape.ffn, name + "gated"),
+    ]  # fmt: skip
+    out = name + "down"
+    if behind:
+        steps.append(VectorStep(name + "down_norm", "norm", hidden, out, name + "down_norm",
+                                weight=name + "down_weight"))  # fmt: skip
+        out = name + "down_norm"
+    return _Layer(tuple(steps), middle, out)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from typing import Literal
@@ -16,63 +14,12 @@ from ort_aie_ep.npu.speed.models import (
     norms_of_layer,
     windows,
 )
-from ort_aie_ep.npu.speed.operators import Bound, Machine, Step
+from ort_aie_ep.npu.speed.operators import Machine, Step
+from ort_aie_ep.npu.speed.tally import Part, Tally, Timing
 from ort_aie_ep.npu.vocabulary import costs
-
-Part = Literal[
-    "projections", "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches"
-]
 
 #: Overlays: the paper's decode placement (FusedDQP, FlowKV, vector operators) and prefill's three.
 Overlay = Literal["decode", "dequant", "gemm", "flow_qkv"]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of a token or a prompt: by part, and by what bounds them.
-
-    `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
-    `write` are DDR bytes, which alone would take `ddr_seconds`.
-    """
-
-    seconds: float
-    parts: dict[Part, float]
-    by_bound: dict[Bound, float]
-    runs: int
-    switches: int
-    read: float
-    write: float
-    ddr_seconds: float
-
-
-class _Tally:
-    """Adds operators up."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.parts: dict[Part, float] = defaultdict(float)
-        self.bounds: dict[Bound, float] = defaultdict(float)
-        self.read = self.write = 0.0
-
-    def add(self, part: Part, steps: tuple[Step, ...], times: int = 1) -> float:
-        """Counts an operator `times` times; gives the seconds of one."""
-        bounds = self.machine.by_bound(steps)
-        for bound, seconds in bounds.items():
-            self.bounds[bound] += times * seconds
-        one = sum(bounds.values())
-        self.parts[part] += times * one
-        self.read += times * sum(step.read for step in steps)
-        self.write += times * sum(step.write for step in steps)
-        return one
-
-    def timing(self, runs: int, switches: int) -> Timing:
-        self.parts["dispatch"] = runs * self.machine.dispatch
-        self.parts["switches"] = switches * self.machine.overlay_switch
-        return Timing(
-            sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
-            self.read, self.write,
-            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
-        )  # fmt: skip
 
 
 def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int = 0) -> Timing:
@@ -83,7 +30,7 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
     counted. `switches_per_layer` is for placements whose operators do not fit into one overlay:
     then every stretch between two switches is a run.
     """
-    tally = _Tally(machine)
+    tally = Tally(machine)
     layers = shape.layers
     columns, kernels = machine.fused_dqp_columns, machine.kernels
     for projection in layer_projections(shape):
@@ -113,7 +60,7 @@ def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
     its operators follow, each in its overlay and in as many runs as the watchdog asks for. The
     vector operators are those of the decode overlay: one core each.
     """
-    tally = _Tally(machine)
+    tally = Tally(machine)
     layers = shape.layers
     runs = 0
     projections = {p.name: p for p in layer_projections(shape)}
@@ -163,7 +110,7 @@ def switches_of(layers: int) -> int:
     return sum(a != b for a, b in pairwise(order))
 
 
-def _vectors(tally: _Tally, shape: Shape, rows: int) -> float:
+def _vectors(tally: Tally, shape: Shape, rows: int) -> float:
     """The vector operators of all layers; gives the seconds of one layer."""
     kernels = tally.machine.kernels
     norms = norms_of_layer(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,13 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from ort_aie_ep.npu.speed.judgement import Judgement
-from ort_aie_ep.npu.speed.phases import Part
-from ort_aie_ep.npu.speed.simulation import Point, Simulation
+from ort_aie_ep.npu.speed.plans import Composition
+from ort_aie_ep.npu.speed.simulation import PlanSimulation, Point, Simulation
+from ort_aie_ep.npu.speed.tally import Part
 from ort_aie_ep.npu.vocabulary import costs
 
 _DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "lm_head", "dispatch")
 _PREFILL_PARTS: tuple[Part, ...] = (
     "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches",
+)  # fmt: skip
+_T = TypeVar("_T")
+_PLAN_DECODE_PARTS: tuple[Part, ...] = ("projections", "attention", "vector", "dispatch")
+_PLAN_PREFILL_PARTS: tuple[Part, ...] = (
+    "gemm", "dequant", "attention", "projections", "vector", "dispatch", "switches",
 )  # fmt: skip
 _SCALES = {"B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 
@@ -41,7 +48,45 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
             table.add_row(name, *(f"{v:.1f}x" for v in values.values()))
         shown.append(Text("The papers give this model's speed as ratios only."))
         shown.append(table)
+    shown += [Text(), plan_tables(simulation.plan)]
     return Group(*shown)
+
+
+def plan_tables(plan: PlanSimulation) -> RenderableType:
+    """What the plan of this library does: time, submissions, runs, bytes, what the host keeps."""
+    title = f"{plan.model} on {plan.device}: the plan of this library"
+    shown: list[RenderableType] = []
+    for phase, of, names, unit, scale in (
+        ("a token", plan.decode, _PLAN_DECODE_PARTS, "ms", 1e3),
+        ("a prompt", plan.prefill, _PLAN_PREFILL_PARTS, "s", 1.0),
+    ):
+        rate = ("tokens/s",) if of is plan.decode else ()
+        parts = [name for name in names if any(one.timing.parts.get(name) for one in of)]
+        table = _table(
+            "context", *rate, unit, *parts, "GB read", "GB written",
+            title=f"{title}, {phase}; parts in {unit}",
+        )  # fmt: skip
+        for one in of:
+            timing = one.timing
+            rates = (f"{1 / timing.seconds:.2f}",) if rate else ()
+            seconds = [timing.seconds, *(timing.parts.get(name, 0) for name in parts)]
+            table.add_row(
+                _context(one.context), *rates, *(f"{s * scale:.2f}" for s in seconds),
+                f"{timing.read / 1e9:.2f}", f"{timing.write / 1e9:.2f}",
+            )  # fmt: skip
+        shown += [table, *(_plan_line(phase, one) for one in _ends(of))]
+    return Group(*shown)
+
+
+def _plan_line(phase: str, one: Composition) -> Text:
+    """How a call reaches the device, and what the host does of it, whose time is in no table."""
+    steps = ", ".join(f"{reason}: {count}" for reason, count in one.host_steps.items())
+    return Text(
+        f"{phase} at {_context(one.context)}: {one.device_steps} steps in "
+        f"{one.submissions} submission{'' if one.submissions == 1 else 's'}, {one.timing.runs} "
+        f"run{'' if one.timing.runs == 1 else 's'}, {one.timing.switches} changes of overlay; on "
+        f"the host, not counted: {steps or 'none'}"
+    )
 
 
 def judgement_tables(judgement: Judgement) -> RenderableType:
@@ -92,7 +137,7 @@ def _beside(points: Sequence[Point]) -> Table:
     return table
 
 
-def _ends(points: Sequence[Point]) -> Sequence[Point]:
+def _ends(points: Sequence[_T]) -> Sequence[_T]:
     return points if len(points) < 2 else (points[0], points[-1])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.npu.speed.kernels import OURS
-from ort_aie_ep.npu.speed.models import shape_of
+from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.papers import (
     CONTEXTS,
@@ -17,7 +17,10 @@ from ort_aie_ep.npu.speed.papers import (
     cells,
     others,
 )
-from ort_aie_ep.npu.speed.phases import Timing, decode, prefill
+from ort_aie_ep.npu.speed.phases import decode, prefill
+from ort_aie_ep.npu.speed.plans import Composition, compose
+from ort_aie_ep.npu.speed.steps import Plans
+from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -65,14 +68,28 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
+class PlanSimulation:
+    """What this library's plan of a model does: tokens and prompts by context."""
+
+    model: str
+    device: str
+    decode: tuple[Composition, ...]
+    prefill: tuple[Composition, ...]
+
+
+@dataclass(frozen=True)
 class Simulation:
-    """What `simulate` says of a model. `speedups` are paper 1's, where it has no speeds."""
+    """What `simulate` says of a model. `speedups` are paper 1's, where it has no speeds.
+
+    `points` and `what_if` are the papers' programs, a run for each layer; `plan` is this library's.
+    """
 
     model: str
     device: str
     points: tuple[Point, ...]
     what_if: tuple[WhatIf, ...]
     speedups: dict[str, dict[int, float]]
+    plan: PlanSimulation
 
     def of(self, phase: Phase) -> tuple[Point, ...]:
         """The points of a phase."""
@@ -102,7 +119,7 @@ def simulate(model: str, device: str = "npu2", contexts: Sequence[int] | None = 
     """
     shape = shape_of(model)
     on = machine(device)
-    chosen = _contexts(model, shape, contexts)
+    chosen = _contexts(model, shape.context, contexts)
     measured = {(c.phase, c.context): c for c in cells() if c.model == model}
     points = [
         _point(model, shape, phase, context, on, measured.get((phase, context)))
@@ -113,15 +130,35 @@ def simulate(model: str, device: str = "npu2", contexts: Sequence[int] | None = 
         name: dict(zip(CONTEXTS, values, strict=True))
         for name, values in SPEEDUPS.get(model, {}).items()
     }
-    return Simulation(model, device, tuple(points), _what_if(shape, on, chosen), speedups)
+    plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen)
+    return Simulation(model, device, tuple(points), _what_if(shape, on, chosen), speedups, plan)
 
 
-def _contexts(model: str, shape: Shape, contexts: Sequence[int] | None) -> tuple[int, ...]:
+def simulate_plans(
+    model: str, plans: Plans, positions: int | None, device: str = "npu2",
+    contexts: Sequence[int] | None = None,
+) -> PlanSimulation:  # fmt: skip
+    """Predicts the plans of a compiled model at `contexts`, by default as `simulate` does.
+
+    Raises:
+        DesignError: the device or a context is not one that the model covers.
+    """
+    on = machine(device)
+    chosen = _contexts(model, positions, contexts)
+    return PlanSimulation(
+        model, device, tuple(compose(plans, 1, context, on) for context in chosen),
+        tuple(compose(plans, context, context, on) for context in chosen),
+    )  # fmt: skip
+
+
+def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:
     if contexts is None:
-        return tuple(c for c in CONTEXTS if c <= shape.context)
+        all_of_them = tuple(c for c in CONTEXTS if positions is None or c <= positions)
+        return all_of_them or (positions or CONTEXTS[0],)
     for context in contexts:
-        if not 1 <= context <= shape.context:
-            raise DesignError(f"context {context}: {model} has 1 to {shape.context} positions")
+        if context < 1 or (positions is not None and context > positions):
+            most = "more" if positions is None else str(positions)
+            raise DesignError(f"context {context}: {model} has 1 to {most} positions")
     return tuple(contexts)
 
 

@@ -99,7 +99,10 @@ bool Fuse(Steps& steps, const Item* attention) {
   step.reads[Input::kKey] = k->source;
   step.reads[Input::kQNormWeight] = q->weight;
   step.reads[Input::kKNormWeight] = k->weight;
-  step.floats["qk_norm_epsilon"] = q->epsilon;
+  step.floats.erase("qk_norm_epsilon");
+  if (q->epsilon != FlowAttentionAttributes{}.qk_norm_epsilon) {
+    step.floats["qk_norm_epsilon"] = q->epsilon;
+  }
   std::vector<const Item*> taken_in = {q->flat, q->norm, q->heads, k->flat, k->norm, k->heads};
   if (const Item* split = SplitOf(steps, *q, *k, step.reads[Input::kValue])) {
     step.reads[Input::kQuery] = Steps::Read(*split, 0);

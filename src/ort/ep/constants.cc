@@ -22,7 +22,7 @@ namespace {
 
 using q4nx::CeilDiv;
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
 constexpr int64_t kWorthMapping = 1 << 20;  // bytes: what is smaller is copied
 constexpr int64_t kRowsPerTask = 256;       // a multiple of a block's 32 out-features
 
@@ -184,10 +184,13 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
     }
     copied = (Size(copied) + InPages(tensor.bytes)).As("the constants");
   }
-  std::shared_ptr<uint8_t> slab(static_cast<uint8_t*>(std::aligned_alloc(
-                                    kPage, static_cast<size_t>(std::max(copied, kPage)))),
-                                &std::free);
+  // Each token reads weights from end to end: large pages save looking up small ones.
+  const int64_t alignment = copied >= kHugePage ? kHugePage : kPage;
+  const auto bytes = RoundUp(std::max(copied, kPage), alignment).As<size_t>("the constants");
+  std::shared_ptr<uint8_t> slab(
+      static_cast<uint8_t*>(std::aligned_alloc(static_cast<size_t>(alignment), bytes)), &std::free);
   if (slab == nullptr) throw std::bad_alloc();
+  if (alignment == kHugePage) ::madvise(slab.get(), bytes, MADV_HUGEPAGE);
   uint8_t* next = slab.get();
   for (size_t i = 0; i < sources_.size(); ++i) {
     if (tensors[i].data != nullptr) continue;

@@ -1,6 +1,7 @@
 // What the parts of the executor share: the device, scratch memory, counters.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
@@ -72,6 +73,21 @@ class Engine {
   std::mutex scratch_mutex_;
   uint64_t scratch_generation_ = 0;
   std::shared_ptr<Buffer> scratch_[2];
+};
+
+// The buffers of a plan, each of them once.
+class BufferList {
+ public:
+  npu::BufferView View(const DeviceMemory& memory, int64_t plus = 0) {
+    const auto found = std::ranges::find(list_, memory.buffer.get());
+    const int index = static_cast<int>(found - list_.begin());
+    if (found == list_.end()) list_.push_back(memory.buffer.get());
+    return {index, memory.offset + plus};
+  }
+  std::span<Buffer* const> list() const { return list_; }
+
+ private:
+  std::vector<Buffer*> list_;
 };
 
 // The bytes of an invocation's argument, as the sequence has it.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -83,7 +84,8 @@ class Executor final : public XrtTarget {
     const auto tokens = [this](const AttentionStep& step) {
       return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
     };
-    Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads)};
+    Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads),
+                      .prompt = PromptWeights(engine_)};
     for (size_t next = 0; next < plan.steps.size();) {
       next = in_use_ ? OnDevice(plan, next, progress, threads)
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
@@ -95,6 +97,8 @@ class Executor final : public XrtTarget {
   // Of a plan.
   struct Progress {
     PlanCaches caches;
+    PromptWeights prompt;
+    std::shared_ptr<PlanMemory> memory = nullptr;
     bool on_device = false;            // steps were
     std::vector<Reason> host_after{};  // of steps that the host did after those
   };
@@ -114,12 +118,14 @@ class Executor final : public XrtTarget {
       } catch (const DeviceError& error) {
         fault = error.what();
       }
+      progress.prompt.Forget();
       engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
       const size_t next = Group(plan, first, plan.steps.size(), progress, threads);
       if (!cured_.exchange(true)) Report(fault, "running it again in a fresh context helped");
       return next;
     } catch (const DeviceError& error) {
+      progress.prompt.Forget();
       if (engine_.options().raise_on_error) {
         engine_.Forget();
         Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
@@ -143,13 +149,13 @@ class Executor final : public XrtTarget {
       return OnHost(plan, first, Reason::kHostHasRow, progress, threads);
     size_t next = first;
     try {
-      const std::shared_ptr<PlanMemory> memory = MemoryOf(plan);
+      PlanMemory* const memory = MemoryOf(plan, progress);
       if (const char* design = TokenDesign(plan.steps[first])) {
-        next = Submit(plan, first, std::min(plan.steps.size(), first + most), memory.get(), design,
+        next = Submit(plan, first, std::min(plan.steps.size(), first + most), memory, design,
                       progress, threads);
       } else {
         const StepSpan traced("step", plan, first);
-        Prompt(memory.get(), plan.steps[first], progress.caches, threads);
+        Prompt(memory, std::span(plan.steps).subspan(first), progress, threads);
         next = first + 1;
         CountDeviceSteps(1, progress);
       }
@@ -163,12 +169,15 @@ class Executor final : public XrtTarget {
   }
 
   // What the plan keeps on the device, with all of its weights; null of an op by itself.
-  std::shared_ptr<PlanMemory> MemoryOf(const Plan& plan) const {
-    std::shared_ptr<PlanMemory> memory = PlanMemory::Of(engine_, plan);
-    if (memory != nullptr) {
+  PlanMemory* MemoryOf(const Plan& plan, Progress& progress) const {
+    auto& memory = progress.memory;
+    if (memory == nullptr || memory->generation() != engine_.generation()) {
+      memory = nullptr;  // before another takes its place
+      memory = PlanMemory::Of(engine_, plan);
+      if (memory == nullptr) return nullptr;
       memory->Pin(plan, [this](const Step& step) { return WhyNot(step) == Reason::kNone; });
     }
-    return memory;
+    return memory.get();
   }
 
   // Steps of one row from `first` on, to `end` at most, in one submission. What the host has to do
@@ -312,12 +321,13 @@ class Executor final : public XrtTarget {
     return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), caches, threads);
   }
 
-  void Prompt(const PlanMemory* memory, const Step& step, PlanCaches& caches,
+  // The first of the steps.
+  void Prompt(const PlanMemory* memory, std::span<const Step> steps, Progress& progress,
               const ThreadPool& threads) const {
-    if (const auto* projection = std::get_if<MatMulStep>(&step)) {
-      ProjectPrompt(engine_, memory, *projection, threads);
+    if (std::holds_alternative<MatMulStep>(steps.front())) {
+      ProjectPrompt(engine_, memory, progress.prompt, steps, threads);
     } else {
-      AttendPrompt(engine_, std::get<AttentionStep>(step), caches, threads);
+      AttendPrompt(engine_, std::get<AttentionStep>(steps.front()), progress.caches, threads);
     }
   }
 

@@ -28,6 +28,11 @@ class PlanMemory {
   void Pin(const Plan& plan, const std::function<bool(const Step&)>& on_device);
   // Those of a step. Throws Error unless they were pinned.
   DeviceMemory Weights(const uint8_t* blocks) const;
+  bool Has(const uint8_t* blocks) const {
+    const std::lock_guard lock(mutex_);
+    return weights_.contains(blocks);
+  }
+  uint64_t generation() const { return generation_; }
 
   // The copies of all layers' KV caches; made on demand.
   std::shared_ptr<KvCopies> caches();

@@ -58,21 +58,6 @@ PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulSt
   return *kept;
 }
 
-// The buffers of a plan, each of them once.
-class BufferList {
- public:
-  npu::BufferView View(const DeviceMemory& memory, int64_t plus = 0) {
-    const auto found = std::ranges::find(list_, memory.buffer.get());
-    const int index = static_cast<int>(found - list_.begin());
-    if (found == list_.end()) list_.push_back(memory.buffer.get());
-    return {index, memory.offset + plus};
-  }
-  std::span<Buffer* const> list() const { return list_; }
-
- private:
-  std::vector<Buffer*> list_;
-};
-
 // Out-features [n0, n0 + count) of a row from products of the device, and what follows them; `up`
 // is read where the step is gated.
 void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t row, int64_t n0,
@@ -159,8 +144,9 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
   return true;
 }
 
-void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& step,
-                   const ThreadPool& threads) {
+void ProjectPrompt(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
+                   std::span<const Step> steps, const ThreadPool& threads) {
+  const auto& step = std::get<MatMulStep>(steps.front());
   const auto& kernels = engine.kernels();
   const int products = IsGated(step) ? 2 : 1;
   const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
@@ -180,13 +166,20 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& s
   const auto padded_rows = [](int64_t rows) { return std::max(rows, kGemmLeastRows); };
 
   const PinnedWeights pinned = WeightsOf(engine, memory, step);
-  Engine::Scratch scratch;
-  if (dequantised) {
-    scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), IsGated(step));
-  }
   const DeviceMemory weights[] = {pinned.weights, pinned.up};
-  const DeviceMemory b[] = {dequantised ? DeviceMemory{scratch.buffers[0]} : weights[0],
-                            dequantised ? DeviceMemory{scratch.buffers[1]} : weights[1]};
+  DeviceMemory b[] = {pinned.weights, pinned.up};
+  Engine::Scratch scratch;
+  std::optional<PromptWeights::Place> ready;
+  if (dequantised && memory != nullptr) ready = prompt.Get(*memory, steps);
+  if (ready) {
+    b[0] = ready->weights;
+    b[1] = ready->up;
+  } else if (dequantised) {
+    prompt.Forget();
+    scratch = engine.TakeScratch(static_cast<size_t>(2 * band_n * k), IsGated(step));
+    b[0] = {scratch.buffers[0]};
+    b[1] = {scratch.buffers[1]};
+  }
   const auto a = engine.device().Allocate(static_cast<size_t>(2 * k * padded_rows(run_rows)));
   const auto c =
       engine.device().Allocate(static_cast<size_t>(2 * band_n * padded_rows(run_rows) * products));
@@ -249,7 +242,7 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& s
   for (int64_t band = 0; band < bands; ++band) {
     // The last one ends with the matrix: some of its rows are the one before's.
     const int64_t first_block = std::min(band * band_blocks, block_rows - band_blocks);
-    if (dequantised) dequantise(first_block);
+    if (dequantised && !ready) dequantise(first_block);
     for (int64_t first = 0; first < step.rows; first += run_rows) {
       const int64_t rows = std::min(run_rows, step.rows - first);
       if (band == 0 || run_rows < step.rows) load_rows(first, rows);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "targets/npu/batch.h"
-#include "targets/npu/plan_memory.h"
+#include "targets/npu/prompt_weights.h"
 
 namespace ort_aie::npu_target {
 
@@ -11,9 +11,9 @@ namespace ort_aie::npu_target {
 bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
                       const MatMulStep& step);
 
-// A step of several rows: dequantisation, where the form of the weights needs it, and GEMM, whose B
-// is in the order of bf16 blocks.
-void ProjectPrompt(Engine& engine, const PlanMemory* memory, const MatMulStep& step,
-                   const ThreadPool& threads);
+// The first of the steps, a projection of several rows: dequantisation, where the form of the
+// weights needs it, and GEMM, whose B is in the order of bf16 blocks.
+void ProjectPrompt(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
+                   std::span<const Step> steps, const ThreadPool& threads);
 
 }  // namespace ort_aie::npu_target

@@ -105,8 +105,8 @@ def attention_of(model: onnx.ModelProto, inputs: Feeds) -> ir.Node:
 def facts(node: ir.Node) -> dict[str, Any]:
     names = [value.name if value is not None else None for value in node.inputs]
     return {
-        "causal": node.attributes["causal"].as_int(),
-        "window": node.attributes["local_window_size"].as_int(),
+        "causal": node.attributes.get_int("causal", 1),
+        "window": node.attributes.get_int("local_window_size", -1),
         "shown": names[16] if len(names) > 16 else None,
         "bias": names[10] if len(names) > 10 and names[10] != "ort_aie.none" else None,
     }

@@ -96,7 +96,40 @@ void AFaultOfAnUnquantisedProjection() {
   }
 }
 
+// A plan's projections are dequantised together while there is room: the overlay changes less
+// often.
+void WeightsOfAPromptAreDequantisedTogether() {
+  struct Case {
+    int64_t weight_bytes, dequantisations;
+  };
+  // 256 x 512 is 256 KB in bfloat16, the gated one twice that; what is larger than the room goes by
+  // itself, in bands.
+  constexpr int64_t kBytes = 2 * 256 * 512;
+  for (const auto& [weight_bytes, dequantisations] :
+       {Case{128 << 20, 1}, {5 * kBytes, 1}, {4 * kBytes, 2}, {2 * kBytes, 3}, {kBytes, 4}}) {
+    ExecutorOptions options;
+    options.weight_bytes = weight_bytes;
+    Bench bench(kAll, options);
+    Projection first({.rows = 70}), second({.rows = 70, .bias = true}),
+        gated({.rows = 70, .gated = true}), last({.rows = 70, .norm = true});
+    Projection* const all[] = {&first, &second, &gated, &last};
+    Plan plan;
+    for (Projection* projection : all) plan.steps.push_back(projection->Step());
+    plan.kept = std::make_shared<KeptState>();
+    for (int call = 0; call < 2; ++call) {
+      const int64_t before = bench.device->counters().submissions;
+      bench.Run(plan);
+      const int64_t submissions = bench.device->counters().submissions - before;
+      Check(submissions == 4 + dequantisations, "with ", weight_bytes, " bytes: ", submissions,
+            " submissions");
+      for (Projection* projection : all) projection->Compare(projection->OnHost());
+    }
+    bench.OnlyDevice();
+  }
+}
+
 const Cases registered({
+    {"weights_of_a_prompt_are_dequantised_together", WeightsOfAPromptAreDequantisedTogether},
     {"unquantised_projections", UnquantisedProjections},
     {"unquantised_projections_of_many_rows", UnquantisedProjectionsOfManyRows},
     {"unquantised_projections_for_the_host", UnquantisedProjectionsForTheHost},

@@ -36,10 +36,13 @@ def source_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
 
 def compiled_model(folder: ModelFolder, weights: LlamaWeights) -> Model:
     """A compiled folder; the Q4NX bytes that its projections read, embeddings alone left out."""
+    from ort_aie_ep.graph_passes.planning import expand_plans
     from ort_aie_ep.models.onnx_file import load_model
 
+    model = load_model(folder.model)
+    expand_plans(model)
     stored, read = 0, 0
-    for node in load_model(folder.model).graph:
+    for node in model.graph:
         if node.domain != "aie" or node.op_type == "Q4NXGather":
             continue
         symmetric = "symmetric" in node.attributes and node.attributes["symmetric"].as_int() == 1

@@ -14,7 +14,7 @@ from op_models import ORT_VERSION
 import ort_aie_ep
 from ort_aie_ep.runtime.provider import NAME
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent / "data"
 MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
 
 needs_provider = pytest.mark.skipif(

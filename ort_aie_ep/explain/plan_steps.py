@@ -1,0 +1,236 @@
+"""A compiled model as the steps that `ort_aie_ep.npu.speed` composes: nodes in, facts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ort_aie_ep import _native
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.graph_passes import DOMAIN
+from ort_aie_ep.graph_passes.attention.node import INPUTS as ATTENTION_INPUTS
+from ort_aie_ep.graph_passes.planning import PLAN
+from ort_aie_ep.graph_passes.walk import node_label
+from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.npu.speed.steps import (
+    AttentionStep,
+    CastStep,
+    GatherStep,
+    Plans,
+    PlanStep,
+    ProjectionStep,
+    VectorKind,
+    VectorStep,
+)
+
+_GATED = {"Q4NXGatedMLP", "GatedGEMM"}
+_PROJECTIONS = _GATED | {"Q4NXMatMul", "GEMM"}
+_OTHER_ROWS = {"FlowAttention", "Gather", "Q4NXGather"}
+_FUNCTIONS: Mapping[str, VectorKind] = {
+    "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "sigmoid": "sigmoid",
+}  # fmt: skip
+_VECTORS = {"RMSNorm", "Add", "Mul", "Activation"}
+
+
+@dataclass(frozen=True)
+class CompiledPlans:
+    """The steps of a compiled model, node by node, and the positions of its shortest rotary table
+    (None where it has none)."""
+
+    model: str
+    plans: Plans
+    positions: int | None
+
+
+def read_plans(path: Path) -> CompiledPlans:
+    """Of a compiled folder, or an .onnx file.
+
+    Raises:
+        AieError: there is no model, it is damaged, or it is not compiled.
+    """
+    folder = find_model(path)
+    model = load_model(folder.model)
+    reader = _Reader()
+    plans = tuple(reader.node(node) for node in model.graph if node.domain == DOMAIN)
+    if not any(plans):
+        raise AieError(
+            f"{folder.model} has no nodes of the domain {DOMAIN}: compile it first, with "
+            "`ort-aie compile`"
+        )
+    return CompiledPlans(str(folder.path), plans, reader.positions)
+
+
+@dataclass(frozen=True)
+class _Op:
+    op: str
+    name: str
+    attributes: Mapping[str, Any]
+    reads: Sequence[str]
+    writes: Sequence[str]
+
+    def read(self, place: int) -> str:
+        return self.reads[place] if place < len(self.reads) else ""
+
+    def written(self, place: int) -> str:
+        return self.writes[place] if place < len(self.writes) else ""
+
+    def int(self, name: str, default: int = 0) -> int:
+        return int(self.attributes.get(name, default))
+
+
+class _Reader:
+    """Reads nodes in order, and remembers how wide the values are that they write."""
+
+    def __init__(self) -> None:
+        self.positions: int | None = None
+        self._shapes: dict[str, tuple[int | None, ...]] = {}
+        self._widths: dict[str, int] = {}
+
+    def node(self, node: ir.Node) -> tuple[PlanStep, ...]:
+        """The steps of a node."""
+        for value in filter(None, (*node.inputs, *node.outputs)):
+            if value.shape is not None and value.name:
+                dims = [dim if isinstance(dim, int) else None for dim in value.shape]
+                self._shapes.setdefault(value.name, tuple(dims))
+        ops = list(self._ops(node))
+        # A node that is about the last token alone says so of its output.
+        one_row = all(one.op not in _OTHER_ROWS for one in ops) and any(
+            value.shape is not None and len(value.shape) == 3 and value.shape[1] == 1
+            for value in node.outputs
+        )
+        return tuple(self._step(one, one_row=one_row) for one in ops)
+
+    def _ops(self, node: ir.Node) -> Iterable[_Op]:
+        label = node_label(node)
+        inputs = [self._name(value) for value in node.inputs]
+        outputs = [value.name or "" for value in node.outputs]
+        if node.op_type != PLAN:
+            attributes = {name: attr.value for name, attr in node.attributes.items()}
+            yield _Op(node.op_type, label, attributes, inputs, outputs)
+            return
+        try:
+            recipe = _native.read_recipe(node.attributes["recipe"].as_string())
+        except (ValueError, KeyError) as error:
+            raise AieError(f"node '{label}' ({DOMAIN}.{PLAN}): {error}") from error
+        if recipe["inputs"] != len(inputs) or len(recipe["outputs"]) != len(outputs):
+            raise AieError(
+                f"node '{label}' ({DOMAIN}.{PLAN}) has {len(inputs)} inputs and {len(outputs)} "
+                f"outputs, its recipe {recipe['inputs']} and {len(recipe['outputs'])}"
+            )
+        names = {-1: "", **dict(enumerate(inputs))}
+        names |= {
+            value: name
+            for value, name in zip(recipe["outputs"], outputs, strict=True)
+            if value >= 0
+        }
+        for step in recipe["steps"]:
+            for value in step["writes"]:
+                names.setdefault(value, f"{label}/{value}")
+            reads = [names[value] for value in step["reads"]]
+            writes = [names[value] for value in step["writes"]]
+            yield _Op(step["op"], step["name"], step["attributes"], reads, writes)
+
+    def _name(self, value: ir.Value | None) -> str:
+        """Of a value; an absent input is a tensor of no elements too."""
+        if value is None or (value.shape is not None and list(value.shape) == [0]):
+            return ""
+        return value.name or ""
+
+    def _width(self, name: str) -> int:
+        shape = self._shapes.get(name) or (None,)
+        return self._widths.get(name) or shape[-1] or 0
+
+    def _step(self, one: _Op, *, one_row: bool) -> PlanStep:
+        step, width = self._of(one, one_row=one_row)
+        for value in filter(None, one.writes[:2] if one.op != "FlowAttention" else one.writes[:1]):
+            self._widths[value] = width
+        if isinstance(step, ProjectionStep) and step.sum:
+            self._widths[step.sum] = step.k
+        return step
+
+    def _of(self, one: _Op, *, one_row: bool) -> tuple[PlanStep, int]:
+        """The step, and the width of what it writes."""
+        if one.op in _PROJECTIONS:
+            step = _projection(one, one_row=one_row)
+            return step, step.n
+        if one.op == "FlowAttention":
+            attention = self._attention(one, one_row=one_row)
+            return attention, attention.heads * attention.head_dim
+        if one.op in ("Gather", "Q4NXGather"):
+            width = one.int("K") or self._width(one.read(0))
+            return GatherStep(one.name, one.read(1), one.written(0), one_row), width
+        k = self._width(one.read(0))
+        if one.op == "Cast":
+            return CastStep(one.name, one.read(0), one.written(0), one_row), k
+        if one.op not in _VECTORS:
+            raise AieError(f"node '{one.name}': the model of speed knows no {DOMAIN}.{one.op}")
+        return self._vector(one, k, one_row=one_row), k
+
+    def _vector(self, one: _Op, k: int, *, one_row: bool) -> VectorStep:
+        a, y = one.read(0), one.written(0)
+        if one.op == "RMSNorm":
+            return VectorStep(
+                one.name, "norm", one.int("K") or k, a, y, weight=one.read(1), skip=one.read(2),
+                sum=one.written(1), one_row=one_row,
+            )  # fmt: skip
+        if one.op == "Activation":
+            function = str(one.attributes.get("function", ""))
+            if function not in _FUNCTIONS:
+                raise AieError(f"node '{one.name}': the function '{function}' is not known")
+            return VectorStep(one.name, _FUNCTIONS[function], k, a, y, one_row=one_row)
+        shape = self._shapes.get(one.read(1))
+        scalar = k > 1 and shape is not None and all(dim == 1 for dim in shape)
+        kind: VectorKind = "add" if one.op == "Add" else "multiply"
+        return VectorStep(
+            one.name, kind, k, a, y, b=one.read(1), scalar=scalar, one_row=one_row
+        )  # fmt: skip
+
+    def _attention(self, one: _Op, *, one_row: bool) -> AttentionStep:
+        inputs = {name: one.read(place) for place, name in enumerate(ATTENTION_INPUTS)}
+        heads, kv_heads = one.int("num_heads", 1), one.int("kv_num_heads", 1)
+        packed = 0 if inputs["key"] else 2 * kv_heads
+        cache = self._shapes.get(inputs["past_key"], ())
+        quantised = one.int("kv_cache_bit_width") != 0
+        width = self._width(inputs["query"])
+        head_dim = width // (heads + packed) if width else (cache[-1] if cache else 0) or 0
+        if head_dim == 0:
+            raise AieError(f"node '{one.name}': the width of its query is not known")
+        table = self._shapes.get(inputs["cos_cache"], ())
+        if len(table) == 2 and table[0]:
+            self.positions = min(table[0], self.positions or table[0])
+        return AttentionStep(
+            one.name, heads, kv_heads, head_dim, inputs["query"], inputs["key"], inputs["value"],
+            (inputs["past_key"], inputs["past_value"]), one.written(0),
+            (one.written(1), one.written(2)),
+            window=max(0, one.int("local_window_size", -1)),
+            windowed_cache=one.int("sliding_window_cache") == 1,
+            rotary=_rotary(inputs["cos_cache"], table, head_dim),
+            query_norm=bool(inputs["q_norm_weight"]), key_norm=bool(inputs["k_norm_weight"]),
+            quantised=quantised, has_bias=bool(inputs["attention_bias"]),
+            has_head_sink=bool(inputs["head_sink"]),
+            smooth_softmax=one.int("smooth_softmax") == 1, causal=one.int("causal", 1) != 0,
+            one_row=one_row,
+        )  # fmt: skip
+
+
+def _rotary(cos: str, table: Sequence[int | None], head_dim: int) -> int:
+    """Dimensions that are rotated: twice the table's width, or all where that is not known."""
+    if not cos:
+        return 0
+    return 2 * table[-1] if table and table[-1] else head_dim
+
+
+def _projection(one: _Op, *, one_row: bool) -> ProjectionStep:
+    gated = one.op in _GATED
+    return ProjectionStep(
+        one.name, one.int("N"), one.int("K"), one.read(0), one.written(0),
+        bits=16 if one.op in ("GEMM", "GatedGEMM") else one.int("bits", 4),
+        gated=gated, gelu=gated and one.attributes.get("activation", "silu") != "silu",
+        norm=one.read(3), skip=one.read(4), sum=one.written(1),
+        bias=not gated and bool(one.read(2)), one_row=one_row,
+    )  # fmt: skip

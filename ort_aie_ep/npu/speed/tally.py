@@ -1,0 +1,62 @@
+"""Seconds and bytes of a token or a prompt, added up operator by operator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from ort_aie_ep.npu.speed.operators import Bound, Machine, Step
+
+Part = Literal[
+    "projections", "gemm", "dequant", "attention", "vector", "lm_head", "dispatch", "switches"
+]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a token or a prompt: by part, and by what bounds them.
+
+    `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
+    `write` are DDR bytes, which alone would take `ddr_seconds`.
+    """
+
+    seconds: float
+    parts: dict[Part, float]
+    by_bound: dict[Bound, float]
+    runs: int
+    switches: int
+    read: float
+    write: float
+    ddr_seconds: float
+
+
+class Tally:
+    """Adds operators up."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.parts: dict[Part, float] = defaultdict(float)
+        self.bounds: dict[Bound, float] = defaultdict(float)
+        self.read = self.write = 0.0
+
+    def add(self, part: Part, steps: tuple[Step, ...], times: int = 1) -> float:
+        """Counts an operator `times` times; gives the seconds of one."""
+        bounds = self.machine.by_bound(steps)
+        for bound, seconds in bounds.items():
+            self.bounds[bound] += times * seconds
+        one = sum(bounds.values())
+        self.parts[part] += times * one
+        self.read += times * sum(step.read for step in steps)
+        self.write += times * sum(step.write for step in steps)
+        return one
+
+    def timing(self, runs: int, switches: int) -> Timing:
+        """All of it, with so many runs and changes of overlay."""
+        self.parts["dispatch"] = runs * self.machine.dispatch
+        self.parts["switches"] = switches * self.machine.overlay_switch
+        return Timing(
+            sum(self.parts.values()), dict(self.parts), dict(self.bounds), runs, switches,
+            self.read, self.write,
+            max(self.read / self.machine.ddr_read, self.write / self.machine.ddr_write),
+        )  # fmt: skip

@@ -1,0 +1,462 @@
+"""Regions as aie.Plan: the same bits as a node for each step, whatever is around or in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from builder_nodes import matmul_nbits, projection_weights
+from expanded import expanded
+from onnx import TensorProto, helper
+from op_models import ORT_VERSION, model_of, onnx_tensor, open_session
+
+import ort_aie_ep
+from ort_aie_ep.compiler.compiled_folder import REPORT
+from ort_aie_ep.explain import explain as explaining
+from ort_aie_ep.explain.explain import explain
+from ort_aie_ep.explain.machine import Finding
+from ort_aie_ep.explain.overlays import Overlays
+from ort_aie_ep.graph_passes import DOMAIN, FORMAT
+from ort_aie_ep.graph_passes.planning import PLAN, expand_plans
+
+Array = npt.NDArray[Any]
+DATA = Path(__file__).parent.parent / "data"
+MODELS = sorted(path.parent.name for path in DATA.glob("*/genai_config.json"))
+LENGTHS = (40, 1, 1, 9, 1)  # a prompt, tokens, a turn on a filled cache, a token
+K = 96
+
+
+def both_ways(source: Path, work: Path, **options: Any) -> tuple[Path, Path]:
+    """(with plans, with a node for each step), compiled."""
+    for name, plan in (("plan", True), ("steps", False)):
+        ort_aie_ep.compile(source, work / name, plan=plan, **options)
+    return work / "plan", work / "steps"
+
+
+def ours(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph.all_nodes() if node.domain == DOMAIN]
+
+
+class Conversation:
+    """Seeded tokens in pieces of LENGTHS, with the KV cache of a folder's model."""
+
+    def __init__(self, folder: Path) -> None:
+        config = json.loads((folder / "genai_config.json").read_text())["model"]
+        self.session = open_session(str(folder / "model.onnx"))
+        self.window = config["decoder"].get("sliding_window", {}).get("window_size", 0)
+        decoder = config["decoder"]
+        self.heads, self.width = decoder["num_key_value_heads"], decoder["head_size"]
+        self.caches = [i for i in self.session.get_inputs() if i.name.startswith("past")]
+        rng = np.random.default_rng(7)
+        self.pieces = [rng.integers(3, config["vocab_size"], (1, n)) for n in LENGTHS]
+
+    def _cache(self, entry: onnxruntime.NodeArg, rows: int) -> Array:
+        types = {"tensor(float16)": np.float16, "tensor(int8)": np.int8}
+        shape = (1, self.heads, rows, self.width)
+        return np.zeros(shape, types.get(entry.type, np.float32))
+
+    def _feeds(self) -> list[dict[str, Array]]:
+        seen = np.cumsum(LENGTHS)
+        return [
+            {"input_ids": piece, "attention_mask": np.ones((1, total), np.int64)}
+            for piece, total in zip(self.pieces, seen, strict=True)
+        ]
+
+    def growing(self) -> list[Array]:
+        """All outputs of all calls, past and present in buffers of their own."""
+        names = [output.name for output in self.session.get_outputs()]
+        past = {
+            entry.name: self._cache(entry, self.window if "sliding" in str(entry.shape) else 0)
+            for entry in self.caches
+        }
+        found = []
+        for feeds in self._feeds():
+            results = dict(zip(names, self.session.run(None, {**feeds, **past}), strict=True))
+            found += list(results.values())
+            past = {name: results[name.replace("past_key_values", "present")] for name in past}
+        return found
+
+    def shared(self) -> list[Array]:
+        """Logits of all calls and the caches after them, past and present bound to one buffer."""
+        length = sum(LENGTHS)
+        caches = {
+            entry.name: onnxruntime.OrtValue.ortvalue_from_numpy(
+                self._cache(entry, self.window + 16 if "sliding" in str(entry.shape) else length)
+            )
+            for entry in self.caches
+        }
+        found = []
+        for feeds in self._feeds():
+            binding = self.session.io_binding()
+            for name, array in feeds.items():
+                binding.bind_cpu_input(name, array)
+            for name, cache in caches.items():
+                binding.bind_ortvalue_input(name, cache)
+                binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+            binding.bind_output("logits")
+            self.session.run_with_iobinding(binding)
+            found.append(binding.get_outputs()[-1].numpy().copy())
+        return [*found, *(cache.numpy().copy() for cache in caches.values())]
+
+    def some_outputs(self) -> list[Array]:
+        """Of a prompt: logits alone, then one present alone."""
+        past = {
+            entry.name: self._cache(entry, self.window if "sliding" in str(entry.shape) else 0)
+            for entry in self.caches
+        }
+        feeds = {**self._feeds()[0], **past}
+        last = self.session.get_outputs()[-1].name
+        return [*self.session.run(["logits"], feeds), *self.session.run([last], feeds)]
+
+
+def assert_same_bits(actual: list[Array], expected: list[Array]) -> None:
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return both_ways(DATA / request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_a_plan_has_the_bits_of_its_steps(folders: tuple[Path, Path]) -> None:
+    plan, steps = (Conversation(folder) for folder in folders)
+    assert_same_bits(plan.growing(), steps.growing())
+    assert_same_bits(plan.shared(), steps.shared())
+    assert_same_bits(plan.some_outputs(), steps.some_outputs())
+
+
+def test_a_plan_is_the_nodes_of_its_steps(folders: tuple[Path, Path]) -> None:
+    def described(model: ir.Model) -> list[Any]:
+        nodes = [node for node in model.graph if node.domain == DOMAIN]
+        return sorted((n.name, n.op_type, len(n.inputs), len(n.outputs)) for n in nodes)
+
+    plan, steps = folders
+    assert set(ours(ir.load(plan / "model.onnx"))) == {PLAN}
+    assert PLAN not in ours(ir.load(steps / "model.onnx"))
+    assert described(expanded(plan)) == described(ir.load(steps / "model.onnx"))
+
+
+@pytest.mark.parametrize("npu", [False, True])
+def test_reports_and_explanations_have_the_same_rows(
+    folders: tuple[Path, Path], npu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if npu:
+        (tmp_path / explaining.XRT_TARGET).touch()
+        monkeypatch.setattr(explaining, "library_path", lambda: str(tmp_path / "library.so"))
+        monkeypatch.setattr(explaining, "find_npu", lambda: (Finding("NPU", "NPU2"),))
+        monkeypatch.setattr(explaining, "npu_device", lambda: "npu2")
+        found = Overlays(dict.fromkeys(explaining.TAKEN, tmp_path), (), ())
+        monkeypatch.setattr(explaining, "find_overlays", lambda *_: found)
+    plan, steps = folders
+    assert (plan / REPORT).read_text() == (steps / REPORT).read_text()
+    rows = [sorted(map(str, explain(folder).nodes)) for folder in folders]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("options", [{"kv": "int8"}, {"kv": "f16"}, {"last_logits": True}])
+def test_with_another_interface_too(options: dict[str, Any], tmp_path: Path) -> None:
+    plan, steps = (Conversation(f) for f in both_ways(DATA / "llama", tmp_path, **options))
+    assert_same_bits(plan.growing(), steps.growing())
+
+
+def test_outputs_of_three_types_and_one_that_is_left_out(tmp_path: Path) -> None:
+    """What a model declares of them comes from the node's shape function alone."""
+    plan, steps = both_ways(DATA / "llama", tmp_path, kv="int8")
+    expected = Conversation(steps).growing()
+    model = onnx.load(plan / "model.onnx", load_external_data=False)
+    (node,) = [node for node in model.graph.node if node.op_type == PLAN]
+    (recipe,) = [attribute for attribute in node.attribute if attribute.name == "recipe"]
+    *lines, outputs = recipe.s.decode().splitlines()
+    logits = outputs.split()[1 + list(node.output).index("logits")]
+    writes = [line.split()[1:] for line in lines if line.startswith("writes")]
+    added = 1 + max(int(value) for values in writes for value in values)
+    lines += ["step Cast half", "int dtype 10", f"int format {FORMAT}"]
+    lines += [f"reads {logits}", f"writes {added}"]
+    recipe.s = "\n".join([*lines, f"{outputs} {added}", ""]).encode()
+    node.output.append("half")
+    left_out = node.output[list(node.output).index("present.1.value")]
+    node.output[list(node.output).index(left_out)] = ""
+    kept = [output for output in model.graph.output if output.name != left_out]
+    del model.graph.output[:], model.graph.value_info[:]
+    model.graph.output.extend(kept)
+    half = helper.make_tensor_value_info("half", TensorProto.FLOAT16, None)
+    model.graph.output.append(half)
+    (plan / "model.onnx").write_bytes(model.SerializeToString())
+    talk = Conversation(plan)
+    feeds = talk._feeds()[0] | {entry.name: talk._cache(entry, 0) for entry in talk.caches}
+    names = [output.name for output in talk.session.get_outputs()]
+    results = dict(zip(names, talk.session.run(None, feeds), strict=True))
+    assert {array.dtype.name for array in results.values()} == {"float32", "float16", "int8"}
+    order = [output.name for output in Conversation(steps).session.get_outputs()]
+    for name, array in zip(order, expected[: len(order)], strict=True):
+        if name != left_out:
+            np.testing.assert_array_equal(results[name], array)
+    np.testing.assert_array_equal(results["half"], results["logits"].astype(np.float16))
+
+
+# --- recipes that nobody wrote ---
+
+SMALL = f"""recipe 1
+inputs 3
+step RMSNorm first
+float epsilon 0x1p-10
+int K 96
+int format {FORMAT}
+reads 0 1
+writes 3
+step Add second
+int format {FORMAT}
+reads 3 2
+writes 4
+outputs 4
+"""
+
+
+COUNTED_OUTPUTS = pytest.mark.skipif(
+    ORT_VERSION < (1, 24),
+    reason="ONNX Runtime ends the process where a shape function sets an output that its node has "
+    "not, and does not tell it how many there are",
+)
+
+
+def small_model(recipe: str, outputs: int = 1) -> bytes:
+    names = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node("Plan", ["x", "g", "b"], names, domain=DOMAIN, name="it", recipe=recipe)
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", K])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
+        [onnx_tensor(name, np.ones(K, np.float32)) for name in "gb"],
+    )
+    serialised: bytes = model_of(graph).SerializeToString()
+    return serialised
+
+
+def test_a_small_recipe_runs() -> None:
+    x = np.random.default_rng(0).standard_normal((2, K)).astype(np.float32)
+    (y,) = open_session(small_model(SMALL)).run(None, {"x": x})
+    expected = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 2.0**-10) + 1
+    np.testing.assert_allclose(y, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("recipe 1", "recipe 2", "has format 2, this library reads format 1"),
+        ("recipe 1", "", "begins with"),
+        (SMALL, "", "begins with"),
+        ("outputs 4\n", "", "no inputs or no outputs"),
+        ("writes 4\n", "", "writes no value at 0"),
+        ("RMSNorm", "Norm", "'Norm' is no operator"),
+        ("reads 3 2", "reads 4 2", "reads value 4"),
+        ("reads 3 2", "reads 3 9", "no value 9"),
+        ("reads 3 2", "reads -2 2", "reads value -2"),
+        ("writes 4", "writes 2", "there already"),
+        ("outputs 4", "outputs 5", "no value 5"),
+        ("outputs 4", "outputs 1", "no step writes"),
+        pytest.param("outputs 4", "outputs 4 3", "2 outputs, the node 1", marks=COUNTED_OUTPUTS),
+        ("inputs 3", "inputs 2147483647", "2147483647 inputs, expected at most"),
+        ("inputs 3", "inputs 2147483647\nconstant 1 0 16 4", "2147483647 inputs, expected at most"),
+        ("inputs 3", "inputs 99999999999", "not understood"),
+        ("inputs 3", "inputs 3\ninputs 3", "not understood"),
+        ("int K 96", "int K 96\nint K 96", "not understood"),
+        ("int K 96", "int K 64", "64"),
+        ("int K 96", "int Q 96", "no attribute Q"),
+        ("second", "sec%2", "not understood"),
+    ],
+)
+def test_a_damaged_recipe_is_one_error_when_the_session_is_made(
+    old: str, new: str, says: str
+) -> None:
+    recipe = SMALL.replace(old, new)
+    assert recipe != SMALL
+    with pytest.raises(Exception, match=says) as caught:
+        open_session(small_model(recipe))
+    assert "terminate" not in str(caught.value)
+
+
+def test_a_recipe_and_its_node_have_as_many_inputs_and_constants() -> None:
+    # Values 3 and 4 of SMALL are 4 and 5 behind one more.
+    moved = re.sub(r"\b4$", "5", SMALL, flags=re.M).replace("writes 3", "writes 4")
+    moved = moved.replace("reads 3 2", "reads 4 2")
+    with pytest.raises(Exception, match="recipe has 4 inputs, the node 3"):
+        open_session(small_model(moved.replace("inputs 3", "inputs 4")))
+    with pytest.raises(Exception, match="recipe has constants that are not inputs"):
+        open_session(small_model(moved.replace("inputs 3\n", "inputs 3\nconstant 1 0 16 4\n")))
+
+
+def test_sizes_that_do_not_fit_the_constants_are_refused(tmp_path: Path) -> None:
+    ort_aie_ep.compile(DATA / "llama", tmp_path / "compiled")
+    path = tmp_path / "compiled" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    recipe = next(a for n in model.graph.node for a in n.attribute if a.name == "recipe")
+    text = recipe.s.decode()
+    for old, new in (("int K 192", "int K 512"), ("int N 192", "int N 320")):
+        recipe.s = text.replace(old, new, 1).encode()
+        assert recipe.s.decode() != text
+        path.write_bytes(model.SerializeToString())
+        with pytest.raises(Exception, match=r"aie.Plan node.*must be .*got"):
+            open_session(str(path))
+
+
+@pytest.mark.parametrize("length", range(0, len(SMALL) - 1, 7))
+def test_a_recipe_that_was_cut_is_refused_or_whole(length: int) -> None:
+    with pytest.raises(Exception, match="recipe of a plan"):
+        open_session(small_model(SMALL[:length]))
+
+
+def test_a_recipe_without_steps_or_a_node_without_recipe_is_refused() -> None:
+    with pytest.raises(Exception, match="output 0"):
+        open_session(small_model("recipe 1\ninputs 3\noutputs 2\n"))
+
+
+def test_a_damaged_recipe_is_named_when_nodes_are_looked_at(tmp_path: Path) -> None:
+    for recipe, says in [
+        (SMALL.replace("recipe 1", "recipe 7"), r"node 'it' \(aie.Plan\).*format 7"),
+        (
+            SMALL.replace("inputs 3", "inputs 4")
+            .replace("writes 3", "writes 5")
+            .replace("reads 3 2", "reads 5 2"),
+            "3 inputs and 1 outputs, its recipe 4",
+        ),
+    ]:
+        (tmp_path / "model.onnx").write_bytes(small_model(recipe))
+        with pytest.raises(ort_aie_ep.AieError, match=says):
+            expand_plans(ir.load(tmp_path / "model.onnx"))
+        with pytest.raises(ort_aie_ep.AieError, match=says):
+            explain(tmp_path / "model.onnx")
+
+
+# --- what is around a region ---
+
+
+def chain(*middle: str, name: str = "/{}") -> onnx.ModelProto:
+    """Projections of x (batch, 96) with other nodes between them, and residuals around those."""
+    nodes, constants = [], []
+    at = "x"
+    for i, op in enumerate([*middle, ""]):
+        weights = projection_weights(K, K, prefix=f"w{i}", seed=i)
+        weights[f"w{i}.scales"] *= np.float32(0.3)
+        constants += [onnx_tensor(key, array) for key, array in weights.items()]
+        nodes.append(matmul_nbits(at, f"p{i}", weights, K, K, name=name.format(f"p{i}")))
+        if op:
+            nodes.append(helper.make_node(op, [f"p{i}"], [f"m{i}"], name=name.format(f"m{i}")))
+            inputs = [f"m{i}", f"p{i}"]
+            nodes.append(helper.make_node("Add", inputs, [f"s{i}"], name=name.format(f"s{i}")))
+            at = f"s{i}"
+    rows = ["batch", K]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, rows)
+    y = helper.make_tensor_value_info(f"p{len(middle)}", TensorProto.FLOAT, rows)
+    between = [output for node in nodes[:-1] for output in node.output]
+    types = [helper.make_tensor_value_info(v, TensorProto.FLOAT, rows) for v in between]
+    return model_of(helper.make_graph(nodes, "graph", [x], [y], constants, value_info=types))
+
+
+def compiled_both_ways(model: onnx.ModelProto, work: Path) -> tuple[Path, Path]:
+    onnx.save(model, work / "model.onnx")
+    return both_ways(work / "model.onnx", work)
+
+
+def assert_both_run_alike(folders: tuple[Path, Path], **feeds: Array) -> None:
+    x = np.random.default_rng(3).standard_normal((3, K)).astype(np.float32)
+    plan, steps = (
+        open_session(str(folder / "model.onnx")).run(None, {"x": x, **feeds}) for folder in folders
+    )
+    assert_same_bits(plan, steps)
+
+
+def test_a_cpu_node_in_the_midst_cuts_a_region_in_two(tmp_path: Path) -> None:
+    """The residual goes around the node: what is behind it may not be in the first region."""
+    folders = compiled_both_ways(chain("Tanh"), tmp_path)
+    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
+    assert_both_run_alike(folders)
+    folders = compiled_both_ways(chain("Sigmoid", "Tanh", "Sigmoid"), tmp_path_of(tmp_path, "more"))
+    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
+    assert_both_run_alike(folders)
+
+
+def tmp_path_of(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
+STRANGE = (
+    " {} ",
+    "{} %41\t",
+    "zwei\nZeilen {}\r",
+    "ümläut 注意 {} 🙂",
+    "'{}\"\\",
+    "%{}%",
+    "{}\x7f",
+)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_strange_names_of_nodes_come_back(name: str, tmp_path: Path) -> None:
+    folders = compiled_both_ways(chain("Sigmoid", name=name), tmp_path)
+    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN]
+    names = [
+        sorted(n.name or "" for n in model.graph if n.domain == DOMAIN)
+        for model in (expanded(folders[0]), ir.load(folders[1] / "model.onnx"))
+    ]
+    assert names[0] == names[1]
+    assert {name.format("p0"), name.format("p1")} <= set(names[0])
+    assert_both_run_alike(folders)
+    fates = [sorted((n.node, n.op, n.runs) for n in explain(f).nodes) for f in folders]
+    assert fates[0] == fates[1]
+
+
+def test_bodies_of_if_and_loop_have_plans_of_their_own(tmp_path: Path) -> None:
+    inner = {}
+    for branch in ("then", "else"):
+        graph = chain("Sigmoid", name=f"/{branch}/{{}}").graph
+        for node in graph.node:
+            for values in (node.input, node.output):
+                values[:] = [v if v == "x" else f"{branch}.{v}" for v in values]
+        for value in (*graph.initializer, *graph.output, *graph.value_info):
+            value.name = f"{branch}.{value.name}"
+        del graph.input[:]
+        inner[f"{branch}_branch"] = graph
+    choice = helper.make_node("If", ["yes"], ["chosen"], name="/if", **inner)
+    body = chain("Sigmoid", name="/body/{}").graph
+    for node in body.node:
+        for values in (node.input, node.output):
+            values[:] = [f"body.{v}" for v in values]
+    for value in (*body.initializer, *body.output, *body.value_info, *body.input):
+        value.name = f"body.{value.name}"
+    body.node.append(helper.make_node("Identity", ["go"], ["body.go"], name="/body/go"))
+    body.input.insert(0, helper.make_tensor_value_info("go", TensorProto.BOOL, []))
+    body.input.insert(0, helper.make_tensor_value_info("i", TensorProto.INT64, []))
+    body.output.insert(0, helper.make_tensor_value_info("body.go", TensorProto.BOOL, []))
+    loop = helper.make_node("Loop", ["n", "", "chosen"], ["y"], name="/loop", body=body)
+    rows = ["batch", K]
+    graph = helper.make_graph(
+        [choice, loop],
+        "graph",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, rows),
+            helper.make_tensor_value_info("yes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("n", TensorProto.INT64, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, rows)],
+    )
+    folders = compiled_both_ways(model_of(graph), tmp_path)
+    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN] * 3
+    for yes in (True, False):
+        assert_both_run_alike(folders, yes=np.array(yes), n=np.array(3))
+    rows_of = [sorted(map(str, explain(folder).nodes)) for folder in folders]
+    assert rows_of[0] == rows_of[1]
+    bodies = {node.body for node in explain(folders[0]).nodes if node.op.startswith("aie.")}
+    assert bodies == {"then_branch of '/if'", "else_branch of '/if'", "body of '/loop'"}
