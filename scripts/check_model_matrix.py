@@ -43,7 +43,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from widened import in_float32
 
 import ort_aie_ep
+from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.models.folder import find_model
+from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.runtime.provider import NAME
 
 KINDS = {"builder": "matrix_builder_models", "optimum": "matrix_optimum_models"}
@@ -186,7 +188,9 @@ def check(recipes: Any, case: Any, work: Path) -> Result:
     result.reasons = dict(
         Counter(f"{o.op_type}: {o.reason}" for o in done.outcomes if o.becomes is None)
     )
-    nodes = nodes_of(find_model(compiled).model)
+    steps = load_model(find_model(compiled).model)
+    expand_plans(steps)
+    nodes = list(steps.graph)
     result.taken = dict(Counter(n.op_type for n in nodes if n.domain == "aie"))
     result.left = dict(
         Counter(n.op_type for n in nodes if n.domain != "aie" and n.op_type not in UNTOLD)
