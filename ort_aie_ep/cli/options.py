@@ -88,7 +88,7 @@ OnDeviceErrorOption = Annotated[
 LogOption = Annotated[
     Log | None,
     typer.Option(
-        help="What the NPU targets tell; trace writes a timeline for Perfetto. "
+        help="What targets tell; trace writes a timeline of each step for Perfetto. "
         "Default: ORT_AIE_LOG, or warning."
     ),
 ]

@@ -24,13 +24,13 @@ from ort_aie_ep.npu.speed.steps import (
     Plans,
     PlanStep,
     ProjectionStep,
+    SelectionStep,
     VectorKind,
     VectorStep,
 )
 
 _GATED = {"Q4NXGatedMLP", "GatedGEMM"}
 _PROJECTIONS = _GATED | {"Q4NXMatMul", "GEMM"}
-_OTHER_ROWS = {"FlowAttention", "Gather", "Q4NXGather"}
 _FUNCTIONS: Mapping[str, VectorKind] = {
     "silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "sigmoid": "sigmoid",
 }  # fmt: skip
@@ -90,20 +90,15 @@ class _Reader:
         self.positions: int | None = None
         self._shapes: dict[str, tuple[int | None, ...]] = {}
         self._widths: dict[str, int] = {}
+        self._one_row: set[str] = set()  # of a single token also in a prompt
 
     def node(self, node: ir.Node) -> tuple[PlanStep, ...]:
         """The steps of a node."""
-        for value in filter(None, (*node.inputs, *node.outputs)):
+        for value in filter(None, node.inputs):
             if value.shape is not None and value.name:
                 dims = [dim if isinstance(dim, int) else None for dim in value.shape]
                 self._shapes.setdefault(value.name, tuple(dims))
-        ops = list(self._ops(node))
-        # A node that is about the last token alone says so of its output.
-        one_row = all(one.op not in _OTHER_ROWS for one in ops) and any(
-            value.shape is not None and len(value.shape) == 3 and value.shape[1] == 1
-            for value in node.outputs
-        )
-        return tuple(self._step(one, one_row=one_row) for one in ops)
+        return tuple(self._step(one) for one in self._ops(node))
 
     def _ops(self, node: ir.Node) -> Iterable[_Op]:
         label = node_label(node)
@@ -145,10 +140,13 @@ class _Reader:
         shape = self._shapes.get(name) or (None,)
         return self._widths.get(name) or shape[-1] or 0
 
-    def _step(self, one: _Op, *, one_row: bool) -> PlanStep:
+    def _step(self, one: _Op) -> PlanStep:
+        one_row = one.read(0) in self._one_row
         step, width = self._of(one, one_row=one_row)
         for value in filter(None, one.writes[:2] if one.op != "FlowAttention" else one.writes[:1]):
             self._widths[value] = width
+            if one_row or one.op == "SelectRows":
+                self._one_row.add(value)
         if isinstance(step, ProjectionStep) and step.sum:
             self._widths[step.sum] = step.k
         return step
@@ -165,6 +163,8 @@ class _Reader:
             width = one.int("K") or self._width(one.read(0))
             return GatherStep(one.name, one.read(1), one.written(0), one_row), width
         k = self._width(one.read(0))
+        if one.op == "SelectRows":
+            return SelectionStep(one.name, one.read(0), one.written(0)), k
         if one.op == "Cast":
             return CastStep(one.name, one.read(0), one.written(0), one_row), k
         if one.op not in _VECTORS:

@@ -84,6 +84,15 @@ bool DropIdle(const Steps& steps, const std::vector<int>& region, std::vector<bo
   return any;
 }
 
+// Whether it casts what a node that is no step gives. ONNX Runtime computes many of float16 in
+// float and drops the casts that it puts around them together with those of the model, which it
+// does not see in a region: values would be rounded to float16 on the way.
+bool CastsForOthers(const Steps& steps, const Item& item) {
+  if (!item.Is("Cast")) return false;
+  const Item* producer = steps.Producer(item.step.reads[0]);
+  return producer != nullptr && !producer->is_step();
+}
+
 Region MakeRegion(const Steps& steps, std::vector<int> members) {
   Region region;
   region.items = std::move(members);
@@ -129,7 +138,9 @@ Region MakeRegion(const Steps& steps, std::vector<int> members) {
 std::vector<Region> FindRegions(const Steps& steps, Grouping grouping) {
   const std::vector<Item>& items = steps.items();
   std::vector<bool> may(items.size());
-  for (size_t i = 0; i < items.size(); ++i) may[i] = items[i].is_step();
+  for (size_t i = 0; i < items.size(); ++i) {
+    may[i] = items[i].is_step() && !CastsForOthers(steps, items[i]);
+  }
   std::vector<int> region = Join(steps, may);
   // What is idle may have kept others out of a region.
   while (DropIdle(steps, region, may)) region = Join(steps, may);

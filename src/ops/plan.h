@@ -7,6 +7,7 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -192,10 +193,15 @@ struct Arena {
 
 struct Plan {
   explicit Plan(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
-      : steps(memory) {}
+      : steps(memory), names(memory) {}
   Plan(std::initializer_list<Step> all) : steps(all) {}
 
   std::pmr::vector<Step> steps;  // in the memory of a call, which a copy leaves
+  // The node of the model that a step comes from; empty where nobody knows.
+  std::string_view NameOf(size_t step) const { return step < names.size() ? names[step] : node; }
+  // Both for people alone. They belong to whoever made the plan.
+  std::pmr::vector<std::string_view> names;  // of steps, where they are of several nodes
+  std::string_view node;                     // that is executed, in the graph of ONNX Runtime
   // Of several steps: their program's, for what a target makes of them together. Null of one op.
   std::shared_ptr<KeptState> kept;
   // A target need not bring what lies here to the host, unless a step that the host does reads it.

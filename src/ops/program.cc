@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory_resource>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -132,7 +133,8 @@ std::unique_ptr<Program::Frame> Program::TakeFrame() const {
   frame->places.assign(constants_.size(), 0);
   frame->same_as.assign(constants_.size(), Recipe::kAbsent);
   frame->outputs.resize(steps_.size());
-  frame->plan.resize(steps_.size() * (sizeof(ort_aie::Step) + 128) + 4096);
+  frame->plan.resize(steps_.size() * (sizeof(ort_aie::Step) + sizeof(std::string_view) + 128) +
+                     4096);
   return frame;
 }
 
@@ -205,7 +207,7 @@ void Program::PlaceTemporaries(Frame& frame) const {
   }
 }
 
-void Program::Call(const Io& io, const std::function<void(const Plan&)>& execute) const {
+void Program::Call(const Io& io, const std::function<void(Plan&)>& execute) const {
   std::unique_ptr<Frame> frame = TakeFrame();
   for (int i = 0; i < recipe_.inputs + static_cast<int>(recipe_.constants.size()); ++i) {
     frame->tensors[Index(i)] =
@@ -217,6 +219,7 @@ void Program::Call(const Io& io, const std::function<void(const Plan&)>& execute
   std::pmr::monotonic_buffer_resource memory(frame->plan.data(), frame->plan.size());
   Plan plan(&memory);
   plan.steps.reserve(steps_.size());
+  plan.names.reserve(steps_.size());
   plan.kept = kept_;
   plan.temporaries = {frame->arena.get(), frame->arena_bytes};
   std::array<Tensor, kMostInputs> inputs;
@@ -242,6 +245,7 @@ void Program::Call(const Io& io, const std::function<void(const Plan&)>& execute
     } catch (const Error& error) {
       FailAt(i, error);
     }
+    plan.names.resize(plan.steps.size(), recipe_.steps[i].name);
   }
   execute(plan);
   const std::lock_guard lock(mutex_);

@@ -29,9 +29,9 @@ class Program {
     virtual void* Output(int output, DataType type, const Shape& shape) const = 0;
   };
 
-  // Makes the plan of a call and gives it to execute(const Plan&), in which time it lives. Several
+  // Makes the plan of a call and gives it to execute(Plan&), in which time it lives. Several
   // threads may call at once: each has temporaries of its own.
-  void Call(const Io& io, const std::function<void(const Plan&)>& execute) const;
+  void Call(const Io& io, const std::function<void(Plan&)>& execute) const;
 
  private:
   struct Step {

@@ -184,7 +184,10 @@ CustomOp::Table TableOf(const OpDescription& op) {
           .required_inputs = op.required_inputs,
           .outputs = op.outputs,
           .required_outputs = op.required_outputs,
-          .make = [&op](const KernelInfo& info) { return MakeKernel(op, info, OptionsOf(info)); },
+          .make =
+              [&op](const KernelInfo& info) {
+                return MakeKernel(op, info, info.NodeName(), OptionsOf(info));
+              },
           .infer = op.infer};
 }
 
@@ -204,7 +207,7 @@ CustomOp::Table PlanTable() {
       const auto i = static_cast<size_t>(value);
       return i < map.inputs.size() ? map.inputs[i].constant : Tensor{};
     };
-    return MakeKernel(std::move(recipe), constants, OptionsOf(info));
+    return MakeKernel(std::move(recipe), constants, info.NodeName(), OptionsOf(info));
   };
   const auto infer = [](const ShapeContext& context) {
     const Recipe recipe = RecipeFrom(context.String("recipe"));

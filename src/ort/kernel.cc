@@ -1,15 +1,29 @@
 #include "ort/kernel.h"
 
 #include <array>
+#include <string>
 #include <utility>
+
+#include "targets/step_span.h"
 
 namespace ort_aie {
 namespace {
 
+void Execute(Plan& plan, const std::string& node, const SessionOptions& options,
+             const KernelContext& context) {
+  plan.node = node;
+  const PlanSpan span(plan);
+  options.target->Execute(plan, OrtThreadPool(context));
+}
+
 class OpKernel final : public Kernel {
  public:
-  OpKernel(const OpDescription& op, const NodeInfo& info, const SessionOptions& options)
-      : description_(op), options_(options), op_(op.create(info, options_)) {}
+  OpKernel(const OpDescription& op, const NodeInfo& info, std::string node,
+           const SessionOptions& options)
+      : node_(std::move(node)),
+        description_(op),
+        options_(options),
+        op_(op.create(info, options_)) {}
 
   void Compute(const KernelContext& context) const override {
     std::array<Tensor, kMostInputs> inputs;
@@ -23,10 +37,11 @@ class OpKernel final : public Kernel {
     }
     Plan plan(context.memory());
     op_->Append(inputs, outputs, buffers, plan);
-    options_.target->Execute(plan, OrtThreadPool(context));
+    Execute(plan, node_, options_, context);
   }
 
  private:
+  const std::string node_;
   const OpDescription& description_;
   const SessionOptions options_;
   const std::unique_ptr<Op> op_;
@@ -34,8 +49,11 @@ class OpKernel final : public Kernel {
 
 class PlanKernel final : public Kernel {
  public:
-  PlanKernel(Recipe recipe, const Program::Constants& constants, const SessionOptions& options)
-      : options_(options), program_(std::move(recipe), constants, options_) {}
+  PlanKernel(Recipe recipe, const Program::Constants& constants, std::string node,
+             const SessionOptions& options)
+      : node_(std::move(node)),
+        options_(options),
+        program_(std::move(recipe), constants, options_) {}
 
   void Compute(const KernelContext& context) const override {
     struct Io final : Program::Io {
@@ -46,26 +64,25 @@ class PlanKernel final : public Kernel {
       }
       const KernelContext& context;
     };
-    program_.Call(Io(context), [&](const Plan& plan) {
-      options_.target->Execute(plan, OrtThreadPool(context));
-    });
+    program_.Call(Io(context), [&](Plan& plan) { Execute(plan, node_, options_, context); });
   }
 
  private:
+  const std::string node_;
   const SessionOptions options_;
   const Program program_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info,
+std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info, std::string node,
                                    const SessionOptions& options) {
-  return std::make_unique<OpKernel>(op, info, options);
+  return std::make_unique<OpKernel>(op, info, std::move(node), options);
 }
 
 std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
-                                   const SessionOptions& options) {
-  return std::make_unique<PlanKernel>(std::move(recipe), constants, options);
+                                   std::string node, const SessionOptions& options) {
+  return std::make_unique<PlanKernel>(std::move(recipe), constants, std::move(node), options);
 }
 
 }  // namespace ort_aie

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "ops/program.h"
 #include "ort/api.h"
@@ -15,10 +16,11 @@ class Kernel {
   virtual void Compute(const KernelContext& context) const = 0;
 };
 
-// Both throw Error for attributes or constants that do not fit together.
-std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info,
+// `node` is what ONNX Runtime calls it. Both throw Error for attributes or constants that do not
+// fit together.
+std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info, std::string node,
                                    const SessionOptions& options);
 std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,
-                                   const SessionOptions& options);
+                                   std::string node, const SessionOptions& options);
 
 }  // namespace ort_aie

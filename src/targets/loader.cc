@@ -2,17 +2,16 @@
 
 #include <dlfcn.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "targets/module.h"
 
 namespace ort_aie {
@@ -49,21 +48,6 @@ struct Functions {
 std::string TakeText(char* text) {
   const std::unique_ptr<char, decltype(&std::free)> owned(text, &std::free);
   return text != nullptr ? text : "";
-}
-
-std::string Quoted(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
-      quoted += escape;
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
 }
 
 // Libraries that were loaded; they stay, because their threads and statics do.
@@ -139,7 +123,7 @@ std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions
       Concat("{\"on_device_error\":", Quoted(options.on_device_error),
              ",\"log\":", Quoted(options.log), ",\"overlays\":", Quoted(options.overlays), "}");
   char* error = nullptr;
-  const Target* opened = functions.open(text.c_str(), &error);
+  const Target* opened = functions.open(text.c_str(), &Trace::OfProcess(), &error);
   if (opened == nullptr) {
     Fail(ErrorCode::kRuntime, "ort_aie.target=", NamesOf(library).target, ": ", TakeText(error));
   }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include "targets/target.h"
+#include "targets/trace.h"
 
 namespace ort_aie {
 
 // {"on_device_error": "host" or "raise", "log": "warning", "quiet" or "trace", "overlays": folders
-// with : between}. Null, and a message in `error`, when there is no device or no overlay for it.
-using OpenTargetFunction = const Target*(const char* options, char** error);
+// with : between}. What the library does is in `trace` as well, unless it is null. Null, and a
+// message in `error`, when there is no device or no overlay for it.
+using OpenTargetFunction = const Target*(const char* options, Trace* trace, char** error);
 using CloseTargetFunction = void(const Target* target);
 // Numbers by name, and numbers of steps that the host did by reason in "host_steps".
 using TargetCountersFunction = char*();

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "targets/loader.h"
+#include "targets/trace.h"
 
 namespace ort_aie {
 namespace {
@@ -104,6 +105,7 @@ SessionOptions ReadOptions(const ConfigEntry& entry, const void* session) {
   const NpuOptions npu = {ReadChoice(entry, "on_device_error", {"host", "raise"}),
                           ReadChoice(entry, "log", {"warning", "quiet", "trace"}),
                           Read(entry, "overlays", "")};
+  if (npu.log == "trace") options.trace = Trace::OfProcess().Join();
   if (target == "host" || (target == "auto" && !HasNpu())) {
     options.target = Host();
   } else {

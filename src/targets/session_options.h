@@ -4,7 +4,7 @@
 //   target           auto (an NPU if this machine has one, else the host), host, xrt, sim
 //   numerics         auto, bf16, int8
 //   on_device_error  host (go on there when a device is missing or fails), raise
-//   log              warning, quiet, trace (a timeline is written, see targets/npu/xrt/trace.h)
+//   log              warning, quiet, trace (a timeline is written, see targets/trace.h)
 //   overlays         folders with design packages, : between
 //   prompt_chunk     tokens of a prompt that an operator works on at a time, about: each rounds to
 //                    what its kernels take
@@ -22,6 +22,7 @@
 namespace ort_aie {
 
 struct SessionOptions : Options {
+  std::shared_ptr<const void> trace;  // of who asked for one: it is on for as long
   std::shared_ptr<const Target> target;
 };
 

@@ -16,6 +16,7 @@ HOST_FOR_NPU = """
     targets/host/projection_rows.h targets/host/scratch.h
 """
 DOORS = "targets/loader.h targets/session_options.h targets/target.h"
+TRACE = "targets/step_span.h targets/trace.h"
 MAY_INCLUDE = {
     "base": "",
     "q4nx": "",
@@ -24,16 +25,16 @@ MAY_INCLUDE = {
     "graph": "base ops q4nx",
     "graph/fusions": "base graph ops q4nx",
     "targets": "base ops",
-    "targets/host": "base ops q4nx targets/target.h targets/host/kernels",
+    "targets/host": f"base ops q4nx targets/target.h {TRACE} targets/host/kernels",
     "targets/host/kernels": "targets/host/kernels/generic",
     "targets/host/bench": "q4nx targets/host/kernels",
-    "targets/npu": f"base npu ops q4nx targets/target.h {HOST_FOR_NPU}",
+    "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU}",
     # The door of the library, which puts the executor and a device together.
     "targets/npu/module.cc": "base targets/module.h targets/npu/xrt targets/sim/control.h",
-    "targets/npu/xrt": "base npu targets/npu/device.h",
+    "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
     "targets/sim": "",
     "targets/sim/xrt_standin": "targets/sim/control.h",
-    "ort": f"base ops {DOORS} ort/ep/factory.h",
+    "ort": f"base ops {DOORS} {TRACE} ort/ep/factory.h",
     # The provider packs weights, as `ort-aie compile` does from Python.
     "ort/ep": f"base graph ops q4nx {DOORS} ort",
     "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/reasons.h",

@@ -62,6 +62,13 @@ def test_attention_and_norms_are_of_float32(compiled: Path) -> None:
     assert [types[norm.input[0]] for norm in norms] == [TensorProto.FLOAT] * 5
 
 
+def test_casts_of_what_the_cpu_ep_computes_stay_its_own(compiled: Path) -> None:
+    """It drops them with those that it puts in, where it can see both."""
+    assert not [
+        node.name for node in nodes(compiled) if node.op_identifier()[:2] == ("aie", "Cast")
+    ]
+
+
 def test_with_int4_projections_attention_stays_as_fast_as_theirs(
     export: Path, tmp_path: Path
 ) -> None:

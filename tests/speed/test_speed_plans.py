@@ -15,7 +15,13 @@ from ort_aie_ep.npu.speed.models import shape_of, steps_of
 from ort_aie_ep.npu.speed.operators import Machine
 from ort_aie_ep.npu.speed.phases import decode
 from ort_aie_ep.npu.speed.plans import compose
-from ort_aie_ep.npu.speed.steps import GatherStep, Plans, ProjectionStep, VectorStep
+from ort_aie_ep.npu.speed.steps import (
+    GatherStep,
+    Plans,
+    ProjectionStep,
+    SelectionStep,
+    VectorStep,
+)
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.tools.synth import synth
 
@@ -30,24 +36,23 @@ def test_a_named_shape_has_the_plan_of_its_compiled_model(
 ) -> None:
     window = 4 if SHAPES[name].window else None
     shape = replace(SHAPES[name], **SMALL, window=window, global_every=2)
-    ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
+    ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled", last_logits=True)
     compiled = read_plans(tmp_path / "compiled")
     assert compose(compiled.plans, tokens, 9, MACHINE) == compose(
         steps_of(shape), tokens, 9, MACHINE
     )
 
 
-def test_the_last_tokens_logits_are_a_plan_of_one_row(tmp_path: Path) -> None:
-    # What picks the last token is ONNX Runtime's, and divides the model.
-    shape = replace(SHAPES["llama-3.2-1b"], **SMALL)
-    ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "last", last_logits=True)
-    plans = read_plans(tmp_path / "last").plans
-    assert len(plans) == 2
-    assert compose(plans, 1, 9, MACHINE).submissions == 2
-    all_tokens, last = (compose(p, 5, 9, MACHINE).overlays for p in (steps_of(shape), plans))
-    assert last == all_tokens | {"decode": 1} | {
-        overlay: all_tokens[overlay] - 1 for overlay in ("dequant", "gemm")
-    }
+def test_a_selected_row_is_one_step_for_the_array_in_a_prompt() -> None:
+    steps = (
+        ProjectionStep("a", 256, 256, "x", "a"),
+        SelectionStep("last", "a", "b"),
+        ProjectionStep("b", 256, 256, "b", "y", one_row=True),
+    )
+    token, prompt = (compose((steps,), tokens, 9, MACHINE) for tokens in (1, 9))
+    assert (token.submissions, token.host_steps) == (1, {})
+    assert prompt.overlays == {"dequant": 1, "gemm": 1, "decode": 1}
+    assert prompt.host_steps == {"rows of an embedding": 1}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -126,7 +126,8 @@ def test_trace_shows_nodes_and_what_they_wait_for(tmp_path: Path) -> None:
     )  # fmt: skip
     events = json.loads(path.read_text())["traceEvents"]
     nodes = [event for event in events if event["cat"] == "node"]
-    assert [node["name"] for node in nodes] == ["MatMul", "MatMul"]  # of both sessions
+    assert [node["name"] for node in nodes] == ["MatMul"] * 3  # of two sessions, and of the host's
+    assert [node["args"]["node"] for node in nodes] == ["the_node"] * 3
     for category in ("dispatch", "wait", "sync"):
         assert any(
             nodes[0]["ts"] <= event["ts"]

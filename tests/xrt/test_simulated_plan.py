@@ -103,23 +103,33 @@ def predicted(folder: Path, tokens: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-# Heads that the device rotates and appends itself: a token of these is one submission.
 SMALL = {"hidden": 256, "ffn": 512, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 512}
 FAMILIES = {
     "llama": replace(SHAPES["llama-3.2-1b"], **SMALL),
-    "mistral": replace(SHAPES["mistral-7b"], **SMALL),
     "qwen3": replace(SHAPES["qwen3-0.6b"], **SMALL),
     "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=4, global_every=2),
+    "heads of 96": replace(
+        SHAPES["llama-3.2-1b"], **{**SMALL, "heads": 8, "kv_heads": 8, "head_dim": 96}
+    ),
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_session_makes_the_predicted_runs_and_submissions(family: str, tmp_path: Path) -> None:
-    ort_aie_ep.compile(synth(FAMILIES[family], tmp_path / "model"), tmp_path / "compiled")
-    tokens = [3, 1, 1, 1]
+    model = synth(FAMILIES[family], tmp_path / "model")
+    ort_aie_ep.compile(model, tmp_path / "compiled", last_logits=family != "qwen3")
+    tokens = [3, 1, 1]
     counted = calls(tmp_path / "compiled", tokens)
     assert counted == predicted(tmp_path / "compiled", tokens)
-    assert [call["submissions"] for call in counted[1:]] == [1, 1, 1]
+    assert [call["submissions"] for call in counted[1:]] == [1, 1]
+
+
+def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -> None:
+    model = synth(FAMILIES["llama"], tmp_path / "model", int4=False)
+    ort_aie_ep.compile(model, tmp_path / "compiled", quantize="bf16")
+    counted = calls(tmp_path / "compiled", [3, 1])
+    assert counted == predicted(tmp_path / "compiled", [3, 1])
+    assert "a single row of an unquantised projection" in counted[1]["host_steps"]
 
 
 @pytest.mark.parametrize("plan", [True, False])

@@ -12,6 +12,7 @@ from ort_aie_ep.npu.speed.steps import (
     Plans,
     PlanStep,
     ProjectionStep,
+    SelectionStep,
     VectorStep,
 )
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -78,10 +79,10 @@ def windows(shape: Shape) -> dict[int | None, int]:
 
 
 def steps_of(shape: Shape) -> Plans:
-    """The plan that `ort-aie compile` makes of the onnxruntime-genai builder's model.
+    """The plan that `ort-aie compile --last-logits` makes of the onnxruntime-genai builder's model.
 
     Queries, keys and values are one projection; Gemma 3 normalises what attention and MLP give,
-    too. As such a model does, a prompt gives logits of all its tokens.
+    too.
     """
     gemma = shape.family == "gemma3_text"
     steps: list[PlanStep] = [GatherStep("embedding", "ids", "x0")]
@@ -95,11 +96,14 @@ def steps_of(shape: Shape) -> Plans:
         own = _layer(shape, layer, stream, add)
         steps += own.steps
         stream, add = own.stream, own.add
-    steps.append(
+    steps += [
+        SelectionStep("last_sum", stream, "last_sum"),
+        SelectionStep("last_down", add, "last_down"),
         ProjectionStep(
-            "lm_head", shape.vocab, shape.hidden, stream, "logits", norm="norm", skip=add
-        )
-    )
+            "lm_head", shape.vocab, shape.hidden, "last_sum", "logits", norm="norm",
+            skip="last_down", one_row=True,
+        ),
+    ]  # fmt: skip
     return (tuple(steps),)
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import ceil
+from typing import Any
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import decode, dequant, flow_qkv, gemm
@@ -38,6 +39,7 @@ from ort_aie_ep.npu.speed.steps import (
     Plans,
     PlanStep,
     ProjectionStep,
+    SelectionStep,
     is_vector,
 )
 from ort_aie_ep.npu.speed.tally import Tally, Timing
@@ -46,6 +48,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 # src/targets/npu/executor.h: what a prompt takes of the device's memory at most.
 WEIGHT_BYTES, ROW_BYTES, QUERY_BYTES = 128 << 20, 32 << 20, 8 << 20
+PAGE = 4096  # prompt_weights.cc: of a matrix there
 # src/targets/npu/projection.cc and attention.cc
 ROW_MULTIPLE = 512
 CHUNK_MULTIPLE = 64
@@ -105,6 +108,7 @@ class _Call:
     host_steps: Counter[str] = field(default_factory=Counter)
     device_steps: int = 0
     tally: Tally = field(init=False)
+    _dequantised: frozenset[str] = frozenset()  # names of projections whose weights are in scratch
 
     def __post_init__(self) -> None:
         self.tally = Tally(self.machine)
@@ -121,6 +125,8 @@ class _Call:
 
     def plan(self, steps: Sequence[PlanStep]) -> None:
         """The steps of a node."""
+        steps = _without_selections(steps) if self.tokens == 1 else steps
+        self._dequantised = frozenset()
         weights = Weights()
         for step in steps:
             if isinstance(step, ProjectionStep) and not self._why_not(step):
@@ -144,7 +150,7 @@ class _Call:
         try:
             if self._rows(step) == 1:
                 return self._token(steps, first, end, weights)
-            self._prompt(step)
+            self._prompt(steps[first:], weights)
             self.device_steps += 1
         except DesignError:
             if end > first + 1:
@@ -179,14 +185,47 @@ class _Call:
 
     # --- several rows ---
 
-    def _prompt(self, step: PlanStep) -> None:
+    def _prompt(self, steps: Sequence[PlanStep], weights: Weights) -> None:
+        """The first of the steps."""
+        step = steps[0]
         if isinstance(step, ProjectionStep):
-            self._project(step)
+            self._project(step, steps, weights)
         elif isinstance(step, AttentionStep):
             self._attend(step)
 
-    def _project(self, step: ProjectionStep) -> None:
-        kernels, columns = self.machine.kernels, self.machine.columns
+    def _dequantise(self, steps: Sequence[PlanStep], weights: Weights) -> bool:
+        """The weights of the first step, with those of as many behind it as there is room for;
+        false if its own are too many."""
+        parts: list[ProjectionStep] = []
+        used = 0
+        for step in steps:
+            if not isinstance(step, ProjectionStep) or step.bits == 16:
+                continue
+            if self._rows(step) == 1 or self._why_not(step):
+                continue
+            own = up_to(2 * device_rows(step.n) * up_to(step.k, BLOCK_COLS), PAGE)
+            used += own * (2 if step.gated else 1)
+            if used > WEIGHT_BYTES:
+                break
+            parts.append(step)
+        if not parts or parts[0] is not steps[0]:
+            return False
+        self._submit("dequant", [
+            self._dequant(part, device_rows(part.n), weights.buffer(part, matrix), 0)
+            for part in parts
+            for matrix in range(2 if part.gated else 1)
+        ])  # fmt: skip
+        self._dequantised = frozenset(part.name for part in parts)
+        return True
+
+    def _dequant(self, step: ProjectionStep, n: int, source: int, to: int) -> Invocation:
+        k = up_to(step.k, BLOCK_COLS)
+        blocks = n // BLOCK_ROWS * (k // BLOCK_COLS)
+        cost = op.dequant(n, k, self.machine.columns, self.machine.kernels)
+        return Invocation("dequant", {"blocks": blocks}, {"w": source, "b": to}, "dequant", cost)
+
+    def _project(self, step: ProjectionStep, steps: Sequence[PlanStep], weights: Weights) -> None:
+        kernels = self.machine.kernels
         products = 2 if step.gated else 1
         k, n = up_to(step.k, BLOCK_COLS), device_rows(step.n)
         dequantised = step.bits != 16
@@ -197,13 +236,13 @@ class _Call:
         band_n = band_blocks * BLOCK_ROWS
         most_rows = ROW_BYTES // (2 * max(k, products * band_n))
         run_rows = min(self.tokens, max(ROW_MULTIPLE, most_rows // ROW_MULTIPLE * ROW_MULTIPLE))
+        ready = dequantised and (step.name in self._dequantised or self._dequantise(steps, weights))
+        if dequantised and not ready:
+            self._dequantised = frozenset()
         for _ in range(bands):
-            if dequantised:
-                blocks = band_blocks * (k // BLOCK_COLS)
-                cost = op.dequant(band_n, k, columns, kernels)
+            if dequantised and not ready:
                 self._submit("dequant", [
-                    Invocation("dequant", {"blocks": blocks}, {"w": 2 * i, "b": 2 * i + 1},
-                               "dequant", cost)
+                    self._dequant(step, band_n, weights.buffer(step, i), -1 - i)
                     for i in range(products)
                 ])  # fmt: skip
             for begin in range(0, self.tokens, run_rows):
@@ -243,6 +282,23 @@ class _Call:
         for one in invocations:
             self.tally.add(one.part, one.cost)
         self.submissions.append(Submission(overlay, len(invocations), runs))
+
+
+def _without_selections(steps: Sequence[PlanStep]) -> tuple[PlanStep, ...]:
+    """Of one row, the selected one is that row: the same value under another name."""
+    same: dict[str, str] = {}
+    kept: list[PlanStep] = []
+    for step in steps:
+        if isinstance(step, SelectionStep):
+            same[step.y] = same.get(step.a, step.a)
+        else:
+            renamed: dict[str, Any] = {
+                name: same[value]
+                for name in ("a", "b", "skip", "query", "key", "value")
+                if (value := getattr(step, name, "")) in same
+            }
+            kept.append(replace(step, **renamed))
+    return tuple(kept)
 
 
 def runs_of(overlay: str, invocations: Sequence[Invocation]) -> int:

@@ -185,7 +185,31 @@ class GatherStep:
         return _native.why_not_npu_gather()
 
 
-PlanStep = ProjectionStep | AttentionStep | VectorStep | CastStep | GatherStep
+@dataclass(frozen=True)
+class SelectionStep:
+    """One row of a, such as the last token's: of a single row nothing at all."""
+
+    name: str
+    a: str
+    y: str
+    one_row: bool = False
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Values that it reads; constants are none."""
+        return (self.a,)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Values that it writes."""
+        return (self.y,)
+
+    def why_not(self, rows: int) -> str:
+        """Why the device leaves it to the host."""
+        return _native.why_not_npu_gather()
+
+
+PlanStep = ProjectionStep | AttentionStep | VectorStep | CastStep | GatherStep | SelectionStep
 
 #: The steps of one node each, in order: nothing stays on the device between two of them.
 Plans = tuple[tuple[PlanStep, ...], ...]

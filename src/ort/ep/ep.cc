@@ -62,7 +62,7 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
     const int place = part.recipe.ConstantOf(value);
     return place != Recipe::kAbsent ? part.constants[static_cast<size_t>(place)] : Tensor{};
   };
-  compiled->kernel = MakeKernel(std::move(recipe), constants, OptionsOf(settings));
+  compiled->kernel = MakeKernel(std::move(recipe), constants, fused.name, OptionsOf(settings));
   compiled->ort_version_supported = runtime.version;
   compiled->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
                              void** state) noexcept -> OrtStatus* {

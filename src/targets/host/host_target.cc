@@ -3,6 +3,8 @@
 #include <cstring>
 #include <variant>
 
+#include "targets/step_span.h"
+
 namespace ort_aie {
 namespace {
 
@@ -26,7 +28,16 @@ class Host final : public Target {
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
     const Run run = {host::SelectedKernels(), threads};
+    if (Trace::OfProcess().on()) return Show(plan, run);
     for (const Step& step : plan.steps) std::visit(run, step);
+  }
+
+ private:
+  static void Show(const Plan& plan, const Run& run) {
+    for (size_t i = 0; i < plan.steps.size(); ++i) {
+      const StepSpan span("step", plan, i);
+      std::visit(run, plan.steps[i]);
+    }
   }
 };
 

@@ -325,7 +325,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
   const auto fresh = step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, 1}) : nullptr;
   const HostRows new_rows = fresh != nullptr ? fresh->Of(step) : InPresent(step);
   {
-    const Timed timed(engine, "write present");
+    const TraceSpan traced("host", "write present");
     if (by_host && fresh != nullptr) {
       host::WriteNewRows(step, engine.kernels(), threads, fresh->tokens, fresh->keys(),
                          fresh->values());
@@ -489,7 +489,7 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, PlanCaches& caches,
                   const ThreadPool& threads) {
   const Prompt prompt(engine, step, threads);
   const auto write_present = [&](auto write) {
-    const Timed timed(engine, "write present");
+    const TraceSpan traced("host", "write present");
     write();
   };
   if (!step.windowed_cache) {

@@ -40,7 +40,7 @@ void Engine::GiveUp() {
 }
 
 void Engine::Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers) {
-  const Timed timed(*this, "run");
+  const TraceSpan traced("host", "run");
   device_->Run(design, plan, buffers);
 }
 

@@ -16,6 +16,7 @@
 #include "targets/npu/designs.h"
 #include "targets/npu/device.h"
 #include "targets/npu/executor.h"
+#include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 
@@ -87,25 +88,6 @@ class BufferList {
 
  private:
   std::vector<Buffer*> list_;
-};
-
-// Tells who traces how long it lived.
-class Timed {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  Timed(const Engine& engine, std::string_view what) : engine_(engine), what_(what) {}
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
-  ~Timed() {
-    if (engine_.options().trace) engine_.options().trace(what_, begin_, Clock::now());
-  }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
- private:
-  const Engine& engine_;
-  std::string_view what_;
-  Clock::time_point begin_ = Clock::now();
 };
 
 // The bytes of an invocation's argument, as the sequence has it.

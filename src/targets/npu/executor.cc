@@ -16,6 +16,7 @@
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
 #include "targets/npu/vectors.h"
+#include "targets/step_span.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -153,6 +154,7 @@ class Executor final : public XrtTarget {
         next = Submit(plan, first, std::min(plan.steps.size(), first + most), memory, design,
                       progress, threads);
       } else {
+        const StepSpan traced("step", plan, first);
         Prompt(memory, std::span(plan.steps).subspan(first), progress, threads);
         next = first + 1;
         CountDeviceSteps(1, progress);
@@ -192,16 +194,19 @@ class Executor final : public XrtTarget {
       const bool by_host = reason != Reason::kNone || IsVector(step);
       if (by_host && !IsForOnce(step) && batch.Before(step)) {
         if (reason == Reason::kNone) reason = Reason::kHostHasRow;
-        HostTarget().Execute({step}, threads);
+        Host(plan, next, threads);
         before.push_back(reason);
       } else if (reason == Reason::kNone) {
+        StepSpan traced("append", plan, next);
         if (TokenDesign(step) != design ||
-            !Append(memory, batch, design, step, progress.caches, threads))
+            !Append(memory, batch, design, step, progress.caches, threads)) {
+          traced.Drop();
           break;
+        }
         ++device_steps;
         device_end = next + 1;
       } else {
-        batch.After(step, [&step, &threads] { HostTarget().Execute({step}, threads); });
+        batch.After(step, [&plan, next, &threads] { Host(plan, next, threads); });
         after.push_back(reason);
       }
       batch.Appended(step);
@@ -216,6 +221,16 @@ class Executor final : public XrtTarget {
     CountHostSteps(after);
     progress.host_after = after;
     return next;
+  }
+
+  static Plan One(const Plan& plan, size_t step) {
+    Plan one = {plan.steps[step]};
+    one.node = plan.NameOf(step);
+    return one;
+  }
+
+  static void Host(const Plan& plan, size_t step, const ThreadPool& threads) {
+    HostTarget().Execute(One(plan, step), threads);
   }
 
   void CountHostSteps(const std::vector<Reason>& reasons) const {
@@ -236,7 +251,7 @@ class Executor final : public XrtTarget {
 
   size_t OnHost(const Plan& plan, size_t first, Reason reason, Progress& progress,
                 const ThreadPool& threads) const {
-    Plan step = {plan.steps[first]};
+    Plan step = One(plan, first);
     if (!in_use_) {
       Release(plan, plan.steps[first]);
       // A model must not become less exact because its device is gone.

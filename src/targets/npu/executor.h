@@ -1,13 +1,11 @@
 // Plans on an NPU. Knows Device, not XRT.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "targets/npu/device.h"
 #include "targets/target.h"
@@ -20,10 +18,6 @@ struct ExecutorOptions {
   // Gets one line for people when a fresh context has cured a fault, the first time, and one when
   // the device is given up. Null: stderr.
   std::function<void(const std::string& line)> report;
-  // Gets what the host did for a plan and when, such as "compare cache". Null: nobody wants it.
-  std::function<void(std::string_view what, std::chrono::steady_clock::time_point begin,
-                     std::chrono::steady_clock::time_point end)>
-      trace;
 
   // What a prompt takes of the device's memory at most: dequantised weights of one matrix; rows of
   // activations or of products; queries or outputs of attention. A larger matrix is done in bands

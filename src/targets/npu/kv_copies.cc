@@ -134,7 +134,8 @@ bool KvCopy::IsEqual(const AttentionStep& step, int64_t head, Range tokens) cons
 }
 
 bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) const {
-  const Timed timed(engine_, "compare cache");
+  const TraceSpan traced("host", "compare cache");
+  const auto begin = std::chrono::steady_clock::now();
   std::atomic<bool> same = true;
   std::atomic<int64_t> compared = 0;
   threads.ParallelFor(2 * heads(), [&](int64_t head) {
@@ -145,7 +146,8 @@ bool KvCopy::PastIsEqual(const AttentionStep& step, const ThreadPool& threads) c
   });
   engine_.Count([&](ExecutorCounters& counters) {
     counters.cache_bytes_compared += compared;
-    counters.compare_seconds += timed.seconds();
+    counters.compare_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   });
   return same;
 }
@@ -224,7 +226,7 @@ void KvCopy::Convert(const AttentionStep& step, int64_t head, Range tokens, cons
 
 void KvCopy::Hold(const AttentionStep& step, const Span& span, std::span<const int64_t> rows,
                   const HostRows& fresh, const ThreadPool& threads) {
-  const Timed timed(engine_, "send cache");
+  const TraceSpan traced("host", "send cache");
   std::vector<int64_t> from(rows_.size());  // tokens
   for (size_t b = 0; b < rows_.size(); ++b) {
     from[b] = rows_[b].end;

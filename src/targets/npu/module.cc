@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "targets/npu/executor.h"
 #include "targets/npu/xrt/overlays.h"
-#include "targets/npu/xrt/trace.h"
 #include "targets/npu/xrt/xrt_device.h"
 
 #ifdef ORT_AIE_SIMULATED
@@ -31,15 +30,14 @@ namespace {
 using Json = nlohmann::json;
 
 struct ModuleOptions {
-  bool raise, quiet, trace;
+  bool raise, quiet;
   std::string overlays;
 };
 
 ModuleOptions ParseOptions(const char* text) {
   const Json options = Json::parse(text);
   const std::string log = options.at("log");
-  return {options.at("on_device_error") == "raise", log == "quiet", log == "trace",
-          options.at("overlays")};
+  return {options.at("on_device_error") == "raise", log == "quiet", options.at("overlays")};
 }
 
 #ifdef ORT_AIE_SIMULATED
@@ -80,23 +78,6 @@ std::vector<std::filesystem::path> Folders(const ModuleOptions& options) {
 void Prepare(const std::vector<std::filesystem::path>&) {}
 #endif
 
-const char* NameOf(const Step& step) {
-  return std::visit(
-      [](const auto& s) {
-        using S = std::remove_cvref_t<decltype(s)>;
-        if constexpr (std::is_same_v<S, MatMulStep>) {
-          if (s.form == WeightForm::kBf16) return s.up_weights ? "GatedGEMM" : "GEMM";
-          return s.up_weights ? "GatedMLP" : "MatMul";
-        }
-        if constexpr (std::is_same_v<S, GatherStep>) return "Gather";
-        if constexpr (std::is_same_v<S, AttentionStep>) return "Attention";
-        if constexpr (std::is_same_v<S, NormStep>) return "RMSNorm";
-        if constexpr (std::is_same_v<S, ElementwiseStep>) return "Elementwise";
-        if constexpr (std::is_same_v<S, CastStep>) return "Cast";
-      },
-      step);
-}
-
 void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
   sum.device_steps += more.device_steps;
   for (const auto& [reason, count] : more.host_steps) sum.host_steps[reason] += count;
@@ -127,7 +108,7 @@ struct Registry {
 
 class OpenedTarget final : public Target {
  public:
-  explicit OpenedTarget(const ModuleOptions& options) : trace_(options.trace) {
+  explicit OpenedTarget(const ModuleOptions& options) {
     const std::vector<std::filesystem::path> folders = Folders(options);
     const std::shared_ptr<Device> device = OpenDevice(folders);
     Prepare(folders);
@@ -137,40 +118,28 @@ class OpenedTarget final : public Target {
     executor.report = [quiet = options.quiet](const std::string& line) {
       if (!quiet) std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
     };
-    if (trace_) {
-      executor.trace = [](std::string_view what, Trace::Time begin, Trace::Time end) {
-        Trace::OfProcess().Add("host", what, begin, end);
-      };
-    }
     target_ = MakeXrtTarget(device, executor);
-    if (trace_) Trace::OfProcess().Join();
     Registry& registry = Registry::OfProcess();
     const std::lock_guard lock(registry.mutex);
     registry.open.insert(this);
   }
 
   ~OpenedTarget() override {
-    {
-      Registry& registry = Registry::OfProcess();
-      const std::lock_guard lock(registry.mutex);
-      registry.open.erase(this);
-      Add(registry.closed, target_->counters());
-    }
-    target_.reset();
-    if (trace_) Trace::OfProcess().Leave();
+    Registry& registry = Registry::OfProcess();
+    const std::lock_guard lock(registry.mutex);
+    registry.open.erase(this);
+    Add(registry.closed, target_->counters());
   }
 
   const char* Name() const override { return kName; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
-    const Span span("node", plan.steps.empty() ? "empty" : NameOf(plan.steps.front()));
     target_->Execute(plan, threads);
   }
 
   ExecutorCounters counters() const { return target_->counters(); }
 
  private:
-  const bool trace_;
   std::unique_ptr<XrtTarget> target_;
 };
 
@@ -206,8 +175,10 @@ std::string CountersText() {
 }  // namespace
 }  // namespace ort_aie::npu_target
 
-ORT_AIE_EXPORT const ort_aie::Target* ort_aie_open_target(const char* options, char** error) {
+ORT_AIE_EXPORT const ort_aie::Target* ort_aie_open_target(const char* options,
+                                                          ort_aie::Trace* trace, char** error) {
   using namespace ort_aie::npu_target;
+  if (trace != nullptr) ort_aie::Trace::UseThatOf(*trace);
   try {
     return new OpenedTarget(ParseOptions(options));
   } catch (const std::exception& exception) {

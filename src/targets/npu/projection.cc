@@ -197,7 +197,7 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, PromptWeights& prom
     engine.Run(kDequant, plan, buffers.list());
   };
   const auto load_rows = [&](int64_t first, int64_t rows) {
-    const Timed timed(engine, "activations");
+    const TraceSpan traced("host", "activations");
     auto* to = reinterpret_cast<uint16_t*>(a->host());
     const float* norm_weight = host::NormWeight(step, kernels);
     threads.ParallelFor(padded_rows(rows), [&](int64_t row) {
@@ -230,7 +230,7 @@ void ProjectPrompt(Engine& engine, const PlanMemory* memory, PromptWeights& prom
     c->FromDevice(0, static_cast<size_t>(2 * c_elements * products));
   };
   const auto store_rows = [&](int64_t first, int64_t rows, int64_t n0) {
-    const Timed timed(engine, "results");
+    const TraceSpan traced("host", "results");
     const auto* y = reinterpret_cast<const uint16_t*>(c->host());
     const auto* up = y + band_n * padded_rows(rows);
     threads.ParallelFor(rows, [&](int64_t row) {

@@ -59,7 +59,7 @@ std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> mat
       memory[copied[end]].offset = static_cast<int64_t>(bytes);
       bytes += more;
     }
-    const Timed timed(engine, "copy weights");
+    const TraceSpan traced("host", "copy weights");
     const std::shared_ptr<Buffer> buffer = engine.device().Allocate(bytes);
     for (; first < end; ++first) {
       DeviceMemory& at = memory[copied[first]];

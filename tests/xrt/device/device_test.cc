@@ -21,9 +21,9 @@
 
 #include "base/error.h"
 #include "targets/npu/xrt/mappings.h"
-#include "targets/npu/xrt/trace.h"
 #include "targets/npu/xrt/xrt_device.h"
 #include "targets/sim/control.h"
+#include "targets/trace.h"
 
 namespace {
 
@@ -568,14 +568,13 @@ void Overlays() {
 // --- the timeline
 // -----------------------------------------------------------------------------------
 void WritesATrace() {
-  Trace::OfProcess().Join();
+  const auto trace = Trace::OfProcess().Join();
   {
     const auto device = Open();
     Problem problem(*device);
     problem.Run(*device);
     problem.Verify();
   }
-  Trace::OfProcess().Leave();
 }
 
 const std::map<std::string, void (*)()> kCases = {

@@ -39,7 +39,7 @@ void ALayerOnTheModelledNpu() {
   char* error = nullptr;
   const Target* const target =
       function(static_cast<OpenTargetFunction*>(nullptr), "ort_aie_open_target")(
-          R"({"on_device_error": "raise", "log": "quiet", "overlays": ""})", &error);
+          R"({"on_device_error": "raise", "log": "quiet", "overlays": ""})", nullptr, &error);
   Check(target != nullptr, "not opened: ", target == nullptr ? error : "");
   const auto count = [&](const char* name) {
     char* const text =

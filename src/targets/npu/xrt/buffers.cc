@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "targets/npu/xrt/faults.h"
-#include "targets/npu/xrt/trace.h"
+#include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -35,6 +35,8 @@ bool Extend(uint64_t first, size_t& bytes, uint64_t next, size_t next_bytes, uin
 }
 
 size_t WholePages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+Trace::Facts Bytes(size_t bytes) { return {{{"bytes", static_cast<int64_t>(bytes)}}}; }
 
 }  // namespace
 
@@ -69,14 +71,14 @@ CountedBo::~CountedBo() {
 }
 
 void CountedBo::ToDevice(size_t offset, size_t bytes) {
-  const Span span("sync", "to device", static_cast<int64_t>(bytes));
+  const TraceSpan traced("sync", "to device", {}, Bytes(bytes));
   Ask(Fault::kRunError, "sending a buffer",
       [&] { bo_.sync(XCL_BO_SYNC_BO_TO_DEVICE, bytes, offset); });
   Tally::OfProcess().bytes_to += static_cast<int64_t>(bytes);
 }
 
 void CountedBo::FromDevice(size_t offset, size_t bytes) {
-  const Span span("sync", "from device", static_cast<int64_t>(bytes));
+  const TraceSpan traced("sync", "from device", {}, Bytes(bytes));
   Ask(Fault::kRunError, "fetching a buffer",
       [&] { bo_.sync(XCL_BO_SYNC_BO_FROM_DEVICE, bytes, offset); });
   Tally::OfProcess().bytes_from += static_cast<int64_t>(bytes);
@@ -209,7 +211,7 @@ std::vector<DeviceMemory> BufferPool::Pin(std::span<const HostMemory> ranges) {
 // Null where a limit, a file system or a driver does not pin such pages.
 std::shared_ptr<Buffer> BufferPool::InPlace(std::optional<FilePages> pages, uint8_t* data,
                                             size_t bytes) {
-  const Span span("sync", "pin", static_cast<int64_t>(bytes));
+  const TraceSpan traced("sync", "pin", {}, Bytes(bytes));
   std::optional<xrt::bo> bo;
   try {
     bo = xrt::bo(device_, data, bytes, xrt::bo::flags::host_only, group_);

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "targets/npu/xrt/faults.h"
-#include "targets/npu/xrt/trace.h"
+#include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -242,10 +242,10 @@ void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& 
   ++Tally::OfProcess().runs;
   ++Tally::OfProcess().submissions;
   {
-    const Span span("dispatch", plan.front().sequence);
+    const TraceSpan traced("dispatch", plan.front().sequence);
     Ask(Fault::kRunError, "starting a run", [&] { dispatch.run.start(); });
   }
-  const Span span("wait", plan.front().sequence);
+  const TraceSpan traced("wait", plan.front().sequence);
   std::cv_status status = std::cv_status::no_timeout;
   try {
     status = dispatch.run.wait2(kRunTimeout);
@@ -272,10 +272,10 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
     return stream.runs[i];
   };
   {
-    const Span span("dispatch", plan.front().sequence);
+    const TraceSpan traced("dispatch", plan.front().sequence);
     Ask(Fault::kRunError, "starting a list of runs", [&] { chain.list.execute(); });
   }
-  const Span span("wait", plan.front().sequence);
+  const TraceSpan traced("wait", plan.front().sequence);
   std::cv_status status = std::cv_status::no_timeout;
   try {
     status = chain.list.wait(kRunTimeout * count);
