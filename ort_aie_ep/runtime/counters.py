@@ -24,8 +24,9 @@ class NpuCounters:
         buffer_bytes: theirs.
         device_steps: steps of plans that the device executed.
         host_steps: reason → steps that it left to the host.
-        host_steps_between: those of them that divided a plan into submissions, for the device had
-            steps before and behind them.
+        host_steps_between: reason → what divided a plan into submissions, for the device had steps
+            before and behind it: those of the host's steps, and steps of the device that could not
+            follow the ones before them.
         retries: plans that ran again in a fresh context.
         fallbacks: plans that the host executed after a fault.
         cache_rows_sent: rows of K and V, of one head each, sent to the device.

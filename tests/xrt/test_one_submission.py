@@ -142,3 +142,17 @@ def test_a_token_is_one_submission(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_so_it_is_with_36_layers(family: str, tmp_path: Path) -> None:
     check(replace(FAMILIES[family], layers=36), tmp_path, tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "family"), [(2, "llama"), (8, "qwen3")], ids=["narrow rows", "normalised"]
+)
+def test_what_divides_a_token_has_its_reason(kv_heads: int, family: str, tmp_path: Path) -> None:
+    """Heads of 32 dimensions are padded, which the device can do of whole objects without norms."""
+    sizes = {"heads": 8, "kv_heads": kv_heads, "head_dim": 32, "layers": 3}
+    shape = replace(FAMILIES[family], **sizes)
+    ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
+    for call in calls(shape, tmp_path / "compiled", ["host", "sim", "sim"])[1:]:
+        assert call.submissions == 1 + shape.layers
+        assert call.between == {"queries, keys and values that the host prepares": shape.layers}
+        assert call.host_steps.keys() <= BEFORE_THE_RUN

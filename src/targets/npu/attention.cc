@@ -309,6 +309,10 @@ int64_t TokensAtATime(const Engine& engine, const AttentionStep& step) {
   return std::min(most, step.sequence);
 }
 
+bool HostPrepares(const AttentionStep& step, const char* design) {
+  return !CanPrepare(step, design);
+}
+
 bool AppendAttention(Engine& engine, Batch& batch, const char* design, const AttentionStep& step,
                      PlanCaches& caches, const ThreadPool& threads) {
   const auto find = [&](const void* rows, int64_t stride, int64_t heads) {

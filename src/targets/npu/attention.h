@@ -9,6 +9,10 @@ namespace ort_aie::npu_target {
 // How many of a step's tokens are worked on together: one, or a prompt's chunk.
 int64_t TokensAtATime(const Engine& engine, const AttentionStep& step);
 
+// Whether queries, keys and values that are on the device have to go to the host and back before
+// attention, for no sequence of `design` prepares them.
+bool HostPrepares(const AttentionStep& step, const char* design);
+
 // Adds a step of one query row. Queries, keys and values that an earlier step of the batch leaves
 // on the device are normalised, rotated and appended there, and the new rows of the present come
 // back from it; those of the host are prepared by the host. False, and no change, if the batch has

@@ -100,7 +100,7 @@ class Executor final : public XrtTarget {
     PromptWeights prompt;
     std::shared_ptr<PlanMemory> memory = nullptr;
     bool on_device = false;            // steps were
-    std::vector<Reason> host_after{};  // of steps that the host did after those
+    std::vector<Reason> host_after{};  // of what the host did after those
   };
 
   // Each of these executes step `first` of the plan, and perhaps some that follow, and gives the
@@ -186,6 +186,7 @@ class Executor final : public XrtTarget {
                 Progress& progress, const ThreadPool& threads) const {
     Batch batch(engine_, design, plan.temporaries, memory, first);
     std::vector<Reason> before, after;  // of the host's steps
+    Reason divides = Reason::kNone;     // of the step that the batch does not take
     int64_t device_steps = 0;
     size_t next = first, device_end = first;  // behind the last step of the device
     for (; next < end; ++next) {
@@ -201,6 +202,7 @@ class Executor final : public XrtTarget {
         if (TokenDesign(step) != design ||
             !Append(memory, batch, design, step, progress.caches, threads)) {
           traced.Drop();
+          divides = WhyDivided(step, design, !after.empty());
           break;
         }
         ++device_steps;
@@ -220,7 +222,18 @@ class Executor final : public XrtTarget {
     CountHostSteps(before);
     CountHostSteps(after);
     progress.host_after = after;
+    if (divides != Reason::kNone) progress.host_after.push_back(divides);
     return next;
+  }
+
+  // Why a step that is the device's does not follow those before it. What the host does after
+  // these has a reason already, and so will a vector step, which the host does then.
+  Reason WhyDivided(const Step& step, const char* design, bool host_steps) const {
+    if (IsVector(step)) return Reason::kNone;
+    if (TokenDesign(step) != design) return Reason::kOtherOverlay;
+    const auto* attention = std::get_if<AttentionStep>(&step);
+    if (attention != nullptr && HostPrepares(*attention, design)) return Reason::kHostPrepares;
+    return host_steps ? Reason::kNone : Reason::kHostHasInput;
   }
 
   static Plan One(const Plan& plan, size_t step) {

@@ -29,7 +29,8 @@ struct ExecutorOptions {
 struct ExecutorCounters {
   int64_t device_steps = 0;                   // steps that the device executed
   std::map<std::string, int64_t> host_steps;  // steps of the host target, by reason
-  // Of those, the ones that divide a plan: steps of the device stand before and behind them.
+  // What divides a plan, steps of the device before and behind it: those of the host's steps, and
+  // steps of the device that could not follow the ones before them.
   std::map<std::string, int64_t> host_steps_between;
   int64_t retries = 0;               // plans run again in a fresh context
   int64_t fallbacks = 0;             // plans that the host executed after a fault

@@ -42,6 +42,12 @@ std::string Words(Reason reason) {
       return "an activation that the overlay does not have";
     case Reason::kHostHasRow:
       return "a vector operator on what the host has";
+    case Reason::kHostPrepares:
+      return "queries, keys and values that the host prepares";
+    case Reason::kHostHasInput:
+      return "an input that goes to the device from the host";
+    case Reason::kOtherOverlay:
+      return "a step of another overlay";
     case Reason::kNoVectors:
       return Concat("no overlay ", kDecode);
     case Reason::kNoTokenProjection:
