@@ -184,7 +184,9 @@ class _View:
         shape = None
         if value.shape is not None:
             shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        tensor, dtype = constant(value), value.dtype
+        # Constants of a graph around a body are none to kernels of ONNX Runtime 1.23.
+        own = not value.is_initializer() or value.graph is self.graph
+        tensor, dtype = constant(value) if own else None, value.dtype
         given: Array | bool | None = None
         if tensor is not None:
             dtype, shape = tensor.dtype, [int(dim) for dim in tensor.shape.numpy()]
