@@ -185,7 +185,12 @@ class _View:
         if value.shape is not None:
             shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         # Constants of a graph around a body are none to kernels of ONNX Runtime 1.23.
-        own = not value.is_initializer() or value.graph is self.graph
+        producer = value.producer()
+        own = (
+            self.graph.initializers.get(value.name or "") is value
+            if producer is None
+            else producer.graph is self.graph
+        )
         tensor, dtype = constant(value) if own else None, value.dtype
         given: Array | bool | None = None
         if tensor is not None:
