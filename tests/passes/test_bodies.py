@@ -462,7 +462,7 @@ def test_a_merged_decoder_computes_what_its_parts_do(
     expected = Counter(o.becomes for o in plain.outcomes)
     for body in ("then_branch", "else_branch"):
         inside = (o for o in result.outcomes if o.body == f"{body} of 'optimum::if'")
-        # A table that both branches share belongs to the graph around them: ONNX Runtime looks it up.
+        # A table that both branches share belongs to the graph around them: ONNX Runtime does it.
         kept = {becomes: count for becomes, count in expected.items() if becomes != "aie.Gather"}
         found = Counter(o.becomes for o in inside)
         assert {becomes: found[becomes] for becomes in kept if becomes} == {
