@@ -38,9 +38,10 @@ which are paper 5's two; everything else of a shape is in the shims' descriptors
 Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
 aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
 
-L1: 64,776 bytes of 65,536 with bf16 output (and 16 of the row operators): the sums take half of it, and C has one buffer only,
-so that a core waits until its parts have left, 4,096 cycles a block. With float32 output the sums
-take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at most.
+L1: 64,776 bytes of 65,536 with bf16 output, before the row operators: the sums take half of it, and
+C has one buffer only, so that a core waits until its parts have left, 4,096 cycles a block. With
+float32 output the sums take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at
+most.
 
 What bounds it, per k-step with bf16 output: a core multiplies 2^19 times, 5,464 cycles by the
 catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256);

@@ -4,11 +4,9 @@ What stands between two projections of a prompt runs on the overlay that multipl
 overlay would cost 1.9 ms each way. Tiles, fifos and buffers are GEMM's. A worker has one parameter
 more, `mode`: 0 is GEMM, anything else a row operator.
 
-| | | in a core |
-|---|---|---|
-| operands | enter as A: bands of 64 rows, 512 columns at a time | objects of 64 x 64, all cores of a column see all of them, and take 16 rows each |
-| result | | 16 x 512 bf16 in the accumulator, in blocks of 8 x 8 |
-| result | leaves as C | parts of 64 x 32: 4 x 16 rows are 4 x 128 columns |
+Operands enter as A: bands of 64 rows, 512 columns at a time, in objects of 64 x 64 that all cores
+of a column see. Each takes 16 rows of every object. A result of 16 x 512 bf16 lies in the
+accumulator, in blocks of 8 x 8, and leaves as C: rows of 512 columns are four of C's rows of 128.
 
 Rows are shared out, not columns, for then all four cores are at work on every object, and a row is
 whole in its core. B has nothing to do. A result of 64 x 512 takes these objects, in this order:

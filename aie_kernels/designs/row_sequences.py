@@ -63,12 +63,15 @@ def _add_gate(design: Design) -> None:
     up = _operand(s, "up", rows, N, up_stride)
     y = s.argument("y", "out", rows * N * 2)
     architecture = design.device.architecture
-    cycles = {k: _result_cycles(architecture, k, range(2 * OBJECTS)) for k in (SILU_GATE, GELU_GATE)}
+    silu, gelu = (
+        _result_cycles(architecture, operator, range(2 * OBJECTS))
+        for operator in (SILU_GATE, GELU_GATE)
+    )
     _by_results(
         s, design, rows, N, y,
         operands=((gate, gate_stride), (up, up_stride)),
         mode=SILU_GATE + kind * (GELU_GATE - SILU_GATE),
-        cycles=(1 - kind) * cycles[SILU_GATE] + kind * cycles[GELU_GATE],
+        cycles=(1 - kind) * silu + kind * gelu,
     )  # fmt: skip
 
 

@@ -16,12 +16,12 @@
 
 namespace {
 
-constexpr int32_t kBlock = 64;         // values of 8 rows x 8 columns
-constexpr int32_t kColumnBlocks = 8;   // of an object
-constexpr int32_t kRowBlocks = 2;      // of a core
-constexpr int32_t kObjectStep = 512;   // values from one column block of an object to the next
-constexpr int32_t kObjects = 8;        // of an operand of 512 columns
-constexpr int32_t kPart = 2048;        // values of a part of C
+constexpr int32_t kBlock = 64;        // values of 8 rows x 8 columns
+constexpr int32_t kColumnBlocks = 8;  // of an object
+constexpr int32_t kRowBlocks = 2;     // of a core
+constexpr int32_t kObjectStep = 512;  // values from one column block of an object to the next
+constexpr int32_t kObjects = 8;       // of an operand of 512 columns
+constexpr int32_t kPart = 2048;       // values of a part of C
 
 enum Operator { kProduct = 0, kSiluGate = 1, kGeluGate = 2 };
 

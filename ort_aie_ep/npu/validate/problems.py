@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 CHUNK = 4096  # elements of K or V that the attention designs fetch at a time
 GARBAGE = 3.0e30  # in keys that nobody may look at
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -75,9 +77,7 @@ def _matvec(context: Context, p: dict[str, int]) -> Problem:
         w = doubles(codes) * np.repeat(doubles(scales), 32, 1)
         w += np.repeat(doubles(mins), 32, 1)
         added = doubles(bias) if p["bias"] else 0.0
-        return [
-            Output("y", doubles(after["y"]), ref.matvec(w, doubles(x), added, p["activation"]))
-        ]
+        return [Output("y", doubles(after["y"]), ref.matvec(w, doubles(x), added, p["activation"]))]
 
     blocks = q4nx.pack(codes, scales, mins)
     return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
@@ -333,7 +333,13 @@ def _move_heads(context: Context, p: dict[str, int]) -> Problem:
 
 def _move_heads_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
     names = ("heads", "dim", "x_stride", "y_stride")
-    return lambda device: iter([dict(zip(names, shape, strict=True)) for shape in shapes])
+
+    def each(device: Device) -> Iterator[dict[str, int]]:
+        for heads, dim, *strides in shapes:
+            values = dict(zip(names, (heads, dim, *strides), strict=True))
+            yield values | {"copies": 256 // gcd(256, heads * dim)}
+
+    return each
 
 
 def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
@@ -424,7 +430,8 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         _append,
     ),
     ("move_heads", False): (
-        (_move_heads_of((8, 96, 96, 128), (8, 96, 128, 96)), _move_heads_of((32, 96, 96, 128))),
+        (_move_heads_of((8, 96, 96, 128), (8, 96, 128, 96), (2, 32, 32, 64)),
+         _move_heads_of((32, 96, 96, 128))),
         _move_heads,
     ),
     ("glu", False): (
