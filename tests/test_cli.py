@@ -431,6 +431,18 @@ def test_explain_ep_tells_why_the_session_fails(monkeypatch: pytest.MonkeyPatch)
     assert "numerics=fp8 is unknown" in mistake("explain", LLAMA, "--ep")
 
 
+@pytest.mark.skipif(not ASSIGNMENTS, reason="ONNX Runtime tells assignments from 1.24 on")
+def test_explain_ep_beside_a_folder_of_the_packages_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a checkout of the sources, whose package has no native module."""
+    (tmp_path / "ort_aie_ep").mkdir()
+    (tmp_path / "ort_aie_ep" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    assert report("explain", LLAMA, "--ep")["provider"]
+
+
 def test_explain_ep_needs_a_newer_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     if ASSIGNMENTS:
         name = "get_provider_graph_assignment_info"

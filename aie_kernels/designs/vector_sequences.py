@@ -203,29 +203,34 @@ def _add_move_heads(design: Design) -> None:
     `y_stride` in y: heads of another size than the cache's are spread before they are rotated, and
     the output is brought together again. What is between the heads of y stays as it is.
 
-    heads * dim is a multiple of 256; dim and the strides are even.
+    The core takes objects of 256 elements. So all heads go `copies` times, one over the other:
+    heads * dim * copies is a multiple of 256. dim is a multiple of 8, the strides are even.
     """
-    s = design.sequence("move_heads", "heads", "dim", "x_stride", "y_stride")
-    heads, dim, x_stride, y_stride = s.symbols()
+    s = design.sequence("move_heads", "heads", "dim", "x_stride", "y_stride", "copies")
+    heads, dim, x_stride, y_stride, copies = s.symbols()
     x = s.argument("x", "in", heads * x_stride * 2)
     y = s.argument("y", "inout", heads * y_stride * 2)
     s.require(less(0, heads), "heads={heads} must be at least 1")
-    s.require(less(0, dim) * equal(dim % 2, 0), "dim={dim} must be even, and at least 2")
+    s.require(less(0, dim) * equal(dim % 8, 0), "dim={dim} must be a multiple of 8, and not 0")
     for name, stride in (("x_stride", x_stride), ("y_stride", y_stride)):
         s.require(
             at_most(dim, stride) * equal(stride % 2, 0),
             f"{name}={{{name}}} must be even, and at least dim={{dim}}",
         )
     s.require(
-        equal(heads * dim % OBJECT, 0),
-        f"heads={{heads}} x dim={{dim}} must be a multiple of {OBJECT}",
+        less(0, copies) * equal(heads * dim * copies % OBJECT, 0),
+        f"copies={{copies}} of heads={{heads}} x dim={{dim}} must be a multiple of {OBJECT}",
     )
-    pieces = heads * dim // OBJECT
-    s.transfer("rope_x", x, offset=0, run=dim * 2, outer=[(heads, x_stride * 2)])
+    pieces = heads * dim * copies // OBJECT
+    s.transfer("rope_x", x, offset=0, run=dim * 2, outer=[(copies, 0), (heads, x_stride * 2)])
     # The core takes a table, of which it reads nothing where it rotates nothing.
-    s.transfer("rope_t", x, offset=0, run=2 * OBJECT)
+    whole = at_most(OBJECT, heads * x_stride)
+    with s.when(whole):
+        s.transfer("rope_t", x, offset=0, run=2 * OBJECT)
+    with s.when(1 - whole):
+        s.transfer("rope_t", x, offset=0, run=16, outer=[(2 * OBJECT // 16, 0)])
     s.start("rope", 1, 0, 0, pieces, 64, 0, 0, 0)
-    s.transfer("rope_y", y, offset=0, run=dim * 2, outer=[(heads, y_stride * 2)])
+    s.transfer("rope_y", y, offset=0, run=dim * 2, outer=[(copies, 0), (heads, y_stride * 2)])
     s.work(pieces * round(ROPE.cycles(design.device.architecture, (64, 0, 0))))
     _end(s, "rope_y")
 

@@ -51,7 +51,8 @@ def place(model: Path) -> dict[str, Placement]:
             f"ONNX Runtime {onnxruntime.__version__} cannot tell what an execution provider gets: "
             "1.24 is the first that can"
         )
-    command = [sys.executable, "-m", "ort_aie_ep.runtime.provider", str(model.absolute())]
+    # -P: a folder ort_aie_ep in the working directory is not this package.
+    command = [sys.executable, "-P", "-m", "ort_aie_ep.runtime.provider", str(model.absolute())]
     done = subprocess.run(
         command, capture_output=True, check=False, encoding="utf-8", errors="replace"
     )

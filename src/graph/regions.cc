@@ -10,32 +10,75 @@
 namespace ort_aie::graph {
 namespace {
 
-// By item: the region that it is in, or kAbsent. Items in topological order join the youngest
-// region that does not reach them by way of an item outside of it.
-std::vector<int> Join(const Steps& steps, const std::vector<bool>& may) {
-  const std::vector<Item>& items = steps.items();
-  std::vector<int> region(items.size(), kAbsent);
-  std::vector<std::set<int>> reached_by(items.size());  // regions of items before it, and its own
-  int regions = 0;
-  for (size_t i = 0; i < items.size(); ++i) {
-    std::set<int> blocked;
-    for (const int value : items[i].step.reads) {
+// Regions that something depends on, by number; of those that came later, false.
+using Regions = std::vector<bool>;
+
+void Add(const Regions& from, Regions& to) {
+  to.resize(std::max(from.size(), to.size()));
+  for (size_t r = 0; r < from.size(); ++r) {
+    if (from[r]) to[r] = true;
+  }
+}
+
+bool Has(const Regions& regions, size_t region) {
+  return region < regions.size() && regions[region];
+}
+
+// Joins items in topological order: each to the youngest region that it does not depend on by way
+// of what is outside of that region. A region is computed as a whole: what depends on a part of it
+// depends on all that any part of it depends on, also on what joins later.
+class Joining {
+ public:
+  Joining(const Steps& steps, const std::vector<bool>& may)
+      : region(steps.items().size(), kAbsent), next_(steps.items().size()) {
+    for (size_t i = 0; i < region.size(); ++i) Take(steps, i, may[i]);
+  }
+
+  std::vector<int> region;  // by item, or kAbsent
+
+ private:
+  void Take(const Steps& steps, size_t i, bool may) {
+    Regions next;     // to it, with nothing but nodes outside between
+    Regions blocked;  // it depends on them by way of something outside of them
+    for (const int value : steps.items()[i].step.reads) {
       const Item* producer = steps.Producer(value);
       if (producer == nullptr) continue;
-      const auto p = static_cast<size_t>(producer - items.data());
-      reached_by[i].insert(reached_by[p].begin(), reached_by[p].end());
-      for (const int r : reached_by[p]) {
-        if (r != region[p]) blocked.insert(r);
-      }
+      const auto p = static_cast<size_t>(producer - steps.items().data());
+      if (region[p] == kAbsent) Add(next_[p], blocked);
+      Add(next_[p], next);
     }
-    if (!may[i]) continue;
-    int mine = regions - 1;
-    while (mine >= 0 && blocked.contains(mine)) --mine;
-    region[i] = mine >= 0 ? mine : regions++;
-    reached_by[i].insert(region[i]);
+    for (size_t r = 0; r < next.size(); ++r) {
+      if (next[r]) Add(before_[r], blocked);
+    }
+    if (!may) {
+      next_[i] = std::move(next);
+      return;
+    }
+    int mine = static_cast<int>(before_.size()) - 1;
+    while (mine >= 0 && Has(blocked, static_cast<size_t>(mine))) --mine;
+    if (mine < 0) {
+      mine = static_cast<int>(before_.size());
+      before_.emplace_back();
+    }
+    region[i] = mine;
+    next_[i].assign(static_cast<size_t>(mine) + 1, false);
+    next_[i].back() = true;
+    Add(next, blocked);
+    Depend(static_cast<size_t>(mine), blocked);
   }
-  return region;
-}
+
+  // Of a region, and of all that depend on it.
+  void Depend(size_t on, Regions needed) {
+    if (on < needed.size()) needed[on] = false;
+    Add(needed, before_[on]);
+    for (Regions& before : before_) {
+      if (Has(before, on)) Add(needed, before);
+    }
+  }
+
+  std::vector<Regions> before_;  // by region: whatever it depends on
+  std::vector<Regions> next_;    // by item: its own; of one outside, those next to it
+};
 
 // Connected parts of regions: by item a number, or kAbsent.
 class Parts {
@@ -141,9 +184,9 @@ std::vector<Region> FindRegions(const Steps& steps, Grouping grouping) {
   for (size_t i = 0; i < items.size(); ++i) {
     may[i] = items[i].is_step() && !CastsForOthers(steps, items[i]);
   }
-  std::vector<int> region = Join(steps, may);
+  std::vector<int> region = Joining(steps, may).region;
   // What is idle may have kept others out of a region.
-  while (DropIdle(steps, region, may)) region = Join(steps, may);
+  while (DropIdle(steps, region, may)) region = Joining(steps, may).region;
   std::map<int, std::vector<int>> members;
   for (size_t i = 0; i < items.size(); ++i) {
     if (region[i] == kAbsent) continue;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 import pytest
 from attention_reference import BF16, Doubles, bf16, bits
@@ -183,14 +185,21 @@ def test_heads_further_apart_than_a_stride_spans(session: Session) -> None:
 
 @pytest.mark.parametrize(
     ("heads", "dim", "x_stride", "y_stride"),
-    [(8, 96, 96, 128), (16, 96, 128, 96), (32, 80, 80, 128), (8, 32, 64, 66), (1, 256, 256, 256)],
-)
+    [
+        (8, 96, 96, 128), (16, 96, 128, 96), (32, 80, 80, 128), (8, 32, 64, 66), (1, 256, 256, 256),
+        # Not whole objects, so several times.
+        (2, 32, 32, 64), (2, 32, 64, 32), (1, 8, 8, 64), (3, 80, 80, 128), (5, 96, 128, 96),
+    ],
+)  # fmt: skip
 def test_heads_are_moved_and_what_is_between_them_stays(
     session: Session, heads: int, dim: int, x_stride: int, y_stride: int
 ) -> None:
     x, y = normal(9, heads, x_stride).astype(BF16), normal(10, heads, y_stride).astype(BF16)
     expected = np.concatenate([x[:, :dim], y[:, dim:]], axis=1)
-    parameters = {"heads": heads, "dim": dim, "x_stride": x_stride, "y_stride": y_stride}
+    parameters = {
+        "heads": heads, "dim": dim, "x_stride": x_stride, "y_stride": y_stride,
+        "copies": 256 // gcd(256, heads * dim),
+    }  # fmt: skip
     session.run("move_heads", parameters, {"x": x, "y": y})
     assert y.tobytes() == expected.tobytes()
 
@@ -237,7 +246,9 @@ def test_any_tokens_anywhere_in_the_cache(
         ("rope", {"heads": 3}, "3 x 64 elements"),
         ("rope", {"head_dim": 80}, "head_dim=80 must be 64, 128 or 256"),
         ("rope", {"rotary_dim": 20}, "rotary_dim=20 must be a multiple of 32"),
-        ("move_heads", {"heads": 3}, "heads=3 x dim=96 must be a multiple of 256"),
+        ("move_heads", {}, "copies=1 of heads=4 x dim=96 must be a multiple of 256"),
+        ("move_heads", {"copies": 0}, "copies=0"),
+        ("move_heads", {"dim": 90}, "dim=90 must be a multiple of 8"),
         ("move_heads", {"y_stride": 64}, "y_stride=64 must be even, and at least dim=96"),
         ("append", {"kv_heads": 9}, "kv_heads=9 x head_dim=64 must be a multiple of 256"),
         ("append", {"position": 64}, "capacity=64 has no room"),
@@ -250,7 +261,7 @@ def test_shapes_that_they_cannot_take_are_refused(
     defaults = {
         "heads": 4, "kv_heads": 4, "tokens": 1, "head_dim": 64, "rotary_dim": 64,
         "interleaved": 0, "norm": 0, "eps_bits": 0, "position": 0, "capacity": 64, "cap_bits": 0,
-        "dim": 96, "x_stride": 96, "y_stride": 128,
+        "dim": 96, "x_stride": 96, "y_stride": 128, "copies": 1,
     }  # fmt: skip
     described = session.design.sequences[sequence]
     values = {name: (defaults | parameters)[name] for name in described.parameters}

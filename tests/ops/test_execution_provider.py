@@ -189,7 +189,9 @@ def recipes(model: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_ALL])
+@pytest.mark.parametrize(
+    "level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_BASIC, LEVELS.ORT_ENABLE_ALL]
+)
 def test_both_doors_make_the_same_plan(
     name: str, level: onnxruntime.GraphOptimizationLevel, tmp_path: Path
 ) -> None:

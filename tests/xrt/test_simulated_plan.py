@@ -108,6 +108,7 @@ FAMILIES = {
     "llama": replace(SHAPES["llama-3.2-1b"], **SMALL),
     "qwen3": replace(SHAPES["qwen3-0.6b"], **SMALL),
     "gemma3": replace(SHAPES["gemma3-1b"], **SMALL, window=4, global_every=2),
+    "heads of 32": replace(SHAPES["llama-3.2-1b"], **{**SMALL, "heads": 8, "head_dim": 32}),
     "heads of 96": replace(
         SHAPES["llama-3.2-1b"], **{**SMALL, "heads": 8, "kv_heads": 8, "head_dim": 96}
     ),
@@ -134,9 +135,9 @@ def test_a_session_on_weights_that_stay_floats_is_as_predicted(tmp_path: Path) -
 
 @pytest.mark.parametrize("plan", [True, False])
 def test_a_plan_that_is_divided_is_so_as_predicted(plan: bool, tmp_path: Path) -> None:
-    # The host prepares heads of 32 dimensions; without a plan each node is one.
-    demo = Path(ort_aie_ep.__file__).parent / "demo_model"
-    ort_aie_ep.compile(demo, tmp_path / "compiled", plan=plan)
+    # The host prepares heads of 48 dimensions, all rotated; without a plan each node is one.
+    model = synth(replace(FAMILIES["llama"], head_dim=48), tmp_path / "model")
+    ort_aie_ep.compile(model, tmp_path / "compiled", plan=plan)
     tokens = [PROMPT, 1]
     counted = calls(tmp_path / "compiled", tokens)
     assert counted == predicted(tmp_path / "compiled", tokens)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, gcd
 
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.kernels import Kernels
@@ -277,10 +277,8 @@ class TokenBatch:
         padded = op.padded_head(step.head_dim)
         if by_device:
             self._prepare(step, padded)
-        moved = (
-            padded != step.head_dim and _can_move(step, step.heads) and not step.quantised
-        )  # fmt: skip
-        whole = moved or (padded == step.head_dim and not step.quantised)
+        moved = padded != step.head_dim and not step.quantised
+        whole = not step.quantised
         self._invoke(
             "attention",
             {
@@ -347,21 +345,17 @@ class TokenBatch:
     def _move(self, heads: int, dim: int, x_stride: int, y_stride: int) -> None:
         self._invoke(
             "move_heads",
-            {"heads": heads, "dim": dim, "x_stride": x_stride, "y_stride": y_stride},
+            {
+                "heads": heads, "dim": dim, "x_stride": x_stride, "y_stride": y_stride,
+                "copies": OBJECT // gcd(OBJECT, heads * dim),
+            },
             "x y", "vector", op.rope(1, heads, 1, dim, False, self.kernels)[:1],
         )  # fmt: skip
 
 
-def _can_move(step: AttentionStep, heads: int) -> bool:
-    return heads * step.head_dim % OBJECT == 0
-
-
 def _can_prepare(step: AttentionStep) -> bool:
     """Whether `rope` and `append` can do what comes before attention."""
-    as_it_is = step.head_dim == op.padded_head(step.head_dim)
-    norms = step.query_norm or step.key_norm
-    moved = not norms and _can_move(step, step.heads) and _can_move(step, step.kv_heads)
-    return (as_it_is or moved) and not step.quantised and step.rotary % ROTARY_MULTIPLE == 0
+    return not step.quantised and step.rotary % ROTARY_MULTIPLE == 0
 
 
 def _portions(heads: int, dim: int, *, whole: bool) -> list[int]:

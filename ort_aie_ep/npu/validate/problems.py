@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -385,7 +386,13 @@ def _move_heads(context: _Context, p: dict[str, int]) -> Problem:
 
 def _move_heads_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
     names = ("heads", "dim", "x_stride", "y_stride")
-    return lambda device: iter([dict(zip(names, shape, strict=True)) for shape in shapes])
+
+    def each(device: Device) -> Iterator[dict[str, int]]:
+        for heads, dim, *strides in shapes:
+            values = dict(zip(names, (heads, dim, *strides), strict=True))
+            yield values | {"copies": 256 // gcd(256, heads * dim)}
+
+    return each
 
 
 def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
@@ -476,7 +483,8 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         _append,
     ),
     ("move_heads", False): (
-        (_move_heads_of((8, 96, 96, 128), (8, 96, 128, 96)), _move_heads_of((32, 96, 96, 128))),
+        (_move_heads_of((8, 96, 96, 128), (8, 96, 128, 96), (2, 32, 32, 64)),
+         _move_heads_of((32, 96, 96, 128))),
         _move_heads,
     ),
     ("glu", False): (

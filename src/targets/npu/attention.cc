@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -68,19 +70,10 @@ bool CacheOnHost(const Batch& batch, const AttentionStep& step) {
          batch.OnHost(step.k_norm, Bytes(step.dim, step.type));
 }
 
-// Whether the sequence `move_heads` can move so many heads to where zeros follow each, or back.
-bool CanMove(const AttentionStep& step, int64_t heads, const char* design) {
-  return design == kDecode && heads * step.dim % kRotaryObject == 0;
-}
-
 // Whether the sequences `rope` and `append` can do what comes before attention. Nothing there
-// quantises: codes of a cache of integers are the host's. A norm divides by the dimensions of a
-// head, zeros included.
+// quantises: codes of a cache of integers are the host's.
 bool CanPrepare(const AttentionStep& step, const char* design) {
-  const bool as_it_is = step.dim == PaddedHeadDim(step.dim);
-  const bool moved = step.q_norm == nullptr && step.k_norm == nullptr &&
-                     CanMove(step, step.heads, design) && CanMove(step, step.kv_heads, design);
-  return design == kDecode && (as_it_is || moved) && !step.key_scales &&
+  return design == kDecode && !step.key_scales &&
          (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
 }
 
@@ -121,7 +114,11 @@ struct Rows {
 npu::Invocation MoveHeads(const AttentionStep& step, int64_t heads, const Rows& x, const Rows& y,
                           int64_t b) {
   return {"move_heads",
-          {{"heads", heads}, {"dim", step.dim}, {"x_stride", x.head}, {"y_stride", y.head}},
+          {{"heads", heads},
+           {"dim", step.dim},
+           {"x_stride", x.head},
+           {"y_stride", y.head},
+           {"copies", kRotaryObject / std::gcd(heads * step.dim, kRotaryObject)}},
           {{"x", x[b]}, {"y", y[b]}}};
 }
 
@@ -134,7 +131,12 @@ struct TokenRows {
 class Preparation {
  public:
   Preparation(Engine& engine, Batch& batch, const AttentionStep& step, const KvCopy& copy)
-      : engine_(engine), batch_(batch), step_(step), copy_(copy), padded_(PaddedHeadDim(step.dim)) {
+      : engine_(engine),
+        batch_(batch),
+        step_(step),
+        copy_(copy),
+        padded_(PaddedHeadDim(step.dim)),
+        used_(static_cast<float>(step.dim) / static_cast<float>(padded_)) {
     for (int64_t b = 0; b < step.batch; ++b) tables_.push_back(Table(b));
   }
 
@@ -196,14 +198,20 @@ class Preparation {
             {"rotary_dim", rotated ? step_.rotary_dim : 0},
             {"interleaved", rotated && step_.rotary_interleaved ? 1 : 0},
             {"norm", norm != nullptr ? 1 : 0},
-            {"eps_bits", FloatBits(step_.norm_epsilon)}};
+            {"eps_bits", FloatBits(step_.norm_epsilon * used_)}};
   }
 
   void Rotate(const Rows& x, int64_t heads, const void* norm, const Rows& y) {
     npu::BufferView weight = x.first;  // of no bytes
     if (norm != nullptr) {
-      weight = batch_.Input(step_.dim, [&](uint16_t* to) {
-        ToBfloat16(engine_.kernels(), step_.type, norm, step_.dim, to);
+      weight = batch_.Input(padded_, [&](uint16_t* to) {
+        if (padded_ == step_.dim) {
+          return ToBfloat16(engine_.kernels(), step_.type, norm, step_.dim, to);
+        }
+        float* weights = host::Scratch<float>(host::Purpose::kNormWeight, step_.dim);
+        host::ToFloat(engine_.kernels(), step_.type, norm, step_.dim, weights);
+        for (int64_t d = 0; d < step_.dim; ++d) weights[d] *= std::sqrt(used_);
+        engine_.kernels().float_to_bfloat16(weights, step_.dim, to);
       });
     }
     for (int64_t b = 0; b < step_.batch; ++b) {
@@ -244,6 +252,9 @@ class Preparation {
   const AttentionStep& step_;
   const KvCopy& copy_;
   const int64_t padded_;
+  // The part of a head that is not zeros. A norm takes the mean of squares of all of it: it is that
+  // of the part, times this, and epsilon and the weight make up for it.
+  const float used_;
   std::vector<npu::BufferView> tables_;
 };
 
@@ -360,7 +371,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
   }
   // What the device leaves may be the output as it is, or once heads are moved together.
   const int64_t output_width = step.heads * step.dim;
-  const bool moved = padded != step.dim && CanMove(step, step.heads, design) && !step.value_scales;
+  const bool moved = padded != step.dim && design == kDecode && !step.value_scales;
   const bool whole = moved || (padded == step.dim && !step.value_scales);
   const Rows output{whole ? batch.Output(step.output, step.batch * output_width, step.type)
                           : batch.Result(step.batch * width),

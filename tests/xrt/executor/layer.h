@@ -8,6 +8,7 @@
 #include "bench.h"
 #include "generator.h"
 #include "projection.h"
+#include "targets/npu/kv_copies.h"
 
 namespace ort_aie::npu_target {
 
@@ -165,7 +166,10 @@ class DecoderLayer {
     }
     // The device rounds a normalised head, cosines and sines, and what is rotated; the host's key
     // is rounded once.
-    const int roundings = layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm);
+    // So it does a norm's weight where heads have zeros behind them.
+    const bool padded = PaddedHeadDim(layer.dim) != layer.dim;
+    const int roundings =
+        layer.qk_norm + (layer.rotary ? 2 : layer.qk_norm) + (layer.qk_norm && padded);
     const double own = arithmetic.rotation + (layer.qk_norm ? arithmetic.norm : 0);
     const double query = Roundings(roundings) + own, key = Roundings(roundings + 1) + own;
     Near("output", output, want, AttentionBounds(host, query, key, arithmetic));
