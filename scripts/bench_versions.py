@@ -1,16 +1,16 @@
 """Two versions of the library, or two compilations of a model, in turns: bench_versions.py A B
 
-A and B are PYTHON=COMPILED: the Python of an environment with that version installed, and a folder
-that it opens, of the model builder's kind (past and present share memory). Each has a process of
-its own, because the threads of a session in the same process spin on the cores that the other
-wants, and both measure in turns of half a second, because memory is not equally fast all the time.
-Prints milliseconds that ONNX Runtime's `run` takes, the median over turns, and B's time in A's: the
-median of the ratios of neighbouring turns with its 95 % bounds (bootstrap over rounds), and that of
-the least times.
+A and B are PYTHON=FOLDER: the Python of an environment with that version installed, and a model of
+the builder's kind (past and present share memory), compiled, or a source, which runs through the
+execution provider. Each has a process of its own, because the threads of a session in the same
+process spin on the cores that the other wants, and both measure in turns of half a second, because
+memory is not equally fast all the time. Prints milliseconds that ONNX Runtime's `run` takes, the
+median over turns, and B's time in A's: the median of the ratios of neighbouring turns with its 95 %
+bounds (bootstrap over rounds), and the ratio of the least times.
 
     bench_versions.py .venv/bin/python=PLAN .venv/bin/python=NODES
 
-where NODES was made by `ort-aie compile --no-plan`.
+NODES was made by `ort-aie compile --no-plan`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,22 @@ PROCESS = """
 import json, statistics, sys, time
 from pathlib import Path
 import numpy as np
-from ort_aie_ep.models.folder import find_model
+import onnxruntime
+import ort_aie_ep
 from ort_aie_ep.running.generate import Decoder
-from ort_aie_ep.runtime.sessions import Options, open_session
+from ort_aie_ep.runtime.sessions import Options, inspect, open_session
 
 folder, contexts, prompt, seconds = json.loads(sys.argv[1])
-model = find_model(Path(folder))
-decoder = Decoder(open_session(model.model, Options()), model, max(*contexts, prompt) + 64)
+model = inspect(Path(folder))
+if model.compiled:
+    session = open_session(model.folder.model, Options())
+else:
+    name = "AieExecutionProvider"
+    onnxruntime.register_execution_provider_library(name, ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(
+        model.folder.model, providers=[name, "CPUExecutionProvider"], enable_fallback=False
+    )
+decoder = Decoder(session, model.folder, max(*contexts, prompt) + 64)
 ids = np.random.default_rng(0).integers(3, decoder.vocabulary, decoder.capacity)
 
 def run(start, rows):  # what the cache holds before `start` stays, and is the same each time
@@ -65,7 +74,7 @@ class Side:
     """A version in its process."""
 
     def __init__(self, side: str, seconds: float) -> None:
-        """Of PYTHON=COMPILED; each measurement takes `seconds` or one run."""
+        """Of PYTHON=FOLDER; each measurement takes `seconds` or one run."""
         python, _, folder = side.partition("=")
         what = json.dumps([folder, TOKENS_AFTER, PROMPT, seconds])
         self._process = subprocess.Popen(
@@ -103,7 +112,7 @@ def bounds(values: list[float]) -> tuple[float, float]:
 def main() -> None:
     """Measures and prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("sides", nargs=2, metavar="PYTHON=COMPILED")
+    parser.add_argument("sides", nargs=2, metavar="PYTHON=FOLDER")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each; default: 10")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn; default: 0.5")
     parser.add_argument("--json", type=Path, help="keeps turns here, and adds to those in it")
