@@ -12,7 +12,7 @@ import pytest
 from linear_kernels import zeros
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
+from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_rows, catalog_vector
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parents[2] / "aie_kernels" / "kernels"
 CATALOG = [value for value in vars(catalog_linear).values() if isinstance(value, Kernel)]
 ALL = CATALOG + [
     value
-    for catalog in (catalog_attention, catalog_vector)
+    for catalog in (catalog_attention, catalog_rows, catalog_vector)
     for value in vars(catalog).values()
     if isinstance(value, Kernel)
 ]
@@ -188,6 +188,13 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (catalog_vector.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (catalog_vector.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (catalog_vector.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
+    (catalog_rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 3)]),
+    (
+        catalog_rows.ROWS_TAKE,
+        (catalog_rows.GELU_GATE + 3 * catalog_rows.CORE, 15),
+        [(0, catalog_rows.GELU_GATE + 4 * catalog_rows.CORE), (0, 3), (0, 0), (1, 16), (1, -1)],
+    ),
+    (catalog_rows.ROWS_STORE, (3,), [(0, 4), (0, -1)]),
 ]
 
 
