@@ -117,4 +117,7 @@ def _sources(node: ir.Node) -> Iterator[ir.Node]:
     """Who writes what a node and its bodies read."""
     inner = (n for attr in graph_attributes(node) for n in attr.as_graph().all_nodes())
     for reader in (node, *inner):
-        yield from (v.producer() for v in reader.inputs if v is not None and v.producer())
+        for value in reader.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None:
+                yield producer
