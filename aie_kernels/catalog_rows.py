@@ -10,8 +10,9 @@ from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 from .catalog_attention import CALL, LATENCY, LOOP
 from .catalog_vector import GELU_ISSUES, INVERSE_ROOT, SILU_ISSUES
 
-# `mode` of a worker is what it does; times CORE, the number of the core in its column; and of
-# a norm, times SLABS the columns of a row in slabs of 256, times MEAN those of which the mean is taken.
+# `mode` of a worker is what it does; times CORE, the number of the core in its column. Of a norm
+# also, times SLABS, the columns of a row in slabs of 256, and times MEAN those of which the mean is
+# taken.
 PRODUCT, SILU_GATE, GELU_GATE, SUM, NORM = range(5)
 CORE = 1 << 3
 SLABS = 1 << 5

@@ -379,6 +379,16 @@ def test_explain_tells_the_same_of_a_source_and_of_its_compilation(both: tuple[P
     assert all(node["not_npu"] for node in before["nodes"] + after["nodes"])
 
 
+def test_explain_counts_plans_and_their_steps(both: tuple[Path, Path], tmp_path: Path) -> None:
+    source, compiled = both
+    explained = report("explain", compiled)
+    steps = sum(node["op"].startswith("aie.") for node in explained["nodes"])
+    assert (explained["plans"], explained["steps"]) == (1, steps)
+    assert f"one aie.Plan: {steps} steps\n" in succeeded("explain", compiled).stderr
+    succeeded("compile", source, tmp_path / "nodes", "--no-plan")
+    assert "aie.Plan" not in succeeded("explain", tmp_path / "nodes").stderr
+
+
 def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
     shutil.copytree(LLAMA, tmp_path / "model")
     path = tmp_path / "model" / "model.onnx"

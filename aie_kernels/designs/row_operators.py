@@ -28,7 +28,8 @@ about 5 KB; with GEMM's own kernels 10 KB of 16.
 What bounds it: A's channel takes 2,048 cycles an object, and eight columns read 512 KB an operand
 and result from memory meanwhile, 21,000 cycles at 45 GB/s and 1.8 GHz. `gate` takes 25,000 cycles
 of the core for the objects of up, and stands still while a part leaves: core and memory are nearly
-in balance where rows fill the columns. Sums and norms wait for memory alone. As in GEMM, a prompt of 64 rows takes the time of 512.
+in balance where rows fill the columns. Sums and norms wait for memory alone. As in GEMM, a prompt
+of 64 rows takes the time of 512.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ def explain_command(
     if json:
         console.print_json(explanation)
         return
-    from ort_aie_ep.cli.tables import explanation_table, placement_line, share_line
+    from ort_aie_ep.cli.tables import explanation_table, placement_line, plans_line, share_line
 
     console.out.print(explanation_table(explanation, nodes))
     others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
@@ -311,6 +311,8 @@ def explain_command(
         f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
         "loads them"
     )
+    if explanation.plans:
+        console.note(plans_line(explanation))
     if share := share_line(explanation.nodes):
         console.note(share)
     if ep:

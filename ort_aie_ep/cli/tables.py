@@ -66,6 +66,12 @@ def share_line(nodes: Iterable[NodeOutcome | NodeFate]) -> str:
     )
 
 
+def plans_line(explanation: Explanation) -> str:
+    """How many steps are in how many plans."""
+    plans, steps = explanation.plans, explanation.steps
+    return f"{'one' if plans == 1 else plans} aie.Plan{'s' * (plans > 1)}: {steps} steps"
+
+
 def _stays(node: NodeOutcome | NodeFate) -> bool:
     return node.runs == CPU_EP if isinstance(node, NodeFate) else not node.becomes
 

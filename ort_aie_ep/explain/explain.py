@@ -17,9 +17,10 @@ from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
 from ort_aie_ep.graph_passes import DOMAIN, node_label, plan, run_passes
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.planning import expand_plans
+from ort_aie_ep.graph_passes.planning import PLAN, expand_plans
 from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
+from ort_aie_ep.graph_passes.walk import is_op
 from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing
@@ -70,14 +71,18 @@ class Explanation:
     Attributes:
         model: its .onnx file.
         compiled: whether it is compiled.
-        nodes: the file's nodes.
+        nodes: the file's nodes, with the steps of a plan in its place.
         provider: whether the execution provider was asked too.
+        plans: aie.Plan nodes in the file.
+        steps: how many of the nodes are steps of these.
     """
 
     model: str
     compiled: bool
     nodes: tuple[NodeFate, ...]
     provider: bool = False
+    plans: int = 0
+    steps: int = 0
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -132,7 +137,10 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     model = load_model(folder.model)
     name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
+    plans = sum(is_op(node, PLAN, domain=DOMAIN) for node in _nodes(model))
+    others = len(list(_nodes(model))) - plans
     expand_plans(model)
+    steps = len(list(_nodes(model))) - others
     npu = _find_npu()
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
     fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
@@ -151,7 +159,7 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
                 f"{folder.model} is compiled: the execution provider is for models that are not"
             )
         nodes = _with_provider(nodes, folder.model)
-    return Explanation(str(folder.model), compiled, nodes, provider)
+    return Explanation(str(folder.model), compiled, nodes, provider, plans, steps)
 
 
 def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, ...]:

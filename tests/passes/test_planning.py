@@ -254,10 +254,11 @@ def test_a_small_recipe_runs() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("recipe 1", "recipe 2", "has format 2, this library reads format 1"),
+        ("recipe 1", "recipe 2", "has format 2, this library reads format 1; make the model again"),
         ("recipe 1", "", "begins with"),
         (SMALL, "", "begins with"),
-        ("outputs 4\n", "", "no inputs or no outputs"),
+        ("outputs 4\n", "", "no line 'outputs', which is its last: it is cut off"),
+        ("inputs 3\n", "", "no line 'inputs'"),
         ("writes 4\n", "", "writes no value at 0"),
         ("RMSNorm", "Norm", "'Norm' is no operator"),
         ("reads 3 2", "reads 4 2", "reads value 4"),
