@@ -384,7 +384,7 @@ def test_explain_counts_plans_and_their_steps(both: tuple[Path, Path], tmp_path:
     explained = report("explain", compiled)
     steps = sum(node["op"].startswith("aie.") for node in explained["nodes"])
     assert (explained["plans"], explained["steps"]) == (1, steps)
-    assert f"one aie.Plan: {steps} steps\n" in succeeded("explain", compiled).stderr
+    assert f"1 aie.Plan node with {steps} steps\n" in succeeded("explain", compiled).stderr
     succeeded("compile", source, tmp_path / "nodes", "--no-plan")
     assert "aie.Plan" not in succeeded("explain", tmp_path / "nodes").stderr
 

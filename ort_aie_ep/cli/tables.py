@@ -69,7 +69,7 @@ def share_line(nodes: Iterable[NodeOutcome | NodeFate]) -> str:
 def plans_line(explanation: Explanation) -> str:
     """How many steps are in how many plans."""
     plans, steps = explanation.plans, explanation.steps
-    return f"{'one' if plans == 1 else plans} aie.Plan{'s' * (plans > 1)}: {steps} steps"
+    return f"{plans} aie.Plan node{'s' * (plans > 1)} with {steps} step{'s' * (steps > 1)}"
 
 
 def _stays(node: NodeOutcome | NodeFate) -> bool:
