@@ -7,12 +7,18 @@
 //                 core, rows 16 g .. 16 g + 15 are columns 128 g .. 128 g + 127; in the order of
 //                 C's parts, [4 parts][4 g][2 row blocks][4 column blocks][8 rows][8 columns]
 //
-// Rows and columns stay in blocks of 8 x 8 on the whole way. designs/row_operators.py says what
-// comes in which order; `mode` is the operator, and 8 times the number of the core in its column.
+//                 then the weights of a norm, up to 7,168
+//                 then float [2 row blocks][8 rows][8]: the sums of a row's squares
+//                 then [2 row blocks][2 limbs][8 rows][8 times]: what a row is multiplied with
 //
-// Numerics: those of the operators of a token, whose arithmetic this is (activations.h).
+// Rows and columns stay in blocks of 8 x 8 on the whole way. designs/row_operators.py says what
+// comes in which order, and catalog_rows.py what the fields of `mode` are.
+//
+// Numerics: those of the operators of a token, whose arithmetic this is (activations.h, norm.h).
+// The squares of a row are summed in eight sums of fp32.
 
 #include "activations.h"
+#include "norm.h"
 
 namespace {
 
@@ -23,7 +29,12 @@ constexpr int32_t kObjectStep = 512;  // values from one column block of an obje
 constexpr int32_t kObjects = 8;       // of an operand of 512 columns
 constexpr int32_t kPart = 2048;       // values of a part of C
 
-enum Operator { kProduct = 0, kSiluGate = 1, kGeluGate = 2 };
+enum Operator { kProduct = 0, kSiluGate = 1, kGeluGate = 2, kSum = 3, kNorm = 4 };
+
+// In the accumulator, in bytes.
+constexpr int32_t kWeights = 16384;
+constexpr int32_t kSquares = 30720;
+constexpr int32_t kFactors = 31232;
 
 Operator operator_of(int32_t mode) { return static_cast<Operator>(mode & 7); }
 
@@ -55,6 +66,15 @@ void each_block(const bfloat16* __restrict rows, float* __restrict acc, int32_t 
   }
 }
 
+// Of a norm: columns of a row, in slabs of 256, and those that the mean is taken of.
+int32_t slabs_of(int32_t mode) { return mode >> 5 & 31; }
+int32_t mean_of(int32_t mode) { return mode >> 10 & 0x1FFF; }
+
+template <typename T>
+T* at(float* acc, int32_t bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<char*>(acc) + bytes);
+}
+
 void keep(const bfloat16* from, bfloat16* to) { aie::store_v(to, aie::load_v<kBlock>(from)); }
 
 // The gate, which is there, becomes the gated `rows`.
@@ -68,26 +88,129 @@ void gate(const bfloat16* __restrict rows, float* __restrict acc, int32_t index,
   });
 }
 
+void add(const bfloat16* __restrict rows, float* __restrict acc, int32_t index) {
+  each_block(rows, acc, index, [](const bfloat16* x, bfloat16* y) {
+    for (int32_t i = 0; i < kBlock; i += 32) {
+      aie::store_v(y + i, added<32>(aie::load_v<32>(y + i), aie::load_v<32>(x + i)));
+    }
+  });
+}
+
+// Object `index` of the weights: its row i has 64 of the columns of slab i of 256.
+void keep_weights(const bfloat16* __restrict a, float* __restrict acc, int32_t slabs,
+                  int32_t index) {
+  for (int32_t slab = 0; slab < slabs; ++slab) {
+    bfloat16* weights = at<bfloat16>(acc, kWeights) + slab * 256 + index * 64;
+    LOOP_TRIPS(kColumnBlocks, 8, 8)
+    for (int32_t column = 0; column < kColumnBlocks; ++column) {
+      aie::store_v(weights + 8 * column, aie::load_v<8>(a + column * kObjectStep + 8 * slab));
+    }
+  }
+}
+
+// The squares of the core's rows of an object, to those before it unless it is the first.
+void add_row_squares(const bfloat16* __restrict rows, float* __restrict acc, bool first) {
+  for (int32_t block = 0; block < kRowBlocks; ++block) {
+    float* sums = at<float>(acc, kSquares) + block * kBlock;
+    Sums<kBlock> squares =
+        first ? aie::zeros<accfloat, kBlock>() : Sums<kBlock>(aie::load_v<kBlock>(sums));
+    const bfloat16* x = rows + block * kBlock;
+    LOOP_TRIPS(kColumnBlocks, 8, 8)
+    for (int32_t column = 0; column < kColumnBlocks; ++column) {
+      squares = aie::mac_square(squares, aie::load_v<kBlock>(x));
+      x += kObjectStep;
+    }
+    aie::store_v(sums, squares.to_vector<float>());
+  }
+}
+
+// The factor of each row, 1 / sqrt(mean + eps), eight times beside each other.
+void find_factors(float* __restrict acc, int32_t n, int32_t eps_bits) {
+  for (int32_t block = 0; block < kRowBlocks; ++block) {
+    const float* sums = at<float>(acc, kSquares) + block * kBlock;
+    bfloat16* high = at<bfloat16>(acc, kFactors) + block * (2 * kBlock);
+    for (int32_t row = 0; row < 8; ++row) {
+      const Floats<16> squares =
+          aie::concat(aie::load_v<8>(sums + 8 * row), aie::zeros<float, 8>());
+      const ScalarLimbs factor(inverse_root_mean(squares, n, eps_bits));
+      aie::store_v(high + 8 * row, aie::broadcast<bfloat16, 8>(factor.high));
+      aie::store_v(high + kBlock + 8 * row, aie::broadcast<bfloat16, 8>(factor.low));
+    }
+  }
+}
+
+// The core's rows of an object whose first column has the weight `weights`, normalised.
+void normalise_rows(const bfloat16* __restrict rows, float* __restrict acc, int32_t index,
+                    const bfloat16* __restrict weights) {
+  const bfloat16* factors = at<bfloat16>(acc, kFactors);
+  for (int32_t column = 0; column < kColumnBlocks; ++column) {
+    const Halves<32> weight = aie::load_v<8>(weights + 8 * column).grow_replicate<32>();
+    bfloat16* y = result(acc, index * kColumnBlocks + column);
+    for (int32_t block = 0; block < kRowBlocks; ++block) {
+      const bfloat16* high = factors + block * (2 * kBlock);
+      for (int32_t i = 0; i < kBlock; i += 32) {
+        const Limbs<32> factor(aie::load_v<32>(high + i), aie::load_v<32>(high + kBlock + i));
+        const Halves<32> x = aie::load_v<32>(rows + block * kBlock + i);
+        aie::store_v(y + block * kRowStep + i, normalised<32>(x, factor, weight));
+      }
+    }
+    rows += kObjectStep;
+  }
+}
+
+// The column of a row at which object `index` of result `tile` begins: the last result is moved
+// back, and a row of 256 is both halves of it.
+int32_t column_of(int32_t slabs, int32_t tile, int32_t index) {
+  if (slabs == 1) return index % 4 * 64;
+  const int32_t last = (slabs - 2) * 256;
+  return (tile * 512 < last ? tile * 512 : last) + index * 64;
+}
+
 }  // namespace
 
 extern "C" {
 
-// What the loops of the worker count: blocks of products (0 unless mode is), then for the row
-// operators results of 512 columns, and objects of each.
+// What the loops of the worker count: blocks of products (0 unless mode is); then for the row
+// operators turns, objects before the first, and of each turn objects to be looked at before,
+// results of 512 columns, and objects of each.
 void rows_begin(int32_t* __restrict counts, int32_t count, int32_t mode) {
-  const bool product = operator_of(mode) == kProduct;
-  counts[0] = product ? count : 0;
-  counts[1] = product ? 0 : count;
-  counts[2] = 2 * kObjects;
+  const Operator what = operator_of(mode);
+  const int32_t slabs = slabs_of(mode);
+  counts[0] = what == kProduct ? count : 0;
+  counts[1] = what == kProduct ? 0 : count;
+  counts[2] = what == kNorm ? 4 : 0;
+  counts[3] = what == kNorm ? 4 * slabs : 0;
+  counts[4] = what == kNorm ? (slabs + 1) / 2 : 1;
+  counts[5] = what == kNorm ? kObjects : 2 * kObjects;
 }
 
-// An object of an operand: `index` counts those of a result.
-void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int32_t index) {
+// What a norm wants to know first: object `index` of the weights (pass 0), or of the rows (pass 1),
+// whose factors are there after the last.
+void rows_prepare(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int32_t eps_bits,
+                  int32_t pass, int32_t index) {
   aie::set_rounding(aie::rounding_mode::conv_even);
+  if (pass == 0) {
+    keep_weights(a, acc, slabs_of(mode), index);
+    return;
+  }
+  add_row_squares(own_rows(a, mode), acc, index == 0);
+  if (index == 4 * slabs_of(mode) - 1) find_factors(acc, mean_of(mode), eps_bits);
+}
+
+// An object of an operand: `index` counts those of a result, `tile` the results of a row.
+void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int32_t tile,
+               int32_t index) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const Operator what = operator_of(mode);
   const bfloat16* rows = own_rows(a, mode);
-  if (index < kObjects) {
+  if (what == kNorm) {
+    const int32_t column = column_of(slabs_of(mode), tile, index);
+    normalise_rows(rows, acc, index, at<bfloat16>(acc, kWeights) + column);
+  } else if (index < kObjects) {
     each_block(rows, acc, index, keep);
-  } else if (operator_of(mode) == kSiluGate) {
+  } else if (what == kSum) {
+    add(rows, acc, index - kObjects);
+  } else if (what == kSiluGate) {
     gate(rows, acc, index - kObjects, silu_argument);
   } else {
     gate(rows, acc, index - kObjects, gelu_argument);

@@ -7,9 +7,10 @@ import pytest
 
 from ort_aie_ep.aie_kernels.designs import gemm
 from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.machine import Result
 from ort_aie_ep.npu.simulator.session import Session
 from ort_aie_ep.npu.validate import references as ref
-from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16
+from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
@@ -42,7 +43,7 @@ def assert_close(got: np.ndarray, wanted: Reference) -> None:
 def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
     design = gemm.build(device(name))
     check(design)
-    assert list(design.sequences) == ["gemm", "gate"]
+    assert list(design.sequences) == ["gemm", "gate", "add_norm"]
 
 
 @pytest.mark.parametrize(("name", "output"), [("npu1", "bf16"), ("npu1", "f32"), ("npu2", "f32")])
@@ -155,3 +156,91 @@ def test_shapes_that_gate_cannot_take_are_refused(
     shape = {"M": 64, "N": 512, "kind": 0, "gate_stride": 512, "up_stride": 512}
     with pytest.raises(DesignError, match=message):
         session.build("gate", shape | changed, ["gate", "up", "y"])
+
+
+# --- add_norm -------------------------------------------------------------------------------------
+EPS = 1e-6
+
+
+def add_norm(
+    session: Session, m: int, k: int, n: int, residual: int = 1, norm: int = 1, size: float = 1.0
+) -> Result:
+    rows = max(m, 64)
+    x, other, weight = np.zeros((rows, k)), np.zeros((rows, k)), np.zeros(k)
+    x[:, :n], other[:, :n], weight[:n] = normal(rows, n) * size, normal(n, rows).T, normal(n)
+    x[m:] = np.nan  # whatever was there before
+    buffers = {
+        "x": x.astype(BF16),
+        "residual": other[: rows * residual].astype(BF16),
+        "weight": weight[: k * norm].astype(BF16),
+        "sum": nan(rows * residual, k),
+        "y": nan(rows * norm, k),
+    }
+    eps = bits(EPS)
+    shape = {"M": m, "K": k, "n": n, "residual": residual, "norm": norm, "eps_bits": eps}
+    (result,) = session.run("add_norm", shape, buffers)
+    total = bf16(x + residual * other)[:m]
+    if residual:
+        np.testing.assert_array_equal(buffers["sum"][:m].astype(np.float64), total)
+    if norm:
+        exact = ref.normalised(total, weight, n, EPS)
+        assert_close(buffers["y"][:m], ref.rounded(exact, ref.NORM))
+    return result
+
+
+@pytest.mark.parametrize(("residual", "norm"), [(1, 1), (0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [
+        (64, 512, 512),
+        (9, 256, 256),  # both halves of a result are the same columns
+        (100, 768, 576),  # a hidden size that GEMM wants padded; results moved back
+        (520, 1280, 1152),  # two rounds
+    ],
+)
+def test_add_norm(session: Session, m: int, k: int, n: int, residual: int, norm: int) -> None:
+    add_norm(session, m, k, n, residual, norm)
+
+
+def test_add_norm_of_the_longest_rows() -> None:
+    add_norm(session_of("npu2_1col"), 64, 7168, 7000)
+
+
+@pytest.mark.parametrize("name", DEVICES[1:])
+def test_add_norm_on_fewer_columns(name: str) -> None:
+    add_norm(session_of(name), 130, 512, 512)
+
+
+@pytest.mark.parametrize("size", [2.0**-60, 2.0**40])
+def test_norms_of_tiny_and_huge_rows(session: Session, size: float) -> None:
+    add_norm(session, 64, 256, 256, residual=0, size=size)
+
+
+def test_add_norm_reads_the_sum_instead_of_adding_twice(session: Session) -> None:
+    m, k = 512, 1024
+    result = add_norm(session, m, k, k)
+    # x and the residual, the sum twice, and for each column the weights of 64 slabs.
+    assert result.read == 4 * m * k * 2 + 8 * 64 * 512
+    assert result.written == 2 * m * k * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"M": 0}, "M=0 must be at least 1"),
+        ({"K": 0}, "K=0 must be a multiple of 256"),
+        ({"K": 384}, "K=384 must be a multiple of 256"),
+        ({"K": 7424}, "K=7424 is above 7168"),
+        ({"n": 513}, "n=513 must be at least 1 and at most K=512"),
+        ({"n": 0}, "n=0 must be at least 1"),
+        ({"residual": 2}, "residual=2 must be 0 or 1"),
+        ({"norm": -1}, "norm=-1 must be 0 or 1"),
+        ({"residual": 0, "norm": 0}, "residual and norm are both 0"),
+    ],
+)
+def test_shapes_that_add_norm_cannot_take_are_refused(
+    session: Session, changed: dict[str, int], message: str
+) -> None:
+    shape = {"M": 64, "K": 512, "n": 512, "residual": 1, "norm": 1, "eps_bits": bits(EPS)}
+    with pytest.raises(DesignError, match=message):
+        session.build("add_norm", shape | changed, ["x", "residual", "weight", "sum", "y"])
