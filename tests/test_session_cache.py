@@ -596,10 +596,10 @@ def test_the_command_shows_and_clears(folder: Path, tmp_path: Path) -> None:
     report = json.loads(run_cache("--json"))
     assert [entry["choices"] for entry in report["entries"]] == [{}, NEWER]
     assert all(entry["code"] == report["code"] for entry in report["entries"])
-    assert "removed 1 entries" in run_cache("--clear")
+    assert "removed 1 entry" in run_cache("--clear")
     del session
     gc.collect()
-    assert "removed 1 entries" in run_cache("--clear", "--cache-dir", folder)
+    assert "removed 1 entry" in run_cache("--clear", "--cache-dir", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["mine.txt", "sources"]
     assert [path.name for path in (folder / "sources").iterdir()] == ["mine.c"]
 
@@ -615,4 +615,4 @@ def test_the_command_tells_what_is_broken_or_of_another_version(
     (entry,) = entries(folder)
     (entry / cache.MANIFEST).write_text("[" * 5000)
     assert "broken" in run_cache("--cache-dir", folder)
-    assert "removed 1 entries" in run_cache("--cache-dir", folder, "--clear")
+    assert "removed 1 entry" in run_cache("--cache-dir", folder, "--clear")

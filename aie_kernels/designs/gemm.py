@@ -1,5 +1,8 @@
 """GEMM: C = A B for prefill and training (paper 2, section 3.1.2; paper 5).
 
+With bf16 output on AIE2P the same cores have a second life, as what stands between the projections
+of a prompt: `row_operators`.
+
 Every column of the array has a band of 64 rows of C, every row of cores a band of its columns, 128
 for bf16 output and 64 for float32 (`width` below). A core keeps its block of C in L1, in fp32, for
 all of K, as parts of 64 x 32 (paper 5's m and n; its k is 64 here too). So one pass of the array
@@ -35,9 +38,10 @@ which are paper 5's two; everything else of a shape is in the shims' descriptors
 Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
 aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
 
-L1: 64,776 bytes of 65,536 with bf16 output: the sums take half of it, and C has one buffer only,
-so that a core waits until its parts have left, 4,096 cycles a block. With float32 output the sums
-take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at most.
+L1: 64,776 bytes of 65,536 with bf16 output, before the row operators: the sums take half of it, and
+C has one buffer only, so that a core waits until its parts have left, 4,096 cycles a block. With
+float32 output the sums take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at
+most.
 
 What bounds it, per k-step with bf16 output: a core multiplies 2^19 times, 5,464 cycles by the
 catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256);
@@ -49,7 +53,7 @@ memory of an eight-column device are in balance; a faster kernel alone would gai
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -60,6 +64,7 @@ from ort_aie_ep.aie_kernels.catalog_linear import (
     GEMM_TILE,
     GEMM_ZERO,
 )
+from ort_aie_ep.aie_kernels.designs import row_operators, row_sequences
 from ort_aie_ep.npu.vocabulary.design import (
     Acquire,
     Body,
@@ -69,6 +74,7 @@ from ort_aie_ep.npu.vocabulary.design import (
     Layout,
     Parameters,
     Release,
+    Steps,
     call,
 )
 from ort_aie_ep.npu.vocabulary.device import Device
@@ -107,8 +113,9 @@ RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every devic
 def build(device: Device, output: Output = "bf16") -> Design:
     """GEMM on all columns of `device`.
 
-    One sequence, `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
-    (max(M, 64), N) bf16 or float32. Raises DesignError for a number of columns over which four
+    A sequence `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
+    (max(M, 64), N) bf16 or float32; and those of `row_sequences`, with bf16 output on AIE2P.
+    Raises DesignError for a number of columns over which four
     rows of cores cannot be shared out evenly.
     """
     if min(device.columns, CORES) not in (1, 2, 4):
@@ -117,12 +124,14 @@ def build(device: Device, output: Output = "bf16") -> Design:
             "enters through 1, 2 or 4 of them"
         )
     design = Design("gemm" if output == "bf16" else f"gemm_{output}", device)
-    shape = _Blocking(device.columns, output)
+    shape = _Blocking(device, output)
     for group in range(shape.groups):
         _place_b(design, shape, group)
     for c in range(device.columns):
         _place_column(design, shape, c)
     _add_sequence(design, shape)
+    if shape.row_operators:
+        row_sequences.add_sequences(design)
     return design
 
 
@@ -146,9 +155,10 @@ def pack_b(weights: np.ndarray) -> np.ndarray:
 class _Blocking:
     """How a C of this output type is shared out over so many columns."""
 
-    def __init__(self, columns: int, output: Output) -> None:
-        self.columns = columns
+    def __init__(self, device: Device, output: Output) -> None:
+        self.columns = columns = device.columns
         self.output = output
+        self.row_operators = output == "bf16" and device.architecture == "aie2p"
         self.parts = PARTS[output]
         self.element = DTYPES[output].itemsize  # bytes
         self.width = self.parts * PART  # columns of a core's block
@@ -213,6 +223,7 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
     leave = Layout(((PART // 8, 8 * eight), (ROWS // 8, PART * eight), (16 * shape.element, 4)))
     arrive = Layout(((shape.width // 8, eight), (ROWS, shape.row), (2 * shape.element, 4)))
     outputs = []
+    rows = shape.row_operators
     for r in range(CORES):
         out = design.fifo(
             f"c{c}_{r}", shape.output, C_OBJECT,
@@ -223,8 +234,12 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
         design.worker(
             f"gemm{c}_{r}", design.core(c, r), _body(shape),
             inputs={"a": a, "b": design.fifos[f"b_row{r}"]}, outputs={"c": out},
-            buffers=[Buffer("acc", shape.acc)], parameters=["k_steps", "blocks"],
-            kernels=[shape.zero, shape.tile, shape.store], stack=STACK,
+            buffers=[Buffer("acc", shape.acc), *(row_operators.BUFFERS if rows else ())],
+            parameters=["k_steps", "blocks", *(row_operators.PARAMETERS if rows else ())],
+            kernels=[
+                shape.zero, shape.tile, shape.store, *(row_operators.KERNELS if rows else ())
+            ],
+            stack=STACK,
         )  # fmt: skip
     joined = design.fifo(
         f"c{c}", shape.output, CORES * ROWS * shape.width, design.mem(c), design.shim(c, 0)
@@ -233,8 +248,7 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
 
 
 def _body(shape: _Blocking) -> Body:
-    def body(core: Core):  # type: ignore[no-untyped-def]
-        k_steps, blocks = yield Parameters()
+    def products(core: Core, k_steps: Any, blocks: Any) -> Steps:
         acc = core.buffer("acc")
         for _ in core.loop(blocks):
             yield call(shape.zero, acc, shape.acc.count)
@@ -249,6 +263,13 @@ def _body(shape: _Blocking) -> Body:
                 c = yield Acquire("c")
                 yield call(shape.store, acc, c, part, C_OBJECT)
                 yield Release("c")
+
+    def body(core: Core) -> Steps:
+        if shape.row_operators:
+            yield from row_operators.body(core, products)
+        else:
+            k_steps, blocks = yield Parameters()
+            yield from products(core, k_steps, blocks)
 
     return body
 
@@ -296,7 +317,7 @@ def _add_sequence(design: Design, shape: _Blocking) -> Sequence:
             # Data is on its way while the parameters are written.
             with s.when(equal(turn + unit, 0)):
                 for name in design.workers:
-                    s.start(name, K // STEP, count * tiles)
+                    s.start(name, K // STEP, count * tiles, *([0] if shape.row_operators else []))
             # C before the rest of B, whose waits for a free descriptor depend on it.
             for i, row in enumerate(starts):
                 _receive_c(s, shape, i, c, row, N, first, whole)

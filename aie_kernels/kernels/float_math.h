@@ -79,6 +79,7 @@ struct Limbs {
   explicit Limbs(const Floats<N>& x) : high(to_bf16(x)) {
     low = aie::sub(Sums<N>(x), Sums<N>(high)).template to_vector<bfloat16>();
   }
+  Limbs(const Halves<N>& high, const Halves<N>& low) : high(high), low(low) {}
 };
 
 // An fp32 scalar as two bfloat16 limbs. The subtraction is one of the few float operations that the
@@ -112,6 +113,10 @@ inline Floats<N> product(const Limbs<N>& x, const Limbs<N>& y) {
 template <unsigned N>
 inline Floats<N> product(const Limbs<N>& x, const Halves<N>& y) {
   return to_floats(aie::mac(aie::mul(x.low, y), x.high, y));
+}
+template <unsigned N>
+inline Floats<N> product(const Halves<N>& x, const Limbs<N>& y) {
+  return product(y, x);
 }
 template <unsigned N>
 inline Floats<N> product(const Halves<N>& x, const Halves<N>& y) {

@@ -24,12 +24,24 @@ inline float inverse_root_mean(const Floats<16>& sums, int32_t n, int32_t eps_bi
   return multiply(guess, 1.5f - multiply(multiply(0.5f, a), multiply(guess, guess)));
 }
 
+// x + residual, rounded once.
+template <unsigned N>
+inline Halves<N> added(const Halves<N>& x, const Halves<N>& residual) {
+  return aie::add(Sums<N>(x), Sums<N>(residual)).template to_vector<bfloat16>();
+}
+
+// x * factor * weight, rounded once. A factor has two limbs, for all lanes or for each.
+template <unsigned N, typename Factor>
+inline Halves<N> normalised(const Halves<N>& x, const Factor& factor, const Halves<N>& weight) {
+  return to_bf16(product(Limbs<N>(product(x, factor)), weight));
+}
+
 // y = x * factor * weight.
 inline void normalise(const bfloat16* __restrict x, const bfloat16* __restrict weight,
                       bfloat16* __restrict y, int32_t count, const ScalarLimbs& factor) {
   LOOP_TRIPS(count / 32, 2, 8)
   for (int32_t i = 0; i < count; i += 32) {
-    const Limbs<32> scaled(product(aie::load_v<32>(x + i), factor));
-    aie::store_v(y + i, to_bf16(product(scaled, aie::load_v<32>(weight + i))));
+    aie::store_v(y + i,
+                 normalised<32>(aie::load_v<32>(x + i), factor, aie::load_v<32>(weight + i)));
   }
 }

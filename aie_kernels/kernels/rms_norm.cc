@@ -33,9 +33,7 @@ void rms_add(bfloat16* __restrict x, bfloat16* __restrict residual, bfloat16* __
   aie::set_rounding(aie::rounding_mode::conv_even);
   bfloat16* piece = row + index * kPiece;
   for (int32_t i = 0; i < kPiece; i += 32) {
-    const Sums<32> sum =
-        aie::add(Sums<32>(aie::load_v<32>(x + i)), Sums<32>(aie::load_v<32>(residual + i)));
-    aie::store_v(piece + i, sum.to_vector<bfloat16>());
+    aie::store_v(piece + i, added<32>(aie::load_v<32>(x + i), aie::load_v<32>(residual + i)));
   }
   aie::store_v(state, add_squares(aie::load_v<16>(state), piece, kPiece));
 }

@@ -55,7 +55,7 @@ def cache_command(
     if clear:
         gone = cache_entries.clear(folder)
         kept = f"; {gone.in_use} in use stay" if gone.in_use else ""
-        console.note(f"{folder}: removed {gone.removed} entries, {size_text(gone.bytes)}{kept}")
+        console.note(f"{folder}: removed {_entries(gone.removed)}, {size_text(gone.bytes)}{kept}")
         return
     limit, entries = cache_entries.cache_limit(), tuple(cache_entries.entries(folder))
     if json:
@@ -65,4 +65,8 @@ def cache_command(
         console.out.print(cache_table(entries, code_digest()))
     total = sum(entry.bytes for entry in entries)
     most = "no limit" if limit is None else f"at most {size_text(limit)}"
-    console.note(f"{folder}: {len(entries)} entries, {size_text(total)}; {most}")
+    console.note(f"{folder}: {_entries(len(entries))}, {size_text(total)}; {most}")
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"

@@ -282,7 +282,9 @@ Recipe RecipeFrom(const std::string& text) {
       Refuse("it begins with '", line.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
     }
     if (format != kRecipeFormat) {
-      Refuse("it has format ", format, ", this library reads format ", kRecipeFormat);
+      Refuse("it has format ", format, ", this library reads format ", kRecipeFormat,
+             "; make the model again with this version (ort-aie compile, or the session that "
+             "writes a context model)");
     }
   }
   while (std::getline(lines, line)) {
@@ -293,7 +295,8 @@ Recipe RecipeFrom(const std::string& text) {
     }
   }
   Recipe& recipe = reading.recipe;
-  if (!reading.has_inputs || !reading.has_outputs) Refuse("it has no inputs or no outputs");
+  if (!reading.has_inputs) Refuse("it has no line 'inputs'");
+  if (!reading.has_outputs) Refuse("it has no line 'outputs', which is its last: it is cut off");
   if (recipe.inputs > kMostRecipeInputs) {
     Refuse("it has ", recipe.inputs, " inputs, expected at most ", kMostRecipeInputs);
   }

@@ -12,7 +12,7 @@ import pytest
 from linear_kernels import zeros
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_vector
+from ort_aie_ep.aie_kernels import catalog_attention, catalog_linear, catalog_rows, catalog_vector
 from ort_aie_ep.npu.kernels import Kernels
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parents[2] / "aie_kernels" / "kernels"
 CATALOG = [value for value in vars(catalog_linear).values() if isinstance(value, Kernel)]
 ALL = CATALOG + [
     value
-    for catalog in (catalog_attention, catalog_vector)
+    for catalog in (catalog_attention, catalog_rows, catalog_vector)
     for value in vars(catalog).values()
     if isinstance(value, Kernel)
 ]
@@ -162,6 +162,9 @@ def test_a_kernel_with_scalars_has_limits_that_garbage_does_not_meet(kernel: Ker
             assert not kernel.limits((garbage,) * len(scalars))
 
 
+GELU = catalog_rows.GELU_GATE + 3 * catalog_rows.CORE
+NORM = catalog_rows.NORM + catalog_rows.SLABS * 28 + catalog_rows.MEAN * 28 * 256
+
 # By kernel, the largest scalars that keep to the buffers, and others that differ in one.
 EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (
@@ -188,6 +191,24 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (catalog_vector.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (catalog_vector.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (catalog_vector.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
+    (catalog_rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 5)]),
+    (
+        catalog_rows.ROWS_TAKE,
+        (GELU, 0, 15),
+        [(0, GELU + catalog_rows.SLABS), (0, 5), (0, 0), (1, 1), (2, 16), (2, -1)],
+    ),
+    (
+        catalog_rows.ROWS_TAKE,
+        (NORM, 14, 7),
+        [(0, NORM + catalog_rows.SLABS), (0, NORM + catalog_rows.MEAN), (1, 15), (2, 8), (2, -1)],
+    ),
+    (
+        catalog_rows.ROWS_PREPARE,
+        (NORM, 0, 1, 111),
+        [(0, NORM + catalog_rows.SLABS), (0, GELU), (2, 2), (3, 112), (3, -1)],
+    ),
+    (catalog_rows.ROWS_PREPARE, (NORM, 0, 0, 3), [(3, 4)]),
+    (catalog_rows.ROWS_STORE, (3,), [(0, 4), (0, -1)]),
 ]
 
 

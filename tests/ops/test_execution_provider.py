@@ -164,7 +164,10 @@ NO_STEPS = {"LayerNormalization", "com.microsoft.SkipLayerNormalization"}
 
 @pytest.mark.parametrize("name", MODELS)
 def test_both_doors_claim_the_same_nodes(name: str) -> None:
-    nodes = explain(DATA / name, provider=True).nodes
+    explanation = explain(DATA / name, provider=True)
+    nodes = explanation.nodes
+    assert len(explanation.provider_plans) == len(explanation.plans)
+    assert sum(explanation.provider_plans) == sum(n.provider == CLAIMS for n in nodes)
     doors = {n.node: (n.becomes != "", n.provider) for n in nodes if n.op in OPS}
     assert set(doors.values()) == {(True, CLAIMS)}
     assert {(n.becomes != "", n.provider) for n in nodes if n.provider} == {
@@ -189,7 +192,9 @@ def recipes(model: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_ALL])
+@pytest.mark.parametrize(
+    "level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_BASIC, LEVELS.ORT_ENABLE_ALL]
+)
 def test_both_doors_make_the_same_plan(
     name: str, level: onnxruntime.GraphOptimizationLevel, tmp_path: Path
 ) -> None:

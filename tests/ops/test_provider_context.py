@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,10 @@ def library() -> Iterator[None]:
 
 
 def session(
-    model: Path | bytes, context: Path | None = None, **config: str
+    model: Path | bytes,
+    context: Path | None = None,
+    entries: Mapping[str, str] | None = None,
+    **config: str,
 ) -> onnxruntime.InferenceSession:
     options = session_options()
     options.log_severity_level = 4
@@ -41,6 +44,8 @@ def session(
         options.add_session_config_entry("ep.context_file_path", str(context))
     for key, value in config.items():
         options.add_session_config_entry(f"ep.{key}", value)
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
     options.add_provider_for_devices(devices()[:1], {})
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, enable_fallback=False)
@@ -100,6 +105,25 @@ def test_a_quantised_cache_and_its_scales_are_kept(bits: int, tmp_path: Path) ->
     for name, array in results.items():
         np.testing.assert_array_equal(array, expected[name])
         np.testing.assert_array_equal(array, custom[name])
+
+
+def test_a_constant_without_elements_is_kept(tmp_path: Path) -> None:
+    """As an empty past that a model without a cache has."""
+    a = attributes()
+    inputs = random_inputs(a, 5, lengths=(5,), capacity=8)
+    past = inputs["past_key"]
+    assert past is not None
+    empty = np.zeros((1, past.shape[1], 0, past.shape[3]), np.float32)
+    inputs |= {"past_key": empty, "past_value": empty}
+    outputs = {"output": FLOAT32, "present_key": FLOAT32, "present_value": FLOAT32}
+    model = one_op_model("GroupQueryAttention", inputs, outputs, given_attributes(a),
+                         domain="com.microsoft",
+                         constants=("past_key", "past_value"))  # fmt: skip
+    first = run(session(model, tmp_path / "ctx.onnx"), inputs)
+    again = run(session(tmp_path / "ctx.onnx"), inputs)
+    for name, array in flow_attention(a, inputs).items():
+        np.testing.assert_array_equal(first[name], array)
+        np.testing.assert_array_equal(again[name], array)
 
 
 def test_an_output_that_is_declared_with_another_type_is_refused(tmp_path: Path) -> None:
@@ -181,6 +205,24 @@ def test_a_file_of_another_generation_is_refused(written: Path, tmp_path: Path) 
     other.rename(written.with_name("ctx.onnx.aie"))
     with pytest.raises(Exception, match="belongs to another generation of the model"):
         session(written)
+
+
+@pytest.mark.parametrize(
+    "option", ["ep.context_file_path", "session.model_external_initializers_file_folder_path"]
+)
+def test_a_context_model_in_memory_finds_its_weights(written: Path, option: str) -> None:
+    model = written.read_bytes()
+    with pytest.raises(Exception, match=r"of a model in memory, name .* in ep\.context_file_path"):
+        session(model)
+    given = {option: str(written if option.startswith("ep.") else written.parent)}
+    session(model, entries=given)
+
+
+def test_a_context_model_of_a_context_model_is_refused(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    with pytest.raises(Exception, match="the model has EPContext nodes already; open it without"):
+        session(written, tmp_path / "again" / "ctx.onnx")
+    assert not list((tmp_path / "again").iterdir())
 
 
 def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from ort_aie_ep.npu.packages.package import Package
 from ort_aie_ep.npu.validate import streams
 from ort_aie_ep.npu.validate.npu import Buffer, Context, Fault, Npu, Program
-from ort_aie_ep.npu.validate.problems import argument_bytes
+from ort_aie_ep.npu.validate.problem import argument_bytes
 from ort_aie_ep.npu.validate.streams import Operations
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device

@@ -17,39 +17,23 @@ from numpy.typing import NDArray
 
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.npu.validate import references as ref
+from ort_aie_ep.npu.validate import row_problems
+from ort_aie_ep.npu.validate.problem import (
+    EPS,
+    Buffers,
+    Context,
+    Output,
+    Problem,
+    doubles,
+    generator,
+    nan,
+)
 from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.sequence import evaluate
 
-EPS = 1e-6
 CHUNK = 4096  # elements of K or V that the attention designs fetch at a time
-MAX_BYTES = 1 << 30  # several times the weights of the largest projection that is tried
 GARBAGE = 3.0e30  # in keys that nobody may look at
-
-Buffers = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Output:
-    """A part of a result: `got` and the reference, of one shape."""
-
-    name: str
-    got: Doubles
-    reference: Reference
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A call of `sequence`: `buffers` by argument; `judge` takes them after the run.
-
-    Outputs hold NaN before the run, so that what nobody wrote is seen.
-    """
-
-    sequence: str
-    parameters: dict[str, int]
-    buffers: Buffers
-    judge: Callable[[Mapping[str, NDArray[Any]]], list[Output]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,7 @@ def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[S
     if make is None:
         return []
     places = {a["name"]: a["bytes"] for a in described["arguments"]}
-    context = _Context(device, places)
+    context = Context(device, places)
     return [
         Shape(parameters, typical, lambda p=parameters: make[1](context, p))  # type: ignore[misc]
         for typical, each in ((False, make[0][0]), (True, make[0][1]))
@@ -80,63 +64,26 @@ def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[S
     ]
 
 
-@dataclass(frozen=True)
-class _Context:
-    device: Device
-    places: dict[str, Any]  # bytes of each argument, as the manifest has them
-
-    def size(self, argument: str, parameters: Mapping[str, int]) -> int:
-        """Bytes that an argument needs. Raises DesignError if the sequence has no such argument."""
-        if argument not in self.places:
-            raise DesignError(f"the sequence has no argument {argument}")
-        return argument_bytes(argument, self.places[argument], parameters)
-
-
-def argument_bytes(name: str, bytes: Any, parameters: Mapping[str, int]) -> int:
-    """The size of an argument. Raises DesignError for one that no shape here can have."""
-    size = evaluate(bytes, parameters)
-    if not 0 <= size <= MAX_BYTES:
-        raise DesignError(
-            f"the sequence's argument {name} has {size} bytes; expected 0 to {MAX_BYTES}"
-        )
-    return size
-
-
-def _rng(parameters: Mapping[str, int]) -> np.random.Generator:
-    return np.random.default_rng([abs(value) for value in parameters.values()])
-
-
-def _nan(*shape: int) -> NDArray[Any]:
-    return np.full(shape, np.nan, BF16)
-
-
-def _doubles(values: NDArray[Any]) -> Doubles:
-    with np.errstate(invalid="ignore"):  # NaN, of what nobody wrote
-        return values.astype(np.float64)
-
-
 # --- projections ----------------------------------------------------------------------------------
-def _matvec(context: _Context, p: dict[str, int]) -> Problem:
-    n, k, rng = p["N"], p["K"], _rng(p)
+def _matvec(context: Context, p: dict[str, int]) -> Problem:
+    n, k, rng = p["N"], p["K"], generator(p)
     codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
     scales = (rng.uniform(0.5, 1.5, (n, k // 32)) * 0.02).astype(BF16)
-    mins = (-8 * _doubles(scales) * rng.uniform(0.8, 1.2, scales.shape)).astype(BF16)
+    mins = (-8 * doubles(scales) * rng.uniform(0.8, 1.2, scales.shape)).astype(BF16)
     x = rng.standard_normal(k).astype(BF16)
     bias = rng.standard_normal(n * p["bias"]).astype(BF16)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        w = _doubles(codes) * np.repeat(_doubles(scales), 32, 1)
-        w += np.repeat(_doubles(mins), 32, 1)
-        added = _doubles(bias) if p["bias"] else 0.0
-        return [
-            Output("y", _doubles(after["y"]), ref.matvec(w, _doubles(x), added, p["activation"]))
-        ]
+        w = doubles(codes) * np.repeat(doubles(scales), 32, 1)
+        w += np.repeat(doubles(mins), 32, 1)
+        added = doubles(bias) if p["bias"] else 0.0
+        return [Output("y", doubles(after["y"]), ref.matvec(w, doubles(x), added, p["activation"]))]
 
     blocks = q4nx.pack(codes, scales, mins)
-    return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": _nan(n)}, judge)
+    return Problem("matvec", p, {"x": x, "w": blocks, "bias": bias, "y": nan(n)}, judge)
 
 
-def _matvec_part(context: _Context, p: dict[str, int]) -> Problem:
+def _matvec_part(context: Context, p: dict[str, int]) -> Problem:
     """The last K of row_K in-features; what goes before them has codes that would be noticed."""
     whole = _matvec(context, {**p, "K": p["row_K"]})
     n, k, blocks = p["N"], p["K"], p["K"] // 256
@@ -146,12 +93,12 @@ def _matvec_part(context: _Context, p: dict[str, int]) -> Problem:
     x, bias = whole.buffers["x"][-k:], whole.buffers["bias"]
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        added = _doubles(bias) if p["bias"] else 0.0
-        wanted = ref.matvec(weights.astype(np.float64), _doubles(x), added, p["activation"])
-        return [Output("y", _doubles(after["y"]), wanted)]
+        added = doubles(bias) if p["bias"] else 0.0
+        wanted = ref.matvec(weights.astype(np.float64), doubles(x), added, p["activation"])
+        return [Output("y", doubles(after["y"]), wanted)]
 
     w = rows.reshape(-1)[before * rows.shape[2] :]
-    return Problem("matvec_part", p, {"x": x, "w": w, "bias": bias, "y": _nan(n)}, judge)
+    return Problem("matvec_part", p, {"x": x, "w": w, "bias": bias, "y": nan(n)}, judge)
 
 
 def _matvec_part_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Any]:
@@ -169,35 +116,35 @@ def _matvec_of(*shapes: tuple[int, int, int, int]) -> Callable[[Device], Iterato
     return each
 
 
-def _dequant(context: _Context, p: dict[str, int]) -> Problem:
+def _dequant(context: Context, p: dict[str, int]) -> Problem:
     count = p["blocks"]
-    blocks = q4nx.quantize(_rng(p).standard_normal((32 * count, 256)).astype(np.float32))
+    blocks = q4nx.quantize(generator(p).standard_normal((32 * count, 256)).astype(np.float32))
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         # scale * code is exact in float32 (8 and 4 significant bits), so that numpy and the kernel
         # both round the sum to float32 and that to bfloat16: the same bits.
-        exact = _doubles(ref.gemm_order(q4nx.dequantize(blocks, 32 * count, 256)))
-        got = _doubles(after["b"]).reshape(exact.shape)
+        exact = doubles(ref.gemm_order(q4nx.dequantize(blocks, 32 * count, 256)))
+        got = doubles(after["b"]).reshape(exact.shape)
         return [Output("b", got, Reference(exact, np.zeros_like(exact)))]
 
-    return Problem("dequant", p, {"w": blocks, "b": _nan(count, 8192)}, judge)
+    return Problem("dequant", p, {"w": blocks, "b": nan(count, 8192)}, judge)
 
 
 def _dequant_of(*counts: int) -> Callable[[Device], Iterator[dict[str, int]]]:
     return lambda device: iter([{"blocks": count} for count in counts])
 
 
-def _gemm(context: _Context, p: dict[str, int]) -> Problem:
-    m, k, n, rng = p["M"], p["K"], p["N"], _rng(p)
+def _gemm(context: Context, p: dict[str, int]) -> Problem:
+    m, k, n, rng = p["M"], p["K"], p["N"], generator(p)
     rows = max(m, 64)
     a = rng.standard_normal((rows, k)).astype(BF16)
     w = rng.standard_normal((n, k)).astype(BF16)
     output = "f32" if context.size("c", p) == rows * n * 4 else "bf16"
-    c = np.full((rows, n), np.nan, np.float32) if output == "f32" else _nan(rows, n)
+    c = np.full((rows, n), np.nan, np.float32) if output == "f32" else nan(rows, n)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        expected = ref.product(_doubles(a[:m]), _doubles(w), context.device.architecture, output)
-        return [Output("c", _doubles(after["c"][:m]), expected)]
+        expected = ref.product(doubles(a[:m]), doubles(w), context.device.architecture, output)
+        return [Output("c", doubles(after["c"][:m]), expected)]
 
     return Problem("gemm", p, {"a": a, "b": ref.gemm_order(w), "c": c}, judge)
 
@@ -207,8 +154,8 @@ def _gemm_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Iterator[dict[
 
 
 # --- attention ------------------------------------------------------------------------------------
-def _flow_kv(context: _Context, p: dict[str, int]) -> Problem:
-    rng, group = _rng(p), p["heads"] // p["kv_heads"]
+def _flow_kv(context: Context, p: dict[str, int]) -> Problem:
+    rng, group = generator(p), p["heads"] // p["kv_heads"]
     keys, head_dim = p["context"], p["head_dim"]
     first = max(0, keys - p["window"]) if p["window"] else 0
     q = bf16(rng.standard_normal((p["heads"], head_dim)) * 2)
@@ -219,13 +166,13 @@ def _flow_kv(context: _Context, p: dict[str, int]) -> Problem:
             ref.flow_kv(q[h], k[h // group, first:], v[h // group, first:])
             for h in range(p["heads"])
         ]
-        return [Output("o", _doubles(after["o"]), _stacked(each))]
+        return [Output("o", doubles(after["o"]), _stacked(each))]
 
     buffers = {
         "q": q.astype(BF16),
         "k": ref.in_cache(k, p["capacity"], first, GARBAGE),
         "v": ref.in_cache(v, p["capacity"], first, GARBAGE),
-        "o": _nan(*q.shape),
+        "o": nan(*q.shape),
     }
     return Problem("attention", p, buffers, judge)
 
@@ -243,8 +190,8 @@ def _flow_kv_of(*shapes: tuple[int, int, int, int, int]) -> Callable[[Device], A
     return each
 
 
-def _flow_qkv(context: _Context, p: dict[str, int]) -> Problem:
-    rng, group = _rng(p), p["heads"] // p["kv_heads"]
+def _flow_qkv(context: Context, p: dict[str, int]) -> Problem:
+    rng, group = generator(p), p["heads"] // p["kv_heads"]
     prompt, head_dim, total = p["prompt"], p["head_dim"], p["past"] + p["prompt"]
     # The sequence's own rounding of prompts is in the size of its argument.
     tokens = context.size("q", p) // (p["heads"] * head_dim * 2)
@@ -260,13 +207,13 @@ def _flow_qkv(context: _Context, p: dict[str, int]) -> Problem:
             for h in range(p["heads"])
         ]
         expected = _stacked(each, axis=1)
-        return [Output("o", _doubles(after["o"][:prompt]), expected)]
+        return [Output("o", doubles(after["o"][:prompt]), expected)]
 
     buffers = {
         "q": q.astype(BF16),
         "k": ref.in_cache(k, p["capacity"]),
         "v": ref.in_cache(v, p["capacity"]),
-        "o": _nan(*q.shape),
+        "o": nan(*q.shape),
     }
     return Problem("attention", p, buffers, judge)
 
@@ -291,8 +238,8 @@ def _stacked(each: list[Reference], axis: int = 0) -> Reference:
 
 
 # --- vector operators -----------------------------------------------------------------------------
-def _rms_norm(context: _Context, p: dict[str, int]) -> Problem:
-    n, rows, residual, rng = p["n"], p["rows"], p["residual"], _rng(p)
+def _rms_norm(context: Context, p: dict[str, int]) -> Problem:
+    n, rows, residual, rng = p["n"], p["rows"], p["residual"], generator(p)
     padded = -(-n // 128) * 128
     x, other, weight = np.zeros((rows, padded)), np.zeros((rows, padded)), np.zeros(padded)
     x[:, :n], other[:, :n] = bf16(rng.standard_normal((2, rows, n)))
@@ -301,18 +248,18 @@ def _rms_norm(context: _Context, p: dict[str, int]) -> Problem:
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         outputs = [
-            Output("y", _doubles(after["y"]),
+            Output("y", doubles(after["y"]),
                    ref.rounded(ref.normalised(total, weight, n, EPS), ref.NORM)),
         ]  # fmt: skip
         if residual:
             exactly = Reference(total, np.zeros_like(total))
-            outputs.append(Output("sum", _doubles(after["sum"]), exactly))
+            outputs.append(Output("sum", doubles(after["sum"]), exactly))
         return outputs
 
     buffers = {
         "x": x.astype(BF16), "residual": other[: rows * residual].astype(BF16),
-        "weight": weight.astype(BF16), "sum": _nan(rows * residual, padded),
-        "y": _nan(rows, padded),
+        "weight": weight.astype(BF16), "sum": nan(rows * residual, padded),
+        "y": nan(rows, padded),
     }  # fmt: skip
     return Problem("rms_norm", p, buffers, judge)
 
@@ -325,7 +272,7 @@ def _rms_norm_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Any]:
 
 def _heads(p: dict[str, int], count: int) -> tuple[Buffers, Doubles, Doubles]:
     """Inputs of a rotation, the heads as it sees them, and the table of the tokens."""
-    rng, tokens, head_dim = _rng(p), p["tokens"], p["head_dim"]
+    rng, tokens, head_dim = generator(p), p["tokens"], p["head_dim"]
     x, weight = (
         bf16(rng.standard_normal((tokens, count, head_dim))),
         rng.uniform(0.5, 1.5, head_dim),
@@ -341,23 +288,23 @@ def _heads(p: dict[str, int], count: int) -> tuple[Buffers, Doubles, Doubles]:
     return buffers, seen, table
 
 
-def _rope(context: _Context, p: dict[str, int]) -> Problem:
+def _rope(context: Context, p: dict[str, int]) -> Problem:
     buffers, seen, table = _heads(p, p["heads"])
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         expected = ref.rope(seen, table, p["rotary_dim"], p["interleaved"], p["norm"])
-        return [Output("y", _doubles(after["y"]), expected)]
+        return [Output("y", doubles(after["y"]), expected)]
 
-    return Problem("rope", p, buffers | {"y": _nan(*seen.shape)}, judge)
+    return Problem("rope", p, buffers | {"y": nan(*seen.shape)}, judge)
 
 
-def _append(context: _Context, p: dict[str, int]) -> Problem:
+def _append(context: Context, p: dict[str, int]) -> Problem:
     buffers, seen, table = _heads(p, p["kv_heads"])
     new = slice(p["position"], p["position"] + p["tokens"])
-    before = bf16(_rng(p).standard_normal((p["kv_heads"], p["capacity"], p["head_dim"])))
+    before = bf16(generator(p).standard_normal((p["kv_heads"], p["capacity"], p["head_dim"])))
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        blocks = _doubles(after["cache"])
+        blocks = doubles(after["cache"])
         rows = blocks.transpose(0, 1, 3, 2, 4).reshape(before.shape)
         expected = ref.rope(seen, table, p["rotary_dim"], p["interleaved"], p["norm"])
         old = np.ones(p["capacity"], bool)
@@ -372,14 +319,14 @@ def _append(context: _Context, p: dict[str, int]) -> Problem:
     return Problem("append", p, buffers | {"cache": cache}, judge)
 
 
-def _move_heads(context: _Context, p: dict[str, int]) -> Problem:
+def _move_heads(context: Context, p: dict[str, int]) -> Problem:
     heads, dim = p["heads"], p["dim"]
-    x = bf16(_rng(p).standard_normal((heads, p["x_stride"])))
-    before = bf16(_rng(p).standard_normal((heads, p["y_stride"])))
+    x = bf16(generator(p).standard_normal((heads, p["x_stride"])))
+    before = bf16(generator(p).standard_normal((heads, p["y_stride"])))
     expected = np.concatenate([x[:, :dim], before[:, dim:]], axis=1)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        return [Output("y", _doubles(after["y"]), Reference(expected, np.zeros_like(expected)))]
+        return [Output("y", doubles(after["y"]), Reference(expected, np.zeros_like(expected)))]
 
     return Problem("move_heads", p, {"x": x.astype(BF16), "y": before.astype(BF16)}, judge)
 
@@ -410,14 +357,14 @@ def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
     return each
 
 
-def _glu(context: _Context, p: dict[str, int]) -> Problem:
-    gate_up = bf16(_rng(p).standard_normal((p["rows"], 2, p["n"])))
+def _glu(context: Context, p: dict[str, int]) -> Problem:
+    gate_up = bf16(generator(p).standard_normal((p["rows"], 2, p["n"])))
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
         expected = ref.glu(gate_up[:, 0], gate_up[:, 1], p["kind"])
-        return [Output("y", _doubles(after["y"]), expected)]
+        return [Output("y", doubles(after["y"]), expected)]
 
-    buffers = {"gate_up": gate_up.astype(BF16), "y": _nan(p["rows"], p["n"])}
+    buffers = {"gate_up": gate_up.astype(BF16), "y": nan(p["rows"], p["n"])}
     return Problem("glu", p, buffers, judge)
 
 
@@ -425,13 +372,13 @@ def _glu_of(*shapes: tuple[int, int, int]) -> Callable[[Device], Any]:
     return lambda device: iter([{"n": n, "rows": rows, "kind": kind} for n, rows, kind in shapes])
 
 
-def _softcap(context: _Context, p: dict[str, int]) -> Problem:
-    x = bf16(_rng(p).standard_normal(p["n"]) * 40)
+def _softcap(context: Context, p: dict[str, int]) -> Problem:
+    x = bf16(generator(p).standard_normal(p["n"]) * 40)
 
     def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
-        return [Output("y", _doubles(after["y"]), ref.softcap(x, 30.0))]
+        return [Output("y", doubles(after["y"]), ref.softcap(x, 30.0))]
 
-    return Problem("softcap", p, {"x": x.astype(BF16), "y": _nan(p["n"])}, judge)
+    return Problem("softcap", p, {"x": x.astype(BF16), "y": nan(p["n"])}, judge)
 
 
 def _softcap_of(*sizes: int) -> Callable[[Device], Any]:
@@ -491,4 +438,5 @@ _KNOWN: dict[tuple[str, bool], tuple[tuple[Callable[..., Any], Callable[..., Any
         (_glu_of((256, 1, 0), (700, 3, 1)), _glu_of((8192, 1, 0), (8192, 32, 0))), _glu,
     ),
     ("softcap", False): ((_softcap_of(256, 1000), _softcap_of(16384)), _softcap),
+    **{(name, False): known for name, known in row_problems.KNOWN.items()},
 }  # fmt: skip

@@ -18,7 +18,8 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
 from ort_aie_ep.npu.validate.control import Measurement, measure
 from ort_aie_ep.npu.validate.npu import Context, Fault, Identity, Npu, load_binding
-from ort_aie_ep.npu.validate.problems import Output, Problem, Shape, shapes
+from ort_aie_ep.npu.validate.problem import Output, Problem
+from ort_aie_ep.npu.validate.problems import Shape, shapes
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device

@@ -171,7 +171,8 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   Require(file.get() >= 0, path,
           ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno),
-          "; it must lie beside the model");
+          "; it must lie beside the model; of a model in memory, name the model's file in "
+          "ep.context_file_path");
   struct stat status{};
   Require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), path,
           ", the weights of the EPContext model, is not a regular file");
@@ -206,7 +207,7 @@ ContextFile::~ContextFile() { ::munmap(const_cast<uint8_t*>(data_), static_cast<
 
 const uint8_t* ContextFile::At(const Recipe::Span& span) const {
   const bool at_page = span.offset >= kPage && span.offset % kPage == 0;
-  Require(at_page && span.size > 0 && Size(span.offset) + span.size <= size_, path_,
+  Require(at_page && span.size >= 0 && Size(span.offset) + span.size <= size_, path_,
           " has no tensor of ", span.size, " bytes at ", span.offset,
           "; generate the context model again");
   return data_ + span.offset;

@@ -171,16 +171,20 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (count == 0) return;
   const OrtApi* api = runtime_.api;
   const std::string model = ModelPath(api, graphs[0]), folder = FolderOf(model);
+  // A model in memory has no folder: the options say where it would lie.
+  const std::string context_folder = model.empty() ? FolderOf(context_.path) : folder;
   std::vector<FusedNode> shells;
   std::vector<Part> parts(count);
   std::vector<const ClaimedRegion*> regions;
   std::vector<size_t> part_of;  // by region
   Initializers initializers;
-  ContextReader reader(folder);
+  ContextReader reader(context_folder);
   for (size_t i = 0; i < count; ++i) {
     const ReadGraph read = Read(api, graphs[i]);
     shells.push_back(ReadFused(api, fused[i]));
     if (read.nodes.size() == 1 && IsContext(read.graph.nodes[0])) {
+      Require(!context_.enable, "ep.context_enable=1: the model has EPContext nodes already; open ",
+              "it without, or write a context model of its source");
       parts[i] = reader.Read(read.graph, read.graph.nodes[0]);
       continue;
     }

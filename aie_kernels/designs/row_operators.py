@@ -1,0 +1,98 @@
+"""The row operators of a prompt: a second life of GEMM's cores (`gemm`), with bf16 output on AIE2P.
+
+What stands between two projections of a prompt runs on the overlay that multiplies, for another
+overlay would cost 1.9 ms each way. Tiles, fifos and buffers are GEMM's. A worker has one parameter
+more, `mode`: 0 is GEMM, anything else a row operator.
+
+Operands enter as A: bands of 64 rows, 512 columns at a time, in objects of 64 x 64 that all cores
+of a column see. Each takes 16 rows of every object. A result of 16 x 512 bf16 lies in the
+accumulator, in blocks of 8 x 8, and leaves as C: rows of 512 columns are four of C's rows of 128.
+
+Rows are shared out, not columns, for then all four cores are at work on every object, and a row is
+whole in its core. B has nothing to do. A result of 64 x 512 takes these objects, in this order:
+
+| sequence | first | for each band of rows | for each result |
+|---|---|---|---|
+| `gate` | | | 8 of the gate, 8 of up |
+| `add_norm`: the sum | | | 8 of x, 8 of the residual |
+| `add_norm`: the norm | 4 with all weights | all of x, for the sums of squares | 8 of x |
+
+The norm reads back the sum from memory, after a wait: as many bytes as adding twice, and no core
+has to keep a row. Weights come once, a row of 64 x 256 in A's memory tile for each 256 of them, and
+stay in the accumulator behind the result.
+
+L1 is GEMM's and `counts`, 32 bytes: 64,844 of 65,536 as buffers are aligned. Program memory: two
+activations of some 90 vector operations, the inverse root with five emulated products, copies:
+about 5 KB; with GEMM's own kernels 10 KB of 16.
+
+What bounds it: A's channel takes 2,048 cycles an object, and eight columns read 512 KB an operand
+and result from memory meanwhile, 21,000 cycles at 45 GB/s and 1.8 GHz. `gate` takes 25,000 cycles
+of the core for the objects of up, and stands still while a part leaves: core and memory are nearly
+in balance where rows fill the columns. Sums and norms wait for memory alone. As in GEMM, a prompt
+of 64 rows takes the time of 512.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ort_aie_ep.aie_kernels.catalog_rows import (
+    COUNTS,
+    ROWS_BEGIN,
+    ROWS_PREPARE,
+    ROWS_STORE,
+    ROWS_TAKE,
+)
+from ort_aie_ep.npu.vocabulary.design import (
+    Acquire,
+    Buffer,
+    Core,
+    Parameters,
+    Read,
+    Release,
+    Steps,
+    call,
+)
+from ort_aie_ep.npu.vocabulary.kernel import Array
+
+#: What a core needs beside GEMM's parameters, buffers and kernels.
+PARAMETERS = ("mode",)
+BUFFERS = (Buffer("counts", Array("i32", COUNTS)),)
+KERNELS = (ROWS_BEGIN, ROWS_PREPARE, ROWS_TAKE, ROWS_STORE)
+PARTS = 4  # of a result
+
+
+def body(core: Core, products: Callable[[Core, Any, Any], Steps]) -> Steps:
+    """A worker's body: `products(core, k_steps, blocks)` gives GEMM's steps.
+
+    Of a row operator `k_steps` are the bits of a norm's epsilon, and `count` the turns.
+    """
+    k_steps, count, mode = yield Parameters()
+    acc, counts = core.buffer("acc"), core.buffer("counts")
+    yield call(ROWS_BEGIN, counts, count, mode)
+    blocks = yield Read("counts", 0)
+    turns = yield Read("counts", 1)
+    weights = yield Read("counts", 2)
+    rows = yield Read("counts", 3)
+    results = yield Read("counts", 4)
+    objects = yield Read("counts", 5)
+    yield from products(core, k_steps, blocks)
+    for index in core.loop(weights):
+        a = yield Acquire("a")
+        yield call(ROWS_PREPARE, a, acc, mode, k_steps, 0, index)
+        yield Release("a")
+    for _ in core.loop(turns):
+        for index in core.loop(rows):
+            a = yield Acquire("a")
+            yield call(ROWS_PREPARE, a, acc, mode, k_steps, 1, index)
+            yield Release("a")
+        for tile in core.loop(results):
+            for index in core.loop(objects):
+                a = yield Acquire("a")
+                yield call(ROWS_TAKE, a, acc, mode, tile, index)
+                yield Release("a")
+            for part in core.loop(PARTS):
+                c = yield Acquire("c")
+                yield call(ROWS_STORE, acc, c, part)
+                yield Release("c")

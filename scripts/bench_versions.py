@@ -1,0 +1,145 @@
+"""Two versions of the library, or two compilations of a model, in turns: bench_versions.py A B
+
+A and B are PYTHON=FOLDER: the Python of an environment with that version installed, and a model of
+the builder's kind (past and present share memory), compiled, or a source, which runs through the
+execution provider. Each has a process of its own, because the threads of a session in the same
+process spin on the cores that the other wants, and both measure in turns of half a second, because
+memory is not equally fast all the time. Prints milliseconds that ONNX Runtime's `run` takes, the
+median over turns, and B's time in A's: the median of the ratios of neighbouring turns with its 95 %
+bounds (bootstrap over rounds), and the ratio of the least times.
+
+    bench_versions.py .venv/bin/python=PLAN .venv/bin/python=NODES
+
+NODES was made by `ort-aie compile --no-plan`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+# What is measured: a token after so many, and a prompt.
+TOKENS_AFTER = (16, 512)
+PROMPT = 512
+# Threads of ONNX Runtime spin for a while after a run.
+SETTLE_SECONDS = 0.1
+
+# One of both: measures what a line on its input names. It uses its own version's package.
+PROCESS = """
+import json, statistics, sys, time
+from pathlib import Path
+import numpy as np
+import onnxruntime
+import ort_aie_ep
+from ort_aie_ep.running.generate import Decoder
+from ort_aie_ep.runtime.sessions import Options, inspect, open_session
+
+folder, contexts, prompt, seconds = json.loads(sys.argv[1])
+model = inspect(Path(folder))
+if model.compiled:
+    session = open_session(model.folder.model, Options())
+else:
+    name = "AieExecutionProvider"
+    onnxruntime.register_execution_provider_library(name, ort_aie_ep.library_path())
+    session = onnxruntime.InferenceSession(
+        model.folder.model, providers=[name, "CPUExecutionProvider"], enable_fallback=False
+    )
+decoder = Decoder(session, model.folder, max(*contexts, prompt) + 64)
+ids = np.random.default_rng(0).integers(3, decoder.vocabulary, decoder.capacity)
+
+def run(start, rows):  # what the cache holds before `start` stays, and is the same each time
+    decoder.length = start
+    decoder.forward(ids[start : start + rows])
+    return 1000 * decoder.run_seconds
+
+run(0, decoder.capacity)
+print("ready", flush=True)
+for line in sys.stdin:
+    start, rows = json.loads(line)
+    run(start, rows)
+    end, times = time.perf_counter() + seconds, []
+    while not times or time.perf_counter() < end:
+        times.append(run(start + len(times) % 64 if rows == 1 else start, rows))
+    print(statistics.median(times), flush=True)
+"""
+
+
+class Side:
+    """A version in its process."""
+
+    def __init__(self, side: str, seconds: float) -> None:
+        """Of PYTHON=FOLDER; each measurement takes `seconds` or one run."""
+        python, _, folder = side.partition("=")
+        what = json.dumps([folder, TOKENS_AFTER, PROMPT, seconds])
+        self._process = subprocess.Popen(
+            [python, "-c", PROCESS, what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._answer()
+
+    def measure(self, start: int, rows: int) -> float:
+        """Milliseconds of a call with `rows` after `start` tokens."""
+        assert self._process.stdin
+        print(json.dumps([start, rows]), file=self._process.stdin, flush=True)
+        milliseconds = float(self._answer())
+        time.sleep(SETTLE_SECONDS)
+        return milliseconds
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("a process ended; what it printed says why")
+        return line
+
+
+def bounds(values: list[float]) -> tuple[float, float]:
+    """95 % bounds of the median, by a bootstrap."""
+    drawn = np.random.default_rng(0).choice(values, (2000, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def main() -> None:
+    """Measures and prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sides", nargs=2, metavar="PYTHON=FOLDER")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each; default: 10")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a turn; default: 0.5")
+    parser.add_argument("--json", type=Path, help="keeps turns here, and adds to those in it")
+    options = parser.parse_args()
+    what = {f"token after {start}": (start, 1) for start in TOKENS_AFTER}
+    what[f"prompt of {PROMPT}"] = (0, PROMPT)
+    turns: dict[str, list[list[float]]] = {name: [[], []] for name in what}
+    if options.json and options.json.exists():
+        turns = json.loads(options.json.read_text())
+    sides = [Side(side, options.seconds) for side in options.sides]
+    for number in range(options.rounds):
+        for name, call in what.items():
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                turns[name][side].append(sides[side].measure(*call))
+        if options.json:
+            options.json.write_text(json.dumps(turns))
+    for each in sides:
+        each.close()
+    print("| | A, ms | B, ms | B / A | of the least |\n| --- | ---: | ---: | ---: | ---: |")
+    for name, (a, b) in turns.items():
+        ratios = [y / x for x, y in zip(a, b, strict=True)]
+        low, high = bounds(ratios)
+        print(
+            f"| {name} | {statistics.median(a):.3g} | {statistics.median(b):.3g} | "
+            f"{statistics.median(ratios):.3f} ({low:.3f}–{high:.3f}) | {min(b) / min(a):.3f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""The row operators of prompts on GEMM's cores, simulated, against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ort_aie_ep.aie_kernels.designs import gemm
+from ort_aie_ep.npu.checks.check import check
+from ort_aie_ep.npu.simulator.machine import Result
+from ort_aie_ep.npu.simulator.session import Session
+from ort_aie_ep.npu.validate import references as ref
+from ort_aie_ep.npu.validate.references import BF16, Doubles, Reference, bf16, bits
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+DEVICES = ["npu2", "npu2_4col", "npu2_2col", "npu2_1col"]
+
+
+def session_of(name: str) -> Session:
+    return Session(gemm.build(device(name)))
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return session_of("npu2")
+
+
+def normal(*shape: int) -> Doubles:
+    return bf16(np.random.default_rng([*shape]).standard_normal(shape))
+
+
+def nan(*shape: int) -> np.ndarray:
+    return np.full(shape, np.nan, BF16)
+
+
+def assert_close(got: np.ndarray, wanted: Reference) -> None:
+    error = np.abs(got.astype(np.float64) - wanted.exact)
+    assert (error <= wanted.tolerance).all(), f"worst {np.max(error / wanted.tolerance)} of it"
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
+    design = gemm.build(device(name))
+    check(design)
+    assert list(design.sequences) == ["gemm", "gate", "add_norm"]
+
+
+@pytest.mark.parametrize(("name", "output"), [("npu1", "bf16"), ("npu1", "f32"), ("npu2", "f32")])
+def test_other_gemms_are_as_they_were(name: str, output: gemm.Output) -> None:
+    design = gemm.build(device(name), output)
+    assert list(design.sequences) == ["gemm"]
+    worker = design.workers["gemm0_0"]
+    assert worker.parameters == ("k_steps", "blocks")
+    assert [kernel.source for kernel in worker.kernels] == ["gemm.cc"] * 3
+
+
+# --- gate -----------------------------------------------------------------------------------------
+def gate(session: Session, m: int, n: int, kind: int, between: int = 0) -> None:
+    """Gate and up side by side in one product, `between` elements apart."""
+    rows, stride = max(m, 64), 2 * (n + between)
+    product = normal(rows, stride)
+    product[m:] = np.nan  # whatever was there before
+    flat = product.astype(BF16).reshape(-1)
+    y = nan(rows, n)
+    shape = {"M": m, "N": n, "kind": kind, "gate_stride": stride, "up_stride": stride}
+    up = np.ascontiguousarray(flat[n + between :])
+    session.run("gate", shape, {"gate": flat, "up": up, "y": y})
+    of_gate, of_up = product[:m, :n], product[:m, n + between : 2 * n + between]
+    assert_close(y[:m], ref.glu(of_gate, of_up, kind))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize(
+    ("m", "n", "between"),
+    [
+        (64, 512, 0),
+        (7, 256, 0),  # both halves are the same columns
+        (65, 300, 2),  # they overlap
+        (100, 700, 2),  # bands of rows and columns moved back
+        (520, 1152, 0),  # two rounds
+    ],
+)
+def test_gate(session: Session, m: int, n: int, between: int, kind: int) -> None:
+    gate(session, m, n, kind, between)
+
+
+@pytest.mark.parametrize("name", DEVICES[1:])
+def test_gate_on_fewer_columns(name: str) -> None:
+    gate(session_of(name), 130, 544, 0)
+
+
+def test_more_results_than_the_queues_of_the_shim_hold() -> None:
+    gate(session_of("npu2_1col"), 130, 9 * 512 + 258, 1)
+
+
+def test_gate_of_other_strides_in_each_operand(session: Session) -> None:
+    m, n = 65, 600
+    x, up = normal(m, 640), normal(m, 1024)
+    y = nan(m, n)
+    session.run(
+        "gate",
+        {"M": m, "N": n, "kind": 0, "gate_stride": 640, "up_stride": 1024},
+        {"gate": x.astype(BF16), "up": up.astype(BF16), "y": y},
+    )
+    assert_close(y, ref.glu(x[:, :n], up[:, :n], 0))
+
+
+def test_a_long_gate_is_divided_into_runs(session: Session) -> None:
+    n = 32768  # 64 results a round; 256 are a run
+    shape = {"M": 5 * 512, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
+    assert len(session.build("gate", shape, ["gate", "up", "y"])) == 2
+
+
+def test_gate_takes_the_time_of_memory_where_rows_fill_the_columns(session: Session) -> None:
+    m, n = 512, 2048
+    gate_bytes = {"gate": nan(m, n), "up": nan(m, n), "y": nan(m, n)}
+    for buffer in gate_bytes.values():
+        buffer[:] = 1
+    shape = {"M": m, "N": n, "kind": 0, "gate_stride": n, "up_stride": n}
+    (result,) = session.run("gate", shape, gate_bytes)
+    assert result.read == 2 * m * n * 2
+    assert result.written == m * n * 2
+    # 44 GB/s is what memory gives (costs.py).
+    assert result.read / result.seconds > 30e9
+
+
+def test_gemm_between_row_operators_finds_its_accumulator(session: Session) -> None:
+    gate(session, 64, 256, 0)
+    a, weights = normal(64, 256), normal(512, 256)
+    c = nan(64, 512)
+    session.run(
+        "gemm",
+        {"M": 64, "K": 256, "N": 512},
+        {"a": a.astype(BF16), "b": gemm.pack_b(weights), "c": c},
+    )
+    assert_close(c, ref.product(a, weights, "aie2p", "bf16"))
+    gate(session, 64, 256, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"M": 0}, "M=0 must be at least 1"),
+        ({"N": 254}, "N=254 must be even and at least 256"),
+        ({"N": 301}, "N=301 must be even"),
+        ({"N": 65538, "gate_stride": 65538, "up_stride": 65538}, "N=65538 is above 65536"),
+        ({"kind": 2}, r"kind=2 must be 0 \(silu\) or 1 \(gelu\)"),
+        ({"gate_stride": 510}, "gate_stride=510 must be even, and at least N=512"),
+        ({"up_stride": 513}, "up_stride=513 must be even, and at least N=512"),
+    ],
+)
+def test_shapes_that_gate_cannot_take_are_refused(
+    session: Session, changed: dict[str, int], message: str
+) -> None:
+    shape = {"M": 64, "N": 512, "kind": 0, "gate_stride": 512, "up_stride": 512}
+    with pytest.raises(DesignError, match=message):
+        session.build("gate", shape | changed, ["gate", "up", "y"])
+
+
+# --- add_norm -------------------------------------------------------------------------------------
+EPS = 1e-6
+
+
+def add_norm(
+    session: Session, m: int, k: int, n: int, residual: int = 1, norm: int = 1, size: float = 1.0
+) -> Result:
+    rows = max(m, 64)
+    x, other, weight = np.zeros((rows, k)), np.zeros((rows, k)), np.zeros(k)
+    x[:, :n], other[:, :n], weight[:n] = normal(rows, n) * size, normal(n, rows).T, normal(n)
+    x[m:] = np.nan  # whatever was there before
+    buffers = {
+        "x": x.astype(BF16),
+        "residual": other[: rows * residual].astype(BF16),
+        "weight": weight[: k * norm].astype(BF16),
+        "sum": nan(rows * residual, k),
+        "y": nan(rows * norm, k),
+    }
+    eps = bits(EPS)
+    shape = {"M": m, "K": k, "n": n, "residual": residual, "norm": norm, "eps_bits": eps}
+    (result,) = session.run("add_norm", shape, buffers)
+    total = bf16(x + residual * other)[:m]
+    if residual:
+        np.testing.assert_array_equal(buffers["sum"][:m].astype(np.float64), total)
+    if norm:
+        exact = ref.normalised(total, weight, n, EPS)
+        assert_close(buffers["y"][:m], ref.rounded(exact, ref.NORM))
+    return result
+
+
+@pytest.mark.parametrize(("residual", "norm"), [(1, 1), (0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [
+        (64, 512, 512),
+        (9, 256, 256),  # both halves of a result are the same columns
+        (100, 768, 576),  # a hidden size that GEMM wants padded; results moved back
+        (520, 1280, 1152),  # two rounds
+    ],
+)
+def test_add_norm(session: Session, m: int, k: int, n: int, residual: int, norm: int) -> None:
+    add_norm(session, m, k, n, residual, norm)
+
+
+def test_add_norm_of_the_longest_rows() -> None:
+    add_norm(session_of("npu2_1col"), 64, 7168, 7000)
+
+
+@pytest.mark.parametrize("name", DEVICES[1:])
+def test_add_norm_on_fewer_columns(name: str) -> None:
+    add_norm(session_of(name), 130, 512, 512)
+
+
+@pytest.mark.parametrize("size", [2.0**-60, 2.0**40])
+def test_norms_of_tiny_and_huge_rows(session: Session, size: float) -> None:
+    add_norm(session, 64, 256, 256, residual=0, size=size)
+
+
+def test_add_norm_reads_the_sum_instead_of_adding_twice(session: Session) -> None:
+    m, k = 512, 1024
+    result = add_norm(session, m, k, k)
+    # x and the residual, the sum twice, and for each column the weights of 64 slabs.
+    assert result.read == 4 * m * k * 2 + 8 * 64 * 512
+    assert result.written == 2 * m * k * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"M": 0}, "M=0 must be at least 1"),
+        ({"K": 0}, "K=0 must be a multiple of 256"),
+        ({"K": 384}, "K=384 must be a multiple of 256"),
+        ({"K": 7424}, "K=7424 is above 7168"),
+        ({"n": 513}, "n=513 must be at least 1 and at most K=512"),
+        ({"n": 0}, "n=0 must be at least 1"),
+        ({"residual": 2}, "residual=2 must be 0 or 1"),
+        ({"norm": -1}, "norm=-1 must be 0 or 1"),
+        ({"residual": 0, "norm": 0}, "residual and norm are both 0"),
+    ],
+)
+def test_shapes_that_add_norm_cannot_take_are_refused(
+    session: Session, changed: dict[str, int], message: str
+) -> None:
+    shape = {"M": 64, "K": 512, "n": 512, "residual": 1, "norm": 1, "eps_bits": bits(EPS)}
+    with pytest.raises(DesignError, match=message):
+        session.build("add_norm", shape | changed, ["x", "residual", "weight", "sum", "y"])
