@@ -62,8 +62,8 @@ int64_t Window(const AttentionStep& step) { return std::max<int64_t>(step.window
 bool RestOnHost(const Batch& batch, const AttentionStep& step) {
   bool all = true;
   const auto check = [&](const void* tensor, size_t bytes) {
-    const bool own = tensor == step.query || tensor == step.key || tensor == step.value ||
-                     tensor == step.output;
+    const bool own =
+        tensor == step.query || tensor == step.key || tensor == step.value || tensor == step.output;
     all = all && (own || batch.OnHost(tensor, bytes));
   };
   ForEachRead(step, check);

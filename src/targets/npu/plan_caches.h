@@ -18,7 +18,8 @@ class PlanCaches {
   // Gives up the copies of a generation that is gone, before steps begin: those that are under way
   // keep theirs, which a fault of another thread's does not touch.
   void Refresh();
-  // The copy for a step of the plan, which has kept what it had of the past. It stays until Refresh.
+  // The copy for a step of the plan, which has kept what it had of the past. It stays until
+  // Refresh.
   KvCopy& Of(const AttentionStep& step);
   // When the plan is done.
   void PutBack();

@@ -122,8 +122,8 @@ void ATableThatThePlanMakes() {
   HostTarget().Execute({attention}, kThreads);
   Near("output", decoder.output, output, AttentionBounds(attention, Roundings(2), Roundings(3)));
   const auto reasons = bench.target->counters().host_steps_between;
-  Check(reasons == std::map<std::string, int64_t>{{"an activation that the overlay does not have",
-                                                   1}},
+  Check(reasons ==
+            std::map<std::string, int64_t>{{"an activation that the overlay does not have", 1}},
         "the reason of ", reasons.size());
 }
 
