@@ -230,6 +230,10 @@ def test_tensors_in_branches_are_a_reason_and_leave_nothing(
     session(model)
     said = write(model, tmp_path / "ctx.onnx")
     assert "a branch or body of node 'rotation' holds a tensor of 4096 bytes" in said
+    unnamed = onnx.load_from_string(model)
+    unnamed.graph.node[1].name = ""
+    said = write(unnamed.SerializeToString(), tmp_path / "ctx.onnx")
+    assert "a branch or body of node 'If -> cos' holds a tensor of 4096 bytes" in said
     assert not list(tmp_path.iterdir())
 
 

@@ -42,8 +42,8 @@ std::string WhyNoContext(const OrtApi* api, const ReadGraph& graph) {
     for (const OrtGraph* body : BodiesOf(api, graph.nodes[i])) {
       const int64_t bytes = LargestTensor(api, body);
       if (bytes <= kLargestInModel) continue;
-      return Concat("ep.context_enable=1: a branch or body of node '", graph.graph.nodes[i].name,
-                    "' holds a tensor of ", bytes,
+      return Concat("ep.context_enable=1: a branch or body of node '",
+                    graph.graph.LabelOf(graph.graph.nodes[i]), "' holds a tensor of ", bytes,
                     " bytes, and ONNX Runtime cannot write a context model with such; open the "
                     "model as it is, or compile it (ort-aie compile)");
     }
