@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/shapes.h"
 #include "ops/eligibility.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
@@ -30,6 +31,7 @@ class Claims {
     std::vector<Item> items;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       items.push_back(ItemOf(static_cast<int>(i)));
+      InferShapes(graph_, items.back().step);
     }
     if (sources_) ClaimTiedGathers(items);
     return items;

@@ -443,6 +443,46 @@ def test_a_cpu_node_in_the_midst_cuts_a_region_in_two(tmp_path: Path) -> None:
     assert_both_run_alike(folders)
 
 
+def test_a_model_that_says_no_shapes_has_the_regions_of_one_that_does(tmp_path: Path) -> None:
+    model = chain("Sigmoid", "Sigmoid")
+    found = []
+    for name in ("with", "without"):
+        work = tmp_path_of(tmp_path, name)
+        found.append(compiled_both_ways(model, work))
+        del model.graph.value_info[:]
+    recipes = [
+        [n.attributes["recipe"].as_string() for n in ir.load(f / "model.onnx").graph if n.domain]
+        for f, _ in found
+    ]
+    assert recipes[0] == recipes[1]
+    assert_both_run_alike(found[1])
+
+
+def test_a_region_of_two_types_among_nodes_of_float16(tmp_path: Path) -> None:
+    """The CPU EP computes Tanh in float, and ONNX Runtime would give the region that too: what it
+    casts to float16 by itself would meet float."""
+    nodes, constants = [helper.make_node("Tanh", ["x"], ["t"])], {"gain": np.ones(K, np.float32)}
+    for i, (a, y) in enumerate((("t", "a"), ("sum", "b"))):
+        weights = projection_weights(K, K, prefix=f"w{i}", seed=i, dtype=np.dtype(np.float16))
+        constants |= weights
+        nodes.append(matmul_nbits(a, y, weights, K, K, name=f"/{y}"))
+    nodes[2:2] = [
+        helper.make_node("Cast", ["a"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("SimplifiedLayerNormalization", ["wide", "gain"], ["normed"], axis=-1),
+        helper.make_node("Cast", ["normed"], ["narrow"], to=TensorProto.FLOAT16),
+        helper.make_node("Add", ["narrow", "a"], ["sum"]),
+    ]
+    nodes.append(helper.make_node("Tanh", ["b"], ["y"]))
+    x, y, t = (helper.make_tensor_value_info(v, TensorProto.FLOAT16, ["rows", K]) for v in "xyt")
+    initializers = [onnx_tensor(name, array) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "graph", [x], [y], initializers, value_info=[t])
+    folders = compiled_both_ways(model_of(graph), tmp_path)
+    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN]
+    feeds = {"x": np.random.default_rng(5).standard_normal((3, K)).astype(np.float16)}
+    plan, steps = (open_session(str(f / "model.onnx")).run(None, feeds) for f in folders)
+    assert_same_bits(plan, steps)
+
+
 def tmp_path_of(parent: Path, name: str) -> Path:
     (parent / name).mkdir()
     return parent / name

@@ -174,7 +174,7 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
   const auto zeros = [&] { return batch_.Input(padded_, [](uint16_t*) {}); };
   npu::BufferView x;
   if (both) {
-    x = row_.sum != nullptr ? batch_.Output(row_.sum, row_.k, row_.type) : zeros();
+    x = batch_.Output(row_.sum, row_.k, row_.type);  // another step may give this sum
   } else if (on_device) {
     x = *a_.view;
   } else {
