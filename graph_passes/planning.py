@@ -230,14 +230,9 @@ class _View:
 
     def _set_outputs(self, node: ir.Node, names: Sequence[str]) -> None:
         for value, name in zip(node.outputs, names, strict=True):
-            number, _, added = name.partition(".")
-            old = self._value(number)
-            value.type, value.shape = old.type, old.shape
-            if added:  # a value of the fusion's own, like another
-                value.name = f"{old.name}.{added}"
-            else:
-                value.name = old.name
-                self._new[value] = int(number)
+            old = self._value(name)
+            value.name, value.type, value.shape = old.name, old.type, old.shape
+            self._new[value] = int(name)
 
     def replace(self, nodes: Sequence[ir.Node], new: ir.Node) -> None:
         """Puts a new node in the place of others. Values keep their names, types and shapes."""

@@ -396,7 +396,8 @@ class Claims {
       return;
     }
     if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) return;
-    const int sum = skip != kAbsent ? its.output(3) : kAbsent;
+    const bool has_sum = skip != kAbsent && its.output(3) != kAbsent && IsRead(its.output(3));
+    const int sum = has_sum ? its.output(3) : kAbsent;
     Become(item, "RMSNorm", {its.input(0), weight, skip}, {its.output(0), sum});
     item.step.ints["K"] = k;
     item.step.floats["epsilon"] = its.Float("epsilon", epsilon);
