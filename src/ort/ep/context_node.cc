@@ -35,8 +35,8 @@ bool IsContext(const graph::Node& node) {
 }
 
 // ONNX Runtime has tensors of a body that are larger than this in memory only, and then refuses its
-// own model, in every version from 1.24 to 1.32. Those before 1.31 write each tensor of a body twice,
-// and do not open what they wrote.
+// own model, in every version from 1.24 to 1.32. Those before 1.31 write each tensor of a body
+// twice, and do not open what they wrote.
 std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph) {
   constexpr int64_t kLargestInModel = 127;
   const int64_t largest = runtime.runtime >= 31 ? kLargestInModel : -1;
