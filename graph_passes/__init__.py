@@ -7,16 +7,21 @@
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, NodeOutcome, Report
 from ort_aie_ep.graph_passes.pipeline import run_passes
 from ort_aie_ep.graph_passes.planning import plan
+from ort_aie_ep.graph_passes.plans import Divider, Plans, PlanSteps, find_plans
 from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.graph_passes.weights.float_weights import LayerError, WeightForm
 
 __all__ = [
     "DOMAIN",
     "FORMAT",
+    "Divider",
     "LayerError",
     "NodeOutcome",
+    "PlanSteps",
+    "Plans",
     "Report",
     "WeightForm",
+    "find_plans",
     "node_label",
     "plan",
     "run_passes",

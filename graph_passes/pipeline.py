@@ -18,6 +18,7 @@ from ort_aie_ep.graph_passes.attention.shapes import spread_hidden_shapes
 from ort_aie_ep.graph_passes.base import DOMAIN, NO_OPERATOR, Report
 from ort_aie_ep.graph_passes.bodies import body_labels, parts, put_back, take_out
 from ort_aie_ep.graph_passes.float16_models import keep_float16_digits
+from ort_aie_ep.graph_passes.hidden_shapes import read_shapes_off_tokens
 from ort_aie_ep.graph_passes.planning import fuse_steps
 from ort_aie_ep.graph_passes.projection.dequantize import DequantizedToQ4NX
 from ort_aie_ep.graph_passes.projection.float_matmul import FloatMatMul, check_patterns
@@ -46,7 +47,7 @@ def run_passes(
 ) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
 
-    Without `fuse` each node is replaced by one of its own, as the execution provider does it.
+    Without `fuse` each node is replaced by one of its own.
     `quantize` is what float weights become, but for nodes whose names match a pattern of `keep`.
     Bodies of If, Loop and Scan are graphs as the main one is.
 
@@ -108,6 +109,7 @@ def _run_on_graph(
         collapse_gelus(model)
         if fuse_exported_attention(model, report):
             spread_hidden_shapes(model)
+        read_shapes_off_tokens(model)
     # After attention, which is recognised among ONNX's own operators.
     FloatMatMul(report, quantize, keep).apply(model)
     basic_constant_propagation(model.graph)

@@ -19,12 +19,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_aie_ep import _native
-from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report, none_value
 from ort_aie_ep.graph_passes.bodies import body_labels
+from ort_aie_ep.graph_passes.plans import PLAN, read_recipe
 from ort_aie_ep.graph_passes.walk import (
     Array,
-    attribute,
     constant,
     graph_attributes,
     is_op,
@@ -35,7 +34,6 @@ from ort_aie_ep.graph_passes.work import work_of
 if TYPE_CHECKING:
     from ort_aie_ep._native import _FusedStep, _GraphPlan, _GraphRegion
 
-PLAN = "Plan"
 # Constants of so many bytes are shown: shapes of Reshape, one number to multiply by.
 SHOWN_BYTES = 1024
 _SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64}
@@ -68,14 +66,18 @@ def plan(model: ir.Model, report: Report, *, whole: bool = True) -> None:
     """Puts one node into the place of each region of the main graph and of bodies, or with `whole`
     false one for each step."""
     bodies = body_labels(model)
+    plans = 0
     for graph in list(model.graphs()):
-        _plan_graph(graph, report, bodies, whole)
+        plans += _plan_graph(graph, report, bodies, whole, plans)
 
 
-def _plan_graph(graph: ir.Graph, report: Report, bodies: dict[str, str], whole: bool) -> None:
+def _plan_graph(
+    graph: ir.Graph, report: Report, bodies: dict[str, str], whole: bool, before: int
+) -> int:
+    """Returns how many regions the graph has; `before` it there are so many in others."""
     view = _View(graph)
     found = view.plan(whole=whole)
-    for number, region in enumerate(found["regions"]):
+    for number, region in enumerate(found["regions"], before):
         items = [found["items"][index] for index in region["items"]]
         nodes = [view.nodes[place] for item in items for place in item["places"]]
         for item in items:
@@ -90,6 +92,7 @@ def _plan_graph(graph: ir.Graph, report: Report, bodies: dict[str, str], whole: 
     if NONE in graph.initializers and not graph.initializers[NONE].uses():
         del graph.initializers[NONE]
     graph.sort()
+    return len(found["regions"])
 
 
 def expand_plans(model: ir.Model) -> None:
@@ -105,16 +108,7 @@ def expand_plans(model: ir.Model) -> None:
 
 
 def _expand(graph: ir.Graph, node: ir.Node) -> None:
-    try:
-        recipe = _native.read_recipe(attribute(node, "recipe", ""))
-    except ValueError as error:
-        raise AieError(f"node '{node_label(node)}' ({DOMAIN}.{PLAN}): {error}") from error
-    if recipe["inputs"] != len(node.inputs) or len(recipe["outputs"]) != len(node.outputs):
-        raise AieError(
-            f"node '{node_label(node)}' ({DOMAIN}.{PLAN}) has {len(node.inputs)} inputs and "
-            f"{len(node.outputs)} outputs, its recipe {recipe['inputs']} and "
-            f"{len(recipe['outputs'])}"
-        )
+    recipe = read_recipe(node)
     values: dict[int, ir.Value | None] = {-1: None, **dict(enumerate(node.inputs))}
     results = dict(zip(recipe["outputs"], node.outputs, strict=True))
     steps = []
@@ -236,14 +230,9 @@ class _View:
 
     def _set_outputs(self, node: ir.Node, names: Sequence[str]) -> None:
         for value, name in zip(node.outputs, names, strict=True):
-            number, _, added = name.partition(".")
-            old = self._value(number)
-            value.type, value.shape = old.type, old.shape
-            if added:  # a value of the fusion's own, like another
-                value.name = f"{old.name}.{added}"
-            else:
-                value.name = old.name
-                self._new[value] = int(number)
+            old = self._value(name)
+            value.name, value.type, value.shape = old.name, old.type, old.shape
+            self._new[value] = int(name)
 
     def replace(self, nodes: Sequence[ir.Node], new: ir.Node) -> None:
         """Puts a new node in the place of others. Values keep their names, types and shapes."""

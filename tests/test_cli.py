@@ -194,8 +194,8 @@ def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path)
         for part in ("attn/qkv_proj", "attn/o_proj", "mlp/gate_proj", "mlp/up_proj")
     ]  # down_proj has another K
     assert all(5 < float(error) < 9 for _, _, error in errors)
-    explained = succeeded("explain", compiled, "--nodes").stdout
-    assert "kept by --keep '*layers.1*'" in explained
+    reasons = {node["not_npu"] for node in report("explain", compiled)["nodes"]}
+    assert "kept by --keep '*layers.1*'" in reasons
     other = tmp_path / "bf16"
     assert "aie.GEMM" in succeeded("compile", source, other, "--quantize", "bf16").stdout
     assert "host target" in succeeded("explain", other).stdout
@@ -377,16 +377,11 @@ def test_explain_tells_the_same_of_a_source_and_of_its_compilation(both: tuple[P
     gone = {node["node"] for node in before["nodes"]} - {node["node"] for node in after["nodes"]}
     assert gone - set(would) == {n["node"] for n in before["nodes"] if n["runs"] == "folded away"}
     assert all(node["not_npu"] for node in before["nodes"] + after["nodes"])
-
-
-def test_explain_counts_plans_and_their_steps(both: tuple[Path, Path], tmp_path: Path) -> None:
-    source, compiled = both
-    explained = report("explain", compiled)
-    steps = sum(node["op"].startswith("aie.") for node in explained["nodes"])
-    assert (explained["plans"], explained["steps"]) == (1, steps)
-    assert f"one aie.Plan: {steps} steps\n" in succeeded("explain", compiled).stderr
-    succeeded("compile", source, tmp_path / "nodes", "--no-plan")
-    assert "aie.Plan" not in succeeded("explain", tmp_path / "nodes").stderr
+    assert before["plans"] == after["plans"]
+    (plan,) = after["plans"]
+    for folder in both:
+        result = succeeded("explain", folder)
+        assert f"1 plan of {len(plan['steps'])} steps\n" in result.stderr
 
 
 def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
@@ -403,6 +398,27 @@ def test_explain_gives_the_reason_of_a_node_that_stays(tmp_path: Path) -> None:
         assert "weight_prepacked" in reason
         result = succeeded("explain", tmp_path / folder, "--nodes")
         assert "weight_prepacked" in result.stdout
+
+
+def test_each_node_of_several_plans_is_told_its_plan() -> None:
+    result = succeeded("explain", DATA / "phi", "--nodes")
+    (row,) = [row for row in result.stdout.splitlines() if "/lm_head/MatMul_Q4" in row]
+    assert row.split()[2] == "2"
+    assert "3 plans of 7, 7 and 1 steps; what divides them is ONNX Runtime's: " in result.stderr
+    (heading,) = [row for row in result.stdout.splitlines() if "token reads" in row]
+    assert heading.split()[:3] == ["node", "op", "plan"]
+    for options in ((DATA / "phi",), (LLAMA, "--nodes")):
+        (heading,) = [r for r in succeeded("explain", *options).stdout.splitlines() if " op " in r]
+        assert "plan" not in heading
+
+
+def test_explain_and_compile_tell_of_plans_or_that_there_are_none(tmp_path: Path) -> None:
+    assert "1 plan of 12 steps" in succeeded("compile", LLAMA, tmp_path / "plan").stderr
+    result = succeeded("compile", LLAMA, tmp_path / "steps", "--no-plan")
+    assert "1 plan" not in result.stderr
+    assert "no plans: each operator is a node of its own" in (
+        succeeded("explain", tmp_path / "steps").stderr
+    )
 
 
 def test_explain_proposes_no_compilation_that_would_replace_nothing(tmp_path: Path) -> None:
@@ -431,7 +447,8 @@ def test_explain_ep_prints_both_doors() -> None:
     attention = next(row for row in result.stdout.splitlines() if "GroupQuery" in row)
     assert "aie.FlowAttention" in attention
     assert "claims" in attention
-    assert "the execution provider claims 25 nodes" in result.stderr
+    assert "the execution provider claims 25 nodes, as 1 plan\n" in result.stderr
+    assert report("explain", LLAMA, "--ep")["provider_plans"] == [25]
     assert "execution provider" not in succeeded("explain", LLAMA).stdout
 
 

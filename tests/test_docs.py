@@ -1,4 +1,4 @@
-"""Tests that the docs name exist."""
+"""What the docs name exists: tests, files, pages and their headings, commands and their options."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+
+from ort_aie_ep.cli import app
 
 TESTS = Path(__file__).parent
-DOCS = TESTS.parent / "docs"
+PROJECT = TESTS.parent
+DOCS = PROJECT / "docs"
+
+
+def pages() -> list[Path]:
+    found = [*PROJECT.glob("*.md"), *DOCS.rglob("*.md"), *PROJECT.glob("*/README.md")]
+    return found + list((PROJECT / "src").rglob("README.md"))
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
@@ -27,14 +36,60 @@ def test_the_tests_that_the_docs_name_exist() -> None:
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_the_files_that_the_docs_name_exist() -> None:
-    project = TESTS.parent
     folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
-    pages = [*project.glob("*.md"), *DOCS.rglob("*.md"), *project.glob("*/README.md")]
-    pages += (project / "src").rglob("README.md")
     missing = [
-        f"{page.relative_to(project)}: {name}"
-        for page in pages
+        f"{page.relative_to(PROJECT)}: {name}"
+        for page in pages()
         for name in re.findall(rf"`((?:{folders})/[\w./*-]*)`", page.read_text())
-        if "NAME" not in name and not any(project.glob(name.rstrip("/")))
+        if "NAME" not in name and not any(PROJECT.glob(name.rstrip("/")))
     ]
     assert not missing
+
+
+def anchors(page: Path) -> set[str]:
+    """Of headings, as GitHub makes them."""
+    texts = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text) for text in texts)
+    return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in plain}
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_links_lead_to_pages_and_headings() -> None:
+    broken, followed = [], 0
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"\w+:", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target = page.parent / file if file else page
+            followed += 1
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(PROJECT)}: {link}")
+    assert not broken
+    assert followed > 100
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_commands_have_the_options_that_the_docs_give_them() -> None:
+    root = typer.main.get_command(app)
+    wrong, checked = [], 0
+    for page in pages():
+        text = re.sub(r"\\\n\s*", " ", page.read_text())
+        for line in re.findall(
+            r"(?:^|[`$&]) ?(?:\.venv/bin/)?ort-aie ([a-z][^`\n#|&]*)", text, re.M
+        ):
+            command, words = root, line.split()
+            while hasattr(command, "commands") and words:
+                name = words.pop(0).rstrip(".,;:)")
+                if name not in command.commands:
+                    wrong.append(f"{page.relative_to(PROJECT)}: ort-aie {line}")
+                    break
+                command = command.commands[name]
+            known = {option for parameter in command.params for option in parameter.opts}
+            given = {word for word in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", " ".join(words))}
+            checked += len(given)
+            if given - known - {"--help"}:
+                wrong.append(f"{page.relative_to(PROJECT)}: ort-aie {line}: {given - known}")
+    assert not wrong
+    assert checked > 50, checked

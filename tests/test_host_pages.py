@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 import ort_aie_ep
+from ort_aie_ep.runtime.provider import place
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "hosts").glob("*.md"))
@@ -53,6 +55,16 @@ def test_pieces_of_cpp_on_the_pages_are_in_the_example() -> None:
 def test_the_configuration_on_the_olive_page_is_the_example() -> None:
     shown = [code for page, code in blocks("json") if page == "olive.md"]
     assert shown == [(EXAMPLES / "olive" / "gptq.json").read_text()]
+
+
+@pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24),
+    reason="ONNX Runtime takes plugin execution providers from 1.24 on",
+)
+def test_the_provider_runs_as_many_nodes_as_the_page_says() -> None:
+    (said,) = [code for page, code in blocks("text") if re.search(r"^\d+$", code, re.M)]
+    (nodes,) = place(DEMO / "model.onnx").plans
+    assert said.splitlines()[-1] == str(nodes)
 
 
 def test_python_programs_of_both_hosts_print_the_same(tmp_path: Path) -> None:

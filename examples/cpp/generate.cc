@@ -4,8 +4,8 @@
 //   generate provider <libort_aie_ep.so> <model.onnx> <head size> <new tokens> <token>...
 //
 // "ops" registers the library's operators, which a compiled model holds; "provider" uses its
-// execution provider, which takes nodes of the model as it is (ONNX Runtime 1.24). It prints the
-// new tokens, and for a provider in a second line how many nodes it runs.
+// execution provider, which runs the model as it is (ONNX Runtime 1.24). It prints the
+// new tokens, and for a provider in a second line how many of its nodes it runs.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>

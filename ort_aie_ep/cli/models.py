@@ -125,18 +125,22 @@ def compile_command(
             keep=keep or (),
             progress=progress,
         )
-    from ort_aie_ep.cli.tables import layers_table, outcomes_table, share_line
+    from ort_aie_ep.cli.tables import layers_table, outcomes_table, plans_line, share_line
     from ort_aie_ep.models.folder import find_model
 
     if result.parts:
         console.heading(f"{find_model(result.path).model.name}:")
     console.out.print(outcomes_table(result.outcomes))
+    if result.plans:
+        console.note(plans_line(result.plans, result.divided_by))
     if share := share_line(result.outcomes):
         console.note(share)
     for part in result.parts:
         console.heading(f"{part.file}:" if part.compiled else f"{part.file} {part.reason}")
         if part.nodes:
             console.out.print(outcomes_table(part.nodes))
+        if part.plans:
+            console.note(plans_line(part.plans, part.divided_by))
     if result.layers:
         console.out.print(layers_table(result.layers))
     _tell(result, "--baseline", source)
@@ -294,14 +298,20 @@ def explain_command(
     ort-aie explain MODEL --ep
     ```
     """
-    from ort_aie_ep.explain.explain import CLAIMS, explain
+    from ort_aie_ep.explain.explain import explain
     from ort_aie_ep.models.folder import find_model, other_models
 
     explanation = explain(model, provider=ep)
     if json:
         console.print_json(explanation)
         return
-    from ort_aie_ep.cli.tables import explanation_table, placement_line, plans_line, share_line
+    from ort_aie_ep.cli.tables import (
+        explanation_table,
+        placement_line,
+        plans_line,
+        provider_line,
+        share_line,
+    )
 
     console.out.print(explanation_table(explanation, nodes))
     others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
@@ -312,12 +322,13 @@ def explain_command(
         "loads them"
     )
     if explanation.plans:
-        console.note(plans_line(explanation))
+        console.note(plans_line(explanation.plans, explanation.divided_by))
+    elif explanation.compiled:
+        console.note("no plans: each operator is a node of its own, as --no-plan writes it")
     if share := share_line(explanation.nodes):
         console.note(share)
     if ep:
-        claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
-        console.note(f"without compiling, the execution provider claims {claimed} nodes")
+        console.note(provider_line(explanation))
     options = explanation.compile_options
     if options is not None:
         console.next_command("ort-aie", "compile", model, "COMPILED", *options)

@@ -17,10 +17,10 @@ from ort_aie_ep.cli.console import environment
 from ort_aie_ep.compiler.cache_entries import Entry
 from ort_aie_ep.compiler.calibration import CacheReport
 from ort_aie_ep.explain.doctor import Diagnosis
-from ort_aie_ep.explain.explain import CPU_EP, OURS, Explanation, NodeFate
+from ort_aie_ep.explain.explain import CLAIMS, CPU_EP, OURS, Explanation, NodeFate
 from ort_aie_ep.explain.machine import Finding
 from ort_aie_ep.explain.tune import Tuning
-from ort_aie_ep.graph_passes import LayerError, NodeOutcome
+from ort_aie_ep.graph_passes import Divider, LayerError, NodeOutcome, PlanSteps
 from ort_aie_ep.models.shapes import Shape
 from ort_aie_ep.tools.bench.accuracy import AccuracyReport, Interval
 from ort_aie_ep.tools.bench.agreement import Agreement
@@ -29,7 +29,9 @@ from ort_aie_ep.tools.bench.demo import Demonstration
 from ort_aie_ep.tools.bench.peers.sheets import MET, Sheet
 
 _BODY = ["in"]  # a column of models with If, Loop or Scan
+_PLAN = ["plan"]  # and of models with several of them
 _WORK = ["weights", "token reads"]  # graph_passes/work.py
+_KINDS = 4  # so many are named one by one
 # Colours of what a goal came to.
 _VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
@@ -64,12 +66,6 @@ def share_line(nodes: Iterable[NodeOutcome | NodeFate]) -> str:
         f"{_share(left, whole)} of the bytes of weights and states that a token reads stay on the "
         "CPU EP"
     )
-
-
-def plans_line(explanation: Explanation) -> str:
-    """How many steps are in how many plans."""
-    plans, steps = explanation.plans, explanation.steps
-    return f"{'one' if plans == 1 else plans} aie.Plan{'s' * (plans > 1)}: {steps} steps"
 
 
 def _stays(node: NodeOutcome | NodeFate) -> bool:
@@ -148,20 +144,23 @@ def size_text(count: int) -> str:
 def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     """Rows of alike nodes, or a row for each."""
     bodies = any(node.body for node in explanation.nodes)
+    plans = each_node and len(explanation.plans) > 1
     table = _table(
         *(["node", "op"] if each_node else ["op", "count"]),
         *_BODY[:bodies],
+        *_PLAN[:plans],
         *_WORK,
         "runs on" if explanation.compiled else "would run as",
         *(["execution provider"] if explanation.provider else []),
         "why not on the NPU",
-        right={"count", *_WORK},
+        right={"count", *_PLAN, *_WORK},
     )
     whole = sum(node.token_bytes for node in explanation.nodes)
     rows = [(1, n) for n in explanation.nodes] if each_node else explanation.rows()
     for count, fate in rows:
         op = fate.op.removeprefix("com.microsoft.")
         first = [*([fate.node, op] if each_node else [op, str(count)]), *[fate.body][:bodies]]
+        first += [fate.plan.rpartition(".")[2]][:plans]
         first += _work(fate.weight_bytes, fate.token_bytes, whole)
         provider = [_provider_cell(fate)] if explanation.provider else []
         cells = map(Text, [*first, fate.becomes or fate.runs, *provider, fate.not_npu])
@@ -174,6 +173,45 @@ def _provider_cell(fate: NodeFate) -> str:
     if fate.provider_reason in ("", fate.not_npu):
         return fate.provider
     return f"{fate.provider}: {fate.provider_reason}"
+
+
+def plans_line(plans: Sequence[PlanSteps], divided_by: Sequence[Divider]) -> str:
+    """How many plans of how many steps, and what divides them."""
+    steps = [len(plan.steps) for plan in plans]
+    line = f"{_counted(len(plans), 'plan')} of {_steps(steps)}"
+    if bodies := sum(bool(plan.body) for plan in plans):
+        line += f", {bodies} in bodies of If, Loop or Scan"
+    kinds = Counter((d.op.removeprefix("com.microsoft."), d.reason) for d in divided_by)
+    dividers = [f"{count} {op} ({reason})" for (op, reason), count in kinds.most_common()]
+    if len(dividers) > _KINDS + 1:
+        dividers[_KINDS:] = [f"{len(dividers) - _KINDS} other kinds of nodes"]
+    if dividers:
+        line += f"; what divides them is ONNX Runtime's: {_listed(dividers)}"
+    return line
+
+
+def provider_line(explanation: Explanation) -> str:
+    """What the execution provider takes."""
+    claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
+    line = f"without compiling, the execution provider claims {_counted(claimed, 'node')}"
+    plans = len(explanation.provider_plans)
+    return f"{line}, as {_counted(plans, 'plan')}" if plans else line
+
+
+def _steps(steps: Sequence[int]) -> str:
+    if len(steps) > _KINDS:
+        least, most = min(steps), max(steps)
+        return f"{least} to {most} steps" if least < most else f"{_counted(most, 'step')} each"
+    return f"{_listed(list(map(str, steps)))} step{'s' * (list(steps) != [1])}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def placement_line(nodes: Iterable[NodeFate]) -> str:

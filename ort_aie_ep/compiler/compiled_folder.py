@@ -24,7 +24,17 @@ from ort_aie_ep.compiler.calibration import (
 )
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.formats.kv_codes import BITS
-from ort_aie_ep.graph_passes import FORMAT, LayerError, NodeOutcome, Report, plan
+from ort_aie_ep.graph_passes import (
+    FORMAT,
+    Divider,
+    LayerError,
+    NodeOutcome,
+    Plans,
+    PlanSteps,
+    Report,
+    find_plans,
+    plan,
+)
 from ort_aie_ep.graph_passes.attention.cache_type import (
     cached_attentions,
     quantise_cache,
@@ -82,12 +92,16 @@ class PartResult:
         compiled: whether it has aie.* nodes now; else it is what it was.
         reason: why it has none; empty for a compiled one.
         nodes: the nodes that a pass looked at: what each became, or why it stayed.
+        plans: its plans; without any, each operator is a node of its own.
+        divided_by: ONNX Runtime's nodes between two plans.
     """
 
     file: str
     compiled: bool
     reason: str
     nodes: tuple[NodeOutcome, ...]
+    plans: tuple[PlanSteps, ...] = ()
+    divided_by: tuple[Divider, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,8 @@ class CompileResult:
         notes: what else a user should know, in sentences.
         parts: other .onnx files of the folder.
         cache: what the main model's cache lost, where it is codes now.
+        plans: those of the main model; without any, each operator is a node of its own.
+        divided_by: ONNX Runtime's nodes between two of them.
     """
 
     path: Path
@@ -112,6 +128,8 @@ class CompileResult:
     notes: tuple[str, ...] = ()
     parts: tuple[PartResult, ...] = ()
     cache: CacheReport | None = None
+    plans: tuple[PlanSteps, ...] = ()
+    divided_by: tuple[Divider, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,9 +200,7 @@ def write_folder(
     for file in models:
         if file.model is not None and not file.left and (file is not main or text is None):
             plan(file.model, file.report, whole=whole)
-    parts = tuple(
-        PartResult(_name(source, m), not m.left, m.left, _outcomes(m)) for m in models[1:]
-    )
+    parts = tuple(_part(source, file) for file in models[1:])
     writer = _WeightWriter([m.model for m in models if m.model is not None], progress)
     weight_bytes = 0
     with _written_beside(target) as work:
@@ -209,6 +225,7 @@ def write_folder(
         if source.genai_config is not None:
             compiled = {_name(source, file) for file in models if not file.left}
             _make_genai_folder(source.genai_config, work, compiled)
+        plans = _plans(main)
         layers = tuple(
             layer
             for file in models
@@ -220,6 +237,7 @@ def write_folder(
             {
                 "format": FORMAT,
                 "nodes": [asdict(o) for o in _outcomes(main)],
+                **asdict(plans),
                 "layers": [asdict(layer) for layer in layers],
                 "kv_cache": None if quantised is None else asdict(quantised),
                 "notes": notes,
@@ -227,8 +245,9 @@ def write_folder(
             },
         )
     return CompileResult(
-        target, _outcomes(main), weight_bytes, layers, tuple(notes), parts, quantised
-    )
+        target, _outcomes(main), weight_bytes, layers, tuple(notes), parts, quantised,
+        plans.plans, plans.divided_by,
+    )  # fmt: skip
 
 
 def data_file(model: Path) -> Path:
@@ -242,6 +261,22 @@ def _name(source: ModelFolder, file: ModelFile) -> str:
 
 def _outcomes(file: ModelFile) -> tuple[NodeOutcome, ...]:
     return tuple(file.report.outcomes.values())
+
+
+def _plans(file: ModelFile) -> Plans:
+    """After `plan`."""
+    if file.model is None or file.left:
+        return Plans()
+    outcomes = file.report.outcomes.values()
+    return find_plans(file.model, {o.node: o.reason for o in outcomes if o.becomes is None})
+
+
+def _part(source: ModelFolder, file: ModelFile) -> PartResult:
+    plans = _plans(file)
+    return PartResult(
+        _name(source, file), not file.left, file.left, _outcomes(file), plans.plans,
+        plans.divided_by,
+    )  # fmt: skip
 
 
 def _change_interface(

@@ -14,17 +14,26 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, find_npu, npu_device, why_no_npu
 from ort_aie_ep.explain.npu_reasons import Verdict, judge
 from ort_aie_ep.explain.overlays import TAKEN, find_overlays, overlay_folders
-from ort_aie_ep.graph_passes import DOMAIN, node_label, plan, run_passes
+from ort_aie_ep.graph_passes import (
+    DOMAIN,
+    Divider,
+    Plans,
+    PlanSteps,
+    Report,
+    find_plans,
+    node_label,
+    plan,
+    run_passes,
+)
 from ort_aie_ep.graph_passes.base import NO_OPERATOR
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.planning import PLAN, expand_plans
+from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.projection.float_matmul import UNASKED
 from ort_aie_ep.graph_passes.unique_names import name_nodes
-from ort_aie_ep.graph_passes.walk import is_op
 from ort_aie_ep.graph_passes.work import work_of
 from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_missing
-from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.runtime.provider import place
 
@@ -50,6 +59,7 @@ class NodeFate:
         body: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
         weight_bytes: of its weights in this file.
         token_bytes: of them, and of recurrent states, what one token reads (graph_passes/work.py).
+        plan: the plan in which it runs; empty where it is in none.
     """
 
     node: str
@@ -62,6 +72,7 @@ class NodeFate:
     body: str = ""
     weight_bytes: int = 0
     token_bytes: int = 0
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,18 +82,20 @@ class Explanation:
     Attributes:
         model: its .onnx file.
         compiled: whether it is compiled.
-        nodes: the file's nodes, with the steps of a plan in its place.
+        nodes: the file's nodes.
         provider: whether the execution provider was asked too.
-        plans: aie.Plan nodes in the file.
-        steps: how many of the nodes are steps of these.
+        plans: its plans, or those of its compilation; none where each operator is a node.
+        divided_by: ONNX Runtime's nodes between two plans.
+        provider_plans: how many nodes each plan of the execution provider takes the place of.
     """
 
     model: str
     compiled: bool
     nodes: tuple[NodeFate, ...]
     provider: bool = False
-    plans: int = 0
-    steps: int = 0
+    plans: tuple[PlanSteps, ...] = ()
+    divided_by: tuple[Divider, ...] = ()
+    provider_plans: tuple[int, ...] = ()
 
     @property
     def compile_options(self) -> tuple[str, ...] | None:
@@ -102,7 +115,7 @@ class Explanation:
         all; aie first by count, then what a token reads most of, then the others by count."""
         alike: dict[NodeFate, list[NodeFate]] = {}
         for node in self.nodes:
-            kind = replace(node, node="", weight_bytes=0, token_bytes=0)
+            kind = replace(node, node="", weight_bytes=0, token_bytes=0, plan="")
             alike.setdefault(kind, []).append(node)
         rows = [
             (
@@ -137,13 +150,15 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
     model = load_model(folder.model)
     name_nodes(model)
     compiled = any(node.domain == DOMAIN for node in _nodes(model))
-    plans = sum(is_op(node, PLAN, domain=DOMAIN) for node in _nodes(model))
-    others = len(list(_nodes(model))) - plans
+    reasons = _reported_reasons(folder.path / REPORT, folder.model.name) if compiled else {}
+    plans = find_plans(model, reasons)
     expand_plans(model)
-    steps = len(list(_nodes(model))) - others
     npu = _find_npu()
     bodies, works = body_labels(model), {n.name or "": work_of(n) for n in _nodes(model)}
-    fates = _compiled(model, folder, npu) if compiled else _uncompiled(model, npu)
+    if compiled:
+        fates = _compiled(model, reasons, npu, plans)
+    else:
+        fates, plans = _uncompiled(model, npu)
     nodes = tuple(
         replace(
             fate,
@@ -153,23 +168,25 @@ def explain(path: Path, *, provider: bool = False) -> Explanation:
         )
         for fate in fates
     )
-    if provider:
-        if compiled:
-            raise AieError(
-                f"{folder.model} is compiled: the execution provider is for models that are not"
-            )
-        nodes = _with_provider(nodes, folder.model)
-    return Explanation(str(folder.model), compiled, nodes, provider, plans, steps)
-
-
-def _with_provider(nodes: tuple[NodeFate, ...], model: Path) -> tuple[NodeFate, ...]:
-    placements = place(model)
-    return tuple(
-        replace(node, provider=CLAIMS if placed.claimed else LEAVES, provider_reason=placed.reason)
-        if (placed := placements.get(node.node)) is not None
-        else node
-        for node in nodes
+    explanation = Explanation(
+        str(folder.model), compiled, nodes, provider, plans.plans, plans.divided_by
     )
+    if provider and compiled:
+        raise AieError(
+            f"{folder.model} is compiled: the execution provider is for models that are not"
+        )
+    return _with_provider(explanation, folder.model) if provider else explanation
+
+
+def _with_provider(explanation: Explanation, model: Path) -> Explanation:
+    placements = place(model)
+    nodes = tuple(
+        replace(node, provider=CLAIMS if placed.claimed else LEAVES, provider_reason=placed.reason)
+        if (placed := placements.nodes.get(node.node)) is not None
+        else node
+        for node in explanation.nodes
+    )
+    return replace(explanation, nodes=nodes, provider_plans=placements.plans)
 
 
 @dataclass(frozen=True)
@@ -201,7 +218,7 @@ def _find_npu() -> _Npu:
     return _Npu("" if overlays - {"gemm"} else f"no overlays for {device}", overlays)
 
 
-def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[NodeFate, ...]:
+def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[tuple[NodeFate, ...], Plans]:
     before = [(node_label(node), _op(node)) for node in _nodes(model)]
     neighbours = _Neighbours(_nodes(model))
     report = run_passes(model)
@@ -213,6 +230,10 @@ def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[NodeFate, ...]:
         for node in _nodes(model)
         if node.domain == DOMAIN
     }
+    reasons = {o.node: o.reason for o in outcomes.values() if o.becomes is None}
+    plan(model, Report())  # of steps that are nodes, by whose names its steps go
+    plans = find_plans(model, reasons)
+    plan_of = _plan_of(plans)
     homes: dict[str, set[str]] = {}
     for label, (op, _) in ours.items():
         homes.setdefault(op, set()).add(label)
@@ -222,13 +243,19 @@ def _uncompiled(model: ir.Model, npu: _Npu) -> tuple[NodeFate, ...]:
         if outcome is not None and outcome.becomes:
             becomes = outcome.becomes
             home = neighbours.nearest(label, homes.get(becomes) or set(ours))
-            fates.append(NodeFate(label, op, becomes, *ours[home][1]))
+            where = plan_of.get(home, "")
+            fates.append(NodeFate(label, op, becomes, *ours[home][1], plan=where))
         elif label not in left:
             fates.append(NodeFate(label, op, "", GONE, FOLDED))
         else:
             reason = outcome.reason if outcome is not None else NO_OPERATOR
             fates.append(NodeFate(label, op, "", CPU_EP, reason))
-    return tuple(fates)
+    return tuple(fates), plans
+
+
+def _plan_of(plans: Plans) -> dict[str, str]:
+    """Step → its plan."""
+    return {step: plan.node for plan in plans.plans for step in plan.steps}
 
 
 class _Neighbours:
@@ -254,10 +281,14 @@ class _Neighbours:
         return min(homes)
 
 
-def _compiled(model: ir.Model, folder: ModelFolder, npu: _Npu) -> tuple[NodeFate, ...]:
-    reasons = _reported_reasons(folder.path / REPORT, folder.model.name)
+def _compiled(
+    model: ir.Model, reasons: Mapping[str, str], npu: _Npu, plans: Plans
+) -> tuple[NodeFate, ...]:
+    plan_of = _plan_of(plans)
     return tuple(
-        NodeFate(node_label(node), _op(node), "", *npu.fate(node))
+        NodeFate(
+            node_label(node), _op(node), "", *npu.fate(node), plan=plan_of.get(node_label(node), "")
+        )
         if node.domain == DOMAIN
         else NodeFate(
             node_label(node), _op(node), "", CPU_EP, reasons.get(node_label(node), NO_OPERATOR)

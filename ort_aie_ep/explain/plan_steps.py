@@ -9,11 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.graph_passes import DOMAIN
 from ort_aie_ep.graph_passes.attention.node import INPUTS as ATTENTION_INPUTS
-from ort_aie_ep.graph_passes.planning import PLAN
+from ort_aie_ep.graph_passes.plans import PLAN, read_recipe
 from ort_aie_ep.graph_passes.walk import node_label
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
@@ -108,15 +107,7 @@ class _Reader:
             attributes = {name: attr.value for name, attr in node.attributes.items()}
             yield _Op(node.op_type, label, attributes, inputs, outputs)
             return
-        try:
-            recipe = _native.read_recipe(node.attributes["recipe"].as_string())
-        except (ValueError, KeyError) as error:
-            raise AieError(f"node '{label}' ({DOMAIN}.{PLAN}): {error}") from error
-        if recipe["inputs"] != len(inputs) or len(recipe["outputs"]) != len(outputs):
-            raise AieError(
-                f"node '{label}' ({DOMAIN}.{PLAN}) has {len(inputs)} inputs and {len(outputs)} "
-                f"outputs, its recipe {recipe['inputs']} and {len(recipe['outputs'])}"
-            )
+        recipe = read_recipe(node)
         names = {-1: "", **dict(enumerate(inputs))}
         names |= {
             value: name

@@ -58,7 +58,7 @@ class NpuCounters:
         host = sum(self.host_steps.values())
         reasons = ", ".join(f"{reason}: {count}" for reason, count in self.host_steps.items())
         return (
-            f"NPU: {self.device_steps} steps in {self.runs} runs, "
+            f"NPU: {self.device_steps} steps in {self.submissions} submissions, {self.runs} runs, "
             f"{self.bytes_to / 1e6:.1f} MB sent, {self.bytes_from / 1e6:.1f} MB received"
             + (f" · this CPU: {host} steps ({reasons})" if host else "")
             + (f" · after faults: {self.fallbacks}" if self.fallbacks else "")

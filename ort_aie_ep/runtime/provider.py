@@ -35,8 +35,21 @@ class Placement:
     reason: str
 
 
-def place(model: Path) -> dict[str, Placement]:
-    """Node name → placement, in a session on an .onnx file as it is.
+@dataclass(frozen=True)
+class Placements:
+    """What became of a model.
+
+    Attributes:
+        nodes: by name.
+        plans: how many nodes of the model each plan of AieExecutionProvider takes the place of.
+    """
+
+    nodes: dict[str, Placement]
+    plans: tuple[int, ...]
+
+
+def place(model: Path) -> Placements:
+    """What becomes of an .onnx file's nodes in a session on it as it is.
 
     Nodes without a name are missing, and those that ONNX Runtime folded or fused before it asked
     the provider.
@@ -60,15 +73,17 @@ def place(model: Path) -> dict[str, Placement]:
         message = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise AieError(f"{model} cannot be opened with {NAME}: {message}")
     reasons = dict(_LEFT.findall(done.stderr))
-    providers: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return {
+    parts: list[tuple[str, list[str]]] = json.loads(done.stdout.splitlines()[-1])
+    nodes = {
         node: Placement(provider == NAME, reasons.get(node, ""))
-        for node, provider in providers.items()
+        for provider, names in parts
+        for node in filter(None, names)
     }
+    return Placements(nodes, tuple(len(names) for provider, names in parts if provider == NAME))
 
 
-def _providers(model: str) -> dict[str, str]:
-    """Node name → the provider that ONNX Runtime gave it to."""
+def _parts(model: str) -> list[tuple[str, list[str]]]:
+    """(provider, names of nodes) of what ONNX Runtime gives to providers, a plan by itself."""
     import onnxruntime
 
     onnxruntime.register_execution_provider_library(NAME, ort_aie_ep.library_path())
@@ -81,19 +96,17 @@ def _providers(model: str) -> dict[str, str]:
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == NAME]
     options.add_provider_for_devices(devices[:1], {})
     session = onnxruntime.InferenceSession(model, options, enable_fallback=False)
-    return {
-        node.name: part.ep_name
+    return [
+        (part.ep_name, [node.name for node in part.get_nodes()])
         for part in session.get_provider_graph_assignment_info()
-        for node in part.get_nodes()
-        if node.name
-    }
+    ]
 
 
 def _main() -> int:
     from ort_aie_ep.runtime.sessions import plain_message
 
     try:
-        print(json.dumps(_providers(sys.argv[1])))
+        print(json.dumps(_parts(sys.argv[1])))
     except Exception as error:  # ONNX Runtime's share no base class
         print(plain_message(error).replace("\n", " "), file=sys.stderr)
         return 1

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "graph/shapes.h"
 #include "ops/eligibility.h"
 #include "ops/flow_attention.h"
 #include "ops/format.h"
@@ -21,12 +22,6 @@ constexpr char kMicrosoft[] = "com.microsoft";
 
 bool IsFloatNumber(int64_t type) { return IsFloat(TypeOfNumber(type)); }
 
-// As the graph passes label a node without a name.
-std::string LabelOf(const Graph& graph, const Node& node) {
-  if (!node.name.empty()) return node.name;
-  return node.op_type + " -> " + graph.value(node.output(0)).name;
-}
-
 // Reads nodes of a graph; adds what is packed of them to its values.
 class Claims {
  public:
@@ -36,6 +31,7 @@ class Claims {
     std::vector<Item> items;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       items.push_back(ItemOf(static_cast<int>(i)));
+      InferShapes(graph_, items.back().step);
     }
     if (sources_) ClaimTiedGathers(items);
     return items;
@@ -50,7 +46,7 @@ class Claims {
   Item ItemOf(int index) {
     const Node& its = graph_.nodes[static_cast<size_t>(index)];
     Item item{{index}};
-    item.step.name = LabelOf(graph_, its);
+    item.step.name = graph_.LabelOf(its);
     item.step.reads = its.inputs;
     item.step.writes = its.outputs;
     if (its.domain == "aie") {
@@ -211,7 +207,7 @@ class Claims {
     if (!is_new) return known->second;
     const Node& its = graph_.nodes[static_cast<size_t>(matmul)];
     Value packed;
-    packed.name = Concat("the weights of '", LabelOf(graph_, its), "'");
+    packed.name = Concat("the weights of '", graph_.LabelOf(its), "'");
     packed.type = kOnnxUint8;
     packed.constant = PackedTensor(its);
     packed.packed_from = matmul;
@@ -400,7 +396,8 @@ class Claims {
       return;
     }
     if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) return;
-    const int sum = skip != kAbsent ? its.output(3) : kAbsent;
+    const bool has_sum = skip != kAbsent && its.output(3) != kAbsent && IsRead(its.output(3));
+    const int sum = has_sum ? its.output(3) : kAbsent;
     Become(item, "RMSNorm", {its.input(0), weight, skip}, {its.output(0), sum});
     item.step.ints["K"] = k;
     item.step.floats["epsilon"] = its.Float("epsilon", epsilon);

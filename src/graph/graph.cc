@@ -38,6 +38,11 @@ int64_t Graph::FixedDim(int index, size_t axis) const {
   return shape && axis < shape->size() ? std::max<int64_t>((*shape)[axis].value, 0) : 0;
 }
 
+std::string Graph::LabelOf(const Node& node) const {
+  if (!node.name.empty()) return node.name;
+  return node.op_type + " -> " + value(node.output(0)).name;
+}
+
 const char* TypeName(int64_t type) {
   switch (type) {
     case 0:

@@ -56,6 +56,8 @@ struct Graph {
   const Value& value(int index) const;
   // The dimension of a value, or 0 where it is not known.
   int64_t FixedDim(int value, size_t axis) const;
+  // The name of a node, or, as the graph passes label it, what it is and gives.
+  std::string LabelOf(const Node& node) const;
 };
 
 // As ONNX names a type: FLOAT, UINT8; "of another type".

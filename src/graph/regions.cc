@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "graph/claims.h"
 
@@ -127,13 +128,16 @@ bool DropIdle(const Steps& steps, const std::vector<int>& region, std::vector<bo
   return any;
 }
 
-// Whether it casts what a node that is no step gives. ONNX Runtime computes many of float16 in
-// float and drops the casts that it puts around them together with those of the model, which it
-// does not see in a region: values would be rounded to float16 on the way.
-bool CastsForOthers(const Steps& steps, const Item& item) {
-  if (!item.Is("Cast")) return false;
-  const Item* producer = steps.Producer(item.step.reads[0]);
-  return producer != nullptr && !producer->is_step();
+// Leaves out casts of what a node outside gives, one behind the other. ONNX Runtime computes many
+// of float16 in float and drops the casts that it puts around them together with those of the
+// model, which it does not see in a region: values would be rounded to float16 on the way.
+void DropCastsForOthers(const Steps& steps, std::vector<bool>& may) {
+  const std::vector<Item>& items = steps.items();
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].Is("Cast")) continue;
+    const Item* producer = steps.Producer(items[i].step.reads[0]);
+    if (producer != nullptr && !may[static_cast<size_t>(producer - items.data())]) may[i] = false;
+  }
 }
 
 Region MakeRegion(const Steps& steps, std::vector<int> members) {
@@ -181,12 +185,12 @@ Region MakeRegion(const Steps& steps, std::vector<int> members) {
 std::vector<Region> FindRegions(const Steps& steps, Grouping grouping) {
   const std::vector<Item>& items = steps.items();
   std::vector<bool> may(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    may[i] = items[i].is_step() && !CastsForOthers(steps, items[i]);
-  }
-  std::vector<int> region = Joining(steps, may).region;
-  // What is idle may have kept others out of a region.
-  while (DropIdle(steps, region, may)) region = Joining(steps, may).region;
+  for (size_t i = 0; i < items.size(); ++i) may[i] = items[i].is_step();
+  std::vector<int> region;
+  do {  // what is idle may have kept others out of a region
+    DropCastsForOthers(steps, may);
+    region = Joining(steps, may).region;
+  } while (DropIdle(steps, region, may));
   std::map<int, std::vector<int>> members;
   for (size_t i = 0; i < items.size(); ++i) {
     if (region[i] == kAbsent) continue;
@@ -196,6 +200,17 @@ std::vector<Region> FindRegions(const Steps& steps, Grouping grouping) {
   std::vector<Region> regions;
   for (auto& [key, list] : members) regions.push_back(MakeRegion(steps, std::move(list)));
   return regions;
+}
+
+void KeepFloat16(const Steps& steps, Region& region) {
+  const auto is_other = [&](int value) { return steps.value(value).type != kOnnxFloat16; };
+  const auto other = std::ranges::find_if(region.inputs, is_other);
+  if (region.recipe.steps.size() == 1 || other == region.inputs.end()) return;
+  const auto place = static_cast<int>(other - region.inputs.begin());
+  std::swap(region.inputs.front(), *other);
+  for (Recipe::Step& step : region.recipe.steps) {
+    for (int& value : step.reads) value = value == 0 ? place : value == place ? 0 : value;
+  }
 }
 
 }  // namespace ort_aie::graph

@@ -23,4 +23,10 @@ enum class Grouping { kRegions, kStepByStep };
 // other step is in any.
 std::vector<Region> FindRegions(const Steps& steps, Grouping grouping = Grouping::kRegions);
 
+// For regions that become nodes of the CPU EP, where ONNX Runtime gives a node float in place of
+// float16 if what is around it takes float alone, and judges one of any number of inputs by the
+// first. Steps would not compute what they do as nodes, and those that say a type (Cast) would not
+// fit to the others: an input of another type becomes the first.
+void KeepFloat16(const Steps& steps, Region& region);
+
 }  // namespace ort_aie::graph

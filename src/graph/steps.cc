@@ -83,18 +83,6 @@ void Steps::Fuse(const Item* into, Recipe::Step step, const std::vector<const It
   Index();
 }
 
-int Steps::AddValueLike(int value, std::string name) {
-  while (std::ranges::find(graph_.values, name, &Value::name) != graph_.values.end()) name += '_';
-  Value added;
-  added.name = std::move(name);
-  added.type = graph_.value(value).type;
-  added.shape = graph_.value(value).shape;
-  graph_.values.push_back(std::move(added));
-  producer_.push_back(kAbsent);
-  readers_.emplace_back();
-  return static_cast<int>(graph_.values.size()) - 1;
-}
-
 void Steps::Sort() {
   std::vector<int> missing(items_.size(), 0);  // inputs that are not there yet
   for (size_t i = 0; i < items_.size(); ++i) {

@@ -53,8 +53,6 @@ class Steps {
 
   // Puts `step` in the place of `into`, and of those that it takes in, which go.
   void Fuse(const Item* into, Recipe::Step step, const std::vector<const Item*>& taken_in);
-  // A value of its own, like another, by this name or, where that is taken, a longer one.
-  int AddValueLike(int value, std::string name);
   // In topological order again, near to what it was.
   void Sort();
 

@@ -31,7 +31,6 @@ void MatMul::Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const 
   if (norm_weight) RequireTensor("norm_weight", norm_weight, a.type, {weights_.k});
   if (skip) {
     Require(static_cast<bool>(norm_weight), "input skip needs input norm_weight");
-    Require(sum != nullptr || rows == 0, "input skip needs output sum");
     RequireTensor("skip", skip, a.type, a.shape);
   }
   if (rows == 0) return;
@@ -49,7 +48,7 @@ void MatMul::Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const 
   step.symmetric = symmetric_;
   step.norm_weight = norm_weight ? norm_weight.data : nullptr;
   step.skip = skip ? skip.data : nullptr;
-  step.sum = sum;
+  step.sum = skip ? sum : nullptr;
   step.norm_epsilon = norm_epsilon_;
   step.kept = kept_;
   step.prompt_chunk = prompt_chunk_;

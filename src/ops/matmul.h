@@ -10,7 +10,7 @@
 //   norm_weight (K) of A's type
 //   skip        as A; needs norm_weight
 //   Y           (..., N) of A's type
-//   sum         as A, where skip is given
+//   sum         as A, where skip is given and somebody wants it
 // Attributes: K, N, norm_epsilon, format; and of Q4NXMatMul bits (4, the default, or 2),
 // accuracy_level (MatMulNBits' meaning) and symmetric (1: every min is -2^(bits-1) * scale, so that
 // the minima need not be read; default 0).
@@ -41,7 +41,7 @@ class MatMul {
          const Options& options);
 
   Shape OutputShape(const Tensor& a) const;
-  // sum is the second output's buffer, where skip is given.
+  // sum is the second output's buffer, or null.
   void Append(const Inputs& inputs, void* y, void* sum, Plan& plan) const;
 
  private:

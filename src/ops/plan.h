@@ -49,7 +49,7 @@ struct MatMulStep {
 
   const void* norm_weight = nullptr;  // (k), or null: no norm
   const void* skip = nullptr;         // (rows, k), or null
-  void* sum = nullptr;                // (rows, k), where skip is given
+  void* sum = nullptr;                // (rows, k), or null: nobody wants it
   float norm_epsilon = 0;
 
   const uint8_t* up_weights = nullptr;  // as weights, or null: not gated

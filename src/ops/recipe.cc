@@ -333,14 +333,17 @@ Tensor StepInfo::ConstantInput(size_t index) const {
 
 namespace {
 
+using Known = std::function<std::optional<ShapeContext::Value>(int)>;
+using Set = std::function<void(int, const ShapeContext::Value&)>;
+
 class StepShapes final : public ShapeContext {
  public:
-  StepShapes(const Recipe::Step& step, std::vector<std::optional<ShapeContext::Value>>& values)
-      : step_(step), values_(values) {}
+  StepShapes(const Recipe::Step& step, const Known& known, const Set& set)
+      : step_(step), known_(known), set_(set) {}
 
   std::optional<Value> Input(size_t index) const override {
     if (index >= step_.reads.size() || step_.reads[index] == Recipe::kAbsent) return std::nullopt;
-    return values_[static_cast<size_t>(step_.reads[index])];
+    return known_(step_.reads[index]);
   }
   int64_t Int(const char* attribute, int64_t fallback) const override {
     return StepInfo(step_, {}).Int(attribute, fallback);
@@ -350,16 +353,26 @@ class StepShapes final : public ShapeContext {
   }
   void SetOutput(size_t index, const Value& value) const override {
     if (index < step_.writes.size() && step_.writes[index] != Recipe::kAbsent) {
-      values_[static_cast<size_t>(step_.writes[index])] = value;
+      set_(step_.writes[index], value);
     }
   }
 
  private:
   const Recipe::Step& step_;
-  std::vector<std::optional<Value>>& values_;
+  const Known& known_;
+  const Set& set_;
 };
 
 }  // namespace
+
+void InferStep(const Recipe::Step& step, const Known& known, const Set& set) {
+  const StepShapes context(step, known, set);
+  // An output of which an op says nothing, as sum of a projection, is like the first input.
+  for (size_t i = 1; i < step.writes.size(); ++i) {
+    if (const auto first = context.Input(0)) context.SetOutput(i, *first);
+  }
+  FindOp(step.op)->infer(context);
+}
 
 std::vector<ShapeContext::Value> InferValues(
     const Recipe& recipe, std::span<const std::optional<ShapeContext::Value>> inputs) {
@@ -373,12 +386,11 @@ std::vector<ShapeContext::Value> InferValues(
     for (const int64_t dim : constant.shape) value.dims.push_back({dim});
   }
   for (const Recipe::Step& step : recipe.steps) {
-    const StepShapes context(step, values);
-    // An output of which an op says nothing, as sum of a projection, is like the first input.
-    for (size_t i = 0; i < step.writes.size(); ++i) {
-      if (const auto first = context.Input(0)) context.SetOutput(i, *first);
-    }
-    FindOp(step.op)->infer(context);
+    InferStep(
+        step, [&](int value) { return values[static_cast<size_t>(value)]; },
+        [&](int value, const ShapeContext::Value& its) {
+          values[static_cast<size_t>(value)] = its;
+        });
   }
   std::vector<ShapeContext::Value> known;
   for (auto& value : values) known.push_back(value.value_or(ShapeContext::Value{}));

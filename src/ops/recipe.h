@@ -17,7 +17,9 @@
 //   outputs 4                                     the node's outputs
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -85,6 +87,11 @@ class StepInfo final : public NodeInfo {
   const Recipe::Step& step_;
   const std::span<const Tensor> constants_;
 };
+
+// Says set(value, its type and shape) of what a step writes. known(value) may be absent.
+void InferStep(const Recipe::Step& step,
+               const std::function<std::optional<ShapeContext::Value>(int)>& known,
+               const std::function<void(int, const ShapeContext::Value&)>& set);
 
 // Types and shapes of the recipe's values from those of its inputs.
 std::vector<ShapeContext::Value> InferValues(

@@ -76,7 +76,7 @@ RuntimeApi NegotiateApi(const OrtApiBase* base) {
     Fail(ErrorCode::kNotImplemented, "ort_aie_ep needs ONNX Runtime 1.", kOldestApi,
          " or later, this is ", text);
   }
-  return {base->GetApi(version), version};
+  return {base->GetApi(version), version, runtime};
 }
 
 void Check(const OrtApi* api, OrtStatus* status) {

@@ -16,11 +16,11 @@
 
 namespace ort_aie {
 
-// The API of the runtime behind `base`, and the version both sides know. Throws Error when the
-// runtime is older than the oldest that is supported.
+// The API of the runtime behind `base`, the version both sides know, and the runtime's own: n of
+// ONNX Runtime 1.n. Throws Error when the runtime is older than the oldest that is supported.
 struct RuntimeApi {
   const OrtApi* api;
-  uint32_t version;
+  uint32_t version, runtime;
 };
 RuntimeApi NegotiateApi(const OrtApiBase* base);
 

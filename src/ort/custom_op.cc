@@ -159,7 +159,7 @@ CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
                       void** kernel) -> OrtStatusPtr {
     const CustomOp& self = Self(op);
     return Guard(api, [&] {
-      const RuntimeApi runtime = {api, self.runtime_.version};
+      const RuntimeApi runtime = {api, self.runtime_.version, self.runtime_.runtime};
       const KernelInfo info(api, runtime.version, raw);
       try {
         *kernel = new MadeKernel{self.table_.make(info), runtime, info.Map()};

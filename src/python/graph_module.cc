@@ -155,7 +155,8 @@ py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole) {
   const Steps steps = ClaimSteps(GraphOf(nodes, values), false);
   py::list regions;
   const auto grouping = whole ? Grouping::kRegions : Grouping::kStepByStep;
-  for (const Region& region : FindRegions(steps, grouping)) {
+  for (Region& region : FindRegions(steps, grouping)) {
+    KeepFloat16(steps, region);
     py::dict given;
     given["items"] = region.items;
     given["inputs"] = NamesOf(steps, region.inputs);

@@ -240,6 +240,7 @@ def test_halves_that_are_spelled_out_are_halves(options: dict[str, Any]) -> None
 def test_a_split_of_unknown_rank_counts_from_the_right() -> None:
     for axis, fused in ((-1, True), (2, False)):
         graph = Graph()
+        graph.value("x", None)
         graph.value("both", None)
         packed_mlp(graph, axis=axis)
         assert ("Q4NXGatedMLP" in ops(graph.fused("y"))) is fused

@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 import pytest
-from step_graphs import Graph
+from step_graphs import FLOAT, Graph
 
 from ort_aie_ep import _native
 
@@ -59,6 +59,19 @@ def test_two_regions_do_not_wait_for_each_other() -> None:
     found = regions(graph, "c", "f")
     assert set().union(*found) == set("acdf")
     assert_in_order(graph, found)
+
+
+def test_casts_behind_a_node_outside_stay_there_with_it() -> None:
+    """ONNX Runtime may drop all of them."""
+    graph = Graph()
+    graph.projection("x", "a")
+    graph.node("Sqrt", ["a"], "b")
+    for a, y in (("b", "c"), ("c", "d")):
+        graph.node("Cast", [a], y, to=FLOAT)
+    graph.projection("d", "e")
+    graph.node("Cast", ["e"], "f", to=FLOAT)
+    graph.projection("f", "g")
+    assert regions(graph, "g") == [{"a"}, {"e", "f", "g"}]
 
 
 @pytest.mark.parametrize("seed", range(40))

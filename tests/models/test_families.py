@@ -12,7 +12,7 @@ from test_compiled_models import DATA, MODELS
 import ort_aie_ep
 from ort_aie_ep.explain.explain import CPU_EP, HOST, explain
 from ort_aie_ep.graph_passes import DOMAIN, plan, run_passes
-from ort_aie_ep.graph_passes.planning import PLAN
+from ort_aie_ep.graph_passes.plans import PLAN
 
 # The docs are there in a checkout, but not where the tests alone were copied.
 DOCS = DATA.parents[1] / "docs" / "models.md"

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,15 @@ def session(
     model: bytes | str,
     provider: dict[str, str] | None = None,
     level: onnxruntime.GraphOptimizationLevel | None = None,
+    fixed: Mapping[str, int] | None = None,
     **config: str,
 ) -> onnxruntime.InferenceSession:
     options = session_options()
     if level is not None:
         options.graph_optimization_level = level
     options.log_severity_level = 4
+    for name, size in (fixed or {}).items():
+        options.add_free_dimension_override_by_name(name, size)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in config.items():
         options.add_session_config_entry(key.replace("__", "."), value)
@@ -164,7 +167,10 @@ NO_STEPS = {"LayerNormalization", "com.microsoft.SkipLayerNormalization"}
 
 @pytest.mark.parametrize("name", MODELS)
 def test_both_doors_claim_the_same_nodes(name: str) -> None:
-    nodes = explain(DATA / name, provider=True).nodes
+    explanation = explain(DATA / name, provider=True)
+    nodes = explanation.nodes
+    assert len(explanation.provider_plans) == len(explanation.plans)
+    assert sum(explanation.provider_plans) == sum(n.provider == CLAIMS for n in nodes)
     doors = {n.node: (n.becomes != "", n.provider) for n in nodes if n.op in OPS}
     assert set(doors.values()) == {(True, CLAIMS)}
     assert {(n.becomes != "", n.provider) for n in nodes if n.provider} == {
@@ -195,14 +201,82 @@ def recipes(model: Path) -> list[str]:
 def test_both_doors_make_the_same_plan(
     name: str, level: onnxruntime.GraphOptimizationLevel, tmp_path: Path
 ) -> None:
-    ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
+    assert_same_plans(DATA / name, tmp_path, 3 if name == "phi" else 1, level=level)
+
+
+def assert_same_plans(source: Path, work: Path, count: int, **options: Any) -> None:
+    ort_aie_ep.compile(source, work / "compiled")
     session(
-        str(DATA / name / "model.onnx"), level=level, ep__context_enable="1",
-        ep__context_file_path=str(tmp_path / "context.onnx"),
+        str(source / "model.onnx"), ep__context_enable="1",
+        ep__context_file_path=str(work / "context.onnx"), **options,
     )  # fmt: skip
-    plans = recipes(tmp_path / "compiled" / "model.onnx")
-    assert len(plans) == (3 if name == "phi" else 1)
-    assert recipes(tmp_path / "context.onnx") == plans
+    plans = recipes(work / "compiled" / "model.onnx")
+    assert len(plans) == count
+    assert recipes(work / "context.onnx") == plans
+
+
+def to_two_bits(model: ir.Model) -> None:
+    """Other weights, of as many rows."""
+    rng = np.random.default_rng(5)
+    for node in model.graph:
+        if node.op_type != "MatMulNBits":
+            continue
+        node.attributes.add(ir.AttrInt64("bits", 2))
+        weights = node.inputs[1]
+        assert weights is not None
+        assert weights.const_value is not None
+        rows, blocks, size = weights.const_value.numpy().shape
+        codes = rng.integers(0, 256, (rows, blocks, size // 2), np.uint8)
+        weights.const_value = ir.tensor(codes, name=weights.name)
+        weights.shape = ir.Shape(codes.shape)
+
+
+def set_on(op_type: str, *given: ir.Attr) -> Callable[[ir.Model], None]:
+    """Gives nodes of an operator attributes."""
+
+    def change(model: ir.Model) -> None:
+        for node in model.graph:
+            if node.op_type == op_type:
+                node.attributes.update({attr.name: attr for attr in given})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("mistral", to_two_bits),
+        ("mistral", set_on("GroupQueryAttention", ir.AttrInt64("local_window_size", 8))),
+        ("qwen3", set_on("GroupQueryAttention", ir.AttrFloat32("softcap", 20.0),
+                         ir.AttrFloat32("scale", 0.2))),
+        ("llama", set_on("MatMulNBits", ir.AttrInt64("accuracy_level", 0))),
+    ],
+)  # fmt: skip
+def test_both_doors_make_the_same_plan_of_what_the_builder_does_not_write(
+    name: str, change: Callable[[ir.Model], None], tmp_path: Path
+) -> None:
+    shutil.copytree(DATA / name, tmp_path / "source")
+    model = ir.load(DATA / name / "model.onnx")
+    change(model)
+    ir.save(model, tmp_path / "source" / "model.onnx")
+    assert_same_plans(tmp_path / "source", tmp_path, 1)
+    source, compiled = find_model(tmp_path / "source"), find_model(tmp_path / "compiled")
+    ours = Decoder(session(str(source.model)), source, 64)
+    theirs = Decoder(open_session(str(compiled.model)), compiled, 64)
+    tokens = np.random.default_rng(0).integers(3, ours.vocabulary, 24)
+    for part in np.split(tokens, [20, 21]):
+        np.testing.assert_array_equal(ours.forward(part), theirs.forward(part))
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llama", "phi3", "qwen3"])
+def test_fixed_dimensions_change_neither_plan_nor_result(name: str, tmp_path: Path) -> None:
+    """As add_free_dimension_override gives them, for a session that decodes alone."""
+    source = find_model(DATA / name)
+    fixed = {"batch_size": 1, "sequence_length": 1}
+    assert_same_plans(DATA / name, tmp_path, 1, fixed=fixed)
+    free, one = (Decoder(session(str(source.model), fixed=f), source, 64) for f in ({}, fixed))
+    for token in np.split(np.random.default_rng(0).integers(3, free.vocabulary, 4), 4):
+        np.testing.assert_array_equal(one.forward(token), free.forward(token))
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "phi"])

@@ -51,6 +51,7 @@ def fused(
     bias: Array | None = None,
     norm_weight: Array | None = None,
     skip: Array | None = None,
+    with_sum: bool = True,
     **attributes: Any,
 ) -> dict[str, Array]:
     """Runs one op; inputs in its order, `bias` of projections alone."""
@@ -63,7 +64,7 @@ def fused(
         inputs["bias"] = bias
     inputs |= {"norm_weight": norm_weight, "skip": skip}
     given = {"K": first.k, "N": first.n, "format": _native.FORMAT, "norm_epsilon": EPSILON}
-    outputs = {"Y": a.dtype} | ({"sum": a.dtype} if skip is not None else {})
+    outputs = {"Y": a.dtype} | ({"sum": a.dtype} if skip is not None and with_sum else {})
     constants = (*weights, "bias", "norm_weight")
     model = one_op_model(op_type, inputs, outputs, given | attributes, constants=constants)
     return run(open_session(model), {"A": a, "skip": skip})
@@ -113,6 +114,17 @@ def test_the_residual_is_added_before_the_norm_and_handed_on(
     assert_within(got["sum"], total, U * np.abs(total))
     x = rms_norm(total, norm_weight)
     assert_within(got["Y"], x @ w.dequantised.T, bfloat16_bound(w, x))
+
+
+@pytest.mark.parametrize("op", PROJECTIONS)
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_sum_that_nobody_wants_is_not_written(op: str, rows: int) -> None:
+    a, skip = activations(rows, 96), activations(96, rows).T.copy()
+    given: dict[str, Any] = {"weights": {"W": make_weights(64, 96)}, "a": a, "skip": skip}
+    given["norm_weight"] = activations(96)
+    alone = fused(op, **given, with_sum=False)
+    assert alone.keys() == {"Y"}
+    np.testing.assert_array_equal(alone["Y"], fused(op, **given)["Y"])
 
 
 @pytest.mark.parametrize("op", GATED)

@@ -118,7 +118,7 @@ def ends(
     return found
 
 
-K, N = 14336, 512
+K, N = 14336, 128
 
 
 def projection(door: str, level: int) -> bytes:

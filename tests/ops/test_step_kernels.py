@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from op_models import Array
+from op_models import BFLOAT16, FLOAT16, Array
 from projection_calls import assert_within, make_weights
 from vector_calls import FUNCTIONS, U, reference
 
@@ -54,6 +56,19 @@ def test_functions_of_the_largest_numbers(isa: str, function: str) -> None:
     negative = -a[:, :5]
     y, bound = reference(function, negative)
     assert_within(_native.elementwise(function, negative, None, isa), y, bound)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_functions_of_all_numbers_of_16_bits(isa: str, function: str, dtype: np.dtype[Any]) -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(dtype).astype(np.float32)
+    a = every[np.isfinite(every)][None]
+    actual = _native.elementwise(function, a, None, isa)
+    assert_within(actual, *reference(function, a))
+    below = a < -89  # e^-89 times it is less than a float can be, or close to it
+    assert np.all(np.abs(actual[below]) < 1e-35)
+    np.testing.assert_array_equal(np.signbit(actual), np.signbit(a) & (function != "sigmoid"))
 
 
 @pytest.mark.parametrize("isa", ISAS)

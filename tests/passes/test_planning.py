@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from onnx import TensorProto, helper
 from op_models import ORT_VERSION, model_of, onnx_tensor, open_session
 
 import ort_aie_ep
+from ort_aie_ep.cli.tables import plans_line
 from ort_aie_ep.compiler.compiled_folder import REPORT
 from ort_aie_ep.explain import explain as explaining
 from ort_aie_ep.explain.explain import explain
 from ort_aie_ep.explain.machine import Finding
 from ort_aie_ep.explain.overlays import Overlays
-from ort_aie_ep.graph_passes import DOMAIN, FORMAT
-from ort_aie_ep.graph_passes.planning import PLAN, expand_plans
+from ort_aie_ep.graph_passes import DOMAIN, FORMAT, Divider, PlanSteps
+from ort_aie_ep.graph_passes.planning import expand_plans
+from ort_aie_ep.graph_passes.plans import PLAN
 
 Array = npt.NDArray[Any]
 DATA = Path(__file__).parent.parent / "data"
@@ -159,9 +162,58 @@ def test_reports_and_explanations_have_the_same_rows(
         found = Overlays(dict.fromkeys(explaining.TAKEN, tmp_path), (), ())
         monkeypatch.setattr(explaining, "find_overlays", lambda *_: found)
     plan, steps = folders
-    assert (plan / REPORT).read_text() == (steps / REPORT).read_text()
-    rows = [sorted(map(str, explain(folder).nodes)) for folder in folders]
-    assert rows[0] == rows[1]
+    reports = [json.loads((folder / REPORT).read_text()) for folder in folders]
+    assert reports[0]["plans"]
+    assert reports[0] | {"plans": [], "divided_by": []} == reports[1]
+    assert rows_of(plan) == rows_of(steps)
+
+
+def rows_of(folder: Path) -> list[str]:
+    """Of `explain`, but for the plans, which `--no-plan` has not."""
+    return sorted(str(replace(node, plan="")) for node in explain(folder).nodes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_source_report_and_compiled_model_tell_of_the_same_plans(name: str, tmp_path: Path) -> None:
+    result = ort_aie_ep.compile(DATA / name, tmp_path / "compiled")
+    before, after = explain(DATA / name), explain(tmp_path / "compiled")
+    assert before.plans == after.plans == result.plans
+    assert before.divided_by == after.divided_by == result.divided_by
+    report = json.loads((tmp_path / "compiled" / REPORT).read_text())
+    assert [tuple(plan["steps"]) for plan in report["plans"]] == [p.steps for p in result.plans]
+    assert [node["node"] for node in report["divided_by"]] == [d.node for d in result.divided_by]
+    # Each node that becomes an aie operator is in the plan of its step, and nothing else is in one.
+    assert {node.becomes != "" for node in before.nodes if node.plan} == {True}
+    assert all(node.plan for node in before.nodes if node.becomes)
+    for plan in after.plans:
+        names = {node.node for node in after.nodes if node.plan == plan.node}
+        assert names == set(plan.steps)
+        assert names <= {node.node for node in before.nodes if node.plan == plan.node}
+
+
+def test_what_divides_phi_is_named() -> None:
+    """A layer's MLP stands beside its attention, and the norm behind both is none of a step's."""
+    phi = explain(DATA / "phi")
+    assert [len(plan.steps) for plan in phi.plans] == [7, 7, 1]
+    assert {d.op for d in phi.divided_by} == {"com.microsoft.SkipLayerNormalization"}
+    assert {d.reason for d in phi.divided_by} == {"no aie operator"}
+    assert plans_line(phi.plans, phi.divided_by) == (
+        "3 plans of 7, 7 and 1 steps; what divides them is ONNX Runtime's: "
+        "2 SkipLayerNormalization (no aie operator)"
+    )
+    norms = [n.node for n in phi.nodes if n.op == "com.microsoft.SkipLayerNormalization"]
+    assert [d.node for d in phi.divided_by] == norms
+
+
+def test_many_plans_are_counted_and_not_listed() -> None:
+    plans = [PlanSteps(f"aie.Plan.{i}", ("a", "b", "c")[: i % 3 + 1]) for i in range(9)]
+    nodes = [Divider(f"{op}.{i}", op, "why") for op in "VWXYZ" for i in range("VWXYZ".find(op) + 1)]
+    line = plans_line(plans, nodes)
+    assert line == (
+        "9 plans of 1 to 3 steps; what divides them is ONNX Runtime's: 5 Z (why), 4 Y (why), "
+        "3 X (why), 2 W (why) and 1 V (why)"
+    )
+    assert plans_line([PlanSteps("aie.Plan.0", ("a",))], []) == "1 plan of 1 step"
 
 
 @pytest.mark.parametrize("options", [{"kv": "int8"}, {"kv": "f16"}, {"last_logits": True}])
@@ -382,10 +434,53 @@ def test_a_cpu_node_in_the_midst_cuts_a_region_in_two(tmp_path: Path) -> None:
     """The residual goes around the node: what is behind it may not be in the first region."""
     folders = compiled_both_ways(chain("Tanh"), tmp_path)
     assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
+    # The Add of the residual is in the second.
+    assert [plan.steps for plan in explain(folders[0]).plans] == [("/p0",), ("/s0", "/p1")]
+    assert [node.node for node in explain(folders[0]).divided_by] == ["/m0"]
     assert_both_run_alike(folders)
     folders = compiled_both_ways(chain("Sigmoid", "Tanh", "Sigmoid"), tmp_path_of(tmp_path, "more"))
     assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN, PLAN]
     assert_both_run_alike(folders)
+
+
+def test_a_model_that_says_no_shapes_has_the_regions_of_one_that_does(tmp_path: Path) -> None:
+    model = chain("Sigmoid", "Sigmoid")
+    found = []
+    for name in ("with", "without"):
+        work = tmp_path_of(tmp_path, name)
+        found.append(compiled_both_ways(model, work))
+        del model.graph.value_info[:]
+    recipes = [
+        [n.attributes["recipe"].as_string() for n in ir.load(f / "model.onnx").graph if n.domain]
+        for f, _ in found
+    ]
+    assert recipes[0] == recipes[1]
+    assert_both_run_alike(found[1])
+
+
+def test_a_region_of_two_types_among_nodes_of_float16(tmp_path: Path) -> None:
+    """The CPU EP computes Tanh in float, and ONNX Runtime would give the region that too: what it
+    casts to float16 by itself would meet float."""
+    nodes, constants = [helper.make_node("Tanh", ["x"], ["t"])], {"gain": np.ones(K, np.float32)}
+    for i, (a, y) in enumerate((("t", "a"), ("sum", "b"))):
+        weights = projection_weights(K, K, prefix=f"w{i}", seed=i, dtype=np.dtype(np.float16))
+        constants |= weights
+        nodes.append(matmul_nbits(a, y, weights, K, K, name=f"/{y}"))
+    nodes[2:2] = [
+        helper.make_node("Cast", ["a"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("SimplifiedLayerNormalization", ["wide", "gain"], ["normed"], axis=-1),
+        helper.make_node("Cast", ["normed"], ["narrow"], to=TensorProto.FLOAT16),
+        helper.make_node("Add", ["narrow", "a"], ["sum"]),
+    ]
+    nodes.append(helper.make_node("Tanh", ["b"], ["y"]))
+    x, y, t = (helper.make_tensor_value_info(v, TensorProto.FLOAT16, ["rows", K]) for v in "xyt")
+    initializers = [onnx_tensor(name, array) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "graph", [x], [y], initializers, value_info=[t])
+    folders = compiled_both_ways(model_of(graph), tmp_path)
+    assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN]
+    feeds = {"x": np.random.default_rng(5).standard_normal((3, K)).astype(np.float16)}
+    plan, steps = (open_session(str(f / "model.onnx")).run(None, feeds) for f in folders)
+    assert_same_bits(plan, steps)
 
 
 def tmp_path_of(parent: Path, name: str) -> Path:
@@ -415,8 +510,7 @@ def test_strange_names_of_nodes_come_back(name: str, tmp_path: Path) -> None:
     assert names[0] == names[1]
     assert {name.format("p0"), name.format("p1")} <= set(names[0])
     assert_both_run_alike(folders)
-    fates = [sorted((n.node, n.op, n.runs) for n in explain(f).nodes) for f in folders]
-    assert fates[0] == fates[1]
+    assert rows_of(folders[0]) == rows_of(folders[1])
 
 
 def test_bodies_of_if_and_loop_have_plans_of_their_own(tmp_path: Path) -> None:
@@ -457,7 +551,11 @@ def test_bodies_of_if_and_loop_have_plans_of_their_own(tmp_path: Path) -> None:
     assert ours(ir.load(folders[0] / "model.onnx")) == [PLAN] * 3
     for yes in (True, False):
         assert_both_run_alike(folders, yes=np.array(yes), n=np.array(3))
-    rows_of = [sorted(map(str, explain(folder).nodes)) for folder in folders]
-    assert rows_of[0] == rows_of[1]
+    assert rows_of(folders[0]) == rows_of(folders[1])
+    explanation = explain(folders[0])
+    assert len({plan.node for plan in explanation.plans}) == 3
+    assert plans_line(explanation.plans, explanation.divided_by) == (
+        "3 plans of 4, 4 and 4 steps, 3 in bodies of If, Loop or Scan"
+    )
     bodies = {node.body for node in explain(folders[0]).nodes if node.op.startswith("aie.")}
     assert bodies == {"then_branch of '/if'", "else_branch of '/if'", "body of '/loop'"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from op_models import session_options
+from optimum_models import quantise, write_export
 
 import ort_aie_ep
 from ort_aie_ep import npu_counters
@@ -90,12 +93,20 @@ def empty_cache(shape: Shape) -> dict[str, Any]:
     }
 
 
-def calls(shape: Shape, folder: Path, targets: list[str]) -> list[Call]:
-    """The prompt on the first target, then a token on each of the others, with one cache."""
-    sessions = {target: open_session(folder, target) for target in dict.fromkeys(targets)}
-    cache = empty_cache(shape)
+def calls(
+    cache: dict[str, Any],
+    vocab: int,
+    folder: Path,
+    targets: list[str],
+    *,
+    positions: bool = False,
+    session: onnxruntime.InferenceSession | None = None,
+) -> list[Call]:
+    """The prompt on the first target, then a token on each of the others, with one cache; in a
+    session for each target, or all in one."""
+    sessions = {target: session or open_session(folder, target) for target in set(targets)}
     names = [o.name for o in sessions[targets[0]].get_outputs()]
-    ids = np.random.default_rng(0).integers(0, shape.vocab, PROMPT + len(targets))
+    ids = np.random.default_rng(0).integers(0, vocab, PROMPT + len(targets))
     found, seen = [], 0
     for i, target in enumerate(targets):
         count = PROMPT if i == 0 else 1
@@ -104,6 +115,8 @@ def calls(shape: Shape, folder: Path, targets: list[str]) -> list[Call]:
             "attention_mask": np.ones((1, seen + count), np.int64),
             **cache,
         }
+        if positions:
+            feeds["position_ids"] = np.arange(seen, seen + count)[None]
         seen += count
         before = npu_counters()
         outputs = dict(zip(names, sessions[target].run(None, feeds), strict=True))
@@ -118,14 +131,19 @@ def calls(shape: Shape, folder: Path, targets: list[str]) -> list[Call]:
 
 def check(shape: Shape, folder: Path, tokens: int) -> None:
     ort_aie_ep.compile(synth(shape, folder / "model"), folder / "compiled")
-    device = calls(shape, folder / "compiled", ["host", *["sim"] * tokens])[1:]
-    host = calls(shape, folder / "compiled", ["host"] * (1 + tokens))[1:]
-    # The device rounds to bfloat16, by 2^-9 at most of what it rounds: in a layer the row before
+    model = (empty_cache(shape), shape.vocab, folder / "compiled")
+    device = calls(*model, ["host", *["sim"] * tokens])[1:]
+    host = calls(*model, ["host"] * (1 + tokens))[1:]
+    compare(device, host, shape.layers)
+
+
+def compare(device: list[Call], host: list[Call], layers: int) -> None:
+    # The device rounds to bfloat16, by 2^-8 at most of what it rounds: in a layer the row before
     # and after two norms, the sum and its norm's result (with norms behind: two more), projections'
     # results (q, k, v, o, gate and up, down), what is rotated and normalised (q, k), the
     # attention's output and the MLP's product. They know nothing of each other and add up in
     # squares; a layer passes on what it gets about as it is, for its residual is its own input.
-    bound = 2.0**-8 * np.sqrt(18 * shape.layers)
+    bound = 2.0**-8 * np.sqrt(18 * layers)
     for token, (got, want) in enumerate(zip(device, host, strict=True)):
         assert got.submissions == 1, (token, got.between)
         assert 1 <= got.runs <= MOST_RUNS, token
@@ -147,11 +165,54 @@ def test_so_it_is_with_36_layers(family: str, tmp_path: Path) -> None:
     check(replace(FAMILIES[family], layers=36), tmp_path, tokens=2)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_so_it_is_of_exports_of_optimum(family: str, tmp_path: Path) -> None:
+    """Their caches grow, and their angles are computed by the CPU EP."""
+    export = quantise(write_export(family, tmp_path / "export"), tmp_path / "quantised")
+    ort_aie_ep.compile(export, tmp_path / "compiled")
+    inputs = {
+        value.name: value.shape
+        for value in open_session(tmp_path / "compiled", "host").get_inputs()
+    }
+    cache = {
+        name: np.zeros((1, shape[1], 0, shape[3]), np.float32)
+        for name, shape in inputs.items()
+        if name.startswith("past_key_values")
+    }
+    vocab = json.loads((export / "config.json").read_text())["vocab_size"]
+    model, positions = (cache, vocab, tmp_path / "compiled"), "position_ids" in inputs
+    device = calls(*model, ["host", "sim", "sim"], positions=positions)[1:]
+    host = calls(*model, ["host"] * 3, positions=positions)[1:]
+    compare(device, host, len(cache) // 2)
+
+
 def test_what_divides_a_token_has_its_reason(tmp_path: Path) -> None:
     """The device rotates multiples of 32 dimensions."""
     shape = replace(LLAMA, head_dim=48, layers=3)
     ort_aie_ep.compile(synth(shape, tmp_path / "model"), tmp_path / "compiled")
-    for call in calls(shape, tmp_path / "compiled", ["host", "sim", "sim"])[1:]:
+    model = (empty_cache(shape), shape.vocab, tmp_path / "compiled")
+    for call in calls(*model, ["host", "sim", "sim"])[1:]:
         assert call.submissions == 1 + shape.layers
         assert call.between == {"queries, keys and values that the host prepares": shape.layers}
         assert call.host_steps.keys() <= BEFORE_THE_RUN
+
+
+def test_users_of_one_model_do_not_mix(tmp_path: Path) -> None:
+    """Two threads in one session, beside others that are opened and closed."""
+    shape, folder = FAMILIES["qwen3"], tmp_path / "compiled"
+    ort_aie_ep.compile(synth(shape, tmp_path / "model"), folder)
+
+    def user(session: onnxruntime.InferenceSession | None = None) -> list[np.ndarray]:
+        found = calls(empty_cache(shape), shape.vocab, folder, ["sim"] * 4, session=session)
+        return [call.logits for call in found]
+
+    alone = user()
+    session = open_session(folder, "sim")
+    before = npu_counters()
+    with ThreadPoolExecutor() as threads:
+        jobs = [threads.submit(user, s) for s in (session, session, None, None)]
+        found = [job.result() for job in jobs]
+    found.append(user(session))
+    assert npu_counters().fallbacks == before.fallbacks
+    for logits in found:
+        np.testing.assert_array_equal(logits, alone)

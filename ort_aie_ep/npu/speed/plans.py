@@ -56,7 +56,7 @@ CHUNK_MULTIPLE = 64
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 
-_DESIGNS = {"decode": decode, "dequant": dequant, "gemm": gemm, "flow_qkv": flow_qkv}
+DESIGNS = {"decode": decode, "dequant": dequant, "gemm": gemm, "flow_qkv": flow_qkv}
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class _Call:
             self._prompt(steps[first:], weights)
             self.device_steps += 1
         except DesignError:
-            if end > first + 1:
-                return self._group(steps, first, first + 1, weights)
+            if self._rows(step) == 1 and end > first + 1:  # half as many, until it is alone
+                return self._group(steps, first, first + (end - first) // 2, weights)
             self.host_steps[REFUSED] += 1
         return first + 1
 
@@ -328,4 +328,4 @@ def _build(overlay: str, plan: str) -> int:
 
 @cache
 def _manifest(overlay: str) -> str:
-    return json.dumps(manifest(_DESIGNS[overlay].build(device("npu2"))))
+    return json.dumps(manifest(DESIGNS[overlay].build(device("npu2"))))

@@ -2,7 +2,8 @@
 //
 // Before: y, sum? = RMSNorm(A, weight, skip?), or without skip on sum = Add(A, skip), and
 //         P(y, W ...)
-// After:  P(A, W ..., norm_weight), or Y, sum = P(A, W ..., norm_weight, skip), P being Q4NXMatMul,
+// After:  P(A, W ..., norm_weight), or Y, sum? = P(A, W ..., norm_weight, skip), P being
+// Q4NXMatMul,
 //         GEMM or one of the gated ones
 //
 // The normalised rows are quantised or rounded as they are made, not stored. A norm that several
@@ -41,10 +42,14 @@ Norm WithResidual(const Steps& steps, const Norm& norm) {
   return {terms->first, norm.weight, terms->second, norm.a, {norm.items[0], add}};
 }
 
+// Whether somebody reads the sum but the norm, which goes where the sum is an addition before it.
+bool IsSumRead(const Steps& steps, const Norm& norm) {
+  return norm.skip != kAbsent && steps.TimesRead(norm.sum) > norm.items.size() - 1;
+}
+
 // Whether the projection can say what the sum is: its other inputs might depend on it.
 bool CanGive(const Steps& steps, const Item& projection, const Norm& norm) {
-  const size_t readers_that_go = norm.items.size() - 1;  // the norm, of an addition before it
-  if (norm.skip == kAbsent || steps.TimesRead(norm.sum) == readers_that_go) return true;
+  if (!IsSumRead(steps, norm)) return true;
   const auto is_given = [&](int value) {
     return value == kAbsent || steps.value(value).constant || steps.Producer(value) == nullptr;
   };
@@ -81,12 +86,8 @@ bool Fuse(Steps& steps, const Item* item) {
   step.floats["norm_epsilon"] = Attributes(*item).Float("epsilon", 0);
   if (norm.skip != kAbsent) {
     step.reads[kSkip] = norm.skip;
-    // It is computed whether or not somebody wants it.
-    const int y = Steps::Written(*projection, 0);
-    if (norm.sum == kAbsent) {
-      norm.sum = steps.AddValueLike(norm.a, steps.value(y).name + ".sum");
-    }
-    step.writes = {y, norm.sum};
+    step.writes = {Steps::Written(*projection, 0)};
+    if (IsSumRead(steps, norm)) step.writes.push_back(norm.sum);
   }
   steps.Fuse(projection, std::move(step), norm.items);
   return true;

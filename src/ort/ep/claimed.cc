@@ -111,7 +111,7 @@ Claims Claim(graph::Graph graph, const std::vector<size_t>& ids) {
   Claims claims;
   for (const graph::Node& node : graph.nodes) {
     if (std::string why = WhyNotDequantized(graph, node); !why.empty()) {
-      claims.left.push_back({node.name, std::move(why)});
+      claims.left.push_back({graph.LabelOf(node), std::move(why)});
     }
   }
   const auto tables = FoldTables(graph);

@@ -8,13 +8,13 @@
 namespace ort_aie::ep {
 namespace {
 
-// The tensors of a graph and of those in its nodes are at most so large each.
+// The tensors of a graph and of those in its nodes are at most so large each; -1 without any.
 int64_t LargestTensor(const OrtApi* api, const OrtGraph* graph) {
   size_t count = 0;
   Check(api, api->Graph_GetNumInitializers(graph, &count));
   std::vector<const OrtValueInfo*> initializers(count);
   Check(api, api->Graph_GetInitializers(graph, initializers.data(), count));
-  int64_t largest = 0;
+  int64_t largest = -1;
   for (const OrtValueInfo* info : initializers) {
     const OrtValue* value = nullptr;
     Check(api, api->ValueInfo_GetInitializerValue(info, &value));
@@ -35,17 +35,20 @@ bool IsContext(const graph::Node& node) {
 }
 
 // ONNX Runtime has tensors of a body that are larger than this in memory only, and then refuses its
-// own model, in every version from 1.24 to 1.31.
-std::string WhyNoContext(const OrtApi* api, const ReadGraph& graph) {
+// own model, in every version from 1.24 to 1.32. Those before 1.31 write each tensor of a body
+// twice, and do not open what they wrote.
+std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph) {
   constexpr int64_t kLargestInModel = 127;
+  const int64_t largest = runtime.runtime >= 31 ? kLargestInModel : -1;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (const OrtGraph* body : BodiesOf(api, graph.nodes[i])) {
-      const int64_t bytes = LargestTensor(api, body);
-      if (bytes <= kLargestInModel) continue;
-      return Concat("ep.context_enable=1: a branch or body of node '", graph.graph.nodes[i].name,
-                    "' holds a tensor of ", bytes,
-                    " bytes, and ONNX Runtime cannot write a context model with such; open the "
-                    "model as it is, or compile it (ort-aie compile)");
+    for (const OrtGraph* body : BodiesOf(runtime.api, graph.nodes[i])) {
+      const int64_t bytes = LargestTensor(runtime.api, body);
+      if (bytes <= largest) continue;
+      return Concat("ep.context_enable=1: a branch or body of node '",
+                    graph.graph.LabelOf(graph.graph.nodes[i]), "' holds a tensor of ", bytes,
+                    " bytes, and ONNX Runtime 1.", runtime.runtime,
+                    " cannot write a context model with such; open the model as it is, or compile "
+                    "it (ort-aie compile)");
     }
   }
   return "";

@@ -16,7 +16,7 @@ namespace ort_aie::ep {
 bool IsContext(const graph::Node& node);
 
 // Why ONNX Runtime cannot write a context model of a graph with these nodes; empty if it can.
-std::string WhyNoContext(const OrtApi* api, const ReadGraph& graph);
+std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph);
 
 // The node that takes the place of `fused`. Its inputs and outputs are the part's.
 OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& part,

@@ -132,7 +132,7 @@ void Ep::Log(OrtLoggingLevel level, const std::string& message) const {
 void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
   const OrtApi* api = runtime_.api;
   ReadGraph read = Read(api, graph);
-  if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(api, read);
+  if (context_.enable && why_no_context_.empty()) why_no_context_ = WhyNoContext(runtime_, read);
   const auto claim = [&](const std::vector<const OrtNode*>& nodes, bool drop_constants) {
     OrtNodeFusionOptions options{};
     options.ort_version_supported = runtime_.version;

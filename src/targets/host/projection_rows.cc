@@ -25,7 +25,7 @@ void StoreSum(const MatMulStep& step, const Kernels& kernels, int64_t row, const
 void LoadRow(const MatMulStep& step, const Kernels& kernels, const float* norm_weight, int64_t row,
              float* x) {
   LoadSum(step, kernels, row, x);
-  if (step.skip != nullptr) StoreSum(step, kernels, row, x);
+  if (step.sum != nullptr) StoreSum(step, kernels, row, x);
   if (norm_weight != nullptr) kernels.rms_norm(norm_weight, step.k, step.norm_epsilon, x);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ops/step_tensors.h"
 #include "targets/host/attention_inputs.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"
@@ -57,17 +58,17 @@ void StoreOutput(Engine& engine, const AttentionStep& step, const uint16_t* o, i
 
 int64_t Window(const AttentionStep& step) { return std::max<int64_t>(step.window, 0); }
 
-// Whether the host has all of the cache and of what goes with new rows, now.
-bool CacheOnHost(const Batch& batch, const AttentionStep& step) {
-  const int64_t rows = step.batch * step.kv_heads * step.dim;
-  for (const auto& [tensor, capacity] : {std::pair{step.past_key, step.past_capacity},
-                                         {step.past_value, step.past_capacity},
-                                         {step.present_key, step.present_capacity},
-                                         {step.present_value, step.present_capacity}}) {
-    if (!batch.OnHost(tensor, Bytes(rows * capacity, step.cache_type))) return false;
-  }
-  return batch.OnHost(step.q_norm, Bytes(step.dim, step.type)) &&
-         batch.OnHost(step.k_norm, Bytes(step.dim, step.type));
+// Whether the host has all but the new rows now: the cache, norms, the rotary table.
+bool RestOnHost(const Batch& batch, const AttentionStep& step) {
+  bool all = true;
+  const auto check = [&](const void* tensor, size_t bytes) {
+    const bool own =
+        tensor == step.query || tensor == step.key || tensor == step.value || tensor == step.output;
+    all = all && (own || batch.OnHost(tensor, bytes));
+  };
+  ForEachRead(step, check);
+  ForEachWrite(step, check);
+  return all;
 }
 
 // Whether the sequences `rope` and `append` can do what comes before attention. Nothing there
@@ -335,7 +336,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
   const bool by_host = query.on_host() && key.on_host() && value.on_host();
   const bool by_device = query.view && key.view && value.view && batch.IsResult(*key.view) &&
                          batch.IsResult(*value.view) && CanPrepare(step, design);
-  if (!(by_host || by_device) || !CacheOnHost(batch, step)) return false;
+  if (!(by_host || by_device) || !RestOnHost(batch, step)) return false;
 
   const auto fresh = step.windowed_cache ? std::make_shared<FreshRows>(step, Range{0, 1}) : nullptr;
   const HostRows new_rows = fresh != nullptr ? fresh->Of(step) : InPresent(step);

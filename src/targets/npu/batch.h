@@ -69,7 +69,8 @@ class Batch {
 
   // --- the model's tensors ---
 
-  // Where the device leaves a tensor of the model, in one piece, and may write `least` elements:
+  // Where the device leaves a tensor of the model (null: one that perhaps gets a name by Alias), in
+  // one piece, and may write `least` elements:
   // room for whole blocks, with zeros behind the tensor, which the device writes none but zeros to.
   // The host gets it after the run if somebody off the device reads it.
   npu::BufferView Output(void* tensor, int64_t elements, DataType type, int64_t least = 0);

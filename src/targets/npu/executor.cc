@@ -147,12 +147,14 @@ class Executor final : public XrtTarget {
     if (reason != Reason::kNone) return OnHost(plan, first, reason, progress, threads);
     if (IsVector(plan.steps[first]))
       return OnHost(plan, first, Reason::kHostHasRow, progress, threads);
+    progress.caches.Refresh();
     size_t next = first;
+    const char* const design = TokenDesign(plan.steps[first]);
+    const size_t count = design == nullptr ? 1 : std::min(plan.steps.size() - first, most);
     try {
       PlanMemory* const memory = MemoryOf(plan, progress);
-      if (const char* design = TokenDesign(plan.steps[first])) {
-        next = Submit(plan, first, std::min(plan.steps.size(), first + most), memory, design,
-                      progress, threads);
+      if (design != nullptr) {
+        next = Submit(plan, first, first + count, memory, design, progress, threads);
       } else {
         const StepSpan traced("step", plan, first);
         Prompt(memory, std::span(plan.steps).subspan(first), progress, threads);
@@ -160,8 +162,12 @@ class Executor final : public XrtTarget {
         CountDeviceSteps(1, progress);
       }
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
-      if (most > 1 && first + 1 < plan.steps.size())
-        return Group(plan, first, 1, progress, threads);
+      if (count > 1) {
+        // Half as many, until the step is alone.
+        next = Group(plan, first, count / 2, progress, threads);
+        if (next == first + count / 2) Divide(Reason::kRefused, progress);
+        return next;
+      }
       if (!refused_.exchange(true)) Report(error.what(), "going on with this step on this CPU");
       return OnHost(plan, first, Reason::kRefused, progress, threads);
     }
@@ -252,6 +258,14 @@ class Executor final : public XrtTarget {
     });
   }
 
+  // Behind steps of the device. A refusal is the same one before the step and by the step itself.
+  static void Divide(Reason reason, Progress& progress) {
+    auto& reasons = progress.host_after;
+    if (!progress.on_device) return;
+    if (reason == Reason::kRefused && !reasons.empty() && reasons.back() == reason) return;
+    reasons.push_back(reason);
+  }
+
   // What the host has done since the last of the device has divided the plan.
   void CountDeviceSteps(int64_t count, Progress& progress) const {
     engine_.Count([&](ExecutorCounters& counters) {
@@ -273,7 +287,7 @@ class Executor final : public XrtTarget {
     }
     HostTarget().Execute(step, threads);
     CountHostSteps({reason});
-    if (progress.on_device) progress.host_after.push_back(reason);
+    Divide(reason, progress);
     return first + 1;
   }
 

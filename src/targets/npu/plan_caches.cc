@@ -27,14 +27,21 @@ std::shared_ptr<KvCopies> PlanCaches::CopiesOf(const AttentionStep& step) const 
   return std::static_pointer_cast<KvCopies>(step.kept->object);
 }
 
+void PlanCaches::Refresh() {
+  for (Group& group : groups_) {
+    if (group.slab != nullptr && group.slab->generation() != engine_.generation()) {
+      group.slab = nullptr;
+    }
+  }
+}
+
 KvCopy& PlanCaches::Of(const AttentionStep& step) {
   for (Group& group : groups_) {
     const auto found = std::ranges::find(group.steps, &step);
     if (found == group.steps.end()) continue;
     const auto i = static_cast<size_t>(found - group.steps.begin());
     bool known = false;
-    if (group.slab == nullptr || group.slab->generation() != engine_.generation()) {
-      group.slab = nullptr;
+    if (group.slab == nullptr) {
       group.copies = CopiesOf(step);
       KvCopies::Taken taken = group.copies->Take(engine_, group.steps, i, threads_);
       taken.slab->Reserve(group.steps, tokens_);

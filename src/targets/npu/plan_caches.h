@@ -15,7 +15,11 @@ class PlanCaches {
   // `tokens`: how many of a step's are worked on at a time; 0: the device does not do the step.
   PlanCaches(Engine& engine, const Plan& plan, KvSlab::Tokens tokens, const ThreadPool& threads);
 
-  // The copy for a step of the plan, which has kept what it had of the past.
+  // Gives up the copies of a generation that is gone, before steps begin: those that are under way
+  // keep theirs, which a fault of another thread's does not touch.
+  void Refresh();
+  // The copy for a step of the plan, which has kept what it had of the past. It stays until
+  // Refresh.
   KvCopy& Of(const AttentionStep& step);
   // When the plan is done.
   void PutBack();

@@ -164,9 +164,9 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
   }
   const MadeRow::Key key{row_.a, row_.skip, row_.norm_weight, row_.k, row_.type, row_.epsilon};
   if (const MadeRow* made = to ? nullptr : batch_.FindRow(key)) {
-    if (both) {
+    if (both && row_.sum != nullptr) {
       batch_.Alias(row_.sum, row_.k, row_.type, made->x, padded_);
-    } else if (row_.skip != nullptr) {
+    } else if (row_.skip != nullptr && !both) {
       StoreSumAfter(made->x);
     }
     return made->y;
@@ -174,7 +174,7 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
   const auto zeros = [&] { return batch_.Input(padded_, [](uint16_t*) {}); };
   npu::BufferView x;
   if (both) {
-    x = row_.sum != nullptr ? batch_.Output(row_.sum, row_.k, row_.type) : zeros();
+    x = batch_.Output(row_.sum, row_.k, row_.type);  // another step may give this sum
   } else if (on_device) {
     x = *a_.view;
   } else {

@@ -222,7 +222,8 @@ def test_the_row_is_chosen_before_the_projection(behind: str, bits: int, tmp_pat
     expand_plans(model)
     graph = model.graph
     head = next(n for n in graph if n.name == "/lm_head/MatMul")
-    assert head.inputs[0].producer().op_type == "GatherND"
+    chosen = head.inputs[0].producer()
+    assert chosen.op_type == ("SelectRows" if bits == 4 else "GatherND")
     assert head.op_type == ("Q4NXMatMul" if bits == 4 else "MatMulNBits")
     assert [str(d) for d in graph.outputs[0].shape] == ["batch", "1", "96"]
     tokens, mask = batch(3, 6, vocab=60), np.array(SHOWN_RIGHT)

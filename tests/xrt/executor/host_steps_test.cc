@@ -3,6 +3,7 @@
 #include <map>
 
 #include "generator.h"
+#include "layer.h"
 #include "projection.h"
 
 namespace ort_aie::npu_target {
@@ -117,7 +118,63 @@ void RefusedShapes() {
   Check(bench.lines.size() == 1 && bench.target->device_in_use(), "one line, and no fault");
 }
 
+using Reasons = std::map<std::string, int64_t>;
+
+// What divides a plan on a device with an overlay of each kind: attention is another one's, and
+// what no vector operator makes a row of goes over the host.
+void OverlaysDivideAPlan() {
+  Bench bench({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
+  DecoderLayer decoder({}, 16);
+  for (int64_t token = 1; token < 4; ++token) {
+    const Values x(DataType::kFloat32, Exact(256));
+    bench.Run(decoder.Steps(x));
+    Check(bench.device->counters().submissions == 5 * token, "five submissions");
+    const Reasons want = {{"a step of another overlay", 2 * token},
+                          {"an input that goes to the device from the host", 2 * token}};
+    Check(bench.target->counters().host_steps_between == want, "other reasons");
+  }
+  bench.OnlyDevice();
+}
+
+// Of a plan, the device does all but what is refused, in few submissions.
+void ARefusedStepDividesAPlan() {
+  for (const int64_t refused : {0, 1, 5, 6, 11}) {
+    Bench bench;
+    std::vector<Projection> chain;
+    for (int64_t i = 0; i < 12; ++i) chain.emplace_back(ProjectionCase{.k = 256, .n = 256});
+    Plan plan;
+    for (size_t i = 0; i < chain.size(); ++i) {
+      plan.steps.push_back(chain[i].Step());
+      auto& step = std::get<MatMulStep>(plan.steps.back());
+      if (i > 0) step.a = chain[i - 1].y.data();
+      // By which it can be known.
+      if (static_cast<int64_t>(i) == refused) step.norm_weight = chain[i].a.data();
+    }
+    bench.device->before_plan = [](const npu::Plan& invocations) {
+      for (const npu::Invocation& invocation : invocations) {
+        if (invocation.sequence == "rms_norm") Fail(ErrorCode::kInvalidArgument, "not today");
+      }
+    };
+    for (int64_t token = 1; token < 3; ++token) {
+      bench.Run(plan);
+      const ExecutorCounters counters = bench.target->counters();
+      const std::string reason = "the sequence of the overlay refuses the shape";
+      Check(counters.host_steps == Reasons{{reason, token}}, "one step of the host's");
+      Check(counters.device_steps == 11 * token, "the others are the device's");
+      const int64_t submissions = bench.device->counters().submissions;
+      Check(submissions <= 6 * token, "submissions: ", submissions);
+      // Every wait but a call's last one has a reason.
+      const auto& between = counters.host_steps_between;
+      const int64_t divided = between.contains(reason) ? between.at(reason) : 0;
+      Check(between.size() <= 1 && divided == submissions - token, divided, " reasons of ",
+            submissions, " submissions");
+    }
+  }
+}
+
 const Cases registered({
+    {"overlays_divide_a_plan", OverlaysDivideAPlan},
+    {"a_refused_step_divides_a_plan", ARefusedStepDividesAPlan},
     {"host_steps_have_reasons", HostStepsHaveReasons},
     {"refused_shapes", RefusedShapes},
 });

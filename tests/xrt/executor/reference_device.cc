@@ -368,6 +368,7 @@ void ReferenceDevice::Run(std::string_view design, const npu::Plan& plan,
   }
   const npu::Manifest* manifest = Overlay(design);
   if (manifest == nullptr) Wrong("a run on an overlay that there is not");
+  if (before_plan) before_plan(plan);
   npu::Interpreter interpreter(*manifest);
   const npu::Stream stream = npu::BuildStream(interpreter, plan);  // raises for refused shapes
   ++counters_->submissions;

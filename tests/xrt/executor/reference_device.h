@@ -29,6 +29,8 @@ class ReferenceDevice final : public Device {
   void Reset() override { ++resets; }
   Counters counters() const override { return *counters_; }
 
+  // Called before a plan's stream is made; throws Error for a plan that a sequence refuses.
+  std::function<void(const npu::Plan&)> before_plan;
   // Called before a run; what it throws is the run's end, after which the plan's buffers hold NaN.
   std::function<void(int64_t run)> before_run;
   // Sees the device's memory after an invocation: each argument's first byte.
