@@ -14,7 +14,7 @@ from .catalog_vector import GELU_ISSUES, INVERSE_ROOT, SILU_ISSUES
 # also, times SLABS, the columns of a row in slabs of 256, and times MEAN those of which the mean is
 # taken. Of a rotation, times HEAD, 0, 1 or 2 for heads of 64, 128 or 256; times ROTARY, the
 # dimensions that are rotated in 32; and INTERLEAVED, HEAD_NORM where they are wanted, NARROW for
-# rows of 128.
+# rows of 128, IN_BLOCKS for results in the order of a cache.
 PRODUCT, SILU_GATE, GELU_GATE, SUM, NORM, ROTATE = range(6)
 CORE = 1 << 3
 SLABS = 1 << 5
@@ -24,6 +24,7 @@ ROTARY = 1 << 7
 INTERLEAVED = 1 << 11
 HEAD_NORM = 1 << 12
 NARROW = 1 << 13
+IN_BLOCKS = 1 << 14
 CORES = 4
 OBJECTS = 8  # of an operand in a result of 512 columns
 MAX_SLABS = 28  # whose weights have room
@@ -58,7 +59,7 @@ def _mode_limits(mode: int) -> bool:
     if _operator(mode) == ROTATE:
         objects = _head_objects(mode)
         most = 2 if mode // NARROW % 2 else 4
-        return 0 <= mode < 2 * NARROW and objects <= most and _rotary(mode) <= 2 * objects
+        return 0 <= mode < 2 * IN_BLOCKS and objects <= most and _rotary(mode) <= 2 * objects
     return 0 <= mode < SLABS and _operator(mode) < NORM
 
 
@@ -129,6 +130,19 @@ def _prepare_limits(scalars: tuple[int, ...]) -> bool:
     return _operator(mode) == NORM and 0 <= index < (4 * _slabs(mode) if rows else 4)
 
 
+# In the order of a cache, a load and a store of 16 bytes for each eight.
+def _store_cycles(arch: str, scalars: tuple[int, ...]) -> float:
+    mode, _ = scalars
+    if _operator(mode) == ROTATE and mode // IN_BLOCKS % 2:
+        return CALL + PART / 64 * LOOP + PART / 8
+    return CALL + LOOP + PART / 32
+
+
+def _store_limits(scalars: tuple[int, ...]) -> bool:
+    mode, part = scalars
+    return _mode_limits(mode) and _operator(mode) != PRODUCT and 0 <= part < 4
+
+
 ROWS_BEGIN = Kernel(
     "rows_begin",
     "row_operators.cc",
@@ -156,8 +170,8 @@ ROWS_TAKE = Kernel(
 ROWS_STORE = Kernel(
     "rows_store",
     "row_operators.cc",
-    (Array("f32", 8192), Array("bf16", PART), int),
-    lambda arch, scalars: CALL + LOOP + PART / 32,
+    (Array("f32", 8192), Array("bf16", PART), int, int),
+    _store_cycles,
     ("aie2p",),
-    lambda scalars: 0 <= scalars[0] < 4,
+    _store_limits,
 )

@@ -16,7 +16,7 @@ whole in its core. B has nothing to do. A result of 64 x 512 takes these objects
 | `gate` | | | 8 of the gate, 8 of up |
 | `add_norm`: the sum | | | 8 of x, 8 of the residual |
 | `add_norm`: the norm | 4 with all weights | all of x, for the sums of squares | 8 of x |
-| `rotate` | 4 with the weights of heads | | 8 of x, 4 of the table |
+| `rotate`, `append_rows` | 4 with the weights of heads | | 8 of x, 4 of the table |
 
 The norm reads back the sum from memory, after a wait: as many bytes as adding twice, and no core
 has to keep a row. Weights come once, a row of 64 x 256 in A's memory tile for each 256 of them, and
@@ -24,6 +24,9 @@ stay in the accumulator behind the result.
 
 An object of the table has 32 cosines beside their 32 sines, for all heads of a result. Pairs are in
 the core of their row, however far apart; heads are normalised when their last object has come.
+
+`append_rows` stores a core's 16 keys in the order of the cache, so that they leave in runs of 1,024
+bytes and more, where `append` of a token has 16.
 
 L1 is GEMM's and `counts`, 32 bytes: 64,844 of 65,536 as buffers are aligned. Program memory: two
 activations of some 90 vector operations, the inverse root with five emulated products, two
@@ -99,5 +102,5 @@ def body(core: Core, products: Callable[[Core, Any, Any], Steps]) -> Steps:
                 yield Release("a")
             for part in core.loop(PARTS):
                 c = yield Acquire("c")
-                yield call(ROWS_STORE, acc, c, part)
+                yield call(ROWS_STORE, acc, c, mode, part)
                 yield Release("c")

@@ -9,7 +9,7 @@ rotated, as four quarters of 128.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ort_aie_ep.aie_kernels.catalog_rows import (
@@ -18,6 +18,7 @@ from ort_aie_ep.aie_kernels.catalog_rows import (
     GELU_GATE,
     HEAD,
     HEAD_NORM,
+    IN_BLOCKS,
     INTERLEAVED,
     MAX_SLABS,
     MEAN,
@@ -57,6 +58,7 @@ PARTS = 4
 OBJECT_WAY = ROWS * 64 * 2 // 4  # cycles that an object takes, at 4 bytes each
 PART_WAY = ROWS * 32 * 2 // 4  # and a part
 MAX_COLUMNS = 65536
+MAX_STEP = 1 << 22  # bytes: the largest stride of a shim's descriptor
 RUN_RESULTS = 256  # of a column in a run: below 0.1 s, and below 140,000 words
 
 
@@ -65,6 +67,7 @@ def add_sequences(design: Design) -> None:
     _add_gate(design)
     _add_add_norm(design)
     _add_rotate(design)
+    _add_append_rows(design)
 
 
 def _add_gate(design: Design) -> None:
@@ -172,21 +175,98 @@ def _add_rotate(design: Design) -> None:
     rotary_dim is 0. `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; what is
     beyond it is copied. `eps_bits`: float32.
     """
-    s = design.sequence(
-        "rotate", "M", "heads", "head_dim", "rotary_dim", "interleaved", "norm", "eps_bits",
-        "x_stride",
-    )  # fmt: skip
-    M, heads, head_dim, rotary_dim, interleaved, norm, eps, stride = s.symbols()
+    s = design.sequence("rotate", "M", "heads", *_ROTATION)
+    M, heads, head_dim = s.symbols()[:3]
     rows = _rows(s, M)
+    mode = _require_rotation(s, rows, heads)
     width = heads * head_dim
+    y = s.argument("y", "out", rows * width * 2)
+    _rotate(
+        s, design, rows, mode,
+        lambda column, row, tile: _receive(s, column, y, row, tile, width),
+    )  # fmt: skip
+
+
+def _add_append_rows(design: Design) -> None:
+    """Keys, or values with `rotary_dim` 0, of a prompt's rows go into the cache.
+
+    x, weight, table and the first parameters are those of `rotate`; cache is (kv_heads, capacity/8,
+    head_dim/8, 8 keys, 8 dimensions) bf16, and the rows become its keys `position`, ... Only whole
+    groups of 8 keys are written: M, at least 64, and `position` are multiples of 8.
+    """
+    s = design.sequence("append_rows", "M", "kv_heads", *_ROTATION, "position", "capacity")
+    M, heads, head_dim = s.symbols()[:3]
+    position, capacity = s.symbols()[-2:]
+    s.require(
+        at_most(ROWS, M) * equal(M % 8, 0), f"M={{M}} must be a multiple of 8, and at least {ROWS}"
+    )
+    mode = _require_rotation(s, M, heads)
+    head_bytes = capacity * head_dim * 2
+    s.require(
+        at_most(0, position) * equal(position % 8, 0),
+        "position={position} must be a multiple of 8 keys, and not negative",
+    )
+    s.require(equal(capacity % 8, 0), "capacity={capacity} must be a multiple of 8 keys")
+    s.require(at_most(position + M, capacity), "capacity={capacity} has no room for the new keys")
+    s.require(
+        less(64, head_dim) + at_most(head_bytes, MAX_STEP),
+        f"capacity={{capacity}}: heads of 64 that are more than {MAX_STEP} bytes apart",
+    )
+    cache = s.argument("cache", "inout", heads * head_bytes)
+
+    def keys(column: int, row: Expr, core: Expr, first: Expr, *, quarters: int) -> None:
+        """16 rows x 128 columns of a core, `quarters` times, from column `first` of the row on."""
+        start = (position + row + core * OWN) * head_dim * 2
+        start = start + first // head_dim * head_bytes + first % head_dim * 16
+        group = head_dim * 16  # bytes of 8 keys
+        around: dict[int, list[tuple[Value, Value]]] = {
+            64: [(quarters, head_bytes * 2)],
+            128: [(quarters, head_bytes)],
+            256: [(quarters // 2, head_bytes), (2, 2048)] if quarters > 1 else [],
+        }
+        within: dict[int, list[tuple[Value, Value]]] = {
+            64: [(2, group), (2, head_bytes)],
+            128: [],
+            256: [(2, group)],
+        }
+        for dim, run in ((64, 1024), (128, 4096), (256, 2048)):
+            with s.when(equal(head_dim, dim)):
+                s.transfer(
+                    f"c{column}", cache, offset=start, run=run, outer=[*around[dim], *within[dim]]
+                )
+
+    def receive(column: int, row: Expr, tile: Expr) -> None:
+        width = heads * head_dim
+        with s.loop("core", CORES) as core:
+            with s.when(at_most(WIDTH, width)):
+                keys(column, row, core, _first_column(tile, width), quarters=4)
+            with (
+                s.when(less(width, WIDTH)),
+                s.loop("half", 2) as half,
+                s.loop("quarter", 2) as quarter,
+            ):
+                first = (_half_step(width) * half + _quarter_step(width) * quarter) // 2
+                keys(column, row, core, first, quarters=1)
+
+    _rotate(s, design, M, mode + IN_BLOCKS, receive)
+
+
+#: The parameters of a rotation, behind the rows and the heads.
+_ROTATION = ("head_dim", "rotary_dim", "interleaved", "norm", "eps_bits", "x_stride")
+
+
+def _require_rotation(s: Sequence, rows: Expr, heads: Expr) -> Expr:
+    """What heads must be, and their arguments; gives the mode."""
+    head_dim, rotary_dim, interleaved, norm, _, stride = s.symbols()[2:8]
+    width, name = heads * head_dim, heads.left
     s.require(
         equal(head_dim, 64) + equal(head_dim, 128) + equal(head_dim, 256),
         "head_dim={head_dim} must be 64, 128 or 256",
     )
     s.require(
-        at_most(GROUP, width), f"heads={{heads}} x head_dim={{head_dim}} must be at least {GROUP}"
+        at_most(GROUP, width), f"{name}={{{name}}} x head_dim={{head_dim}} must be at least {GROUP}"
     )
-    s.require(at_most(width, MAX_COLUMNS), f"heads={{heads}}: above {MAX_COLUMNS} columns")
+    s.require(at_most(width, MAX_COLUMNS), f"{name}={{{name}}}: above {MAX_COLUMNS} columns")
     s.require(
         at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
         "rotary_dim={rotary_dim} must be a multiple of 32 up to head_dim={head_dim}",
@@ -195,15 +275,12 @@ def _add_rotate(design: Design) -> None:
         equal(interleaved, 0) + equal(interleaved, 1), "interleaved={interleaved}: not 0 or 1"
     )
     s.require(equal(norm, 0) + equal(norm, 1), "norm={norm} must be 0 or 1")
-    x = _operand(s, "x", rows, width, stride, "heads x head_dim")
-    weight = s.argument("weight", "in", norm * head_dim * 2)
+    _operand(s, "x", rows, width, stride, "heads x head_dim")
+    s.argument("weight", "in", norm * head_dim * 2)
     turned = less(0, rotary_dim)
     # A row of 256 of A's memory tile begins in one row of the table and may end in the next.
-    table = s.argument(
-        "table", "in", turned * ((rows - 1) * rotary_dim * 2 + 2 * HALF // 2 + rotary_dim)
-    )
-    y = s.argument("y", "out", rows * width * 2)
-    mode = (
+    s.argument("table", "in", turned * ((rows - 1) * rotary_dim * 2 + 2 * HALF // 2 + rotary_dim))
+    return (
         ROTATE
         + HEAD * (head_dim // 128)
         + ROTARY * (rotary_dim // 32)
@@ -211,7 +288,16 @@ def _add_rotate(design: Design) -> None:
         + HEAD_NORM * norm
         + NARROW * equal(width, GROUP)
     )
-    columns = design.device.columns
+
+
+def _rotate(
+    s: Sequence, design: Design, rows: Expr, mode: Expr,
+    receive: Callable[[int, Expr, Expr], None],
+) -> None:  # fmt: skip
+    """Heads of `rows`, 512 columns at a time; `receive(column, row, tile)` takes a result away."""
+    heads, head_dim, rotary_dim, _, norm, eps, stride = s.symbols()[1:8]
+    x, weight, table = (argument.name for argument in s.arguments[:3])
+    width, turned, columns = heads * head_dim, less(0, rotary_dim), design.device.columns
     with (
         _rounds(s, rows, width, columns) as (count, turn, tiles, bands),
         s.loop("tile", tiles) as tile,
@@ -234,7 +320,7 @@ def _add_rotate(design: Design) -> None:
             _start(s, design, eps, count * tiles, mode)
             s.work(count * tiles * _rotation_cycles(design, head_dim, turned, norm))
         for column, row in enumerate(bands):
-            _receive(s, column, y, row, tile, width)
+            receive(column, row, tile)
 
 
 def _rotation_cycles(design: Design, head_dim: Expr, turned: Expr, norm: Expr) -> Expr:
@@ -288,7 +374,7 @@ def _result_cycles(architecture: str, mode: int, objects: range) -> int:
         return kernel.cycles(architecture, scalars)
 
     taken = sum(max(OBJECT_WAY, cycles(ROWS_TAKE, mode, 0, 0, index)) for index in objects)
-    return round(taken + PARTS * (PART_WAY + cycles(ROWS_STORE, 0)))
+    return round(taken + PARTS * (PART_WAY + cycles(ROWS_STORE, mode, 0)))
 
 
 def _by_results(

@@ -80,6 +80,7 @@ int32_t pair_blocks_of(int32_t mode) { return (mode >> 7 & 15) * 2; }
 bool interleaved(int32_t mode) { return mode >> 11 & 1; }
 bool normalises(int32_t mode) { return mode >> 12 & 1; }
 bool narrow(int32_t mode) { return mode >> 13 & 1; }
+bool in_blocks(int32_t mode) { return mode >> 14 & 1; }
 
 template <typename T>
 T* at(float* acc, int32_t bytes) {
@@ -310,8 +311,22 @@ void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int3
   }
 }
 
-// A part of the result.
-void rows_store(float* __restrict acc, bfloat16* __restrict c, int32_t part) {
+// A part of the result. In the order of a cache, 16 rows of 128 columns are two groups of 8 keys,
+// [16 column blocks][8 keys][8 dimensions] each, one behind the other.
+void rows_store(float* __restrict acc, bfloat16* __restrict c, int32_t mode, int32_t part) {
+  if (operator_of(mode) == kRotate && in_blocks(mode)) {
+    for (int32_t block = 0; block < kPart / kBlock; ++block) {
+      // Row i of a block of C is 8 dimensions of a key: 16 of those are a row of C.
+      const int32_t group = block / 8, keys = block / 4 % 2, column = part * 4 + block % 4;
+      LOOP_TRIPS(8, 8, 8)
+      for (int32_t i = 0; i < 8; ++i) {
+        const bfloat16* from = result(acc, 16 * group + 2 * i + column / 8) + keys * kRowStep;
+        aie::store_v(c + 8 * i, aie::load_v<8>(from + column % 8 * 8));
+      }
+      c += kBlock;
+    }
+    return;
+  }
   const bfloat16* from = reinterpret_cast<const bfloat16*>(acc) + part * kPart;
   LOOP_TRIPS(kPart / kBlock, 32, 32)
   for (int32_t i = 0; i < kPart; i += kBlock) {

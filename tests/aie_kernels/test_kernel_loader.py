@@ -227,7 +227,8 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     ),
     (catalog_rows.ROWS_PREPARE, (NORM, 0, 0, 3), [(3, 4)]),
     (catalog_rows.ROWS_PREPARE, (ROTATION, 0, 0, 3), [(2, 1), (3, 4)]),
-    (catalog_rows.ROWS_STORE, (3,), [(0, 4), (0, -1)]),
+    (catalog_rows.ROWS_STORE, (GELU, 3), [(0, 0), (1, 4), (1, -1)]),
+    (catalog_rows.ROWS_STORE, (ROTATION + catalog_rows.IN_BLOCKS, 3), [(1, 4)]),
 ]
 
 

@@ -43,7 +43,7 @@ def assert_close(got: np.ndarray, wanted: Reference) -> None:
 def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
     design = gemm.build(device(name))
     check(design)
-    assert list(design.sequences) == ["gemm", "gate", "add_norm", "rotate"]
+    assert list(design.sequences) == ["gemm", "gate", "add_norm", "rotate", "append_rows"]
 
 
 @pytest.mark.parametrize(("name", "output"), [("npu1", "bf16"), ("npu1", "f32"), ("npu2", "f32")])
@@ -333,3 +333,64 @@ def test_shapes_that_rotate_cannot_take_are_refused(
     shape, _, _ = rotation(64, 8, 64, 64, 0, 0, 512)
     with pytest.raises(DesignError, match=message):
         session.build("rotate", shape | changed, ["x", "weight", "table", "y"])
+
+
+# --- append_rows ----------------------------------------------------------------------------------
+def append_rows(
+    session: Session, m: int, heads: tuple[int, int, int, int, int], position: int, behind: int
+) -> None:
+    """New keys are where they belong, and the others what they were."""
+    kv_heads, head_dim = heads[:2]
+    stride, capacity = kv_heads * head_dim + 64, position + m + behind
+    parameters, buffers, wanted = rotation(m, *heads, stride)
+    parameters["kv_heads"] = parameters.pop("heads")
+    before = normal(kv_heads, capacity, head_dim)
+    cache = np.ascontiguousarray(ref.in_cache(before, capacity))
+    session.run(
+        "append_rows",
+        parameters | {"position": position, "capacity": capacity},
+        buffers | {"cache": cache},
+    )
+    after = cache.astype(np.float64).transpose(0, 1, 3, 2, 4).reshape(before.shape)
+    new = slice(position, position + m)
+    assert_close(after[:, new].transpose(1, 0, 2), wanted)
+    after[:, new] = before[:, new]
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("heads", [*HEADS, (10, 128, 128, 0, 1), (24, 64, 0, 0, 0)])
+def test_append_rows(session: Session, heads: tuple[int, int, int, int, int]) -> None:
+    append_rows(session, 72, heads, 16, 8)
+
+
+@pytest.mark.parametrize(("m", "position", "behind"), [(64, 0, 0), (520, 8, 64)])
+def test_append_rows_of_several_bands(session: Session, m: int, position: int, behind: int) -> None:
+    append_rows(session, m, (8, 64, 64, 0, 0), position, behind)
+
+
+@pytest.mark.parametrize("name", DEVICES[1:])
+def test_append_rows_on_fewer_columns(name: str) -> None:
+    append_rows(session_of(name), 136, (5, 128, 128, 0, 1), 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"M": 56}, "M=56 must be a multiple of 8, and at least 64"),
+        ({"M": 68}, "M=68 must be a multiple of 8"),
+        ({"position": 4}, "position=4 must be a multiple of 8 keys"),
+        ({"position": -8}, "position=-8 must be .* not negative"),
+        ({"capacity": 100}, "capacity=100 must be a multiple of 8 keys"),
+        ({"position": 16}, "capacity=72 has no room for the new keys"),
+        ({"kv_heads": 1}, "kv_heads=1 x head_dim=64 must be at least 128"),
+        ({"capacity": 32776}, "capacity=32776: heads of 64 that are more than 4194304 bytes apart"),
+    ],
+)
+def test_shapes_that_append_rows_cannot_take_are_refused(
+    session: Session, changed: dict[str, int], message: str
+) -> None:
+    shape, _, _ = rotation(64, 8, 64, 64, 0, 0, 512)
+    shape["kv_heads"] = shape.pop("heads")
+    shape |= {"position": 0, "capacity": 72}
+    with pytest.raises(DesignError, match=message):
+        session.build("append_rows", shape | changed, ["x", "weight", "table", "cache"])

@@ -101,6 +101,25 @@ def _rotate(context: Context, p: dict[str, int]) -> Problem:
     return Problem("rotate", p, buffers | {"y": y}, judge)
 
 
+def _append_rows(context: Context, p: dict[str, int]) -> Problem:
+    buffers, expected = _rotation(p, p["kv_heads"])
+    new = slice(p["position"], p["position"] + p["M"])
+    before = bf16(generator(p).standard_normal((p["kv_heads"], p["capacity"], p["head_dim"])))
+
+    def judge(after: Mapping[str, NDArray[Any]]) -> list[Output]:
+        blocks = doubles(after["cache"])
+        rows = blocks.transpose(0, 1, 3, 2, 4).reshape(before.shape)
+        untouched = before.copy()
+        untouched[:, new] = rows[:, new]
+        return [
+            Output("new keys", rows[:, new].transpose(1, 0, 2), expected),
+            Output("other keys", rows, Reference(untouched, np.zeros_like(untouched))),
+        ]
+
+    cache = np.ascontiguousarray(ref.in_cache(before, p["capacity"]))
+    return Problem("append_rows", p, buffers | {"cache": cache}, judge)
+
+
 def _shapes_of(
     names: tuple[str, ...], *shapes: tuple[int, ...]
 ) -> Callable[[Device], Iterator[dict[str, int]]]:
@@ -113,6 +132,13 @@ _rotate_of = partial(
     _shapes_of,
     ("M", "heads", "head_dim", "rotary_dim", "interleaved", "norm", "eps_bits", "x_stride"),
 )
+_append_rows_of = partial(
+    _shapes_of,
+    (
+        "M", "kv_heads", "head_dim", "rotary_dim", "interleaved", "norm", "eps_bits", "x_stride",
+        "position", "capacity",
+    ),
+)  # fmt: skip
 
 
 #: By sequence: ((small shapes, typical shapes), the problem of one).
@@ -133,5 +159,11 @@ KNOWN: dict[str, tuple[tuple[Callable[..., Any], Callable[..., Any]], Any]] = {
                     (7, 2, 64, 32, 1, 0, 0, 128)),
          _rotate_of((512, 32, 64, 64, 0, 0, 0, 3072))),
         _rotate,
+    ),
+    "append_rows": (
+        (_append_rows_of((64, 4, 64, 64, 0, 0, 0, 256, 0, 64),
+                         (72, 5, 128, 128, 0, 1, bits(EPS), 700, 8, 96)),
+         _append_rows_of((512, 8, 64, 64, 0, 0, 0, 3072, 0, 1024))),
+        _append_rows,
     ),
 }  # fmt: skip
