@@ -109,8 +109,8 @@ def test_a_long_prompt_and_tokens_are_those_of_the_host(
     assert error.max() > 0  # another arithmetic, so not the host's
     assert after.fallbacks == before.fallbacks
     assert set(after.host_steps) - set(before.host_steps) <= {"rows of an embedding"}
-    # A prompt is two a layer at least, a token one.
-    assert after.runs - before.runs > 2 * layers + TOKENS
+    # Queries, keys and values; attention; O; gate and up; down; and logits.
+    assert after.device_steps - before.device_steps == (1 + TOKENS) * (5 * layers + 1)
 
 
 @needs_provider

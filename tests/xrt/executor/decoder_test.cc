@@ -13,7 +13,7 @@ const Family kFamilies[] = {
 };
 
 // By how much logits of the device may differ, relative to the spread of the host's. The device
-// rounds to bfloat16, by 2^-9 at most of what it rounds: in a layer the row before and after two
+// rounds to bfloat16, by 2^-8 at most of what it rounds: in a layer the row before and after two
 // norms, the sum and its norm's result (with norms behind: two more), projections' results (q, k,
 // v, o, gate and up, down), what is rotated and normalised (q, k), the attention's output and the
 // MLP's product. They know nothing of each other and add up in squares; a layer passes on what it
