@@ -149,6 +149,12 @@ def test_vector_operators_by_the_executors_rules() -> None:
         assert said.always == "an activation that the overlay does not have"
 
 
+def test_what_only_moves_numbers_by_the_executors_rules() -> None:
+    assert vector("Cast") == Verdict(sometimes="a vector operator on what the host has")
+    assert vector("SelectRows") == Verdict(sometimes="rows of an embedding")
+    assert vector("Gather") == vector("Q4NXGather") == Verdict("rows of an embedding")
+
+
 def test_attention_by_the_executors_rules() -> None:
     assert attention() == Verdict()
     assert attention(10).always == "attention_bias"

@@ -3,7 +3,8 @@
 Rows: any M; below 64, buffers have 64 rows. Columns of the array have bands of 64 rows, and a band
 that would pass the end is moved back, as in GEMM: it computes some rows twice, with the same
 result, so the output must not be an input. Columns: 512 at a time, of which the last are moved back
-likewise; below 512, as two halves of 256 that overlap.
+likewise; below 512, as two halves of 256 that overlap, and below 256, where whole heads are
+rotated, as four quarters of 128.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from ort_aie_ep.aie_kernels.catalog_rows import (
     CORE,
     CORES,
     GELU_GATE,
+    HEAD,
+    HEAD_NORM,
+    INTERLEAVED,
     MAX_SLABS,
     MEAN,
+    NARROW,
     NORM,
     OBJECTS,
+    ROTARY,
+    ROTATE,
     ROWS_PREPARE,
     ROWS_STORE,
     ROWS_TAKE,
@@ -57,6 +64,7 @@ def add_sequences(design: Design) -> None:
     """All sequences of the row operators, for a design of GEMM's that has them."""
     _add_gate(design)
     _add_add_norm(design)
+    _add_rotate(design)
 
 
 def _add_gate(design: Design) -> None:
@@ -155,6 +163,99 @@ def _norm(
                 _receive(s, column, y, row, tile, K)
 
 
+def _add_rotate(design: Design) -> None:
+    """y = x with each head normalised (if `norm`) and rotated by its row's position.
+
+    y is (max(M, 64), heads, head_dim) bf16; rows of x are `x_stride` elements apart, so that x may
+    be a part of a product. weight (head_dim), without bytes if `norm` is 0; table (max(M, 64),
+    rotary_dim): half as many cosines of the row's position, then as many sines, without bytes if
+    rotary_dim is 0. `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; what is
+    beyond it is copied. `eps_bits`: float32.
+    """
+    s = design.sequence(
+        "rotate", "M", "heads", "head_dim", "rotary_dim", "interleaved", "norm", "eps_bits",
+        "x_stride",
+    )  # fmt: skip
+    M, heads, head_dim, rotary_dim, interleaved, norm, eps, stride = s.symbols()
+    rows = _rows(s, M)
+    width = heads * head_dim
+    s.require(
+        equal(head_dim, 64) + equal(head_dim, 128) + equal(head_dim, 256),
+        "head_dim={head_dim} must be 64, 128 or 256",
+    )
+    s.require(
+        at_most(GROUP, width), f"heads={{heads}} x head_dim={{head_dim}} must be at least {GROUP}"
+    )
+    s.require(at_most(width, MAX_COLUMNS), f"heads={{heads}}: above {MAX_COLUMNS} columns")
+    s.require(
+        at_most(0, rotary_dim) * at_most(rotary_dim, head_dim) * equal(rotary_dim % 32, 0),
+        "rotary_dim={rotary_dim} must be a multiple of 32 up to head_dim={head_dim}",
+    )
+    s.require(
+        equal(interleaved, 0) + equal(interleaved, 1), "interleaved={interleaved}: not 0 or 1"
+    )
+    s.require(equal(norm, 0) + equal(norm, 1), "norm={norm} must be 0 or 1")
+    x = _operand(s, "x", rows, width, stride, "heads x head_dim")
+    weight = s.argument("weight", "in", norm * head_dim * 2)
+    turned = less(0, rotary_dim)
+    # A row of 256 of A's memory tile begins in one row of the table and may end in the next.
+    table = s.argument(
+        "table", "in", turned * ((rows - 1) * rotary_dim * 2 + 2 * HALF // 2 + rotary_dim)
+    )
+    y = s.argument("y", "out", rows * width * 2)
+    mode = (
+        ROTATE
+        + HEAD * (head_dim // 128)
+        + ROTARY * (rotary_dim // 32)
+        + INTERLEAVED * interleaved
+        + HEAD_NORM * norm
+        + NARROW * equal(width, GROUP)
+    )
+    columns = design.device.columns
+    with (
+        _rounds(s, rows, width, columns) as (count, turn, tiles, bands),
+        s.loop("tile", tiles) as tile,
+    ):
+        with s.when(equal(turn + tile, 0) * norm):
+            for column in range(columns):
+                s.transfer(
+                    f"a{column}", weight, offset=0, run=head_dim * 2,
+                    outer=[(ROWS * HALF // head_dim, 0)],
+                )  # fmt: skip
+        for column, row in enumerate(bands):
+            _send(s, column, x, row, stride, tile, width)
+        with s.when(turned):
+            for column, row in enumerate(bands):
+                s.transfer(
+                    f"a{column}", table, offset=row * rotary_dim * 2, run=64,
+                    outer=[(ROWS, rotary_dim * 2), (4, 64), (2, rotary_dim)],
+                )  # fmt: skip
+        with s.when(equal(turn + tile, 0)):
+            _start(s, design, eps, count * tiles, mode)
+            s.work(count * tiles * _rotation_cycles(design, head_dim, turned, norm))
+        for column, row in enumerate(bands):
+            _receive(s, column, y, row, tile, width)
+
+
+def _rotation_cycles(design: Design, head_dim: Expr, turned: Expr, norm: Expr) -> Expr:
+    """Cycles of a result in a core, at full rotary dimensions."""
+    cycles = expr(0)
+    for code, dim in enumerate((64, 128, 256)):
+        mode = ROTATE + HEAD * code + ROTARY * (dim // 32)
+        plain, normed, table = (
+            _result_cycles(design.device.architecture, mode + more, objects)
+            for more, objects in (
+                (0, range(OBJECTS)),
+                (HEAD_NORM, range(OBJECTS)),
+                (0, range(OBJECTS, OBJECTS + 4)),
+            )
+        )
+        table -= _result_cycles(design.device.architecture, mode, range(0))
+        here = plain + norm * (normed - plain) + turned * table
+        cycles = cycles + equal(head_dim, dim) * here
+    return cycles
+
+
 # --- what they share ------------------------------------------------------------------------------
 def _rows(s: Sequence, M: Expr) -> Expr:
     s.require(at_most(1, M), "M={M} must be at least 1")
@@ -168,11 +269,13 @@ def _require_columns(s: Sequence, N: Expr) -> None:
     s.require(at_most(N, MAX_COLUMNS), f"N={{N}} is above {MAX_COLUMNS}: divide the columns")
 
 
-def _operand(s: Sequence, name: str, rows: Expr, N: Expr, stride: Expr) -> str:
+def _operand(
+    s: Sequence, name: str, rows: Expr, N: Expr, stride: Expr, width: str = "N={N}"
+) -> str:
     """An input whose rows of N elements are `stride` apart."""
     s.require(
         at_most(N, stride) * equal(stride % 2, 0),
-        f"{stride.left}={{{stride.left}}} must be even, and at least N={{N}}",
+        f"{stride.left}={{{stride.left}}} must be even, and at least {width}",
     )
     return s.argument(name, "in", ((rows - 1) * stride + N) * 2)
 
@@ -184,7 +287,7 @@ def _result_cycles(architecture: str, mode: int, objects: range) -> int:
     def cycles(kernel: Kernel, *scalars: int) -> float:
         return kernel.cycles(architecture, scalars)
 
-    taken = sum(max(OBJECT_WAY, cycles(ROWS_TAKE, mode, 0, index)) for index in objects)
+    taken = sum(max(OBJECT_WAY, cycles(ROWS_TAKE, mode, 0, 0, index)) for index in objects)
     return round(taken + PARTS * (PART_WAY + cycles(ROWS_STORE, 0)))
 
 
@@ -262,12 +365,31 @@ def _send(
             f"a{column}", argument, offset=start + _first_column(tile, N) * 2, run=2 * HALF,
             outer=[(2, 2 * HALF), (ROWS, stride * 2)],
         )  # fmt: skip
-    with s.when(less(N, WIDTH)):
+    with s.when(less(N, WIDTH) * less(GROUP, N)):
         for half in range(2):
             s.transfer(
-                f"a{column}", argument, offset=start + (N - HALF) * (2 * half), run=2 * HALF,
-                outer=[(ROWS, stride * 2)],
+                f"a{column}", argument, offset=start + _half_step(N) * half, run=2 * GROUP,
+                outer=[(ROWS, stride * 2), (2, _quarter_step(N))],
             )  # fmt: skip
+    # No step inside of a descriptor is 0. Here the cores look at the first two objects alone, so
+    # rows are read on into the next one but the last, which is there twice; then something follows.
+    with s.when(equal(N, GROUP)):
+        last = start + (ROWS - 1) * stride * 2
+        s.transfer(
+            f"a{column}", argument, offset=start, run=2 * HALF, outer=[(ROWS - 1, stride * 2)]
+        )
+        s.transfer(f"a{column}", argument, offset=last, run=2 * GROUP, outer=[(2, 0)])
+        s.transfer(f"a{column}", argument, offset=last, run=2 * GROUP, outer=[(2 * ROWS, 0)])
+
+
+def _half_step(N: Expr) -> Expr:
+    """Bytes from the first half of fewer than 512 columns to the second."""
+    return maximum(N - HALF, 0) * 2
+
+
+def _quarter_step(N: Expr) -> Expr:
+    """Bytes from the first quarter of a half to the second."""
+    return minimum(N - GROUP, GROUP) * 2
 
 
 def _receive(s: Sequence, column: int, y: str, row: Expr, tile: Expr, N: Expr) -> None:
@@ -281,7 +403,7 @@ def _receive(s: Sequence, column: int, y: str, row: Expr, tile: Expr, N: Expr) -
     with s.when(less(N, WIDTH)), s.loop("core", CORES) as core:
         s.transfer(
             f"c{column}", y, offset=(row + core * OWN) * line, run=2 * GROUP,
-            outer=[(2, (N - HALF) * 2), (2, 2 * GROUP), (OWN, line)],
+            outer=[(2, _half_step(N)), (2, _quarter_step(N)), (OWN, line)],
         )  # fmt: skip
 
 

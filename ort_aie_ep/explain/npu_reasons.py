@@ -56,6 +56,15 @@ def _gather(node: ir.Node, overlays: Set[str]) -> Verdict:
     return Verdict(_native.why_not_npu_gather())
 
 
+def _cast(node: ir.Node, overlays: Set[str]) -> Verdict:
+    return Verdict(sometimes=_native.why_not_npu_cast())
+
+
+def _selection(node: ir.Node, overlays: Set[str]) -> Verdict:
+    """Of one row there is nothing to select."""
+    return Verdict(sometimes=_native.why_not_npu_gather())
+
+
 def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
     function = node.attributes.get("function")
     return _by_rows(
@@ -95,6 +104,8 @@ _JUDGES: Mapping[str, Callable[[ir.Node, Set[str]], Verdict]] = {
     "Mul": _vector,
     "Activation": _vector,
     "Gather": _gather,
+    "Cast": _cast,
+    "SelectRows": _selection,
     "GEMM": _projection,
     "GatedGEMM": _projection,
 }

@@ -312,6 +312,15 @@ Recipe RecipeFrom(const std::string& text) {
   return std::move(recipe);
 }
 
+Recipe PlanRecipeFrom(const std::string& text) {
+  Recipe recipe = RecipeFrom(text);
+  if (!recipe.constants.empty()) Refuse("it has constants that are not inputs");
+  for (size_t i = 0; i < recipe.outputs.size(); ++i) {
+    if (recipe.outputs[i] == Recipe::kAbsent) Refuse("it leaves out output ", i);
+  }
+  return recipe;
+}
+
 int64_t StepInfo::Int(const char* attribute, int64_t fallback) const {
   const auto found = step_.ints.find(attribute);
   return found != step_.ints.end() ? found->second : fallback;

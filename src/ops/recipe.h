@@ -72,6 +72,8 @@ std::string ToText(const Recipe& recipe);
 // bytes as their types and shapes want; only whether spans are in their file, and whether what they
 // hold fits.
 Recipe RecipeFrom(const std::string& text);
+// Of an aie.Plan node, which has all of its recipe's constants as inputs, and all of its outputs.
+Recipe PlanRecipeFrom(const std::string& text);
 
 // A step as its op asks about it. `constants` has what is known of the step's inputs, by position.
 class StepInfo final : public NodeInfo {

@@ -193,13 +193,12 @@ CustomOp::Table TableOf(const OpDescription& op) {
 
 CustomOp::Table PlanTable() {
   const auto make = [](const KernelInfo& info) {
-    Recipe recipe = RecipeFrom(info.String("recipe"));
+    Recipe recipe = PlanRecipeFrom(info.String("recipe"));
     const IoMap map = info.Map();
     Require(std::cmp_equal(recipe.inputs, map.inputs.size()), "its recipe has ", recipe.inputs,
             " inputs, the node ", map.inputs.size());
     Require(recipe.outputs.size() == map.outputs.size(), "its recipe has ", recipe.outputs.size(),
             " outputs, the node ", map.outputs.size());
-    Require(recipe.constants.empty(), "its recipe has constants that are not inputs");
     for (size_t i = 0; i < map.outputs.size(); ++i) {
       if (map.outputs[i] == IoMap::kAbsent) recipe.outputs[i] = Recipe::kAbsent;
     }
@@ -210,12 +209,11 @@ CustomOp::Table PlanTable() {
     return MakeKernel(std::move(recipe), constants, info.NodeName(), OptionsOf(info));
   };
   const auto infer = [](const ShapeContext& context) {
-    const Recipe recipe = RecipeFrom(context.String("recipe"));
+    const Recipe recipe = PlanRecipeFrom(context.String("recipe"));
     std::vector<std::optional<ShapeContext::Value>> inputs;
     for (int i = 0; i < recipe.inputs; ++i) inputs.push_back(context.Input(static_cast<size_t>(i)));
     const auto values = InferValues(recipe, inputs);
     for (size_t i = 0; i < recipe.outputs.size(); ++i) {
-      if (recipe.outputs[i] == Recipe::kAbsent) continue;
       context.SetOutput(i, values[static_cast<size_t>(recipe.outputs[i])]);
     }
   };

@@ -171,7 +171,7 @@ py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole) {
 }
 
 py::dict ReadRecipe(const std::string& text) {
-  const Recipe recipe = RecipeFrom(text);
+  const Recipe recipe = PlanRecipeFrom(text);
   py::list steps;
   for (const Recipe::Step& step : recipe.steps) {
     py::dict given;

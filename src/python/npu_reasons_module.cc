@@ -36,6 +36,8 @@ std::vector<std::string> AllWords() {
 void DefineNpuReasons(py::module_& m) {
   m.def("npu_reasons", &AllWords);
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
+  // A result of the device is read there as it lies; nothing else is cast there.
+  m.def("why_not_npu_cast", [] { return Words(Reason::kHostHasRow); });
   m.def(
       "why_not_npu_projection",
       [](int64_t bits, Rows rows, int64_t n, int64_t k, bool int8, const Designs& overlays) {
