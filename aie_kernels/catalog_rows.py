@@ -12,11 +12,19 @@ from .catalog_vector import GELU_ISSUES, INVERSE_ROOT, SILU_ISSUES
 
 # `mode` of a worker is what it does; times CORE, the number of the core in its column. Of a norm
 # also, times SLABS, the columns of a row in slabs of 256, and times MEAN those of which the mean is
-# taken.
-PRODUCT, SILU_GATE, GELU_GATE, SUM, NORM = range(5)
+# taken. Of a rotation, times HEAD, 0, 1 or 2 for heads of 64, 128 or 256; times ROTARY, the
+# dimensions that are rotated in 32; and INTERLEAVED, HEAD_NORM where they are wanted, NARROW for
+# rows of 128, IN_BLOCKS for results in the order of a cache.
+PRODUCT, SILU_GATE, GELU_GATE, SUM, NORM, ROTATE = range(6)
 CORE = 1 << 3
 SLABS = 1 << 5
 MEAN = 1 << 10
+HEAD = 1 << 5
+ROTARY = 1 << 7
+INTERLEAVED = 1 << 11
+HEAD_NORM = 1 << 12
+NARROW = 1 << 13
+IN_BLOCKS = 1 << 14
 CORES = 4
 OBJECTS = 8  # of an operand in a result of 512 columns
 MAX_SLABS = 28  # whose weights have room
@@ -36,50 +44,103 @@ def _slabs(mode: int) -> int:
     return mode // SLABS % (MEAN // SLABS)
 
 
+def _head_objects(mode: int) -> int:
+    return 1 << mode // HEAD % 4
+
+
+def _rotary(mode: int) -> int:
+    """Dimensions that are rotated, in 32."""
+    return mode // ROTARY % 16
+
+
 def _mode_limits(mode: int) -> bool:
     if _operator(mode) == NORM:
         return 0 < _slabs(mode) <= MAX_SLABS and 0 < mode // MEAN <= 256 * _slabs(mode)
+    if _operator(mode) == ROTATE:
+        objects = _head_objects(mode)
+        most = 2 if mode // NARROW % 2 else 4
+        return 0 <= mode < 2 * IN_BLOCKS and objects <= most and _rotary(mode) <= 2 * objects
     return 0 <= mode < SLABS and _operator(mode) < NORM
 
 
 # What is kept is two loads and two stores of a vector for each 64 values, a sum four operations
 # more, a norm's value ten for 32 as in `rms_finish`.
+_KEEP = LOOP + OWN / 64 * 2
+_NORMALISE = 8 * LOOP + 3 * LATENCY + OWN / 32 * 10
+_SQUARES = 2 * (LOOP + 8 * LATENCY)
+_ROOTS = OWN_ROWS * (LOOP + INVERSE_ROOT)
+
+
 def _take_cycles(arch: str, scalars: tuple[int, ...]) -> float:
-    mode, _, index = scalars
-    if _operator(mode) == NORM:
-        return CALL + 8 * LOOP + 3 * LATENCY + OWN / 32 * 10
+    mode, _, _, index = scalars
+    operator = _operator(mode)
+    if operator == NORM:
+        return CALL + _KEEP + _NORMALISE
+    if operator == ROTATE:
+        return CALL + _rotate_cycles(mode, index)
     if index < OBJECTS:
-        return CALL + LOOP + OWN / 64 * 2
-    if _operator(mode) == SUM:
+        return CALL + _KEEP
+    if operator == SUM:
         return CALL + LOOP + 3 * LATENCY + OWN / 32 * 4
-    issues = SILU_ISSUES if _operator(mode) == SILU_GATE else GELU_ISSUES
+    issues = SILU_ISSUES if operator == SILU_GATE else GELU_ISSUES
     return CALL + LOOP + 40 * LATENCY + issues * OWN / 32
 
 
+def _rotate_cycles(mode: int, index: int) -> float:
+    """Heads are normalised when their last object is there. A pair of blocks of the table rotates
+    32 pairs at a time: four loads, four macs, two conversions and two stores, of which six start
+    alone, as in `rope`; ten with shuffles."""
+    objects = _head_objects(mode)
+    if index < OBJECTS:
+        if mode // HEAD_NORM % 2 == 0:
+            return _KEEP
+        last = index % objects == objects - 1
+        return _KEEP + _SQUARES + last * (_ROOTS + objects * _NORMALISE)
+    blocks = max(0, min(4, 2 * _rotary(mode) - 4 * (index - OBJECTS)))
+    heads = OBJECTS // objects
+    pairs = 4 * (10 if mode // INTERLEAVED % 2 else 6)
+    return heads * blocks * (LOOP + 3 * LATENCY + pairs)
+
+
 def _take_limits(scalars: tuple[int, ...]) -> bool:
-    mode, tile, index = scalars
-    if not _mode_limits(mode) or _operator(mode) == PRODUCT:
+    mode, _, tile, index = scalars
+    operator = _operator(mode)
+    if not _mode_limits(mode) or operator == PRODUCT:
         return False
-    if _operator(mode) == NORM:
+    if operator == NORM:
         return 0 <= tile <= _slabs(mode) // 2 and 0 <= index < OBJECTS
-    return tile == 0 and 0 <= index < 2 * OBJECTS
+    return tile == 0 and 0 <= index < (OBJECTS + 4 if operator == ROTATE else 2 * OBJECTS)
 
 
 # Weights: a load and a store of 16 bytes for each eight. Squares: a load of 64 and a mac, one after
 # the other. The last object also has an inverse root for each row.
 def _prepare_cycles(arch: str, scalars: tuple[int, ...]) -> float:
-    mode, _, weights_or_rows, index = scalars
-    if weights_or_rows == 0:
-        return CALL + _slabs(mode) * (LOOP + 8)
-    squares = CALL + 2 * (LOOP + 8 * LATENCY)
-    return squares + (index == 4 * _slabs(mode) - 1) * OWN_ROWS * (LOOP + INVERSE_ROOT)
+    mode, _, rows, index = scalars
+    if not rows:
+        return CALL + (_slabs(mode) if _operator(mode) == NORM else 1) * (LOOP + 8)
+    return CALL + _SQUARES + (index == 4 * _slabs(mode) - 1) * _ROOTS
 
 
 def _prepare_limits(scalars: tuple[int, ...]) -> bool:
-    mode, _, weights_or_rows, index = scalars
-    if not _mode_limits(mode) or _operator(mode) != NORM or weights_or_rows not in (0, 1):
+    mode, _, rows, index = scalars
+    if not _mode_limits(mode) or rows not in (0, 1):
         return False
-    return 0 <= index < (4 * _slabs(mode) if weights_or_rows else 4)
+    if _operator(mode) == ROTATE:
+        return not rows and 0 <= index < 4
+    return _operator(mode) == NORM and 0 <= index < (4 * _slabs(mode) if rows else 4)
+
+
+# In the order of a cache, a load and a store of 16 bytes for each eight.
+def _store_cycles(arch: str, scalars: tuple[int, ...]) -> float:
+    mode, _ = scalars
+    if _operator(mode) == ROTATE and mode // IN_BLOCKS % 2:
+        return CALL + PART / 64 * LOOP + PART / 8
+    return CALL + LOOP + PART / 32
+
+
+def _store_limits(scalars: tuple[int, ...]) -> bool:
+    mode, part = scalars
+    return _mode_limits(mode) and _operator(mode) != PRODUCT and 0 <= part < 4
 
 
 ROWS_BEGIN = Kernel(
@@ -101,7 +162,7 @@ ROWS_PREPARE = Kernel(
 ROWS_TAKE = Kernel(
     "rows_take",
     "row_operators.cc",
-    (Array("bf16", OBJECT), Array("f32", 8192), int, int, int),
+    (Array("bf16", OBJECT), Array("f32", 8192), int, int, int, int),
     _take_cycles,
     ("aie2p",),
     _take_limits,
@@ -109,8 +170,8 @@ ROWS_TAKE = Kernel(
 ROWS_STORE = Kernel(
     "rows_store",
     "row_operators.cc",
-    (Array("f32", 8192), Array("bf16", PART), int),
-    lambda arch, scalars: CALL + LOOP + PART / 32,
+    (Array("f32", 8192), Array("bf16", PART), int, int),
+    _store_cycles,
     ("aie2p",),
-    lambda scalars: 0 <= scalars[0] < 4,
+    _store_limits,
 )

@@ -85,7 +85,7 @@ def why_not_npu_vector(
     *,
     rows: int | None,
     k: int,
-    activation: str = "",  # as the attribute function of aie.Activation
+    activation: str = "",  # as the attribute function of aie.Activation; "multiply" of aie.Mul
     overlays: Set[str],
 ) -> str: ...
 def why_not_npu_attention(

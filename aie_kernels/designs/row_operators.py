@@ -16,20 +16,28 @@ whole in its core. B has nothing to do. A result of 64 x 512 takes these objects
 | `gate` | | | 8 of the gate, 8 of up |
 | `add_norm`: the sum | | | 8 of x, 8 of the residual |
 | `add_norm`: the norm | 4 with all weights | all of x, for the sums of squares | 8 of x |
+| `rotate`, `append_rows` | 4 with the weights of heads | | 8 of x, 4 of the table |
 
 The norm reads back the sum from memory, after a wait: as many bytes as adding twice, and no core
 has to keep a row. Weights come once, a row of 64 x 256 in A's memory tile for each 256 of them, and
 stay in the accumulator behind the result.
 
+An object of the table has 32 cosines beside their 32 sines, for all heads of a result. Pairs are in
+the core of their row, however far apart; heads are normalised when their last object has come.
+
+`append_rows` stores a core's 16 keys in the order of the cache, so that they leave in runs of 1,024
+bytes and more, where `append` of a token has 16.
+
 L1 is GEMM's and `counts`, 32 bytes: 64,844 of 65,536 as buffers are aligned. Program memory: two
-activations of some 90 vector operations, the inverse root with five emulated products, copies:
-about 5 KB; with GEMM's own kernels 10 KB of 16.
+activations of some 90 vector operations, the inverse root with five emulated products, two
+rotations, copies: about 6 KB; with GEMM's own kernels 11 KB of 16.
 
 What bounds it: A's channel takes 2,048 cycles an object, and eight columns read 512 KB an operand
 and result from memory meanwhile, 21,000 cycles at 45 GB/s and 1.8 GHz. `gate` takes 25,000 cycles
 of the core for the objects of up, and stands still while a part leaves: core and memory are nearly
-in balance where rows fill the columns. Sums and norms wait for memory alone. As in GEMM, a prompt
-of 64 rows takes the time of 512.
+in balance where rows fill the columns. Sums, norms and rotations wait for memory alone, but for
+norms of heads of 64, whose inverse roots take 26,000 cycles. As in GEMM, a prompt of 64 rows takes
+the time of 512.
 """
 
 from __future__ import annotations
@@ -90,9 +98,9 @@ def body(core: Core, products: Callable[[Core, Any, Any], Steps]) -> Steps:
         for tile in core.loop(results):
             for index in core.loop(objects):
                 a = yield Acquire("a")
-                yield call(ROWS_TAKE, a, acc, mode, tile, index)
+                yield call(ROWS_TAKE, a, acc, mode, k_steps, tile, index)
                 yield Release("a")
             for part in core.loop(PARTS):
                 c = yield Acquire("c")
-                yield call(ROWS_STORE, acc, c, part)
+                yield call(ROWS_STORE, acc, c, mode, part)
                 yield Release("c")

@@ -1,10 +1,10 @@
 // The normalisation of query and key heads (Qwen3, Gemma3) and the rotary embedding, 256 values at
 // a time: 4, 2 or 1 heads.
 //
-// Numerics: the sum of squares as in rms_norm.cc; a rotation is two exact products added in fp32
-// and rounded once.
+// Numerics: the sum of squares as in rms_norm.cc; rotations are rotation.h's.
 
 #include "norm.h"
+#include "rotation.h"
 
 namespace {
 
@@ -15,23 +15,14 @@ void rotate(const bfloat16* __restrict x, const bfloat16* __restrict cosines,
   for (int32_t i = 0; i < half; i += 16) {
     const Halves<16> cosine = aie::load_v<16>(cosines + i);
     const Halves<16> sine = aie::load_v<16>(sines + i);
-    Halves<16> a, b;
     if constexpr (kInterleaved) {
-      const Halves<32> pairs = aie::load_v<32>(x + 2 * i);
-      a = aie::filter_even(pairs, 1);
-      b = aie::filter_odd(pairs, 1);
+      const Pairs<16> pairs = neighbours<32>(aie::load_v<32>(x + 2 * i));
+      aie::store_v(y + 2 * i, side_by_side(rotated(pairs, cosine, sine)));
     } else {
-      a = aie::load_v<16>(x + i);
-      b = aie::load_v<16>(x + half + i);
-    }
-    const Halves<16> c = aie::msc(aie::mul(a, cosine), b, sine).to_vector<bfloat16>();
-    const Halves<16> d = aie::mac(aie::mul(b, cosine), a, sine).to_vector<bfloat16>();
-    if constexpr (kInterleaved) {
-      const auto [low, high] = aie::interleave_zip(c, d, 1);
-      aie::store_v(y + 2 * i, aie::concat(low, high));
-    } else {
-      aie::store_v(y + i, c);
-      aie::store_v(y + half + i, d);
+      const Pairs<16> pairs{aie::load_v<16>(x + i), aie::load_v<16>(x + half + i)};
+      const Pairs<16> turned = rotated(pairs, cosine, sine);
+      aie::store_v(y + i, turned.first);
+      aie::store_v(y + half + i, turned.second);
     }
   }
 }

@@ -14,11 +14,13 @@
 // Rows and columns stay in blocks of 8 x 8 on the whole way. designs/row_operators.py says what
 // comes in which order, and catalog_rows.py what the fields of `mode` are.
 //
-// Numerics: those of the operators of a token, whose arithmetic this is (activations.h, norm.h).
+// Numerics: those of the operators of a token, whose arithmetic this is (activations.h, norm.h,
+// rotation.h).
 // The squares of a row are summed in eight sums of fp32.
 
 #include "activations.h"
 #include "norm.h"
+#include "rotation.h"
 
 namespace {
 
@@ -29,7 +31,7 @@ constexpr int32_t kObjectStep = 512;  // values from one column block of an obje
 constexpr int32_t kObjects = 8;       // of an operand of 512 columns
 constexpr int32_t kPart = 2048;       // values of a part of C
 
-enum Operator { kProduct = 0, kSiluGate = 1, kGeluGate = 2, kSum = 3, kNorm = 4 };
+enum Operator { kProduct = 0, kSiluGate = 1, kGeluGate = 2, kSum = 3, kNorm = 4, kRotate = 5 };
 
 // In the accumulator, in bytes.
 constexpr int32_t kWeights = 16384;
@@ -69,6 +71,16 @@ void each_block(const bfloat16* __restrict rows, float* __restrict acc, int32_t 
 // Of a norm: columns of a row, in slabs of 256, and those that the mean is taken of.
 int32_t slabs_of(int32_t mode) { return mode >> 5 & 31; }
 int32_t mean_of(int32_t mode) { return mode >> 10 & 0x1FFF; }
+
+// Of a rotation: objects of a head, pairs in blocks of 8, whether they are neighbours, whether
+// heads are normalised first, and whether a row has 128 columns, of which there are four copies
+// then.
+int32_t head_objects_of(int32_t mode) { return 1 << (mode >> 5 & 3); }
+int32_t pair_blocks_of(int32_t mode) { return (mode >> 7 & 15) * 2; }
+bool interleaved(int32_t mode) { return mode >> 11 & 1; }
+bool normalises(int32_t mode) { return mode >> 12 & 1; }
+bool narrow(int32_t mode) { return mode >> 13 & 1; }
+bool in_blocks(int32_t mode) { return mode >> 14 & 1; }
 
 template <typename T>
 T* at(float* acc, int32_t bytes) {
@@ -139,22 +151,94 @@ void find_factors(float* __restrict acc, int32_t n, int32_t eps_bits) {
   }
 }
 
-// The core's rows of an object whose first column has the weight `weights`, normalised.
-void normalise_rows(const bfloat16* __restrict rows, float* __restrict acc, int32_t index,
-                    const bfloat16* __restrict weights) {
+// Object `index` of the result, whose first column has the weight `weights`, normalised.
+void normalise_rows(float* __restrict acc, int32_t index, const bfloat16* __restrict weights) {
   const bfloat16* factors = at<bfloat16>(acc, kFactors);
   for (int32_t column = 0; column < kColumnBlocks; ++column) {
     const Halves<32> weight = aie::load_v<8>(weights + 8 * column).grow_replicate<32>();
-    bfloat16* y = result(acc, index * kColumnBlocks + column);
     for (int32_t block = 0; block < kRowBlocks; ++block) {
+      bfloat16* x = result(acc, index * kColumnBlocks + column) + block * kRowStep;
       const bfloat16* high = factors + block * (2 * kBlock);
       for (int32_t i = 0; i < kBlock; i += 32) {
         const Limbs<32> factor(aie::load_v<32>(high + i), aie::load_v<32>(high + kBlock + i));
-        const Halves<32> x = aie::load_v<32>(rows + block * kBlock + i);
-        aie::store_v(y + block * kRowStep + i, normalised<32>(x, factor, weight));
+        aie::store_v(x + i, normalised<32>(aie::load_v<32>(x + i), factor, weight));
       }
     }
-    rows += kObjectStep;
+  }
+}
+
+// An object of heads is there: they are normalised when the last one of a head is.
+void normalise_heads(const bfloat16* __restrict rows, float* __restrict acc, int32_t mode,
+                     int32_t eps_bits, int32_t index) {
+  const int32_t objects = head_objects_of(mode), place = index % objects;
+  add_row_squares(rows, acc, place == 0);
+  if (place < objects - 1) return;
+  find_factors(acc, 64 * objects, eps_bits);
+  for (int32_t i = 0; i < objects; ++i) {
+    // Weights are those of 256 columns, heads beside each other.
+    normalise_rows(acc, index - place + i,
+                   at<bfloat16>(acc, kWeights) + (index - place + i) % 4 * 64);
+  }
+}
+
+// The pairs of a column block in object `index` of the table, 32 cosines and 32 sines, of a head
+// that begins with `head`; all rows of the core.
+void rotate_halves(const bfloat16* __restrict cosines, float* __restrict acc, int32_t head,
+                   int32_t pair, int32_t pairs) {
+  for (int32_t block = 0; block < kRowBlocks; ++block) {
+    bfloat16* a = result(acc, head + pair) + block * kRowStep;
+    bfloat16* b = result(acc, head + pair + pairs) + block * kRowStep;
+    const bfloat16* cosine = cosines + block * kBlock;
+    for (int32_t i = 0; i < kBlock; i += 32) {
+      const Pairs<32> turned =
+          rotated<32>({aie::load_v<32>(a + i), aie::load_v<32>(b + i)}, aie::load_v<32>(cosine + i),
+                      aie::load_v<32>(cosine + 4 * kObjectStep + i));
+      aie::store_v(a + i, turned.first);
+      aie::store_v(b + i, turned.second);
+    }
+  }
+}
+
+// The same where neighbours are pairs: two column blocks have the eight of a row.
+void rotate_neighbours(const bfloat16* __restrict cosines, float* __restrict acc, int32_t head,
+                       int32_t pair) {
+  for (int32_t block = 0; block < kRowBlocks; ++block) {
+    const Halves<64> cosine = aie::load_v<64>(cosines + block * kBlock);
+    const Halves<64> sine = aie::load_v<64>(cosines + 4 * kObjectStep + block * kBlock);
+    bfloat16* low = result(acc, head + 2 * pair) + block * kRowStep;
+    bfloat16* high = result(acc, head + 2 * pair + 1) + block * kRowStep;
+    aie::store_v(
+        low, side_by_side(rotated(neighbours<64>(aie::load_v<64>(low)), aie::filter_even(cosine, 4),
+                                  aie::filter_even(sine, 4))));
+    aie::store_v(high, side_by_side(rotated(neighbours<64>(aie::load_v<64>(high)),
+                                            aie::filter_odd(cosine, 4), aie::filter_odd(sine, 4))));
+  }
+}
+
+// Object `index` of the table: pairs 32 index .. 32 index + 31 of every head of the result.
+void rotate(const bfloat16* __restrict rows, float* __restrict acc, int32_t mode, int32_t index) {
+  const int32_t pairs = pair_blocks_of(mode);
+  const int32_t here = pairs - 4 * index < 4 ? pairs - 4 * index : 4;
+  const int32_t step = kColumnBlocks * head_objects_of(mode);
+  for (int32_t head = 0; head < kObjects * kColumnBlocks; head += step) {
+    for (int32_t i = 0; i < here; ++i) {
+      const bfloat16* cosines = rows + i * kObjectStep;
+      if (interleaved(mode)) {
+        rotate_neighbours(cosines, acc, head, 4 * index + i);
+      } else {
+        rotate_halves(cosines, acc, head, 4 * index + i, pairs);
+      }
+    }
+  }
+}
+
+// The first two objects of the result become all eight.
+void repeat_columns(float* __restrict acc) {
+  for (int32_t column = 2 * kColumnBlocks; column < kObjects * kColumnBlocks; ++column) {
+    for (int32_t block = 0; block < kRowBlocks; ++block) {
+      keep(result(acc, column % (2 * kColumnBlocks)) + block * kRowStep,
+           result(acc, column) + block * kRowStep);
+    }
   }
 }
 
@@ -178,10 +262,13 @@ void rows_begin(int32_t* __restrict counts, int32_t count, int32_t mode) {
   const int32_t slabs = slabs_of(mode);
   counts[0] = what == kProduct ? count : 0;
   counts[1] = what == kProduct ? 0 : count;
-  counts[2] = what == kNorm ? 4 : 0;
+  counts[2] = what == kNorm || (what == kRotate && normalises(mode)) ? 4 : 0;
   counts[3] = what == kNorm ? 4 * slabs : 0;
   counts[4] = what == kNorm ? (slabs + 1) / 2 : 1;
-  counts[5] = what == kNorm ? kObjects : 2 * kObjects;
+  counts[5] = what == kNorm                                  ? kObjects
+              : what == kRotate && pair_blocks_of(mode) == 0 ? kObjects
+              : what == kRotate                              ? kObjects + 4
+                                                             : 2 * kObjects;
 }
 
 // What a norm wants to know first: object `index` of the weights (pass 0), or of the rows (pass 1),
@@ -190,7 +277,7 @@ void rows_prepare(bfloat16* __restrict a, float* __restrict acc, int32_t mode, i
                   int32_t pass, int32_t index) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   if (pass == 0) {
-    keep_weights(a, acc, slabs_of(mode), index);
+    keep_weights(a, acc, operator_of(mode) == kNorm ? slabs_of(mode) : 1, index);
     return;
   }
   add_row_squares(own_rows(a, mode), acc, index == 0);
@@ -198,16 +285,23 @@ void rows_prepare(bfloat16* __restrict a, float* __restrict acc, int32_t mode, i
 }
 
 // An object of an operand: `index` counts those of a result, `tile` the results of a row.
-void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int32_t tile,
-               int32_t index) {
+void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int32_t eps_bits,
+               int32_t tile, int32_t index) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const Operator what = operator_of(mode);
   const bfloat16* rows = own_rows(a, mode);
-  if (what == kNorm) {
-    const int32_t column = column_of(slabs_of(mode), tile, index);
-    normalise_rows(rows, acc, index, at<bfloat16>(acc, kWeights) + column);
-  } else if (index < kObjects) {
+  if (index < kObjects) {
+    if (what == kRotate && narrow(mode) && index > 1) return;
     each_block(rows, acc, index, keep);
+    if (what == kNorm) {
+      const int32_t column = column_of(slabs_of(mode), tile, index);
+      normalise_rows(acc, index, at<bfloat16>(acc, kWeights) + column);
+    } else if (what == kRotate && normalises(mode)) {
+      normalise_heads(rows, acc, mode, eps_bits, index);
+    }
+    if (what == kRotate && narrow(mode) && index == 1) repeat_columns(acc);
+  } else if (what == kRotate) {
+    rotate(rows, acc, mode, index - kObjects);
   } else if (what == kSum) {
     add(rows, acc, index - kObjects);
   } else if (what == kSiluGate) {
@@ -217,8 +311,22 @@ void rows_take(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int3
   }
 }
 
-// A part of the result.
-void rows_store(float* __restrict acc, bfloat16* __restrict c, int32_t part) {
+// A part of the result. In the order of a cache, 16 rows of 128 columns are two groups of 8 keys,
+// [16 column blocks][8 keys][8 dimensions] each, one behind the other.
+void rows_store(float* __restrict acc, bfloat16* __restrict c, int32_t mode, int32_t part) {
+  if (operator_of(mode) == kRotate && in_blocks(mode)) {
+    for (int32_t block = 0; block < kPart / kBlock; ++block) {
+      // Row i of a block of C is 8 dimensions of a key: 16 of those are a row of C.
+      const int32_t group = block / 8, keys = block / 4 % 2, column = part * 4 + block % 4;
+      LOOP_TRIPS(8, 8, 8)
+      for (int32_t i = 0; i < 8; ++i) {
+        const bfloat16* from = result(acc, 16 * group + 2 * i + column / 8) + keys * kRowStep;
+        aie::store_v(c + 8 * i, aie::load_v<8>(from + column % 8 * 8));
+      }
+      c += kBlock;
+    }
+    return;
+  }
   const bfloat16* from = reinterpret_cast<const bfloat16*>(acc) + part * kPart;
   LOOP_TRIPS(kPart / kBlock, 32, 32)
   for (int32_t i = 0; i < kPart; i += kBlock) {

@@ -67,11 +67,12 @@ def _selection(node: ir.Node, overlays: Set[str]) -> Verdict:
 
 def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
     function = node.attributes.get("function")
+    activation = function.as_string() if function is not None else ""
     return _by_rows(
         partial(
             _native.why_not_npu_vector,
             k=_int(node, "K", 0) or _last_dim(node, 0),
-            activation=function.as_string() if function is not None else "",
+            activation="multiply" if node.op_type == "Mul" else activation,
             overlays=overlays,
         )
     )

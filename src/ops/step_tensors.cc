@@ -42,6 +42,8 @@ void Writes(const MatMulStep& step, const Taking& take) {
 
 void Reads(const GatherStep& step, const Taking& take) {
   take(step.indices, step.count, step.index_type);
+  // Of a table that is selected from, which an earlier step may write.
+  if (step.is_table) take(step.weights, step.n * step.k, step.type);
 }
 void Writes(const GatherStep& step, const Taking& take) {
   take(step.y, step.count * step.k, step.type);

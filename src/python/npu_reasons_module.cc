@@ -55,7 +55,11 @@ void DefineNpuReasons(py::module_& m) {
       "why_not_npu_vector",
       [](Rows rows, int64_t k, const std::string& activation, const Designs& overlays) {
         VectorFacts facts{.rows = rows.value_or(kAnyRows), .k = k, .function = std::nullopt};
-        if (!activation.empty()) facts.function = ActivationFunction(activation);
+        if (activation == "multiply") {
+          facts.function = Function::kMultiply;
+        } else if (!activation.empty()) {
+          facts.function = ActivationFunction(activation);
+        }
         return Words(WhyNotVector(facts, In(overlays)));
       },
       py::kw_only(), py::arg("rows"), py::arg("k"), py::arg("activation") = "",

@@ -164,6 +164,13 @@ def test_a_kernel_with_scalars_has_limits_that_garbage_does_not_meet(kernel: Ker
 
 GELU = catalog_rows.GELU_GATE + 3 * catalog_rows.CORE
 NORM = catalog_rows.NORM + catalog_rows.SLABS * 28 + catalog_rows.MEAN * 28 * 256
+ROTATION = (
+    catalog_rows.ROTATE
+    + catalog_rows.HEAD * 2
+    + catalog_rows.ROTARY * 8
+    + catalog_rows.HEAD_NORM
+    + catalog_rows.INTERLEAVED
+)
 
 # By kernel, the largest scalars that keep to the buffers, and others that differ in one.
 EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
@@ -191,24 +198,37 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     (catalog_vector.SILU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (catalog_vector.GELU_MUL, (256,), [(0, 288), (0, 0), (0, 33)]),
     (catalog_vector.SOFTCAP, (256, 0x41F00000), [(0, 288), (0, 0), (0, 33)]),
-    (catalog_rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 5)]),
+    (catalog_rows.ROWS_BEGIN, (0x7FFFFFFF, 0), [(0, -1), (1, 32), (1, 6)]),
     (
         catalog_rows.ROWS_TAKE,
-        (GELU, 0, 15),
-        [(0, GELU + catalog_rows.SLABS), (0, 5), (0, 0), (1, 1), (2, 16), (2, -1)],
+        (GELU, 0, 0, 15),
+        [(0, GELU + catalog_rows.SLABS), (0, 6), (0, 0), (2, 1), (3, 16), (3, -1)],
     ),
     (
         catalog_rows.ROWS_TAKE,
-        (NORM, 14, 7),
-        [(0, NORM + catalog_rows.SLABS), (0, NORM + catalog_rows.MEAN), (1, 15), (2, 8), (2, -1)],
+        (NORM, 0, 14, 7),
+        [(0, NORM + catalog_rows.SLABS), (0, NORM + catalog_rows.MEAN), (2, 15), (3, 8), (3, -1)],
+    ),
+    (
+        catalog_rows.ROWS_TAKE,
+        (ROTATION, 0, 0, 11),
+        [
+            (0, ROTATION + catalog_rows.HEAD),
+            (0, ROTATION + catalog_rows.ROTARY),
+            (0, ROTATION + catalog_rows.NARROW),
+            (2, 1),
+            (3, 12),
+        ],
     ),
     (
         catalog_rows.ROWS_PREPARE,
         (NORM, 0, 1, 111),
-        [(0, NORM + catalog_rows.SLABS), (0, GELU), (2, 2), (3, 112), (3, -1)],
+        [(0, NORM + catalog_rows.SLABS), (0, GELU), (0, ROTATION), (2, 2), (3, 112), (3, -1)],
     ),
     (catalog_rows.ROWS_PREPARE, (NORM, 0, 0, 3), [(3, 4)]),
-    (catalog_rows.ROWS_STORE, (3,), [(0, 4), (0, -1)]),
+    (catalog_rows.ROWS_PREPARE, (ROTATION, 0, 0, 3), [(2, 1), (3, 4)]),
+    (catalog_rows.ROWS_STORE, (GELU, 3), [(0, 0), (1, 4), (1, -1)]),
+    (catalog_rows.ROWS_STORE, (ROTATION + catalog_rows.IN_BLOCKS, 3), [(1, 4)]),
 ]
 
 

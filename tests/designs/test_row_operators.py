@@ -43,7 +43,7 @@ def assert_close(got: np.ndarray, wanted: Reference) -> None:
 def test_bf16_gemm_of_aie2p_has_them(name: str) -> None:
     design = gemm.build(device(name))
     check(design)
-    assert list(design.sequences) == ["gemm", "gate", "add_norm"]
+    assert list(design.sequences) == ["gemm", "gate", "add_norm", "rotate", "append_rows"]
 
 
 @pytest.mark.parametrize(("name", "output"), [("npu1", "bf16"), ("npu1", "f32"), ("npu2", "f32")])
@@ -244,3 +244,153 @@ def test_shapes_that_add_norm_cannot_take_are_refused(
     shape = {"M": 64, "K": 512, "n": 512, "residual": 1, "norm": 1, "eps_bits": bits(EPS)}
     with pytest.raises(DesignError, match=message):
         session.build("add_norm", shape | changed, ["x", "residual", "weight", "sum", "y"])
+
+
+# --- rotate ---------------------------------------------------------------------------------------
+def rotation(
+    m: int, heads: int, head_dim: int, rotary_dim: int, interleaved: int, norm: int, stride: int
+) -> tuple[dict[str, int], dict[str, np.ndarray], Reference]:
+    """Parameters, inputs, and y (m, heads, head_dim); a position's row of the table is exact."""
+    rows, width = max(m, 64), heads * head_dim
+    product, weight = normal(rows, stride), normal(heads, head_dim)[0]
+    product[m:] = np.nan  # whatever was there before
+    positions = ref.rotation_table(1000 + rows, rotary_dim)[1000:]
+    table = positions[:, :rotary_dim].astype(BF16).reshape(-1)
+    # What follows the table is in the same buffer, and is not to be used.
+    behind = (256 - rotary_dim) // 2 if rotary_dim else 0
+    parameters = {
+        "M": m, "heads": heads, "head_dim": head_dim, "rotary_dim": rotary_dim,
+        "interleaved": interleaved, "norm": norm, "eps_bits": bits(EPS), "x_stride": stride,
+    }  # fmt: skip
+    buffers = {
+        "x": product.astype(BF16).reshape(-1)[: (rows - 1) * stride + width].copy(),
+        "weight": weight[: head_dim * norm].astype(BF16),
+        "table": np.concatenate([table, nan(behind)]),
+    }
+    x = product[:m, :width].reshape(m, heads, head_dim)
+    seen = ref.normalised(x, weight, head_dim, EPS) if norm else x
+    return parameters, buffers, ref.rope(seen, positions[:m], rotary_dim, interleaved, norm)
+
+
+HEADS = [
+    # heads, head_dim, rotary_dim, interleaved, norm
+    (8, 64, 64, 0, 1),
+    (4, 128, 128, 0, 1),
+    (3, 256, 256, 0, 1),
+    (9, 64, 64, 1, 1),  # the last results are moved back
+    (5, 128, 96, 0, 0),
+    (6, 64, 32, 1, 0),  # two halves that overlap
+    (3, 64, 64, 0, 1),  # four quarters
+    (2, 64, 64, 0, 1),  # four times the same
+    (1, 128, 128, 1, 1),
+    (1, 256, 192, 0, 0),
+    (2, 256, 256, 1, 0),
+    (4, 128, 0, 0, 0),  # a copy
+    (4, 128, 0, 0, 1),  # a norm alone
+]
+
+
+def rotate(session: Session, m: int, heads: tuple[int, int, int, int, int], more: int) -> None:
+    stride = heads[0] * heads[1] + more
+    parameters, buffers, wanted = rotation(m, *heads, stride)
+    y = nan(max(m, 64), heads[0], heads[1])
+    session.run("rotate", parameters, buffers | {"y": y})
+    assert_close(y[:m], wanted)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_rotate(session: Session, heads: tuple[int, int, int, int, int]) -> None:
+    rotate(session, 100, heads, 0)
+
+
+@pytest.mark.parametrize(("m", "more"), [(5, 2), (64, 768), (520, 130)])
+def test_rotate_rows_that_are_a_part_of_a_product(session: Session, m: int, more: int) -> None:
+    rotate(session, m, (10, 64, 64, 0, 0), more)
+
+
+@pytest.mark.parametrize("name", DEVICES[1:])
+def test_rotate_on_fewer_columns(name: str) -> None:
+    rotate(session_of(name), 130, (5, 128, 128, 0, 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"M": 0}, "M=0 must be at least 1"),
+        ({"head_dim": 96}, "head_dim=96 must be 64, 128 or 256"),
+        ({"heads": 1}, "heads=1 x head_dim=64 must be at least 128"),
+        ({"heads": 2000}, "heads=2000: above 65536 columns"),
+        ({"rotary_dim": 48}, "rotary_dim=48 must be a multiple of 32"),
+        ({"rotary_dim": 128}, "rotary_dim=128 must be a multiple of 32 up to head_dim=64"),
+        ({"interleaved": 2}, "interleaved=2: not 0 or 1"),
+        ({"norm": 2}, "norm=2 must be 0 or 1"),
+        ({"x_stride": 510}, "x_stride=510 must be even, and at least heads x head_dim"),
+    ],
+)
+def test_shapes_that_rotate_cannot_take_are_refused(
+    session: Session, changed: dict[str, int], message: str
+) -> None:
+    shape, _, _ = rotation(64, 8, 64, 64, 0, 0, 512)
+    with pytest.raises(DesignError, match=message):
+        session.build("rotate", shape | changed, ["x", "weight", "table", "y"])
+
+
+# --- append_rows ----------------------------------------------------------------------------------
+def append_rows(
+    session: Session, m: int, heads: tuple[int, int, int, int, int], position: int, behind: int
+) -> None:
+    """New keys are where they belong, and the others what they were."""
+    kv_heads, head_dim = heads[:2]
+    stride, capacity = kv_heads * head_dim + 64, position + m + behind
+    parameters, buffers, wanted = rotation(m, *heads, stride)
+    parameters["kv_heads"] = parameters.pop("heads")
+    before = normal(kv_heads, capacity, head_dim)
+    cache = np.ascontiguousarray(ref.in_cache(before, capacity))
+    session.run(
+        "append_rows",
+        parameters | {"position": position, "capacity": capacity},
+        buffers | {"cache": cache},
+    )
+    after = cache.astype(np.float64).transpose(0, 1, 3, 2, 4).reshape(before.shape)
+    new = slice(position, position + m)
+    assert_close(after[:, new].transpose(1, 0, 2), wanted)
+    after[:, new] = before[:, new]
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("heads", [*HEADS, (10, 128, 128, 0, 1), (24, 64, 0, 0, 0)])
+def test_append_rows(session: Session, heads: tuple[int, int, int, int, int]) -> None:
+    append_rows(session, 72, heads, 16, 8)
+
+
+@pytest.mark.parametrize(("m", "position", "behind"), [(64, 0, 0), (520, 8, 64)])
+def test_append_rows_of_several_bands(session: Session, m: int, position: int, behind: int) -> None:
+    append_rows(session, m, (8, 64, 64, 0, 0), position, behind)
+
+
+@pytest.mark.parametrize("name", DEVICES[1:])
+def test_append_rows_on_fewer_columns(name: str) -> None:
+    append_rows(session_of(name), 136, (5, 128, 128, 0, 1), 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"M": 56}, "M=56 must be a multiple of 8, and at least 64"),
+        ({"M": 68}, "M=68 must be a multiple of 8"),
+        ({"position": 4}, "position=4 must be a multiple of 8 keys"),
+        ({"position": -8}, "position=-8 must be .* not negative"),
+        ({"capacity": 100}, "capacity=100 must be a multiple of 8 keys"),
+        ({"position": 16}, "capacity=72 has no room for the new keys"),
+        ({"kv_heads": 1}, "kv_heads=1 x head_dim=64 must be at least 128"),
+        ({"capacity": 32776}, "capacity=32776: heads of 64 that are more than 4194304 bytes apart"),
+    ],
+)
+def test_shapes_that_append_rows_cannot_take_are_refused(
+    session: Session, changed: dict[str, int], message: str
+) -> None:
+    shape, _, _ = rotation(64, 8, 64, 64, 0, 0, 512)
+    shape["kv_heads"] = shape.pop("heads")
+    shape |= {"position": 0, "capacity": 72}
+    with pytest.raises(DesignError, match=message):
+        session.build("append_rows", shape | changed, ["x", "weight", "table", "cache"])

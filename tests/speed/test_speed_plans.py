@@ -58,7 +58,7 @@ def test_a_selected_row_is_one_step_for_the_array_in_a_prompt() -> None:
     token, prompt = (compose((steps,), tokens, 9, MACHINE) for tokens in (1, 9))
     assert (token.submissions, token.host_steps) == (1, {})
     assert prompt.overlays == {"dequant": 1, "gemm": 1, "decode": 1}
-    assert prompt.host_steps == {"rows of an embedding": 1}
+    assert prompt.host_steps == {}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,4 +1,5 @@
-"""A token of a whole decoder is one submission, family by family, in ONNX Runtime."""
+"""A token of a whole decoder is one submission, and a prompt two a layer, family by family, in ONNX
+Runtime."""
 
 from __future__ import annotations
 

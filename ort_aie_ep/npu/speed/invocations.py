@@ -1,4 +1,4 @@
-"""A token's steps as invocations of the decode overlay, as the executor makes them.
+"""Steps as invocations of overlays, as the executor makes them: a token's, of `decode`.
 
 `TokenBatch` follows src/targets/npu/{batch,projection,vectors,attention}.cc: a step joins a
 submission unless it waits for what only the host can make of it, or the array cannot take it.
@@ -60,6 +60,7 @@ class Invocation:
     arguments: Mapping[str, int]
     part: Part
     cost: tuple[Step, ...]
+    overlay: str = "decode"
 
 
 class Weights:
@@ -93,12 +94,13 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """Where the device has a tensor: room in elements, zeros included. `result`: the host can have
-    it from there after the run."""
+    it from there after the run. `width` of a row, where there are several."""
 
     room: int
     result: bool = True
+    width: int = 0
 
 
 @dataclass
@@ -110,8 +112,8 @@ class TokenBatch:
     kernels: Kernels
     invocations: list[Invocation] = field(default_factory=list)
     # What the batch writes; None: the host has it after the run. The host has all else.
-    _written: dict[str, _View | None] = field(default_factory=dict)
-    _rows: dict[tuple[str, str, str], _View] = field(default_factory=dict)
+    _written: dict[str, View | None] = field(default_factory=dict)
+    _rows: dict[tuple[str, str, str], View] = field(default_factory=dict)
 
     def on_host(self, values: tuple[str, ...]) -> bool:
         """Whether the host has these before the run."""
@@ -138,23 +140,28 @@ class TokenBatch:
     def _later(self, *values: str) -> bool:
         return any(value in self._written and self._written[value] is None for value in values)
 
-    def _view(self, value: str) -> _View | None:
+    def _view(self, value: str) -> View | None:
         return self._written.get(value)
 
-    def _output(self, value: str, elements: int, least: int = 0) -> _View:
+    def _output(self, value: str, elements: int, least: int = 0) -> View:
         zeros = elements % BLOCK_COLS != 0 and elements <= MATVEC_MAX_K
         room = max(up_to(elements, BLOCK_COLS if zeros else BLOCK_ROWS), least)
-        view = _View(room if zeros else elements)
+        view = View(room if zeros else elements)
         if value:
             self._written[value] = view
         return view
 
     def _invoke(
         self, sequence: str, parameters: Mapping[str, int], arguments: str, part: Part,
-        cost: tuple[Step, ...], buffers: Mapping[str, int] | None = None,
+        cost: tuple[Step, ...], buffers: Mapping[str, int] | None = None, overlay: str = "decode",
     ) -> None:  # fmt: skip
         views = dict.fromkeys(arguments.split(), ACTIVATIONS) | dict(buffers or {})
-        self.invocations.append(Invocation(sequence, parameters, views, part, cost))
+        self.invocations.append(Invocation(sequence, parameters, views, part, cost, overlay))
+
+    def _keep_rows(self, key: tuple[str, str, str], x: View) -> None:
+        while len(self._rows) >= KEPT_ROWS:
+            del self._rows[next(iter(self._rows))]
+        self._rows[key] = x
 
     # --- rows of operators ---
 
@@ -191,15 +198,13 @@ class TokenBatch:
         if both:
             x = self._output(total, k)
         else:
-            x = views[0] if views else _View(up_to(k, BLOCK_COLS), result=False)
+            x = views[0] if views else View(up_to(k, BLOCK_COLS), result=False)
             if total:
                 self._written[total] = x
         if norm or both:
             self._rms(k, residual=both)
         if not own:
-            while len(self._rows) >= KEPT_ROWS:
-                del self._rows[next(iter(self._rows))]
-            self._rows[a, skip, norm] = x
+            self._keep_rows((a, skip, norm), x)
         return True
 
     def _norm(self, step: VectorStep) -> bool:

@@ -39,6 +39,7 @@ STARTED_SWEEPS = 16  # of FlowQKV between two starts
 FLOW_QKV_QUERY = 8192  # query elements of a pair: rows x head dimension
 QUERY_CHUNKS = 4  # of a super-chunk: two columns each
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
+OWN_ROWS = 16  # of a band of 64, that a core has of what stands between products
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
 GEMM_ITERATIONS = 64  # megatiles of a task of A
 SHORT_RUN = 64  # bytes: DDR gives and takes no less at once
@@ -329,6 +330,47 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
             control=control(tasks=20, words=3 * 32)
             + megatiles * kernels.gemm_block
             + 2 * _stream(BF16 * GEMM_SLAB * GEMM_COLUMNS),
+        ),
+    )
+
+
+def row_gate(m: int, n: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
+    """SiLU (or GELU) of the gate times up, of the rows of a prompt, on the cores of GEMM.
+
+    A core has a quarter of the rows of its column, 512 elements of each at a time.
+    """
+    activate = kernels.gelu if gelu else kernels.silu
+    return _of_rows(m, n, operands=2, results=1, cycles=activate(OWN_ROWS * SUPERTILE))
+
+
+def row_norm(
+    m: int, k: int, residual: bool, norm: bool, kernels: Kernels = PUBLISHED
+) -> tuple[Step, ...]:
+    """A residual sum and the RMSNorm of it, or one of them, of the rows of a prompt, likewise.
+
+    A norm reads its rows twice: for the sums of squares, then for the results.
+    """
+    steps: tuple[Step, ...] = ()
+    half = kernels.rms_norm(OWN_ROWS * SUPERTILE) / 2
+    if residual:
+        steps += _of_rows(m, k, operands=2, results=1, cycles=half)
+    if norm:
+        steps += _of_rows(m, k, operands=2, results=1, cycles=half)
+    return steps
+
+
+def _of_rows(m: int, n: int, operands: int, results: int, cycles: float) -> tuple[Step, ...]:
+    tiles = ceil(m / SUPERTILE) * ceil(n / SUPERTILE)
+    moved = tiles * BF16 * SUPERTILE * SUPERTILE
+    tasks = tiles * ALL_COLUMNS * (operands + results)
+    return (
+        Step(
+            streams=tiles * operands * _stream(BF16 * GEMM_ROWS * SUPERTILE),
+            kernels=tiles * cycles,
+            commands=tasks * TASK,
+            read=operands * moved,
+            write=results * moved,
+            control=control(tasks=3 * ALL_COLUMNS, words=4 * CORE_ROWS * ALL_COLUMNS),
         ),
     )
 

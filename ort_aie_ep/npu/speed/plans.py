@@ -1,9 +1,8 @@
 """A plan's steps composed into submissions and runs, bytes and seconds: what the product does.
 
-`compose` goes through the steps as src/targets/npu/executor.cc does, a token's in as few
-submissions as their order allows, a prompt's one by one, and has `_native.npu_build` divide each
-submission into runs with the manifests of the real designs, as src/npu's BuildStream does in a
-session.
+`compose` goes through the steps as src/targets/npu/executor.cc does, in as few submissions as their
+order and their overlays allow, and has `_native.npu_build` divide each submission into runs with
+the manifests of the real designs, as src/npu's BuildStream does in a session.
 """
 
 from __future__ import annotations
@@ -13,29 +12,35 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from itertools import pairwise
-from math import ceil
+from itertools import groupby, pairwise
 from typing import Any
 
 from ort_aie_ep import _native
-from ort_aie_ep.aie_kernels.designs import decode, dequant, flow_qkv, gemm
+from ort_aie_ep.aie_kernels.designs import decode, flow_qkv, gemm
+from ort_aie_ep.aie_kernels.designs import dequant as dequant_design
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.speed import operators as op
 from ort_aie_ep.npu.speed.invocations import (
     BLOCK_COLS,
-    BLOCK_ROWS,
     LEAST_CAPACITY,
-    LEAST_N,
     ONE,
     Invocation,
     TokenBatch,
     Weights,
-    device_rows,
     up_to,
 )
 from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.prompts import (
+    PromptBatch,
+    PromptWeights,
+    dequant,
+    divide,
+    is_large,
+    product,
+)
 from ort_aie_ep.npu.speed.steps import (
     AttentionStep,
+    CastStep,
     Plans,
     PlanStep,
     ProjectionStep,
@@ -46,17 +51,13 @@ from ort_aie_ep.npu.speed.tally import Tally, Timing
 from ort_aie_ep.npu.vocabulary.device import device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-# src/targets/npu/executor.h: what a prompt takes of the device's memory at most.
-WEIGHT_BYTES, ROW_BYTES, QUERY_BYTES = 128 << 20, 32 << 20, 8 << 20
-PAGE = 4096  # prompt_weights.cc: of a matrix there
-# src/targets/npu/projection.cc and attention.cc
-ROW_MULTIPLE = 512
-CHUNK_MULTIPLE = 64
+QUERY_BYTES = 8 << 20  # src/targets/npu/executor.h: of a prompt's attention at a time
+CHUNK_MULTIPLE = 64  # attention.cc
 # What src/targets/npu/reasons.cc says of steps that no graph tells about.
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 
-DESIGNS = {"decode": decode, "dequant": dequant, "gemm": gemm, "flow_qkv": flow_qkv}
+DESIGNS = {"decode": decode, "dequant": dequant_design, "gemm": gemm, "flow_qkv": flow_qkv}
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,6 @@ class _Call:
     host_steps: Counter[str] = field(default_factory=Counter)
     device_steps: int = 0
     tally: Tally = field(init=False)
-    _dequantised: frozenset[str] = frozenset()  # names of projections whose weights are in scratch
 
     def __post_init__(self) -> None:
         self.tally = Tally(self.machine)
@@ -126,14 +126,18 @@ class _Call:
     def plan(self, steps: Sequence[PlanStep]) -> None:
         """The steps of a node."""
         steps = _without_selections(steps) if self.tokens == 1 else steps
-        self._dequantised = frozenset()
         weights = Weights()
         for step in steps:
             if isinstance(step, ProjectionStep) and not self._why_not(step):
                 weights.add(step)
+
+        def takes(step: PlanStep) -> bool:
+            return self._rows(step) > 1 and not self._why_not(step)
+
+        prompt = PromptWeights(weights, self.machine, takes)
         first = 0
         while first < len(steps):
-            first = self._group(steps, first, len(steps), weights)
+            first = self._group(steps, first, len(steps), prompt)
 
     def _rows(self, step: PlanStep) -> int:
         return 1 if step.one_row else self.tokens
@@ -141,25 +145,49 @@ class _Call:
     def _why_not(self, step: PlanStep) -> str:
         return step.why_not(self._rows(step))
 
-    def _group(self, steps: Sequence[PlanStep], first: int, end: int, weights: Weights) -> int:
+    def _group(
+        self, steps: Sequence[PlanStep], first: int, end: int, prompt: PromptWeights
+    ) -> int:  # fmt: skip
         """Steps from `first` on; gives the one after them."""
         step = steps[first]
         if reason := self._why_not(step) or (HOST_HAS_ROW if is_vector(step) else ""):
             self.host_steps[reason] += 1
             return first + 1
         try:
-            if self._rows(step) == 1:
-                return self._token(steps, first, end, weights)
-            self._prompt(steps[first:], weights)
+            if self._design(steps, step):
+                return self._together(steps, first, end, prompt)
+            if isinstance(step, ProjectionStep):
+                self._project(step, prompt)
+            elif isinstance(step, AttentionStep):
+                self._attend(step)
             self.device_steps += 1
         except DesignError:
-            if self._rows(step) == 1 and end > first + 1:  # half as many, until it is alone
-                return self._group(steps, first, first + (end - first) // 2, weights)
+            prompt.forget()
+            if self._design(steps, step) and end > first + 1:  # half as many, until it is alone
+                return self._group(steps, first, first + (end - first) // 2, prompt)
             self.host_steps[REFUSED] += 1
         return first + 1
 
-    def _token(self, steps: Sequence[PlanStep], first: int, end: int, weights: Weights) -> int:
-        batch = TokenBatch(weights, self.context, self.machine.kernels)
+    def _design(self, steps: Sequence[PlanStep], step: PlanStep) -> str:
+        """The overlay of a step; "" of one that is done by itself."""
+        if self._rows(step) == 1 or isinstance(step, CastStep):
+            return "decode"
+        if isinstance(step, ProjectionStep):
+            temporary = any(step.y in other.reads for other in steps)
+            return "" if is_large(step, self.tokens, temporary=temporary) else "gemm"
+        return "" if isinstance(step, AttentionStep) else "gemm"
+
+    def _together(
+        self, steps: Sequence[PlanStep], first: int, end: int, prompt: PromptWeights
+    ) -> int:  # fmt: skip
+        """A submission for each time that the overlay changes."""
+        design = self._design(steps, steps[first])
+        batch: TokenBatch = TokenBatch(prompt.weights, self.context, self.machine.kernels)
+        if design == "gemm":
+            batch = PromptBatch(
+                prompt.weights, self.context, self.machine.kernels,
+                tokens=self.tokens, prompt=prompt,
+            )  # fmt: skip
         host: Counter[str] = Counter()
         taken, after = 0, first
         for after in range(first, end):
@@ -167,10 +195,12 @@ class _Call:
             reason = self._why_not(step)
             if (reason or is_vector(step)) and batch.on_host(step.reads):
                 host[reason or HOST_HAS_ROW] += 1
+            elif isinstance(batch, PromptBatch) and batch.select(step):
+                taken += 1
             elif reason:
                 host[reason] += 1
                 batch.after(step)
-            elif self._rows(step) == 1 and batch.append(step):
+            elif self._append(batch, design, steps, after):
                 taken += 1
             else:
                 break
@@ -178,80 +208,39 @@ class _Call:
             after = end
         if taken == 0:
             raise DesignError(f"{steps[first].name}: a step that waits for itself")
-        self._submit("decode", batch.invocations)
+        for overlay, invocations in groupby(batch.invocations, lambda one: one.overlay):
+            self._submit(overlay, list(invocations))
         self.device_steps += taken
         self.host_steps += host
         return after
 
+    def _append(
+        self, batch: TokenBatch, design: str, steps: Sequence[PlanStep], at: int
+    ) -> bool:  # fmt: skip
+        of_step = self._design(steps, steps[at])
+        if isinstance(batch, PromptBatch):
+            return bool(of_step) and batch.append_rows(steps[at:])
+        return of_step == design and batch.append(steps[at])
+
     # --- several rows ---
 
-    def _prompt(self, steps: Sequence[PlanStep], weights: Weights) -> None:
-        """The first of the steps."""
-        step = steps[0]
-        if isinstance(step, ProjectionStep):
-            self._project(step, steps, weights)
-        elif isinstance(step, AttentionStep):
-            self._attend(step)
-
-    def _dequantise(self, steps: Sequence[PlanStep], weights: Weights) -> bool:
-        """The weights of the first step, with those of as many behind it as there is room for;
-        false if its own are too many."""
-        parts: list[ProjectionStep] = []
-        used = 0
-        for step in steps:
-            if not isinstance(step, ProjectionStep) or step.bits == 16:
-                continue
-            if self._rows(step) == 1 or self._why_not(step):
-                continue
-            own = up_to(2 * device_rows(step.n) * up_to(step.k, BLOCK_COLS), PAGE)
-            used += own * (2 if step.gated else 1)
-            if used > WEIGHT_BYTES:
-                break
-            parts.append(step)
-        if not parts or parts[0] is not steps[0]:
-            return False
-        self._submit("dequant", [
-            self._dequant(part, device_rows(part.n), weights.buffer(part, matrix), 0)
-            for part in parts
-            for matrix in range(2 if part.gated else 1)
-        ])  # fmt: skip
-        self._dequantised = frozenset(part.name for part in parts)
-        return True
-
-    def _dequant(self, step: ProjectionStep, n: int, source: int, to: int) -> Invocation:
-        k = up_to(step.k, BLOCK_COLS)
-        blocks = n // BLOCK_ROWS * (k // BLOCK_COLS)
-        cost = op.dequant(n, k, self.machine.columns, self.machine.kernels)
-        return Invocation("dequant", {"blocks": blocks}, {"w": source, "b": to}, "dequant", cost)
-
-    def _project(self, step: ProjectionStep, steps: Sequence[PlanStep], weights: Weights) -> None:
-        kernels = self.machine.kernels
-        products = 2 if step.gated else 1
-        k, n = up_to(step.k, BLOCK_COLS), device_rows(step.n)
-        dequantised = step.bits != 16
-        block_rows = n // BLOCK_ROWS
-        most_block_rows = max(WEIGHT_BYTES // (2 * k * BLOCK_ROWS), 2 * LEAST_N // BLOCK_ROWS)
-        bands = ceil(block_rows / most_block_rows) if dequantised else 1
-        band_blocks = ceil(block_rows / bands)
-        band_n = band_blocks * BLOCK_ROWS
-        most_rows = ROW_BYTES // (2 * max(k, products * band_n))
-        run_rows = min(self.tokens, max(ROW_MULTIPLE, most_rows // ROW_MULTIPLE * ROW_MULTIPLE))
-        ready = dequantised and (step.name in self._dequantised or self._dequantise(steps, weights))
-        if dequantised and not ready:
-            self._dequantised = frozenset()
-        for _ in range(bands):
-            if dequantised and not ready:
+    def _project(self, step: ProjectionStep, prompt: PromptWeights) -> None:
+        """A large one, by itself."""
+        kernels, products = self.machine.kernels, 2 if step.gated else 1
+        k, division = up_to(step.k, BLOCK_COLS), divide(step, self.tokens)
+        if step.bits != 16:
+            prompt.forget()
+        buffers = [prompt.weights.buffer(step, i) for i in range(products)]
+        for _ in range(division.bands):
+            if step.bits != 16:
                 self._submit("dequant", [
-                    self._dequant(step, band_n, weights.buffer(step, i), -1 - i)
-                    for i in range(products)
+                    dequant(step, division.band_n, buffer, -1 - i, self.machine)
+                    for i, buffer in enumerate(buffers)
                 ])  # fmt: skip
-            for begin in range(0, self.tokens, run_rows):
-                rows = min(run_rows, self.tokens - begin)
-                cost = op.gemm(rows, k, band_n, kernels)
+            for begin in range(0, self.tokens, division.rows):
+                rows = min(division.rows, self.tokens - begin)
                 self._submit("gemm", [
-                    Invocation("gemm", {"M": rows, "K": k, "N": band_n},
-                               {"a": 0, "b": 1 + i, "c": 1 + products}, "gemm", cost)
-                    for i in range(products)
+                    product(rows, k, division.band_n, -1 - i, kernels) for i in range(products)
                 ])  # fmt: skip
 
     def _attend(self, step: AttentionStep) -> None:

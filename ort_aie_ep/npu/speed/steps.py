@@ -131,7 +131,7 @@ class VectorStep:
 
     def why_not(self, rows: int) -> str:
         """Why the device leaves it to the host; empty if it does not."""
-        activation = "" if self.kind in ("norm", "add", "multiply") else self.kind
+        activation = "" if self.kind in ("norm", "add") else self.kind
         return _native.why_not_npu_vector(
             rows=rows, k=self.k, activation=activation, overlays=set(OVERLAYS)
         )

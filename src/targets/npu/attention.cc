@@ -173,7 +173,8 @@ class Preparation {
     if (padded_ == step_.dim) return x;
     const int64_t width = heads * padded_;
     const Rows y{batch_.Input(step_.batch * width, [](uint16_t*) {}), width, padded_};
-    for (int64_t b = 0; b < step_.batch; ++b) batch_.Invoke(MoveHeads(step_, heads, x, y, b));
+    for (int64_t b = 0; b < step_.batch; ++b)
+      batch_.Invoke(kDecode, MoveHeads(step_, heads, x, y, b));
     return y;
   }
 
@@ -224,7 +225,7 @@ class Preparation {
                               {"table", tables_[static_cast<size_t>(b)]},
                               {"y", y.Head(b, portion.first)}}};
         rope.parameters["heads"] = portion.count;
-        batch_.Invoke(std::move(rope));
+        batch_.Invoke(kDecode, std::move(rope));
       }
     }
   }
@@ -244,7 +245,7 @@ class Preparation {
       append.parameters["kv_heads"] = portion.count;
       append.parameters["position"] = step_.past_length[i] - copy_.FirstToken(i);
       append.parameters["capacity"] = copy_.capacity();
-      batch_.Invoke(std::move(append));
+      batch_.Invoke(kDecode, std::move(append));
     }
   }
 
@@ -380,20 +381,20 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
   const Rows o = moved ? Rows{batch.Scratch(step.batch * width), width, padded} : output;
   for (int64_t b = 0; b < step.batch; ++b) {
     const auto i = static_cast<size_t>(b);
-    batch.Invoke({"attention",
-                  {{"heads", step.heads},
-                   {"kv_heads", step.kv_heads},
-                   {"head_dim", padded},
-                   {"context", step.total_length[i] - copy.FirstToken(i)},
-                   {"capacity", copy.capacity()},
-                   {"window", Window(step)},
-                   {"scale_bits", FloatBits(step.scale)},
-                   {"softcap_bits", FloatBits(step.softcap)}},
-                  {{"q", rows.query[b]},
-                   {"k", batch.View(copy.buffer(), copy.KeyOffset(b))},
-                   {"v", batch.View(copy.buffer(), copy.ValueOffset(b))},
-                   {"o", o[b]}}});
-    if (moved) batch.Invoke(MoveHeads(step, step.heads, o, output, b));
+    batch.Invoke(design, {"attention",
+                          {{"heads", step.heads},
+                           {"kv_heads", step.kv_heads},
+                           {"head_dim", padded},
+                           {"context", step.total_length[i] - copy.FirstToken(i)},
+                           {"capacity", copy.capacity()},
+                           {"window", Window(step)},
+                           {"scale_bits", FloatBits(step.scale)},
+                           {"softcap_bits", FloatBits(step.softcap)}},
+                          {{"q", rows.query[b]},
+                           {"k", batch.View(copy.buffer(), copy.KeyOffset(b))},
+                           {"v", batch.View(copy.buffer(), copy.ValueOffset(b))},
+                           {"o", o[b]}}});
+    if (moved) batch.Invoke(design, MoveHeads(step, step.heads, o, output, b));
   }
   batch.Then([&engine, &step, &threads, &copy, by_device, whole, rows, o, fresh,
               new_rows](const Batch::Results& results) {

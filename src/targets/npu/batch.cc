@@ -3,22 +3,32 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
+#include "base/places.h"
 #include "ops/step_tensors.h"
 #include "q4nx/layout.h"
+#include "targets/host/work.h"
 #include "targets/npu/conversions.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr int64_t kAlignment = 256;      // bytes: no two regions share a cache line
-constexpr int64_t kAddressMultiple = 4;  // bytes, of what a transfer can start at
+constexpr int64_t kAddressMultiple = 4;    // bytes, of what a transfer can start at
+constexpr int64_t kStoredTogether = 4096;  // elements to the host
 
 }  // namespace
 
-npu::BufferView Batch::Carve(Region region, int64_t elements) {
-  const int64_t offset = sizes_[region];
-  sizes_[region] += RoundUp(2 * elements, kAlignment);
-  return {kFirstRegion + region, offset};
+void Batch::Invoke(const char* design, npu::Invocation invocation) {
+  if (submissions_.empty() || submissions_.back().design != design) {
+    submissions_.push_back({design, {}});
+  }
+  submissions_.back().plan.push_back(std::move(invocation));
+}
+
+npu::BufferView Batch::NewPiece(Piece piece) {
+  piece.bytes = RoundUp(piece.bytes, kAlignment);
+  pieces_.push_back(piece);
+  return {kFirstPiece + 1 - static_cast<int>(pieces_.size()), 0};
 }
 
 npu::BufferView Batch::View(std::shared_ptr<Buffer> buffer, int64_t offset) {
@@ -32,9 +42,14 @@ npu::BufferView Batch::Output(void* tensor, int64_t elements, DataType type, int
   const bool zeros = elements % q4nx::kBlockCols != 0 && elements <= kMatvecMaxK;
   const int64_t room =
       std::max(zeros ? q4nx::PaddedCols(elements) : q4nx::PaddedRows(elements), least);
-  const npu::BufferView view{kFirstOutput - static_cast<int>(outputs_.size()), 0};
-  outputs_.push_back({.bytes = RoundUp(2 * room, kAlignment), .zeros = zeros});
+  const npu::BufferView view = NewPiece({.bytes = 2 * room, .zeros = zeros});
   Alias(tensor, elements, type, view, zeros ? room : elements);
+  return view;
+}
+
+npu::BufferView Batch::OutputRows(void* tensor, int64_t elements, DataType type, int64_t room) {
+  const npu::BufferView view = Scratch(room);
+  Alias(tensor, elements, type, view, room);
   return view;
 }
 
@@ -48,12 +63,14 @@ void Batch::Alias(void* tensor, int64_t elements, DataType type, npu::BufferView
   actions_.push_back([this, at, tensor, elements, type, view, store](const Results& results) {
     if (!written_[at].read) return;
     if (store) return store();
-    FromBfloat16(engine_.kernels(), results[view], elements, type, tensor);
+    const uint16_t* const from = results[view];
+    threads_.ParallelFor(
+        q4nx::CeilDiv(elements, kStoredTogether), host::PassNs(kStoredTogether), [&](int64_t i) {
+          const int64_t first = i * kStoredTogether;
+          FromBfloat16(engine_.kernels(), from + first, std::min(kStoredTogether, elements - first),
+                       type, host::Advance(tensor, type, first));
+        });
   });
-}
-
-void Batch::Keep(npu::BufferView view) {
-  if (view.argument <= kFirstOutput) OutputOf(view).kept = true;
 }
 
 void Batch::Writes(const void* tensor, int64_t elements, DataType type,
@@ -158,16 +175,67 @@ void Batch::After(const Step& step, std::function<void()> execute) {
   actions_.push_back([execute = std::move(execute)](const Results&) { execute(); });
 }
 
-Batch::DeviceOutput& Batch::OutputOf(npu::BufferView view) {
-  return outputs_[static_cast<size_t>(kFirstOutput - view.argument)];
-}
-
 npu::BufferView Batch::Place(npu::BufferView view) const {
   if (view.argument >= 0) return view;
-  const int64_t start = view.argument <= kFirstOutput
-                            ? outputs_[static_cast<size_t>(kFirstOutput - view.argument)].start
-                            : starts_[view.argument - kFirstRegion];
+  const int64_t start = view.argument == kInputs
+                            ? 0
+                            : pieces_[static_cast<size_t>(kFirstPiece - view.argument)].start;
   return {0, start + view.offset};
+}
+
+// What goes to the device comes first, what comes back follows, and what has zeros behind it may do
+// both.
+Batch::Extent Batch::PlacePieces() {
+  auto end = static_cast<int64_t>(2 * inputs_.size());
+  const auto place = [&](bool zeros, bool kept) {
+    for (Piece& piece : pieces_) {
+      if (piece.zeros != zeros || piece.kept != kept) continue;
+      piece.start = end;
+      end += piece.bytes;
+    }
+    return end;
+  };
+  Extent extent{};
+  extent.fetched = place(true, false);
+  extent.sent = place(true, true);
+  extent.fetched_end = place(false, true);
+  extent.end = PlaceInTurns(end);
+  return extent;
+}
+
+// An invocation is complete before the next one begins.
+int64_t Batch::PlaceInTurns(int64_t first) {
+  struct Use {
+    size_t first, last;  // invocations
+  };
+  std::map<size_t, Use> uses;  // of pieces
+  size_t count = 0;
+  for (const Submission& submission : submissions_) {
+    for (const npu::Invocation& invocation : submission.plan) {
+      for (const auto& [name, view] : invocation.arguments) {
+        if (view.argument > kFirstPiece) continue;
+        const auto i = static_cast<size_t>(kFirstPiece - view.argument);
+        if (!pieces_[i].zeros && !pieces_[i].kept)
+          uses.try_emplace(i, count, count).first->second.last = count;
+      }
+      ++count;
+    }
+  }
+  std::vector<std::vector<size_t>> begin(count), end(count);
+  for (const auto& [piece, use] : uses) {
+    begin[use.first].push_back(piece);
+    end[use.last].push_back(piece);
+  }
+  Places places;
+  for (size_t i = 0; i < count; ++i) {
+    for (const size_t piece : begin[i]) {
+      pieces_[piece].start = first + places.Take(pieces_[piece].bytes);
+    }
+    for (const size_t piece : end[i]) {
+      places.Give(pieces_[piece].start - first, pieces_[piece].bytes);
+    }
+  }
+  return first + places.end();
 }
 
 void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wanted) {
@@ -176,47 +244,30 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
     const size_t bytes = written.span.bytes;
     if (!written.stored_if_read) continue;
     written.read = written.read || !temporaries_.Holds(tensor, bytes) || wanted(tensor, bytes);
-    if (written.read) Keep(*written.view);
+    if (written.read && IsResult(*written.view)) Keep(*written.view);
   }
-  // What goes to the device comes first, what comes back follows, and outputs with zeros behind
-  // them may do both.
-  int64_t end = sizes_[kInputs];
-  const auto place = [&](bool zeros, bool kept) {
-    for (DeviceOutput& output : outputs_) {
-      if (output.zeros != zeros || output.kept != kept) continue;
-      output.start = end;
-      end += output.bytes;
-    }
-  };
-  place(true, false);
-  const int64_t fetched = end;
-  place(true, true);
-  const int64_t sent = end;
-  place(false, true);
-  starts_[kResults] = end;
-  end += sizes_[kResults];
-  const int64_t fetched_end = end;
-  place(false, false);
-  starts_[kScratch] = end;
-  end += sizes_[kScratch];
-
-  const auto bytes = static_cast<size_t>(end);
+  const Extent extent = PlacePieces();
+  const auto bytes = static_cast<size_t>(extent.end);
+  Require(bytes <= kMaxBufferBytes, "the rows of a plan take ", bytes, " bytes, expected at most ",
+          kMaxBufferBytes);
   PlanMemory::Activations arena;
   if (memory_ != nullptr) {
-    arena = memory_->TakeActivations(first_, bytes, Layout(sent));
+    arena = memory_->TakeActivations(first_, bytes, Layout(extent.sent));
   } else {
     arena.buffer = engine_.device().Allocate(bytes);
   }
-  for (npu::Invocation& invocation : plan_) {
-    for (auto& [name, view] : invocation.arguments) view = Place(view);
-  }
-  Send(arena, sent);
+  Send(arena, extent.sent);
   std::vector<Buffer*> buffers = {arena.buffer.get()};
   for (const auto& buffer : buffers_) buffers.push_back(buffer.get());
-  engine_.Run(design_, plan_, buffers);
-  if (fetched_end > fetched) {
-    arena.buffer->FromDevice(static_cast<size_t>(fetched),
-                             static_cast<size_t>(fetched_end - fetched));
+  for (Submission& submission : submissions_) {
+    for (npu::Invocation& invocation : submission.plan) {
+      for (auto& [name, view] : invocation.arguments) view = Place(view);
+    }
+    engine_.Run(submission.design, submission.plan, buffers);
+  }
+  if (extent.fetched_end > extent.fetched) {
+    arena.buffer->FromDevice(static_cast<size_t>(extent.fetched),
+                             static_cast<size_t>(extent.fetched_end - extent.fetched));
   }
   const Results completed(*this, arena.buffer->host());
   for (const auto& action : actions_) action(completed);
@@ -224,16 +275,16 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
 }
 
 std::vector<int64_t> Batch::Layout(int64_t sent) const {
-  std::vector<int64_t> layout = {sizes_[kInputs], sent};
-  for (const DeviceOutput& output : outputs_) {
-    if (output.zeros) layout.insert(layout.end(), {output.start, output.bytes});
+  std::vector<int64_t> layout = {static_cast<int64_t>(inputs_.size()), sent};
+  for (const Piece& piece : pieces_) {
+    if (piece.zeros) layout.insert(layout.end(), {piece.start, piece.bytes});
   }
   return layout;
 }
 
 void Batch::Send(PlanMemory::Activations& arena, int64_t sent) const {
   const auto* const inputs = reinterpret_cast<const uint8_t*>(inputs_.data());
-  const auto inputs_end = static_cast<size_t>(sizes_[kInputs]);
+  const size_t inputs_end = 2 * inputs_.size();
   uint8_t* const host = arena.buffer->host();
   if (!arena.sent) {
     std::memcpy(host, inputs, inputs_end);

@@ -1,5 +1,7 @@
-// Steps of a token that go to the device together: their invocations, their activations in one
-// buffer, and what the host does before the run and with the results.
+// Steps that go to the device together: their invocations, their activations in one buffer, and
+// what the host does before the run and with the results. A token's are of one overlay, and one
+// submission; a prompt's are one for each time that the overlay changes, with nothing of the host's
+// in between.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +14,16 @@
 #include <vector>
 
 #include "targets/npu/plan_memory.h"
+#include "targets/target.h"
 
 namespace ort_aie::npu_target {
 
-// A row that a batch has made of tensors of the host or the device: x = a, or a + skip, and y, its
+// Rows that a batch has made of tensors of the host or the device: x = a, or a + skip, and y, its
 // norm, or x.
 struct MadeRow {
   struct Key {
     const void *a, *skip, *norm_weight;
-    int64_t k;
+    int64_t rows, k;
     DataType type;
     float epsilon;
     bool operator==(const Key&) const = default;
@@ -31,11 +34,12 @@ struct MadeRow {
 
 class Batch {
  public:
-  // Of steps of a plan with such temporaries, from `first` on; `memory` is what it keeps, or null.
-  explicit Batch(Engine& engine, const char* design, const Arena& temporaries = {},
+  // Of steps of a plan with such temporaries, from `first` on; `memory` is what keeps its rows for
+  // the next call, or null.
+  explicit Batch(Engine& engine, const ThreadPool& threads, const Arena& temporaries = {},
                  PlanMemory* memory = nullptr, size_t first = 0)
       : engine_(engine),
-        design_(design),
+        threads_(threads),
         temporaries_(temporaries),
         memory_(memory),
         first_(first) {}
@@ -46,8 +50,8 @@ class Batch {
   // call sent there is not sent again: where the device writes, it does so before it reads.
   template <typename F>
   npu::BufferView Input(int64_t elements, const F& fill) {
-    const npu::BufferView view = Carve(kInputs, elements);
-    inputs_.resize(static_cast<size_t>(sizes_[kInputs] / 2));
+    const npu::BufferView view{kInputs, static_cast<int64_t>(2 * inputs_.size())};
+    inputs_.resize(inputs_.size() + static_cast<size_t>(RoundUp(2 * elements, kAlignment) / 2));
     fill(inputs_.data() + view.offset / 2);
     return view;
   }
@@ -60,12 +64,14 @@ class Batch {
     return shared_[key] = Input(elements, fill);
   }
   // Of `elements` bfloat16: what the host reads after the run, and what it does not.
-  npu::BufferView Result(int64_t elements) { return Carve(kResults, elements); }
-  npu::BufferView Scratch(int64_t elements) { return Carve(kScratch, elements); }
+  npu::BufferView Result(int64_t elements) {
+    return NewPiece({.bytes = 2 * elements, .kept = true});
+  }
+  npu::BufferView Scratch(int64_t elements) { return NewPiece({.bytes = 2 * elements}); }
   // In a buffer of somebody else's.
   npu::BufferView View(std::shared_ptr<Buffer> buffer, int64_t offset);
 
-  void Invoke(npu::Invocation invocation) { plan_.push_back(std::move(invocation)); }
+  void Invoke(const char* design, npu::Invocation invocation);
 
   // --- the model's tensors ---
 
@@ -74,15 +80,16 @@ class Batch {
   // room for whole blocks, with zeros behind the tensor, which the device writes none but zeros to.
   // The host gets it after the run if somebody off the device reads it.
   npu::BufferView Output(void* tensor, int64_t elements, DataType type, int64_t least = 0);
+  // The same of several rows, with room for `room` elements, which may be anything behind the
+  // tensor.
+  npu::BufferView OutputRows(void* tensor, int64_t elements, DataType type, int64_t room);
   // The same of a tensor whose values are at `view` already, with such zeros up to `room` elements.
   // store() brings it to the host where it is read there, instead of the device's values.
   void Alias(void* tensor, int64_t elements, DataType type, npu::BufferView view, int64_t room,
              std::function<void()> store = {});
   // Whether the host can read there after the run, which it does if it has asked for it.
-  bool IsResult(npu::BufferView view) const {
-    return view.argument == kFirstRegion + kResults || view.argument <= kFirstOutput;
-  }
-  void Keep(npu::BufferView view);
+  bool IsResult(npu::BufferView view) const { return view.argument <= kFirstPiece; }
+  void Keep(npu::BufferView view) { PieceOf(view).kept = true; }
 
   // Elements of a tensor of the model that this batch will write; on the device they are bfloat16,
   // if they are there in one piece.
@@ -129,17 +136,33 @@ class Batch {
     const uint8_t* const arena_;
   };
   void Then(std::function<void(const Results&)> action) { actions_.push_back(std::move(action)); }
-  bool empty() const { return plan_.empty(); }
+  const ThreadPool& threads() const { return threads_; }
   // wanted(tensor, bytes): whether somebody reads that temporary after the batch.
   void Run(const std::function<bool(const void* tensor, size_t bytes)>& wanted);
 
  private:
-  // Regions of the plan's first buffer; until they have a place, views name them by negative
-  // numbers, and outputs by those below.
-  enum Region { kInputs, kResults, kScratch, kRegions };
-  static constexpr int kFirstRegion = -kRegions, kFirstOutput = kFirstRegion - 1;
+  static constexpr int64_t kAlignment = 256;  // bytes: no two pieces share a cache line
 
-  npu::BufferView Carve(Region region, int64_t elements);
+  // Until they have a place in the first buffer, views name the inputs and each piece by negative
+  // numbers.
+  static constexpr int kInputs = -1, kFirstPiece = -2;
+  struct Piece {
+    int64_t bytes;
+    bool zeros = false;  // behind a tensor: the host sends them
+    bool kept = false;   // the host reads it
+    int64_t start = 0;   // in the buffer, once it has a place
+  };
+  npu::BufferView NewPiece(Piece piece);
+  Piece& PieceOf(npu::BufferView view) {
+    return pieces_[static_cast<size_t>(kFirstPiece - view.argument)];
+  }
+  // Gives all pieces their places; those that only the device has share them in turns.
+  struct Extent {
+    int64_t sent, fetched, fetched_end, end;
+  };
+  Extent PlacePieces();
+  int64_t PlaceInTurns(int64_t first);
+
   std::vector<int64_t> Layout(int64_t sent) const;
   // Brings the inputs, and zeros up to `sent`, to the device.
   void Send(PlanMemory::Activations& arena, int64_t sent) const;
@@ -167,24 +190,21 @@ class Batch {
     bool stored_if_read = false;  // by an action of its own
     bool read = false;            // by the host
   };
-  struct DeviceOutput {
-    int64_t bytes;      // its room
-    bool zeros;         // behind the tensor: the host sends them
-    bool kept = false;  // the host reads it
-    int64_t start = 0;  // in the buffer, once it has a place
+  // Consecutive invocations of an overlay.
+  struct Submission {
+    const char* design;
+    npu::Plan plan;
   };
-  DeviceOutput& OutputOf(npu::BufferView view);
 
   Engine& engine_;
-  const char* design_;
+  const ThreadPool& threads_;
   const Arena temporaries_;
   PlanMemory* const memory_;
   const size_t first_;
-  npu::Plan plan_;
+  std::vector<Submission> submissions_;
   std::vector<uint16_t> inputs_;
   std::map<TableKey, npu::BufferView> shared_;
-  int64_t sizes_[kRegions] = {}, starts_[kRegions] = {};
-  std::vector<DeviceOutput> outputs_;
+  std::vector<Piece> pieces_;
   std::vector<std::shared_ptr<Buffer>> buffers_;  // of the plan, from the second on
   std::vector<Written> written_;
   // Which of these wrote last, from an address up to another.

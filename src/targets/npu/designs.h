@@ -19,9 +19,11 @@ inline constexpr int64_t kLeastN = 128;
 inline constexpr int64_t kMatvecMaxK = 16384;  // of a part
 inline constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
 inline constexpr int64_t kGemmMaxK = 65536;
+inline constexpr int64_t kGemmLeastRows = 64;
 inline constexpr int64_t kMaxHeadDim = 256;
 inline constexpr int64_t kVectorMaxK = 16384;
 inline constexpr int64_t kGluLeast = 256;
+inline constexpr int64_t kRowOperatorsMaxK = 7168;  // of the overlay gemm
 
 // Whether there is an overlay of a design.
 using HasOverlay = std::function<bool(std::string_view design)>;

@@ -85,7 +85,9 @@ class Executor final : public XrtTarget {
       return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
     };
     Progress progress{.caches = PlanCaches(engine_, plan, tokens, threads),
-                      .prompt = PromptWeights(engine_)};
+                      .prompt = PromptWeights(engine_, [this](const Step& step) {
+                        return WhyNot(step) == Reason::kNone;
+                      })};
     for (size_t next = 0; next < plan.steps.size();) {
       next = in_use_ ? OnDevice(plan, next, progress, threads)
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
@@ -149,7 +151,7 @@ class Executor final : public XrtTarget {
       return OnHost(plan, first, Reason::kHostHasRow, progress, threads);
     progress.caches.Refresh();
     size_t next = first;
-    const char* const design = TokenDesign(plan.steps[first]);
+    const char* const design = DesignOf(plan, plan.steps[first]);
     const size_t count = design == nullptr ? 1 : std::min(plan.steps.size() - first, most);
     try {
       PlanMemory* const memory = MemoryOf(plan, progress);
@@ -157,11 +159,12 @@ class Executor final : public XrtTarget {
         next = Submit(plan, first, first + count, memory, design, progress, threads);
       } else {
         const StepSpan traced("step", plan, first);
-        Prompt(memory, std::span(plan.steps).subspan(first), progress, threads);
+        ByItself(memory, plan.steps[first], progress, threads);
         next = first + 1;
         CountDeviceSteps(1, progress);
       }
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
+      progress.prompt.Forget();
       if (count > 1) {
         // Half as many, until the step is alone.
         next = Group(plan, first, count / 2, progress, threads);
@@ -186,11 +189,14 @@ class Executor final : public XrtTarget {
     return memory.get();
   }
 
-  // Steps of one row from `first` on, to `end` at most, in one submission. What the host has to do
-  // among them does not divide it where that can be done before or after it.
+  // Steps from `first` on, to `end` at most, with nothing of the host's in between: in one
+  // submission for each time that the overlay changes. What the host has to do among them does not
+  // divide it where that can be done before or after it.
   size_t Submit(const Plan& plan, size_t first, size_t end, PlanMemory* memory, const char* design,
                 Progress& progress, const ThreadPool& threads) const {
-    Batch batch(engine_, design, plan.temporaries, memory, first);
+    // A token's rows stay, and those of a prompt are many.
+    const bool prompt = IsOfPrompts(design);
+    Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first);
     std::vector<Reason> before, after;  // of the host's steps
     Reason divides = Reason::kNone;     // of the step that the batch does not take
     int64_t device_steps = 0;
@@ -203,12 +209,17 @@ class Executor final : public XrtTarget {
         if (reason == Reason::kNone) reason = Reason::kHostHasRow;
         Host(plan, next, threads);
         before.push_back(reason);
+      } else if (Selects(batch, step)) {
+        ++device_steps;
+        device_end = next + 1;
       } else if (reason == Reason::kNone) {
         StepSpan traced("append", plan, next);
-        if (TokenDesign(step) != design ||
-            !Append(memory, batch, design, step, progress.caches, threads)) {
+        const char* const of_step = DesignOf(plan, step);
+        const bool other = of_step != design && !(prompt && of_step != nullptr);
+        if (other || !Append(memory, batch, of_step, std::span(plan.steps).subspan(next), progress,
+                             threads)) {
           traced.Drop();
-          divides = WhyDivided(step, design, !after.empty());
+          divides = WhyDivided(step, other, of_step, !after.empty());
           break;
         }
         ++device_steps;
@@ -234,11 +245,14 @@ class Executor final : public XrtTarget {
 
   // Why a step that is the device's does not follow those before it. What the host does after
   // these has a reason already, and so will a vector step, which the host does then.
-  Reason WhyDivided(const Step& step, const char* design, bool host_steps) const {
+  Reason WhyDivided(const Step& step, bool other, const char* design, bool host_steps) const {
     if (IsVector(step)) return Reason::kNone;
-    if (TokenDesign(step) != design) return Reason::kOtherOverlay;
     const auto* attention = std::get_if<AttentionStep>(&step);
-    if (attention != nullptr && HostPrepares(*attention, design)) return Reason::kHostPrepares;
+    if (attention != nullptr &&
+        (design == nullptr || (!other && HostPrepares(*attention, design)))) {
+      return Reason::kHostPrepares;
+    }
+    if (other && design != nullptr) return Reason::kOtherOverlay;
     return host_steps ? Reason::kNone : Reason::kHostHasInput;
   }
 
@@ -324,20 +338,37 @@ class Executor final : public XrtTarget {
     return WhyNotGather();
   }
 
-  // The overlay of a step of one row; null for others.
-  const char* TokenDesign(const Step& step) const {
+  // The overlay of a step; null for one that is done by itself.
+  const char* DesignOf(const Plan& plan, const Step& step) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
-      return projection->rows == 1 ? ProjectionDesign(engine_.overlays()) : nullptr;
+      if (projection->rows == 1) return ProjectionDesign(engine_.overlays());
+      return IsLarge(engine_, plan.temporaries, *projection) ? nullptr : kGemm;
     }
-    if (IsVector(step)) return kDecode;
+    if (IsVector(step)) return RowsOf(step) > 1 ? kGemm : kDecode;
     const auto* attention = std::get_if<AttentionStep>(&step);
     const bool token = attention != nullptr && attention->sequence == 1;
     return token ? AttentionDesign(engine_.overlays()) : nullptr;
   }
+  static int64_t RowsOf(const Step& step) {
+    if (const auto* norm = std::get_if<NormStep>(&step)) return norm->rows;
+    const auto* elementwise = std::get_if<ElementwiseStep>(&step);
+    return elementwise != nullptr ? elementwise->rows : 1;
+  }
+  // A row of what the batch leaves on the device.
+  static bool Selects(Batch& batch, const Step& step) {
+    const auto* gather = std::get_if<GatherStep>(&step);
+    return gather != nullptr && AppendSelection(batch, *gather);
+  }
+  static bool IsOfPrompts(const char* design) { return design == kGemm; }
 
-  bool Append(const PlanMemory* memory, Batch& batch, const char* design, const Step& step,
-              PlanCaches& caches, const ThreadPool& threads) const {
+  // The first of the steps, which are the rest of the plan.
+  bool Append(const PlanMemory* memory, Batch& batch, const char* design,
+              std::span<const Step> steps, Progress& progress, const ThreadPool& threads) const {
+    const Step& step = steps.front();
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
+      if (projection->rows > 1) {
+        return AppendPromptProjection(engine_, memory, progress.prompt, batch, steps);
+      }
       return AppendProjection(engine_, memory, batch, design, *projection);
     }
     if (const auto* norm = std::get_if<NormStep>(&step)) return AppendNorm(engine_, batch, *norm);
@@ -345,16 +376,16 @@ class Executor final : public XrtTarget {
       return AppendElementwise(engine_, batch, *elementwise);
     }
     if (const auto* cast = std::get_if<CastStep>(&step)) return AppendCast(batch, *cast);
-    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), caches, threads);
+    return AppendAttention(engine_, batch, design, std::get<AttentionStep>(step), progress.caches,
+                           threads);
   }
 
-  // The first of the steps.
-  void Prompt(const PlanMemory* memory, std::span<const Step> steps, Progress& progress,
-              const ThreadPool& threads) const {
-    if (std::holds_alternative<MatMulStep>(steps.front())) {
-      ProjectPrompt(engine_, memory, progress.prompt, steps, threads);
+  void ByItself(const PlanMemory* memory, const Step& step, Progress& progress,
+                const ThreadPool& threads) const {
+    if (const auto* projection = std::get_if<MatMulStep>(&step)) {
+      ProjectLarge(engine_, memory, progress.prompt, *projection, threads);
     } else {
-      AttendPrompt(engine_, std::get<AttentionStep>(steps.front()), progress.caches, threads);
+      AttendPrompt(engine_, std::get<AttentionStep>(step), progress.caches, threads);
     }
   }
 

@@ -11,9 +11,21 @@ namespace ort_aie::npu_target {
 bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
                       const MatMulStep& step);
 
-// The first of the steps, a projection of several rows: dequantisation, where the form of the
-// weights needs it, and GEMM, whose B is in the order of bf16 blocks.
-void ProjectPrompt(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
-                   std::span<const Step> steps, const ThreadPool& threads);
+// Of several rows: dequantisation, where the form of the weights needs it, and GEMM, whose B is in
+// the order of bf16 blocks.
+
+// Whether a step of a plan with such temporaries is too large to be part of a batch.
+bool IsLarge(const Engine& engine, const Arena& temporaries, const MatMulStep& step);
+// As AppendProjection: the first of the steps, which is not large.
+bool AppendPromptProjection(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
+                            Batch& batch, std::span<const Step> steps);
+// By itself, in bands of out-features and rows that there is room for.
+void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& prompt,
+                  const MatMulStep& step, const ThreadPool& threads);
+
+// Out-features [n0, n0 + count) of a row from products of the device, and what follows them; `up`
+// is read where the step is gated.
+void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t row, int64_t n0,
+                   int64_t count, const uint16_t* product, const uint16_t* up);
 
 }  // namespace ort_aie::npu_target

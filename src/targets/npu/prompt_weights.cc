@@ -1,5 +1,6 @@
 #include "targets/npu/prompt_weights.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -17,63 +18,88 @@ int64_t BytesOf(const MatMulStep& step) {
 
 }  // namespace
 
+bool PromptWeights::HasRoom(const Engine& engine, const MatMulStep& step) {
+  return step.form == WeightForm::kBf16 || BytesOf(step) <= engine.options().weight_bytes;
+}
+
 void PromptWeights::Forget() {
   offsets_.clear();
   scratch_ = {};
 }
 
-std::optional<PromptWeights::Place> PromptWeights::Get(const PlanMemory& memory,
-                                                       std::span<const Step> steps) {
+PromptWeights::Place PromptWeights::Get(const PlanMemory* memory, Batch& batch,
+                                        std::span<const Step> steps) {
   const auto& step = std::get<MatMulStep>(steps.front());
   if (generation_ != engine_.generation() || !offsets_.contains(step.weights)) {
-    Forget();
-    if (!Dequantise(memory, steps)) return std::nullopt;
+    Dequantise(memory, batch, steps);
   }
   const auto place = [&](const uint8_t* blocks) -> DeviceMemory {
     if (blocks == nullptr) return {};
     return {scratch_.buffers[0], offsets_.at(blocks)};
   };
-  return Place{place(step.weights), place(step.up_weights)};
+  return {place(step.weights), place(step.up_weights)};
 }
 
-// As many of the steps' as there is room for; false if those of the first are too many.
-bool PromptWeights::Dequantise(const PlanMemory& memory, std::span<const Step> steps) {
+// As many of the steps' as there is room for; the first may have two matrices that have room each.
+// Those that stand before the next attention and have room together wait for their turn: the
+// overlay changes there in any case.
+void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
+                               std::span<const Step> steps) {
   struct Part {
     const MatMulStep* step;
     const uint8_t* blocks;
+    int64_t offset;
   };
+  const int64_t most = engine_.options().weight_bytes;
   std::vector<Part> parts;
-  std::map<const uint8_t*, int64_t> offsets;
-  int64_t bytes = 0;
+  size_t before_attention = 0;             // parts
+  int64_t bytes = 0, since_attention = 0;  // of all, whether they have room or not
+  bool all = true;
   for (const Step& step : steps) {
+    if (std::holds_alternative<AttentionStep>(step)) {
+      if (!all) break;
+      before_attention = parts.size();
+      since_attention = 0;
+    }
     const auto* projection = std::get_if<MatMulStep>(&step);
     if (projection == nullptr || projection->form == WeightForm::kBf16) continue;
-    if (projection->rows == 1 || !memory.Has(projection->weights)) continue;
-    const bool gated = projection->up_weights != nullptr;
-    const int64_t more = BytesOf(*projection) * (gated ? 2 : 1);
-    if (bytes + more > engine_.options().weight_bytes) break;
+    if (projection->rows == 1 || !on_device_(step)) continue;
+    std::vector<Part> own;
+    int64_t end = bytes;
     for (const uint8_t* blocks : {projection->weights, projection->up_weights}) {
-      if (blocks == nullptr || !offsets.emplace(blocks, bytes).second) continue;
-      parts.push_back({projection, blocks});
-      bytes += BytesOf(*projection);
+      const auto same = [&](const Part& part) { return part.blocks == blocks; };
+      if (blocks == nullptr || std::ranges::any_of(parts, same)) continue;
+      own.push_back({projection, blocks, end});
+      end += BytesOf(*projection);
     }
+    since_attention += end - bytes;
+    all = all && (parts.empty() || end <= most);
+    if (!all) continue;
+    parts.insert(parts.end(), own.begin(), own.end());
+    bytes = end;
   }
-  if (parts.empty() || parts.front().step != std::get_if<MatMulStep>(&steps.front())) return false;
+  if (!all && before_attention > 0 && since_attention <= most) parts.resize(before_attention);
 
-  scratch_ = engine_.TakeScratch(static_cast<size_t>(bytes), false);
-  generation_ = engine_.generation();
-  npu::Plan plan;
-  BufferList buffers;
-  for (const auto& [step, blocks] : parts) {
-    const int64_t count = q4nx::RowBlocks(DeviceRows(step->n)) * q4nx::ColBlocks(step->k);
-    plan.push_back({"dequant",
-                    {{"blocks", count}},
-                    {{"w", buffers.View(memory.Weights(blocks))},
-                     {"b", buffers.View({scratch_.buffers[0]}, offsets.at(blocks))}}});
+  // With room for the next ones, too.
+  const auto room = static_cast<size_t>(all ? bytes : std::max(bytes, most));
+  if (generation_ != engine_.generation() || scratch_.buffers[0] == nullptr ||
+      scratch_.buffers[0]->size() < room) {
+    Forget();
+    scratch_ = engine_.TakeScratch(room, false);
+    generation_ = engine_.generation();
   }
-  engine_.Run(kDequant, plan, buffers.list());
-  offsets_ = std::move(offsets);
-  return true;
+  offsets_.clear();
+  for (const Part& part : parts) {
+    const PinnedWeights pinned = WeightsOf(engine_, memory, *part.step);
+    const DeviceMemory& from = part.blocks == part.step->weights ? pinned.weights : pinned.up;
+    const int64_t blocks =
+        q4nx::RowBlocks(DeviceRows(part.step->n)) * q4nx::ColBlocks(part.step->k);
+    batch.Invoke(kDequant, {"dequant",
+                            {{"blocks", blocks}},
+                            {{"w", batch.View(from.buffer, from.offset)},
+                             {"b", batch.View(scratch_.buffers[0], part.offset)}}});
+    offsets_[part.blocks] = part.offset;
+  }
 }
 
 }  // namespace ort_aie::npu_target

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <optional>
 #include <span>
 
-#include "targets/npu/plan_memory.h"
+#include "targets/npu/batch.h"
 
 namespace ort_aie::npu_target {
 
@@ -14,22 +14,28 @@ namespace ort_aie::npu_target {
 // an overlay of its own, and the device changes to it and back each time.
 class PromptWeights {
  public:
-  explicit PromptWeights(Engine& engine) : engine_(engine) {}
+  // on_device(step): whether the device does that projection.
+  PromptWeights(Engine& engine, std::function<bool(const Step& step)> on_device)
+      : engine_(engine), on_device_(std::move(on_device)) {}
+
+  // Whether there is room for a matrix of a projection.
+  static bool HasRoom(const Engine& engine, const MatMulStep& step);
 
   // W of a projection, and U where it is gated, as GEMM reads them.
   struct Place {
     DeviceMemory weights, up;
   };
-  // Of the first of the steps, a projection of quantised weights; where they are not there, they
-  // become so together with those of projections behind it. Nothing where its own are too many.
-  std::optional<Place> Get(const PlanMemory& memory, std::span<const Step> steps);
-  // Before the engine's scratch memory is taken for anything else.
+  // Of the first of the steps, a projection of quantised weights; where they will not be there,
+  // they become so together with those of projections behind it.
+  Place Get(const PlanMemory* memory, Batch& batch, std::span<const Step> steps);
+  // Before the engine's scratch memory is taken for anything else, and when a batch has not run.
   void Forget();
 
  private:
-  bool Dequantise(const PlanMemory& memory, std::span<const Step> steps);
+  void Dequantise(const PlanMemory* memory, Batch& batch, std::span<const Step> steps);
 
   Engine& engine_;
+  const std::function<bool(const Step& step)> on_device_;
   uint64_t generation_ = 0;
   Engine::Scratch scratch_;
   std::map<const uint8_t*, int64_t> offsets_;  // by the blocks that they were

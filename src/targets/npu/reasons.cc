@@ -114,7 +114,14 @@ Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has) {
   }
   if (vector.k > kVectorMaxK) return Reason::kWideRow;
   if (vector.rows == kAnyRows) return Reason::kNone;
-  if (vector.rows != 1) return Reason::kSeveralRows;
+  if (vector.rows != 1) {
+    // The overlay of GEMM has norms and sums of whole blocks' columns where there are the kernels,
+    // which are AIE2P's as those of `decode` are.
+    const bool taken = !vector.function || vector.function == Function::kAdd;
+    const bool whole = vector.k % q4nx::kBlockCols == 0 && vector.k <= kRowOperatorsMaxK;
+    const bool there = has(kDecode) && has(kGemm);
+    return taken && whole && there ? Reason::kNone : Reason::kSeveralRows;
+  }
   return has(kDecode) ? Reason::kNone : Reason::kNoVectors;
 }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "q4nx/bfloat16.h"
 #include "q4nx/layout.h"
+#include "targets/host/work.h"
 #include "targets/npu/conversions.h"
 #include "targets/npu/designs.h"
 
@@ -16,10 +19,12 @@ static_assert(q4nx::kBlockCols % kRmsMultiple == 0);
 
 size_t RowBytes(int64_t k, DataType type) { return static_cast<size_t>(k) * SizeOf(type); }
 
+constexpr int64_t kOneRow = 0;  // a token's, on its overlay, in place of a number of rows
+
 // sum = x + residual, if that is given, and y = its norm * weight; rows of n elements, and zeros up
-// to whole pieces.
+// to whole pieces, of which several are whole blocks' columns apart.
 struct RmsNorm {
-  int64_t n;
+  int64_t rows = kOneRow, n;
   npu::BufferView x;
   std::optional<npu::BufferView> residual, sum;
   npu::BufferView weight, y;
@@ -27,21 +32,36 @@ struct RmsNorm {
 };
 
 void Invoke(Batch& batch, const RmsNorm& norm) {
-  batch.Invoke({"rms_norm",
-                {{"n", norm.n},
-                 {"rows", 1},
-                 {"residual", norm.residual ? 1 : 0},
-                 {"eps_bits", FloatBits(norm.epsilon)}},
-                {{"x", norm.x},
-                 {"residual", norm.residual.value_or(norm.x)},  // of no bytes without one
-                 {"weight", norm.weight},
-                 {"sum", norm.sum.value_or(norm.x)},
-                 {"y", norm.y}}});
+  const std::map<std::string, npu::BufferView> arguments = {
+      {"x", norm.x},
+      {"residual", norm.residual.value_or(norm.x)},  // of no bytes without one
+      {"weight", norm.weight},
+      {"sum", norm.sum.value_or(norm.x)},
+      {"y", norm.y}};
+  std::map<std::string, int64_t> parameters = {
+      {"n", norm.n}, {"residual", norm.residual ? 1 : 0}, {"eps_bits", FloatBits(norm.epsilon)}};
+  if (norm.rows == kOneRow) {
+    parameters["rows"] = 1;
+    return batch.Invoke(kDecode, {"rms_norm", parameters, arguments});
+  }
+  parameters.insert({{"M", norm.rows}, {"K", q4nx::PaddedCols(norm.n)}, {"norm", 1}});
+  batch.Invoke(kGemm, {"add_norm", parameters, arguments});
 }
 
-// sum = x + residual alone. The norm is a by-product, by a weight that is finite.
-void InvokeSum(Batch& batch, int64_t n, npu::BufferView x, npu::BufferView residual,
+// sum = x + residual alone. Of a row the norm is a by-product, by a weight that is finite.
+void InvokeSum(Batch& batch, int64_t rows, int64_t n, npu::BufferView x, npu::BufferView residual,
                npu::BufferView sum) {
+  if (rows != kOneRow) {
+    return batch.Invoke(
+        kGemm, {"add_norm",
+                {{"M", rows},
+                 {"K", q4nx::PaddedCols(n)},
+                 {"n", n},
+                 {"residual", 1},
+                 {"norm", 0},
+                 {"eps_bits", 0}},
+                {{"x", x}, {"residual", residual}, {"weight", x}, {"sum", sum}, {"y", sum}}});
+  }
   Invoke(batch, {.n = n,
                  .x = x,
                  .residual = residual,
@@ -92,9 +112,10 @@ RowInput::RowInput(Engine& engine, Batch& batch, bool vectors, const Row& row)
       batch_(batch),
       vectors_(vectors),
       row_(row),
-      padded_(q4nx::PaddedCols(row.k)),
-      a_(batch.Find(row.a, RowBytes(row.k, row.type))),
-      skip_(batch.Find(row.skip, RowBytes(row.k, row.type))) {}
+      padded_k_(q4nx::PaddedCols(row.k)),
+      padded_(row.room() * padded_k_),
+      a_(batch.Find(row.a, RowBytes(row.rows * row.k, row.type))),
+      skip_(batch.Find(row.skip, RowBytes(row.rows * row.k, row.type))) {}
 
 bool RowInput::Ready() const {
   if (a_.later || skip_.later || !batch_.OnHost(row_.norm_weight, RowBytes(row_.k, row_.type))) {
@@ -102,25 +123,45 @@ bool RowInput::Ready() const {
   }
   // What is on the device is used as it lies there, in whole pieces, and by operators there.
   const bool operators = row_.norm_weight != nullptr || row_.skip != nullptr;
-  const int64_t pieces = RoundUp(row_.k, operators ? kRmsMultiple : q4nx::kBlockCols);
+  int64_t pieces = RoundUp(row_.k, operators ? kRmsMultiple : q4nx::kBlockCols);
+  if (row_.least_rows > 1) pieces = padded_;
   for (const Batch::Source& source : {a_, skip_}) {
-    if (source.view && (source.room < pieces || (operators && !vectors_))) return false;
+    if (!source.view) continue;
+    if (source.room < pieces || (operators && !vectors_)) return false;
+    if (row_.least_rows > 1 && row_.k != padded_k_) return false;  // rows lie closer together there
   }
   return true;
 }
 
+template <typename F>
+npu::BufferView RowInput::Upload(const F& fill) {
+  return batch_.Input(padded_, [&](uint16_t* y) {
+    const TraceSpan traced("host", "activations");
+    batch_.threads().ParallelFor(row_.rows, host::PassNs(row_.k),
+                                 [&](int64_t row) { fill(row, y + row * padded_k_); });
+  });
+}
+
+npu::BufferView RowInput::NormWeight() {
+  return batch_.Input(padded_k_, [&](uint16_t* y) {
+    ToBfloat16(engine_.kernels(), row_.type, row_.norm_weight, row_.k, y);
+  });
+}
+
 npu::BufferView RowInput::Tensor(const void* tensor) {
-  return batch_.Input(
-      padded_, [&](uint16_t* y) { ToBfloat16(engine_.kernels(), row_.type, tensor, row_.k, y); });
+  return Upload([&](int64_t row, uint16_t* y) {
+    ToBfloat16(engine_.kernels(), row_.type, host::Advance(tensor, row_.type, row * row_.k), row_.k,
+               y);
+  });
 }
 
 namespace {
 
-void LoadSum(const host::Kernels& kernels, const Row& row, float* x) {
-  host::ToFloat(kernels, row.type, row.a, row.k, x);
+void LoadSum(const host::Kernels& kernels, const Row& row, int64_t i, float* x) {
+  host::ToFloat(kernels, row.type, host::Advance(row.a, row.type, i * row.k), row.k, x);
   if (row.skip == nullptr) return;
   float* skip = host::Scratch<float>(host::Purpose::kSkip, row.k);
-  host::ToFloat(kernels, row.type, row.skip, row.k, skip);
+  host::ToFloat(kernels, row.type, host::Advance(row.skip, row.type, i * row.k), row.k, skip);
   kernels.add(x, skip, row.k, x);
 }
 
@@ -129,14 +170,16 @@ void LoadSum(const host::Kernels& kernels, const Row& row, float* x) {
 npu::BufferView RowInput::FromHost(bool normalise) {
   if (row_.skip == nullptr && !normalise) return Tensor(row_.a);
   const auto& kernels = engine_.kernels();
-  return batch_.Input(padded_, [&](uint16_t* y) {
+  const float* weight = nullptr;
+  if (normalise) {
+    float* floats = host::Scratch<float>(host::Purpose::kNormWeight, row_.k);
+    host::ToFloat(kernels, row_.type, row_.norm_weight, row_.k, floats);
+    weight = floats;
+  }
+  return Upload([&](int64_t row, uint16_t* y) {
     float* x = host::Scratch<float>(host::Purpose::kRow, row_.k);
-    LoadSum(kernels, row_, x);
-    if (normalise) {
-      float* weight = host::Scratch<float>(host::Purpose::kNormWeight, row_.k);
-      host::ToFloat(kernels, row_.type, row_.norm_weight, row_.k, weight);
-      kernels.rms_norm(weight, row_.k, row_.epsilon, x);
-    }
+    LoadSum(kernels, row_, row, x);
+    if (normalise) kernels.rms_norm(weight, row_.k, row_.epsilon, x);
     kernels.float_to_bfloat16(x, row_.k, y);
   });
 }
@@ -145,13 +188,20 @@ npu::BufferView RowInput::FromHost(bool normalise) {
 // than the device's.
 void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
   if (row_.sum == nullptr) return;
-  const auto store = [&engine = engine_, row = row_] {
-    float* sum = host::Scratch<float>(host::Purpose::kRow, row.k);
-    LoadSum(engine.kernels(), row, sum);
-    host::FromFloat(engine.kernels(), row.type, sum, row.k, row.sum);
+  const auto store = [&engine = engine_, &threads = batch_.threads(), row = row_] {
+    threads.ParallelFor(row.rows, host::PassNs(row.k), [&](int64_t i) {
+      float* sum = host::Scratch<float>(host::Purpose::kRow, row.k);
+      LoadSum(engine.kernels(), row, i, sum);
+      host::FromFloat(engine.kernels(), row.type, sum, row.k,
+                      host::Advance(row.sum, row.type, i * row.k));
+    });
   };
-  if (x) return batch_.Alias(row_.sum, row_.k, row_.type, *x, padded_, store);
-  batch_.Writes(row_.sum, row_.k, row_.type, std::nullopt);
+  const int64_t elements = row_.rows * row_.k;
+  // Rows that stand apart on the device are in no one piece.
+  if (x && (row_.rows == 1 || row_.k == padded_k_)) {
+    return batch_.Alias(row_.sum, elements, row_.type, *x, padded_, store);
+  }
+  batch_.Writes(row_.sum, elements, row_.type, std::nullopt);
   batch_.Then([store](const Batch::Results&) { store(); });
 }
 
@@ -162,19 +212,25 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     StoreSumAfter(std::nullopt);
     return FromHost(true);
   }
-  const MadeRow::Key key{row_.a, row_.skip, row_.norm_weight, row_.k, row_.type, row_.epsilon};
+  const MadeRow::Key key{row_.a, row_.skip, row_.norm_weight, row_.rows,
+                         row_.k, row_.type, row_.epsilon};
   if (const MadeRow* made = to ? nullptr : batch_.FindRow(key)) {
     if (both && row_.sum != nullptr) {
-      batch_.Alias(row_.sum, row_.k, row_.type, made->x, padded_);
+      batch_.Alias(row_.sum, row_.rows * row_.k, row_.type, made->x, padded_);
     } else if (row_.skip != nullptr && !both) {
       StoreSumAfter(made->x);
     }
     return made->y;
   }
-  const auto zeros = [&] { return batch_.Input(padded_, [](uint16_t*) {}); };
+  // `rms_norm` gives whole pieces; the zeros beyond come from the host.
+  const bool several = row_.least_rows > 1;
+  const auto place = [&] {
+    return several ? batch_.Scratch(padded_) : batch_.Input(padded_, [](uint16_t*) {});
+  };
   npu::BufferView x;
-  if (both) {
-    x = batch_.Output(row_.sum, row_.k, row_.type);  // another step may give this sum
+  if (both) {  // another step may give this sum
+    x = several ? batch_.OutputRows(row_.sum, row_.rows * row_.k, row_.type, padded_)
+                : batch_.Output(row_.sum, row_.k, row_.type);
   } else if (on_device) {
     x = *a_.view;
   } else {
@@ -185,13 +241,13 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
   const npu::BufferView right = !both ? x : skip_.view ? *skip_.view : Tensor(row_.skip);
   npu::BufferView y = x;
   if (norm) {
-    // `rms_norm` gives whole pieces; the zeros beyond come from the host.
-    y = to ? *to : zeros();
-    RmsNorm invocation{.n = row_.k,
+    y = to ? *to : place();
+    RmsNorm invocation{.rows = several ? row_.rows : kOneRow,
+                       .n = row_.k,
                        .x = left,
                        .residual = std::nullopt,
                        .sum = std::nullopt,
-                       .weight = Tensor(row_.norm_weight),
+                       .weight = NormWeight(),
                        .y = y,
                        .epsilon = row_.epsilon};
     if (both) {
@@ -200,15 +256,35 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     }
     Invoke(batch_, invocation);
   } else if (both) {
-    InvokeSum(batch_, row_.k, left, right, x);
+    InvokeSum(batch_, several ? row_.rows : kOneRow, row_.k, left, right, x);
   }
   if (!to) batch_.KeepRow({key, x, y});
   return y;
 }
 
+bool HasRowOperators(const Engine& engine, int64_t k) {
+  const npu::Manifest* manifest = engine.device().Overlay(kGemm);
+  const auto has = [&](const char* sequence) {
+    return std::ranges::find(manifest->sequences, sequence, &npu::Sequence::name) !=
+           manifest->sequences.end();
+  };
+  return manifest != nullptr && has("add_norm") && has("gate") && k <= kRowOperatorsMaxK;
+}
+
 bool AppendNorm(Engine& engine, Batch& batch, const NormStep& step) {
-  RowInput row(engine, batch, true,
-               {step.a, step.skip, step.weight, step.sum, step.k, step.type, step.epsilon});
+  if (step.rows > 1) {
+    const int64_t elements = step.rows * step.k;
+    RowInput rows(engine, batch, HasRowOperators(engine, step.k),
+                  {step.a, step.skip, step.weight, step.sum, step.rows, step.k, step.type,
+                   step.epsilon, kGemmLeastRows});
+    if (!rows.Ready()) return false;
+    rows.Make(batch.OutputRows(step.y, elements, step.type,
+                               std::max(step.rows, kGemmLeastRows) * step.k));
+    return true;
+  }
+  RowInput row(
+      engine, batch, true,
+      {step.a, step.skip, step.weight, step.sum, step.rows, step.k, step.type, step.epsilon});
   if (!row.Ready()) return false;
   row.Make(batch.Output(step.y, step.k, step.type));
   return true;
@@ -216,6 +292,16 @@ bool AppendNorm(Engine& engine, Batch& batch, const NormStep& step) {
 
 bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step) {
   using Operand = ElementwiseStep::Operand;
+  if (step.rows > 1) {
+    if (step.function != Function::kAdd || step.b_is != Operand::kTensor) return false;
+    // A sum that a norm does not follow.
+    RowInput rows(
+        engine, batch, HasRowOperators(engine, step.k),
+        {step.a, step.b, nullptr, step.y, step.rows, step.k, step.type, 0, kGemmLeastRows});
+    if (!rows.Ready()) return false;
+    rows.Make();
+    return true;
+  }
   const int64_t n = step.k;
   const bool scalar = step.b_is == Operand::kScalar;
   const bool binary = step.function == Function::kAdd || step.function == Function::kMultiply;
@@ -235,7 +321,7 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
   };
   const npu::BufferView y = batch.Output(step.y, n, step.type);
   if (step.function == Function::kAdd) {
-    InvokeSum(batch, n, upload(a, step.a, false, 1), upload(b, step.b, scalar, 1), y);
+    InvokeSum(batch, kOneRow, n, upload(a, step.a, false, 1), upload(b, step.b, scalar, 1), y);
   } else if (step.function == Function::kMultiply) {
     const npu::BufferView x = upload(a, step.a, false, 1);
     npu::BufferView weight = upload(b, step.b, scalar, kProductScale);
@@ -252,8 +338,9 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
       std::fill(to + width, to + 2 * width, FloatToBfloat16(1));
     });
     const npu::BufferView nothing = batch.Input(pieces, [](uint16_t*) {});
-    InvokeSum(batch, n, upload(a, step.a, false, 1), nothing, both);
-    batch.Invoke({"glu",
+    InvokeSum(batch, kOneRow, n, upload(a, step.a, false, 1), nothing, both);
+    batch.Invoke(kDecode,
+                 {"glu",
                   {{"n", width}, {"rows", 1}, {"kind", step.function == Function::kSilu ? 0 : 1}},
                   {{"gate_up", both}, {"y", y}}});
   }
@@ -264,6 +351,19 @@ bool AppendCast(Batch& batch, const CastStep& step) {
   const Batch::Source x = batch.Find(step.x, RowBytes(step.count, step.from));
   if (!x.view || !batch.IsResult(*x.view)) return false;
   batch.Alias(step.y, step.count, step.to, *x.view, x.room);
+  return true;
+}
+
+bool AppendSelection(Batch& batch, const GatherStep& step) {
+  if (!step.is_table || step.count != 1 || step.index_type != DataType::kInt64) return false;
+  int64_t index = *static_cast<const int64_t*>(step.indices);
+  if (index < 0) index += step.n;
+  if (index < 0 || index >= step.n) return false;
+  const Batch::Source row =
+      batch.Find(host::Advance(static_cast<const void*>(step.weights), step.type, index * step.k),
+                 RowBytes(step.k, step.type));
+  if (!row.view || !batch.IsResult(*row.view)) return false;
+  batch.Alias(step.y, step.k, step.type, *row.view, step.k);
   return true;
 }
 

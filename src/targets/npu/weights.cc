@@ -5,6 +5,7 @@
 
 #include "q4nx/layout.h"
 #include "q4nx/pack.h"
+#include "targets/npu/plan_memory.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -69,6 +70,31 @@ std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> mat
     buffer->ToDevice(0, bytes);
   }
   return memory;
+}
+
+PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step) {
+  const bool gated = step.up_weights != nullptr;
+  if (memory != nullptr) {
+    return {0, memory->Weights(step.weights),
+            gated ? memory->Weights(step.up_weights) : DeviceMemory()};
+  }
+  const auto pin = [&](uint64_t generation) {
+    const Matrix matrices[] = {{step.weights, step.n, step.k, step.form},
+                               {step.up_weights, step.n, step.k, step.form}};
+    std::vector<DeviceMemory> pinned = PinWeights(engine, std::span(matrices).first(gated ? 2 : 1));
+    return PinnedWeights{generation, pinned.front(), gated ? pinned.back() : DeviceMemory()};
+  };
+  if (step.kept == nullptr) return pin(0);
+  const std::lock_guard lock(step.kept->mutex);
+  auto kept = std::static_pointer_cast<PinnedWeights>(step.kept->object);
+  const uint64_t generation = engine.generation();
+  if (kept == nullptr || kept->generation != generation) {
+    step.kept->object = nullptr;  // before others take its place
+    kept = nullptr;
+    kept = std::make_shared<PinnedWeights>(pin(generation));
+    step.kept->object = kept;
+  }
+  return *kept;
 }
 
 }  // namespace ort_aie::npu_target

@@ -25,4 +25,15 @@ struct Matrix {
 // else a copy, DeviceRows out-features in DeviceForm.
 std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices);
 
+// W, and U where the step is gated.
+struct PinnedWeights {
+  uint64_t generation;
+  DeviceMemory weights, up;
+};
+
+class PlanMemory;
+
+// The plan's, or without one those that the op keeps by itself.
+PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step);
+
 }  // namespace ort_aie::npu_target

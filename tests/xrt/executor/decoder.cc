@@ -45,16 +45,13 @@ Decoder::Model::Model(const Family& f, int64_t count)
       layer.mlp_norm_behind = Norm(kHidden);
     }
     layers.push_back(std::move(layer));
-    caches.emplace_back(layers.back().attention, 64);
+    caches.emplace_back(layers.back().attention, 640);
     caches.back().past = {0};
   }
 }
 
 Decoder::Decoder(const Model& model, bool as_program)
-    : caches(model.caches),
-      model_(model),
-      as_program_(as_program),
-      arena_(kArenaBytes * (as_program ? 1 : 4)) {}
+    : caches(model.caches), model_(model), as_program_(as_program) {}
 
 // Of a program, anew from layer to layer; else each has its place.
 void* Decoder::Temporary(int64_t elements) {
@@ -64,14 +61,17 @@ void* Decoder::Temporary(int64_t elements) {
   return arena_.data() + used_ - bytes;
 }
 
-Plan Decoder::Token(int64_t id) {
-  id_ = id;
+Plan Decoder::Tokens(const std::vector<int64_t>& ids) {
+  ids_ = ids;
+  const auto rows = static_cast<int64_t>(ids.size());
+  const size_t half = kArenaBytes / 2 * ids.size();
+  arena_.assign(half * (as_program_ ? 2 : 8), 0xab);
   attentions_.clear();
   Plan plan;
   const auto project = [&](const Model::Matrix& w, const void* a, void* y) -> MatMulStep& {
     MatMulStep step{};
     step.weights = w.blocks.data();
-    step.rows = 1;
+    step.rows = rows;
     step.k = w.k;
     step.n = w.n;
     step.a = a;
@@ -94,8 +94,8 @@ Plan Decoder::Token(int64_t id) {
   };
   const auto norm_behind = [&](const void* a, const Values& norm) -> const void* {
     if (!model_.family.norms_behind) return a;
-    void* y = Temporary(kHidden);
-    plan.steps.push_back(NormStep{.rows = 1,
+    void* y = Temporary(rows * kHidden);
+    plan.steps.push_back(NormStep{.rows = rows,
                                   .k = kHidden,
                                   .a = a,
                                   .skip = nullptr,
@@ -109,19 +109,19 @@ Plan Decoder::Token(int64_t id) {
 
   // The two halves of the arena take turns: a layer reads what the one before has left.
   used_ = 0;
-  void* embedding = Temporary(kHidden);
+  void* embedding = Temporary(rows * kHidden);
   plan.steps.push_back(GatherStep{.weights = model_.vocabulary.blocks.data(),
-                                  .count = 1,
+                                  .count = rows,
                                   .k = kHidden,
                                   .n = kVocabulary,
-                                  .indices = &id_,
+                                  .indices = ids_.data(),
                                   .index_type = DataType::kInt64,
                                   .y = embedding,
                                   .type = kType});
   if (model_.family.norms_behind) {
-    void* scaled = Temporary(kHidden);
+    void* scaled = Temporary(rows * kHidden);
     plan.steps.push_back(ElementwiseStep{.function = Function::kMultiply,
-                                         .rows = 1,
+                                         .rows = rows,
                                          .k = kHidden,
                                          .a = embedding,
                                          .b = model_.scale.data(),
@@ -133,19 +133,19 @@ Plan Decoder::Token(int64_t id) {
   const void *x = embedding, *residual = embedding;
   for (size_t i = 0; i < model_.layers.size(); ++i) {
     const Model::Layer& layer = model_.layers[i];
-    if (as_program_) used_ = 4096 + i % 2 * (kArenaBytes / 2);
-    void* sum = Temporary(kHidden);
+    if (as_program_) used_ = 2048 * ids.size() + i % 2 * half;
+    void* sum = Temporary(rows * kHidden);
     std::array<void*, 3> parts{};
     int64_t stride = 0;
     for (size_t part = 0; part < layer.qkv.size(); ++part) {
-      MatMulStep& step = project(layer.qkv[part], x, Temporary(layer.qkv[part].n));
+      MatMulStep& step = project(layer.qkv[part], x, Temporary(rows * layer.qkv[part].n));
       normalise(step, layer.norm, residual, sum);
       parts[part] = step.y;
       stride = layer.qkv[part].n;
     }
     if (x != residual) residual = sum;
-    AttentionStep attention = caches[i].Step(1, {});
-    const AttentionStep first = caches[0].Step(1, {});  // the model has one table
+    AttentionStep attention = caches[i].Step(rows, {});
+    const AttentionStep first = caches[0].Step(rows, {});  // the model has one table
     attention.cos = first.cos;
     attention.sin = first.sin;
     if (model_.family.packed) {
@@ -158,21 +158,40 @@ Plan Decoder::Token(int64_t id) {
     attention.value = parts[2];
     attention.past_key = attention.present_key = caches[i].keys.data();
     attention.past_value = attention.present_value = caches[i].values.data();
-    attention.output = Temporary(kHeads * kDim);
+    attention.output = Temporary(rows * kHeads * kDim);
     attentions_.push_back(attention);
     plan.steps.push_back(attention);
-    x = norm_behind(project(layer.o, attention.output, Temporary(kHidden)).y,
+    x = norm_behind(project(layer.o, attention.output, Temporary(rows * kHidden)).y,
                     layer.attention_norm_behind);
-    void* mlp_sum = Temporary(kHidden);
-    MatMulStep& mlp = project(layer.gate, x, Temporary(kIntermediate));
+    void* mlp_sum = Temporary(rows * kHidden);
+    MatMulStep& mlp = project(layer.gate, x, Temporary(rows * kIntermediate));
     normalise(mlp, layer.mlp_norm, residual, mlp_sum);
     mlp.up_weights = layer.up.blocks.data();
     if (model_.family.gelu) mlp.activation = Activation::kGeluTanh;
     residual = mlp_sum;
     const void* gated = mlp.y;
-    x = norm_behind(project(layer.down, gated, Temporary(kHidden)).y, layer.mlp_norm_behind);
+    x = norm_behind(project(layer.down, gated, Temporary(rows * kHidden)).y, layer.mlp_norm_behind);
   }
+  // Of the last token alone.
+  last_ = rows - 1;
+  const auto select = [&](const void* all) -> const void* {
+    if (rows == 1) return all;
+    void* y = Temporary(kHidden);
+    plan.steps.push_back(GatherStep{.weights = static_cast<const uint8_t*>(all),
+                                    .count = 1,
+                                    .k = kHidden,
+                                    .n = rows,
+                                    .indices = &last_,
+                                    .index_type = DataType::kInt64,
+                                    .y = y,
+                                    .type = kType,
+                                    .is_table = true});
+    return y;
+  };
+  x = select(x);
+  residual = select(residual);
   MatMulStep& last = project(model_.vocabulary, x, logits.data());
+  last.rows = 1;
   normalise(last, model_.norm, residual, Temporary(kHidden));
   if (as_program_) {
     plan.kept = model_.kept;

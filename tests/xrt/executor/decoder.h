@@ -1,5 +1,5 @@
-// A whole decoder as a program makes its plan: from a token's embedding to logits, with temporaries
-// in an arena that is used again from layer to layer.
+// A whole decoder as a program makes its plan: from tokens' embeddings to the last one's logits,
+// with temporaries in an arena that is used again from layer to layer.
 #pragma once
 
 #include <array>
@@ -58,9 +58,10 @@ class Decoder {
   // `as_program`: its plans have temporaries and keep what is made of them as a whole.
   Decoder(const Model& model, bool as_program);
 
-  // The plan of a token at the end of what the cache holds.
-  Plan Token(int64_t id);
-  // After it: the cache holds the token's row.
+  // The plan of tokens at the end of what the cache holds.
+  Plan Tokens(const std::vector<int64_t>& ids);
+  Plan Token(int64_t id) { return Tokens({id}); }
+  // After it: the cache holds their rows.
   void Advance();
 
   Values logits{kType, kVocabulary};
@@ -73,7 +74,8 @@ class Decoder {
   const bool as_program_;
   std::vector<uint8_t> arena_;
   size_t used_ = 0;
-  int64_t id_ = 0;
+  std::vector<int64_t> ids_;
+  int64_t last_ = 0;
   std::vector<AttentionStep> attentions_;
 };
 

@@ -42,7 +42,7 @@ void HostStepsHaveReasons() {
     ++expected[reason];
   };
   norm(1, 256, "a vector operator on what the host has");
-  norm(2, 256, "a vector operator on several rows");
+  norm(2, 300, "a vector operator on several rows");
   norm(1, 16640, "a vector operator on more than 16384 elements");
   for (const Function function : {Function::kSigmoid, Function::kGelu}) {
     bench.Run({ElementwiseStep{function, 1, 256, wide.data(), nullptr,

@@ -105,6 +105,8 @@ class Call {
     if (name == "move_heads") return MoveHeads();
     if (name == "dequant") return Dequant();
     if (name == "gemm") return Gemm();
+    if (name == "add_norm") return AddNorm();
+    if (name == "gate") return Gate();
     if (name == "attention") return Attention();
     Wrong("no reference of " + name);
   }
@@ -260,6 +262,39 @@ class Call {
         for (int64_t j = 0; j < k; ++j) y += a[static_cast<size_t>(j)] * row[j];
         Set("c", r * n + i, y);
       }
+    }
+  }
+
+  // Of the overlay of GEMM; rows are whole blocks' columns apart.
+  void AddNorm() const {
+    const int64_t rows = std::max<int64_t>(P("M"), 64), k = P("K"), n = P("n");
+    for (int64_t r = 0; r < rows; ++r) {
+      double squares = 0;
+      std::vector<double> x(static_cast<size_t>(k));
+      for (int64_t i = 0; i < k; ++i) {
+        double value = Get("x", r * k + i);
+        if (P("residual") != 0) {
+          Set("sum", r * k + i, value + Get("residual", r * k + i));
+          value = Get("sum", r * k + i);
+        }
+        if (!std::isfinite(value)) Wrong("add_norm reads what nobody wrote");
+        if (i >= n && value != 0) Wrong("a row is not zero behind its elements");
+        x[static_cast<size_t>(i)] = value;
+        squares += value * value;
+      }
+      if (P("norm") == 0) continue;
+      const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + F("eps_bits"));
+      for (int64_t i = 0; i < k; ++i) {
+        Set("y", r * k + i, x[static_cast<size_t>(i)] * factor * Get("weight", i));
+      }
+    }
+  }
+
+  void Gate() const {
+    const int64_t rows = std::max<int64_t>(P("M"), 64), n = P("N");
+    for (int64_t i = 0; i < rows * n; ++i) {
+      const int64_t gate = i / n * P("gate_stride") + i % n, up = i / n * P("up_stride") + i % n;
+      Set("y", i, Activate(P("kind"), Get("gate", gate)) * Get("up", up));
     }
   }
 

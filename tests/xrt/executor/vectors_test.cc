@@ -193,7 +193,38 @@ void AStepOfTheHostDividesAPlan() {
   }
 }
 
+// Rows of what the device has: one is read there, several the host takes when they have come.
+void SelectedRows() {
+  for (const std::vector<int64_t>& indices : {std::vector<int64_t>{-1}, {1}, {2, 0}}) {
+    Bench bench;
+    Projection first({.rows = 3, .k = 256, .n = 256});
+    const auto count = static_cast<int64_t>(indices.size());
+    Values rows(DataType::kFloat32, count * 256);
+    const GatherStep select{.weights = static_cast<const uint8_t*>(first.y.data()),
+                            .count = count,
+                            .k = 256,
+                            .n = 3,
+                            .indices = indices.data(),
+                            .index_type = DataType::kInt64,
+                            .y = rows.data(),
+                            .type = DataType::kFloat32,
+                            .is_table = true};
+    bench.Run({first.Step(), select});
+    first.Compare(first.OnHost());
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const size_t row = static_cast<size_t>((indices[i] + 3) % 3) * 1024;
+      Check(std::equal(rows.bytes.begin() + static_cast<std::ptrdiff_t>(i * 1024),
+                       rows.bytes.begin() + static_cast<std::ptrdiff_t>((i + 1) * 1024),
+                       first.y.bytes.begin() + static_cast<std::ptrdiff_t>(row)),
+            "row ", i, " is another");
+    }
+    const auto host_steps = bench.target->counters().host_steps;
+    Check(host_steps.size() == (count == 1 ? 0 : 1), "who has selected it");
+  }
+}
+
 const Cases registered({
+    {"selected_rows", SelectedRows},
     {"vector_operators_of_a_token", VectorOperatorsOfAToken},
     {"norms_behind_projections", NormsBehindProjections},
     {"the_hosts_steps_beside_a_run", TheHostsStepsBesideARun},

@@ -51,7 +51,7 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Repo
         ("fused_dqp", "npu2_2col", {"matvec", "matvec_part"}),
         ("fused_dqp", "npu1", {"matvec", "matvec_part"}),
         ("dequant", "npu1_1col", {"dequant"}),
-        ("gemm", "npu2_2col", {"gemm", "gate", "add_norm"}),
+        ("gemm", "npu2_2col", {"gemm", "gate", "add_norm", "rotate", "append_rows"}),
         ("gemm", "npu1_1col", {"gemm"}),
         ("flow_kv", "npu2_2col", {"attention"}),
         ("flow_qkv", "npu2_2col", {"attention"}),

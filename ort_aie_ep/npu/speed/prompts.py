@@ -1,0 +1,258 @@
+"""A prompt's steps as invocations of the overlays `gemm` and `dequant`, as the executor makes them.
+
+Follows src/targets/npu/{prompt_projection,prompt_weights,vectors}.cc, as `invocations` does for a
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from ort_aie_ep.npu.speed import operators as op
+from ort_aie_ep.npu.speed.invocations import (
+    BLOCK_COLS,
+    BLOCK_ROWS,
+    GLU_LEAST,
+    LEAST_N,
+    Invocation,
+    TokenBatch,
+    View,
+    Weights,
+    device_rows,
+    up_to,
+)
+from ort_aie_ep.npu.speed.kernels import Kernels
+from ort_aie_ep.npu.speed.operators import Machine
+from ort_aie_ep.npu.speed.steps import (
+    AttentionStep,
+    PlanStep,
+    ProjectionStep,
+    SelectionStep,
+    VectorStep,
+)
+
+# src/targets/npu/executor.h: what a prompt takes of the device's memory at most.
+WEIGHT_BYTES, ROW_BYTES = 128 << 20, 32 << 20
+PAGE = 4096  # prompt_weights.cc: of a matrix there
+ROW_MULTIPLE = 512  # prompt_projection.cc
+LEAST_ROWS = 64  # designs.h: of GEMM
+ROW_OPERATORS_MAX_K = 7168
+SCRATCH = -1  # the buffer of dequantised weights
+
+
+@dataclass(frozen=True)
+class Division:
+    """What is worked on at a time of a projection that is large: bands of out-features, rows."""
+
+    bands: int
+    band_n: int
+    rows: int
+
+
+def divide(step: ProjectionStep, tokens: int) -> Division:
+    """As the executor divides the projection of so many tokens."""
+    k, blocks = up_to(step.k, BLOCK_COLS), device_rows(step.n) // BLOCK_ROWS
+    most = max(WEIGHT_BYTES // (2 * k * BLOCK_ROWS), 2 * LEAST_N // BLOCK_ROWS)
+    bands = ceil(blocks / most) if step.bits != 16 else 1
+    band_n = ceil(blocks / bands) * BLOCK_ROWS
+    rows = ROW_BYTES // (2 * max(k, (2 if step.gated else 1) * band_n))
+    return Division(
+        bands, band_n, min(tokens, max(ROW_MULTIPLE, rows // ROW_MULTIPLE * ROW_MULTIPLE))
+    )
+
+
+def is_large(step: ProjectionStep, tokens: int, *, temporary: bool) -> bool:
+    """Whether it goes by itself; `temporary`: its result is read within the plan alone."""
+    division = divide(step, tokens)
+    room = step.bits == 16 or _matrix_bytes(step) <= WEIGHT_BYTES
+    if division.bands > 1 or not room:
+        return True
+    return division.rows < tokens and not (temporary and _stays(step))
+
+
+def dequant(
+    step: ProjectionStep, n: int, source: int, to: int, machine: Machine
+) -> Invocation:  # fmt: skip
+    """Of so many out-features."""
+    k = up_to(step.k, BLOCK_COLS)
+    blocks = n // BLOCK_ROWS * (k // BLOCK_COLS)
+    cost = op.dequant(n, k, machine.columns, machine.kernels)
+    return Invocation(
+        "dequant", {"blocks": blocks}, {"w": source, "b": to}, "dequant", cost, "dequant"
+    )
+
+
+def product(rows: int, k: int, n: int, weights: int, kernels: Kernels) -> Invocation:
+    """GEMM."""
+    cost = op.gemm(rows, k, n, kernels)
+    views = {"a": 0, "b": weights, "c": 0}
+    return Invocation("gemm", {"M": rows, "K": k, "N": n}, views, "gemm", cost, "gemm")
+
+
+@dataclass
+class PromptWeights:
+    """Dequantised weights that are there when a batch's run comes to a step."""
+
+    weights: Weights
+    machine: Machine
+    takes: Callable[[PlanStep], bool]  # a projection of several rows that the device does
+    _there: frozenset[str] = frozenset()  # names of projections
+
+    def forget(self) -> None:
+        """The memory is taken for something else."""
+        self._there = frozenset()
+
+    def get(self, steps: Sequence[PlanStep]) -> list[Invocation]:
+        """What brings the first step's there, with as many behind it as there is room for."""
+        if steps[0].name in self._there:
+            return []
+        parts: list[ProjectionStep] = []
+        before_attention = used = since_attention = 0
+        whole = True
+        for step in steps:
+            if isinstance(step, AttentionStep):
+                if not whole:
+                    break
+                before_attention, since_attention = len(parts), 0
+            if not isinstance(step, ProjectionStep) or step.bits == 16 or not self.takes(step):
+                continue
+            own = _matrix_bytes(step) * (2 if step.gated else 1)
+            since_attention += own
+            whole = whole and (not parts or used + own <= WEIGHT_BYTES)
+            if whole:
+                used += own
+                parts.append(step)
+        if not whole and before_attention and since_attention <= WEIGHT_BYTES:
+            parts = parts[:before_attention]
+        self._there = frozenset(part.name for part in parts)
+        return [
+            dequant(part, device_rows(part.n), self.weights.buffer(part, i), SCRATCH, self.machine)
+            for part in parts
+            for i in range(2 if part.gated else 1)
+        ]
+
+
+@dataclass
+class PromptBatch(TokenBatch):
+    """Steps of `tokens` rows, and of one, with nothing of the host's in between."""
+
+    tokens: int = field(kw_only=True)
+    prompt: PromptWeights = field(kw_only=True)
+
+    def append_rows(self, steps: Sequence[PlanStep]) -> bool:
+        """As `append`: the first of the steps."""
+        step = steps[0]
+        if step.one_row:
+            return self.append(step)
+        if isinstance(step, ProjectionStep):
+            return self._product(step, steps)
+        if isinstance(step, VectorStep):
+            if step.kind == "norm":
+                if not self._input(step.a, step.skip, step.weight, step.sum, step.k, own=True):
+                    return False
+                self._output_rows(step.y, step.k)
+                return True
+            if step.kind != "add" or step.scalar:
+                return False
+            return self._input(step.a, step.b, "", step.y, step.k)
+        return self.append(step)
+
+    def select(self, step: PlanStep) -> bool:
+        """A row of what the device has: where it is."""
+        if not isinstance(step, SelectionStep):
+            return False
+        view = self._view(step.a)
+        if view is None or not view.result or not view.width:
+            return False
+        self._written[step.y] = View(view.width)
+        return True
+
+    @property
+    def _room(self) -> int:
+        return max(self.tokens, LEAST_ROWS)
+
+    def _output_rows(self, value: str, width: int) -> View:
+        view = View(self._room * width, width=width)
+        if value:
+            self._written[value] = view
+        return view
+
+    def _input(
+        self, a: str, skip: str, norm: str, total: str, k: int, *, own: bool = False
+    ) -> bool:  # fmt: skip
+        """x = a, or a + skip, and its norm; `own`: to a place of its own."""
+        if self._later(a, skip):
+            return False
+        operators, vectors = bool(norm or skip), k <= ROW_OPERATORS_MAX_K
+        padded = up_to(k, BLOCK_COLS)
+        views = [view for value in (a, skip) if (view := self._view(value)) is not None]
+        for view in views:
+            if view.room < self._room * padded or (operators and not vectors) or k != padded:
+                return False
+        if norm and not vectors:  # by the host, of what it has
+            self._write_later((total,))
+            return True
+        both = bool(views and skip)
+        made = None if own else self._rows.get((a, skip, norm))
+        if made is not None:
+            if total:
+                self._written[total] = made
+            return True
+        if both:
+            x = self._output_rows(total, k)
+        else:
+            x = views[0] if views else View(self._room * padded, result=False, width=k)
+            if total:
+                self._written[total] = x if k == padded else None
+        if norm or both:
+            self._invoke(
+                "add_norm",
+                {
+                    "M": self.tokens, "K": padded, "n": k, "residual": int(both),
+                    "norm": int(bool(norm)), "eps_bits": 0,
+                },
+                "x residual weight sum y", "vector",
+                op.row_norm(self.tokens, k, both, bool(norm), self.kernels), overlay="gemm",
+            )  # fmt: skip
+        if not own:
+            self._keep_rows((a, skip, norm), x)
+        return True
+
+    def _product(self, step: ProjectionStep, steps: Sequence[PlanStep]) -> bool:
+        before = len(self.invocations)
+        if not self._input(step.a, step.skip, step.norm, step.sum, step.k):
+            return False
+        if step.bits != 16:  # before what is made of the input
+            self.invocations[before:before] = self.prompt.get(steps)
+        k, n = up_to(step.k, BLOCK_COLS), device_rows(step.n)
+        for matrix in range(2 if step.gated else 1):
+            buffer = self.weights.buffer(step, matrix) if step.bits == 16 else SCRATCH
+            self.invocations.append(product(self.tokens, k, n, buffer, self.kernels))
+        if not _stays(step):
+            self._write_later((step.y,))
+            return True
+        if step.gated:
+            self._invoke(
+                "gate",
+                {
+                    "M": self.tokens, "N": n, "kind": int(step.gelu), "gate_stride": n,
+                    "up_stride": n,
+                },
+                "gate up y", "vector", op.row_gate(self.tokens, n, step.gelu, self.kernels),
+                overlay="gemm",
+            )  # fmt: skip
+        self._output_rows(step.y, n)
+        return True
+
+
+def _matrix_bytes(step: ProjectionStep) -> int:
+    return up_to(2 * device_rows(step.n) * up_to(step.k, BLOCK_COLS), PAGE)
+
+
+def _stays(step: ProjectionStep) -> bool:
+    """Whether the device leaves the result as the host has it."""
+    if step.n != device_rows(step.n) or step.bias:
+        return False
+    return not step.gated or step.n >= GLU_LEAST
