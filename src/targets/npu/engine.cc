@@ -44,8 +44,10 @@ void Engine::Run(std::string_view design, const npu::Plan& plan, std::span<Buffe
   device_->Run(design, plan, buffers);
 }
 
-Engine::Scratch Engine::TakeScratch(size_t bytes, bool both) {
-  Scratch scratch{std::unique_lock(scratch_mutex_), {}};
+Engine::Scratch Engine::TakeScratch(size_t bytes, bool both, Scratch before) {
+  Scratch scratch{std::move(before.lock), {}};
+  if (!scratch.lock.owns_lock()) scratch.lock = std::unique_lock(scratch_mutex_);
+  for (auto& buffer : before.buffers) buffer.reset();
   if (scratch_generation_ != generation_) {
     for (auto& buffer : scratch_) buffer.reset();
     scratch_generation_ = generation_;

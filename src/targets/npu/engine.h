@@ -58,8 +58,8 @@ class Engine {
     std::unique_lock<std::mutex> lock;
     std::shared_ptr<Buffer> buffers[2];
   };
-  // Two of `bytes`, or one.
-  Scratch TakeScratch(size_t bytes, bool both);
+  // Two of `bytes`, or one. In place of what was taken before nobody else gets them in between.
+  Scratch TakeScratch(size_t bytes, bool both, Scratch before = {});
 
  private:
   std::shared_ptr<Device> device_;

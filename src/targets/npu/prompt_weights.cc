@@ -87,8 +87,8 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
   const auto room = static_cast<size_t>(all ? bytes : std::max(bytes, most));
   if (generation_ != engine_.generation() || scratch_.buffers[0] == nullptr ||
       scratch_.buffers[0]->size() < room) {
-    Forget();
-    scratch_ = engine_.TakeScratch(room, false);
+    // The batch may read what stands there already: it is not given up in between.
+    scratch_ = engine_.TakeScratch(room, false, std::move(scratch_));
     generation_ = engine_.generation();
   }
   offsets_.clear();
