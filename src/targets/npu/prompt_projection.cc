@@ -48,6 +48,13 @@ bool StaysThere(const Engine& engine, const MatMulStep& step) {
   return !IsGated(step) || (step.n >= kGluLeast && HasRowOperators(engine, kGluLeast));
 }
 
+// Whether one buffer holds what a step takes without another: the sum and its norm, the products
+// and what is made of them, and the norm's weight.
+bool HasRoomAlone(const MatMulStep& step) {
+  const int64_t row = 2 * q4nx::PaddedCols(step.k) + (IsGated(step) ? 3 : 1) * step.n;
+  return 2 * (step.rows + kGemmLeastRows) * row <= static_cast<int64_t>(kMaxBufferBytes);
+}
+
 int64_t RoomForRows(int64_t rows) { return std::max(rows, kGemmLeastRows); }
 
 // So many out-features from `n0` on, and what follows the products.
@@ -119,7 +126,7 @@ bool IsLarge(const Engine& engine, const Arena& temporaries, const MatMulStep& s
   if (division.bands > 1 || !PromptWeights::HasRoom(engine, step)) return true;
   // What stays on the device is not larger there than on the host.
   const bool stays =
-      StaysThere(engine, step) &&
+      StaysThere(engine, step) && HasRoomAlone(step) &&
       temporaries.Holds(step.y, static_cast<size_t>(step.rows * step.n) * SizeOf(step.type));
   return division.rows < step.rows && !stays;
 }

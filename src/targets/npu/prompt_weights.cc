@@ -30,7 +30,10 @@ void PromptWeights::Forget() {
 PromptWeights::Place PromptWeights::Get(const PlanMemory* memory, Batch& batch,
                                         std::span<const Step> steps) {
   const auto& step = std::get<MatMulStep>(steps.front());
-  if (generation_ != engine_.generation() || !offsets_.contains(step.weights)) {
+  const auto there = [&](const uint8_t* blocks) {
+    return blocks == nullptr || offsets_.contains(blocks);
+  };
+  if (generation_ != engine_.generation() || !there(step.weights) || !there(step.up_weights)) {
     Dequantise(memory, batch, steps);
   }
   const auto place = [&](const uint8_t* blocks) -> DeviceMemory {

@@ -37,7 +37,6 @@ class RowInput {
   npu::BufferView Make(std::optional<npu::BufferView> to = std::nullopt);
 
  private:
-  npu::BufferView MakeSum(bool residual);
   // fill(row, bfloat16) of each.
   template <typename F>
   npu::BufferView Upload(const F& fill);

@@ -2,6 +2,8 @@
 #include <map>
 
 #include "projection.h"
+#include "targets/npu/engine.h"
+#include "targets/npu/projection.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -128,7 +130,47 @@ void WeightsOfAPromptAreDequantisedTogether() {
   }
 }
 
+// A gated projection that shares one of its matrices with a projection before it.
+void AWeightThatProjectionsShare() {
+  ExecutorOptions options;
+  options.weight_bytes = 2 * 256 * 512;  // of one matrix
+  Bench bench(kAll, options);
+  Projection plain({.rows = 5}), gated({.rows = 5, .gated = true});
+  gated.weights = plain.weights;
+  gated.matrices[0] = plain.matrices[0];
+  Plan plan = {plain.Step(), gated.Step()};
+  std::get<MatMulStep>(plan.steps[1]).weights = plain.weights.data();
+  plan.kept = std::make_shared<KeptState>();
+  bench.Run(plan);
+  for (Projection* projection : {&plain, &gated}) projection->Compare(projection->OnHost());
+  bench.OnlyDevice();
+}
+
+// Rows that a plan leaves on the device need room there in one buffer. Where they have none the
+// device works on them in chunks, rather than the host on all of them.
+void ProductsThatOneBufferDoesNotHold() {
+  const Bench bench;
+  Engine engine(bench.device, {});
+  const auto large = [&](int64_t rows, bool gated) {
+    MatMulStep step{};
+    step.rows = rows;
+    step.k = 4096;
+    step.n = 14336;
+    step.type = DataType::kBfloat16;
+    const std::vector<uint8_t> memory(1);  // nobody reads it
+    step.weights = memory.data();
+    if (gated) step.up_weights = memory.data();
+    step.y = const_cast<uint8_t*>(memory.data());
+    return IsLarge(engine, {memory.data(), size_t{1} << 40}, step);
+  };
+  Check(!large(1 << 15, true) && !large(1 << 16, false), "these have room");
+  Check(large(1 << 16, true), "rows, gates, ups and their products take 6 GB");
+  Check(large(1 << 18, false), "products alone take 7 GB");
+}
+
 const Cases registered({
+    {"a_weight_that_projections_share", AWeightThatProjectionsShare},
+    {"products_that_one_buffer_does_not_hold", ProductsThatOneBufferDoesNotHold},
     {"weights_of_a_prompt_are_dequantised_together", WeightsOfAPromptAreDequantisedTogether},
     {"unquantised_projections", UnquantisedProjections},
     {"unquantised_projections_of_many_rows", UnquantisedProjectionsOfManyRows},
