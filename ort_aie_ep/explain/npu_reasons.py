@@ -71,7 +71,7 @@ def _vector(node: ir.Node, overlays: Set[str]) -> Verdict:
     return _by_rows(
         partial(
             _native.why_not_npu_vector,
-            k=_int(node, "K", 0) or _last_dim(node, 0),
+            k=_int(node, "K", 0) or _widest(node),
             activation="multiply" if node.op_type == "Mul" else activation,
             overlays=overlays,
         )
@@ -139,7 +139,15 @@ def _head_dim(node: ir.Node) -> int:
     return _last_dim(node, 0) // (heads if _given(node, _KEY) else heads + 2 * kv_heads)
 
 
+def _widest(node: ir.Node) -> int:
+    """Of rows of a vector operator: one operand may be a scalar, or of a shape that nobody says."""
+    return max(_width(value) for value in (*node.inputs, *node.outputs))
+
+
 def _last_dim(node: ir.Node, place: int) -> int:
-    value = node.inputs[place]
+    return _width(node.inputs[place])
+
+
+def _width(value: ir.Value | None) -> int:
     dim = value.shape[-1] if value is not None and value.shape else 0
     return dim if isinstance(dim, int) else 0

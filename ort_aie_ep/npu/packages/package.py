@@ -33,6 +33,7 @@ from ort_aie_ep.npu.vocabulary.errors import PackageError
 
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 1 << 20  # src/npu/manifest.h
 KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every xclbin
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
@@ -132,9 +133,15 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
     """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
 
     A package that is already there is replaced; of several writers, one leaves its own.
-    Raises PackageError when `folder` is something else, or the manifest is not valid.
+    Raises PackageError when `folder` is something else, or the manifest is not valid or too long.
     """
     validate(manifest, str(folder / MANIFEST))
+    text = json.dumps(manifest) + "\n"
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise PackageError(
+            f"{folder / MANIFEST} would have {len(text)} bytes, expected at most "
+            f"{MAX_MANIFEST_BYTES}: give the design fewer or shorter sequences"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         _held(folder.parent),
@@ -145,7 +152,7 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
         new = Path(beside) / "new"
         new.mkdir()
         shutil.copyfile(overlay, new / OVERLAY)
-        (new / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+        (new / MANIFEST).write_text(text)
         with suppress(FileNotFoundError):
             folder.rename(Path(beside) / "old")
         new.rename(folder)

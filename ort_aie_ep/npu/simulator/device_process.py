@@ -43,6 +43,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, parse_json
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
+    MAX_MANIFEST_BYTES,
     OVERLAY,
     read_simulated_overlay,
     simulated_overlay,
@@ -152,9 +153,9 @@ def write_packages(folder: Path, target: Device) -> list[str]:
 
 def _fits(package: Path, name: str, design: Design) -> bool:
     try:
-        return (package / MANIFEST).is_file() and (
-            xclbin_uuid(package / OVERLAY) == simulated_overlay(name, design).uuid
-        )
+        # A longer one would not be read.
+        short = (package / MANIFEST).stat().st_size <= MAX_MANIFEST_BYTES
+        return short and xclbin_uuid(package / OVERLAY) == simulated_overlay(name, design).uuid
     except (PackageError, OSError):
         return False
 

@@ -34,7 +34,7 @@ from ort_aie_ep.npu.speed.steps import (
 )
 
 # src/targets/npu/executor.h: what a prompt takes of the device's memory at most.
-WEIGHT_BYTES, ROW_BYTES = 128 << 20, 32 << 20
+WEIGHT_BYTES, ROW_BYTES = 512 << 20, 32 << 20
 PAGE = 4096  # prompt_weights.cc: of a matrix there
 ROW_MULTIPLE = 512  # prompt_projection.cc
 LEAST_ROWS = 64  # designs.h: of GEMM

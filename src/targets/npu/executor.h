@@ -19,10 +19,11 @@ struct ExecutorOptions {
   // the device is given up. Null: stderr.
   std::function<void(const std::string& line)> report;
 
-  // What a prompt takes of the device's memory at most: dequantised weights of one matrix; rows of
+  // What a prompt takes of the device's memory at most: dequantised weights, which has room for a
+  // layer of 8 billion parameters, so that a layer changes to that overlay once; rows of
   // activations or of products; queries or outputs of attention. A larger matrix is done in bands
   // of out-features, a longer prompt in chunks.
-  int64_t weight_bytes = 128 << 20, row_bytes = 32 << 20, query_bytes = 8 << 20;
+  int64_t weight_bytes = 512 << 20, row_bytes = 32 << 20, query_bytes = 8 << 20;
 };
 
 // What a target has done since it was made.
