@@ -348,14 +348,17 @@ class _Writer:
         turns = [self._index(self._turn[port]) for port in carried]
         types = ["index"] * len(carried)
         before = dict(self._turn)
-        with text.nest("scf.for", [begin, end, step, *turns], results=types, hint="turns") as nest:
-            with nest.region("index", *types) as (index, *inside):
-                if _uses(loop.body, loop.index):
-                    self._numbers[loop.index] = text.value("i32", "arith.index_cast", [index])
-                self._turn.update(zip(carried, inside, strict=True))
-                for node in loop.body:
-                    self.node(node)
-                text.op("scf.yield", [self._index(self._turn[port]) for port in carried])
+        operands = [begin, end, step, *turns]
+        with (
+            text.nest("scf.for", operands, results=types, hint="turns") as nest,
+            nest.region("index", *types) as (index, *inside),
+        ):
+            if _uses(loop.body, loop.index):
+                self._numbers[loop.index] = text.value("i32", "arith.index_cast", [index])
+            self._turn.update(zip(carried, inside, strict=True))
+            for node in loop.body:
+                self.node(node)
+            text.op("scf.yield", [self._index(self._turn[port]) for port in carried])
         # Of what is not carried, the turn is what it was: values of the region end with it.
         self._turn = {**before, **dict(zip(carried, nest.results, strict=True))}
 

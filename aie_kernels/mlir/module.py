@@ -229,15 +229,17 @@ class _Printer:
         text = self._text
         name = "aie.mem" if tile.kind == "core" else "aie.memtile_dma"
         hint = f"dma_{tile.column}_{tile.row}"
-        with text.nest(name, [self._tiles[tile]], results=["index"], hint=hint) as nest:
-            with nest.region():
-                for i, channel in enumerate(channels):
-                    if i:
-                        text.block(_label(channel))
-                    after = _label(channels[i + 1]) if i + 1 < len(channels) else "end"
-                    self._write_ring(channel, after)
-                text.block("end")
-                text.op("aie.end")
+        with (
+            text.nest(name, [self._tiles[tile]], results=["index"], hint=hint) as nest,
+            nest.region(),
+        ):
+            for i, channel in enumerate(channels):
+                if i:
+                    text.block(_label(channel))
+                after = _label(channels[i + 1]) if i + 1 < len(channels) else "end"
+                self._write_ring(channel, after)
+            text.block("end")
+            text.op("aie.end")
 
     def _write_ring(self, channel: Channel, after: str) -> None:
         text, label = self._text, _label(channel)
