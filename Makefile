@@ -12,7 +12,7 @@ OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # These know nothing of ONNX Runtime, or run on the newest alone.
-NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/speed tests/xrt
+NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/mlir tests/npu tests/speed tests/xrt
 # Nor do these: each table of kernels in the wheel, which is the same for all.
 KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
 NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/build)
@@ -46,12 +46,13 @@ test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
 
 # What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
-# set, an old CPU, sanitizers, each fuzz target for a short time.
+# set, an old CPU, sanitizers, MLIR's own reader, each fuzz target for a short time.
 check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_sanitizers.sh
 	VENV=$(VENV) bash tests/check_real_xrt.sh
+	VENV=$(VENV) bash tests/check_mlir.sh
 	$(MAKE) fuzz FUZZ_SECONDS=25
 
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
