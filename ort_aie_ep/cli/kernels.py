@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
-    kernels, name="kernels", help="Designs of the NPU: list, check, simulate, draw, build."
+    kernels, name="kernels", help="Designs of the NPU: list, check, simulate, draw, print, build."
 )
 
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
@@ -177,6 +177,22 @@ def draw_command(
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
     draw_placement(make_design(design, find_device(device)), out)
+
+
+@kernels.command("print")
+def print_command(
+    design: OneDesign,
+    device: DeviceName = "npu2",
+    columns: Annotated[
+        int | None, typer.Option(help="On so many columns, where a design can be on some.")
+    ] = None,
+) -> None:
+    """Print a design as MLIR in mlir-aie's aie dialect, as `build` gives it to aiecc."""
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.aie_kernels.mlir.module import print_module
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+
+    print(print_module(make_design(design, find_device(device), columns=columns)), end="")
 
 
 @kernels.command("build")

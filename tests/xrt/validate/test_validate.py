@@ -53,6 +53,8 @@ def run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Repo
         ("dequant", "npu1_1col", {"dequant"}),
         ("gemm", "npu2_2col", {"gemm", "gate", "add_norm", "rotate", "append_rows"}),
         ("gemm", "npu1_1col", {"gemm"}),
+        ("micro", "npu2_2col", {"passthrough", "read", "write", "two_ids", "read_small"}),
+        ("micro", "npu1_1col", {"passthrough", "read", "write", "two_ids", "read_small"}),
         ("flow_kv", "npu2_2col", {"attention"}),
         ("flow_qkv", "npu2_2col", {"attention"}),
         (
