@@ -28,11 +28,14 @@ SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -n
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
+# Reads the NPU kernels against the AIE API's headers: 19 or later.
+CLANG ?= clang++-19
+
 # Seconds for each fuzz target, and where corpora and findings are kept.
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+.PHONY: demo test lint check real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -51,6 +54,12 @@ check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) bash tests/check_real_xrt.sh
 	VENV=$(VENV) bash tests/check_mlir.sh
 	$(MAKE) fuzz FUZZ_SECONDS=25
+
+# The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
+# make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api
+real-headers: $(VENV)/test-ready
+	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
+	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) --rules
 
 # Both doors and whole models on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready
