@@ -1,0 +1,53 @@
+"""Every combination of design, device, columns and output that `build` admits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ort_aie_ep.aie_kernels.build import find_designs
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import DEVICES, Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+
+def combinations() -> Iterator[Any]:
+    for name, make in find_designs().items():
+        for device in DEVICES.values():
+            for options in _options(make, device):
+                try:
+                    design = make(device, **options)
+                except DesignError:  # not for this architecture or so few columns
+                    continue
+                chosen = "".join(f"-{value}" for value in options.values())
+                yield pytest.param(design, id=f"{name}-{device.name}{chosen}")
+
+
+def _options(make: Any, device: Device) -> list[dict[str, Any]]:
+    parameters = inspect.signature(make).parameters
+    if "columns" in parameters:
+        return [{"columns": n} for n in range(1, device.columns + 1)]
+    if "output" in parameters:
+        return [{"output": output} for output in ("bf16", "f32")]
+    return [{}]
+
+
+DESIGNS = list(combinations())
+
+
+def _smallest() -> list[Any]:
+    """Each design once for each architecture and output, on as few columns as it can have."""
+    chosen: dict[Any, Any] = {}
+    for param in DESIGNS:
+        design: Design = param.values[0]
+        key = (design.name, design.device.architecture)
+        size = (design.device.columns, len(design.workers))
+        if key not in chosen or size < chosen[key][0]:
+            chosen[key] = (size, param)
+    return [param for _, param in chosen.values()]
+
+
+SMALLEST = _smallest()
