@@ -2,8 +2,7 @@
 
 The manifest is all that the runtime knows of a design: where its fifos meet the shims, where the
 run-time parameters of its workers lie, and its sequences. `manifest(design)` makes it from
-`configure(design)`; the lowering to IRON pins what is written there and compares it with what the
-compiler reports.
+`configure(design)`, as is the MLIR that the compiler gets, and a build compares what it reports.
 
 An xclbin can hold the configurations (PDIs) of several designs, each behind a kernel of its own
 (aiecc's --xclbin-input and --xclbin-kernel-name). Each design then has a package with a copy of it
