@@ -1,5 +1,6 @@
-// A hardware context of an overlay: its kernel, and the instruction buffers of the streams that it
-// was asked for.
+// A design in the hardware context of its overlay: its kernel, and the instruction buffers of the
+// streams that it was asked for. Designs whose packages have one xclbin share the hardware context,
+// where a change from one kernel to another loads a PDI and no more.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
@@ -21,8 +22,10 @@ namespace ort_aie::npu_target {
 // Not for several threads at once.
 class Context {
  public:
-  // Its streams share `memory`. Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
-  Context(xrt::device device, const Package& package, std::shared_ptr<npu::StreamMemory> memory);
+  // `sibling`, if there is one, is of a package with the same xclbin. Its streams share `memory`.
+  // Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
+  Context(xrt::device device, const Package& package, const Context* sibling,
+          std::shared_ptr<npu::StreamMemory> memory);
 
   // The bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
