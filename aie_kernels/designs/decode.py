@@ -34,13 +34,11 @@ def build(device: Device) -> Design:
             "operators stand side by side in eight: build fused_dqp, flow_kv and vector_ops alone"
         )
     design = Design("decode", device)
-    free = flow_kv.FIRST_FREE_PACKET
-    fused_dqp.place(design, PROJECTION_COLUMNS, x=design.shim(ATTENTION_COLUMN, 0), x_packet=free)
+    fused_dqp.place(design, PROJECTION_COLUMNS, x=design.shim(ATTENTION_COLUMN, 0), x_shares=True)
     sharing = VECTOR_COLUMN - ATTENTION_COLUMN  # the pair whose K and V enter there
     pairs = flow_kv.place(design, ATTENTION_COLUMN, shared_v=(sharing,))
     vector_ops.place(
-        design, VECTOR_COLUMN, a=design.shim(VECTOR_COLUMN, 0), b=design.shim(VECTOR_COLUMN, 1),
-        packet=free,
+        design, VECTOR_COLUMN, a=design.shim(VECTOR_COLUMN, 0), b=design.shim(VECTOR_COLUMN, 1)
     )  # fmt: skip
     fused_dqp.add_sequences(design, PROJECTION_COLUMNS)
     flow_kv.add_sequence(design, pairs)

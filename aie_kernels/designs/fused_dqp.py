@@ -88,24 +88,24 @@ def place(
     x: End,
     *,
     shared_channel: bool = False,
-    x_packet: int | None = None,
+    x_shares: bool = False,
 ) -> None:
     """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`.
 
     `x` is the shim end where the activations enter; `shared_channel` says that it is the first
-    weight channel too, `x_packet` that it shares its channel with fifos of others.
+    weight channel too, `x_shares` that it shares its channel with fifos of others.
     """
     xs = design.fifo(
         "x", "bf16", BLOCK_COLUMNS, x,
         [design.core(c, r) for c in range(columns) for r in range(CORES)],
-        packet=1 if shared_channel else x_packet,
+        packet=design.packet_id() if shared_channel or x_shares else None,
     )  # fmt: skip
     for c in range(columns):
         outputs = []
         for half in range(2):
             both = design.fifo(
                 f"w{c}_{half}", "u8", 2 * BLOCK, design.shim(c, half), design.mem(c),
-                packet=0 if shared_channel and c == half == 0 else None,
+                packet=design.packet_id() if shared_channel and c == half == 0 else None,
             )  # fmt: skip
             own = [
                 design.fifo(

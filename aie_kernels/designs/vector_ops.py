@@ -82,28 +82,29 @@ def build(device: Device) -> Design:
     return design
 
 
-def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> None:
+def place(design: Design, column: int, *, a: End, b: End) -> None:
     """Put the cores on rows 0 and 1 of columns `column` and `column` + 1.
 
-    The inputs enter at the shim ends `a` (packet ids from `packet` on, four of them) and `b` (two),
-    the outputs leave through both shims below the cores.
+    The inputs enter at the shim ends `a` (four) and `b` (two), under packet ids; the outputs leave
+    through both shims below the cores.
     """
     rms, rope = design.core(column, 0), design.core(column, 1)
     glu, softcap = design.core(column + 1, 0), design.core(column + 1, 1)
 
-    def fifo(
-        name: str, count: int, producer: End, consumer: End, identity: int | None = None
-    ) -> Fifo:
-        return design.fifo(name, "bf16", count, producer, consumer, packet=identity)
+    def into(name: str, count: int, producer: End, consumer: End) -> Fifo:
+        return design.fifo(name, "bf16", count, producer, consumer, packet=design.packet_id())
+
+    def out(name: str, count: int, producer: End, consumer: End) -> Fifo:
+        return design.fifo(name, "bf16", count, producer, consumer)
 
     row = Array("bf16", OBJECT)
     design.worker(
         "rms", rms, _rms,
         inputs={
-            "x": fifo("rms_x", RMS_OBJECT, a, rms, packet),
-            "r": fifo("rms_r", RMS_OBJECT, b, rms, packet),
+            "x": into("rms_x", RMS_OBJECT, a, rms),
+            "r": into("rms_r", RMS_OBJECT, b, rms),
         },
-        outputs={"y": fifo("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
+        outputs={"y": out("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
         buffers=[Buffer("row", Array("bf16", MAX_ROW)), Buffer("state", Array("f32", 16))],
         parameters=["rows", "pieces", "plain", "added", "n", "eps"],
         kernels=[RMS_BEGIN, RMS_LOAD, RMS_ADD, RMS_SUM, RMS_SCALE, RMS_FINISH], stack=STACK,
@@ -111,10 +112,10 @@ def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> No
     design.worker(
         "rope", rope, _rope,
         inputs={
-            "x": fifo("rope_x", OBJECT, a, rope, packet + 1),
-            "t": fifo("rope_t", OBJECT, b, rope, packet + 1),
+            "x": into("rope_x", OBJECT, a, rope),
+            "t": into("rope_t", OBJECT, b, rope),
         },
-        outputs={"y": fifo("rope_y", OBJECT, rope, design.shim(column, 1))},
+        outputs={"y": out("rope_y", OBJECT, rope, design.shim(column, 1))},
         buffers=[Buffer("weight", row), Buffer("normed", row)],
         parameters=[
             "tokens", "norm", "normed", "plain", "head_dim", "rotary_dim", "interleaved", "eps",
@@ -124,15 +125,15 @@ def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> No
     design.worker(
         "glu", glu, _glu,
         # A pair comes while the one before it is computed.
-        inputs={"x": fifo("glu_x", OBJECT, a, replace(glu, depth=4), packet + 2)},
-        outputs={"y": fifo("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
+        inputs={"x": into("glu_x", OBJECT, a, replace(glu, depth=4))},
+        outputs={"y": out("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
         parameters=["silu", "gelu"],
         kernels=[SILU_MUL, GELU_MUL], stack=STACK,
     )  # fmt: skip
     design.worker(
         "softcap", softcap, _softcap,
-        inputs={"x": fifo("softcap_x", OBJECT, a, softcap, packet + 3)},
-        outputs={"y": fifo("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
+        inputs={"x": into("softcap_x", OBJECT, a, softcap)},
+        outputs={"y": out("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
         parameters=["pieces", "cap"],
         kernels=[SOFTCAP], stack=STACK,
     )  # fmt: skip
