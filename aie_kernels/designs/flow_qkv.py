@@ -77,6 +77,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
@@ -106,6 +107,7 @@ def build(device: Device) -> Design:
     """
     design = Design("flow_qkv", device)
     place(design)
+    give_packet_ids(design)
     add_sequence(design)
     return design
 
@@ -128,17 +130,13 @@ def place(design: Design) -> None:
     values = [[design.core(2 * j + 1, p) for j in range(chunks)] for p in range(rows)]
     for p in range(rows):
         k_end, v_end, q_ends = _entries(design, p)
-        shared = q_ends[0] == k_end
-        k = design.fifo(
-            f"k{p}", "bf16", CHUNK, k_end, scores[p],
-            packet=design.packet_id() if shared else None,
-        )  # fmt: skip
+        k = design.fifo(f"k{p}", "bf16", CHUNK, k_end, scores[p])
         v = design.fifo(f"v{p}", "bf16", CHUNK, v_end, values[p])
         for j in range(chunks):
             score, value = scores[p][j], values[p][j]
             # One buffer: the copy of a piece takes a fraction of the time of its way.
             q_end = replace(score, depth=1)
-            q = design.fifo(f"q{j}_{p}", "bf16", PIECE, q_ends[j], q_end, packet=design.packet_id())
+            q = design.fifo(f"q{j}_{p}", "bf16", PIECE, q_ends[j], q_end)
             fcl = design.fifo(f"fcl{j}_{p}", "u8", FCL_BYTES, score, value, shared=True)
             o = design.fifo(f"o{j}_{p}", "bf16", PIECE, value, design.shim(2 * j + p // 2, p % 2))
             schedule = ["chunk_rows", "past", "total", "window", "causal", "keys"]

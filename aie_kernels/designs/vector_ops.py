@@ -65,6 +65,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 
 STACK = 4096  # bytes
 
@@ -78,6 +79,7 @@ def build(device: Device) -> Design:
             f"vector_ops on {device.name}: one column; the four outputs take the shims of two"
         )
     place(design, 0, a=design.shim(0, 0), b=design.shim(0, 1))
+    give_packet_ids(design)
     add_sequences(design)
     return design
 
@@ -85,26 +87,23 @@ def build(device: Device) -> Design:
 def place(design: Design, column: int, *, a: End, b: End) -> None:
     """Put the cores on rows 0 and 1 of columns `column` and `column` + 1.
 
-    The inputs enter at the shim ends `a` (four) and `b` (two), under packet ids; the outputs leave
-    through both shims below the cores.
+    Four inputs enter at the shim end `a`, two at `b`; the outputs leave through both shims below
+    the cores.
     """
     rms, rope = design.core(column, 0), design.core(column, 1)
     glu, softcap = design.core(column + 1, 0), design.core(column + 1, 1)
 
-    def into(name: str, count: int, producer: End, consumer: End) -> Fifo:
-        return design.fifo(name, "bf16", count, producer, consumer, packet=design.packet_id())
-
-    def out(name: str, count: int, producer: End, consumer: End) -> Fifo:
+    def fifo(name: str, count: int, producer: End, consumer: End) -> Fifo:
         return design.fifo(name, "bf16", count, producer, consumer)
 
     row = Array("bf16", OBJECT)
     design.worker(
         "rms", rms, _rms,
         inputs={
-            "x": into("rms_x", RMS_OBJECT, a, rms),
-            "r": into("rms_r", RMS_OBJECT, b, rms),
+            "x": fifo("rms_x", RMS_OBJECT, a, rms),
+            "r": fifo("rms_r", RMS_OBJECT, b, rms),
         },
-        outputs={"y": out("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
+        outputs={"y": fifo("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
         buffers=[Buffer("row", Array("bf16", MAX_ROW)), Buffer("state", Array("f32", 16))],
         parameters=["rows", "pieces", "plain", "added", "n", "eps"],
         kernels=[RMS_BEGIN, RMS_LOAD, RMS_ADD, RMS_SUM, RMS_SCALE, RMS_FINISH], stack=STACK,
@@ -112,10 +111,10 @@ def place(design: Design, column: int, *, a: End, b: End) -> None:
     design.worker(
         "rope", rope, _rope,
         inputs={
-            "x": into("rope_x", OBJECT, a, rope),
-            "t": into("rope_t", OBJECT, b, rope),
+            "x": fifo("rope_x", OBJECT, a, rope),
+            "t": fifo("rope_t", OBJECT, b, rope),
         },
-        outputs={"y": out("rope_y", OBJECT, rope, design.shim(column, 1))},
+        outputs={"y": fifo("rope_y", OBJECT, rope, design.shim(column, 1))},
         buffers=[Buffer("weight", row), Buffer("normed", row)],
         parameters=[
             "tokens", "norm", "normed", "plain", "head_dim", "rotary_dim", "interleaved", "eps",
@@ -125,15 +124,15 @@ def place(design: Design, column: int, *, a: End, b: End) -> None:
     design.worker(
         "glu", glu, _glu,
         # A pair comes while the one before it is computed.
-        inputs={"x": into("glu_x", OBJECT, a, replace(glu, depth=4))},
-        outputs={"y": out("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
+        inputs={"x": fifo("glu_x", OBJECT, a, replace(glu, depth=4))},
+        outputs={"y": fifo("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
         parameters=["silu", "gelu"],
         kernels=[SILU_MUL, GELU_MUL], stack=STACK,
     )  # fmt: skip
     design.worker(
         "softcap", softcap, _softcap,
-        inputs={"x": into("softcap_x", OBJECT, a, softcap)},
-        outputs={"y": out("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
+        inputs={"x": fifo("softcap_x", OBJECT, a, softcap)},
+        outputs={"y": fifo("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
         parameters=["pieces", "cap"],
         kernels=[SOFTCAP], stack=STACK,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from ort_aie_ep.npu.vocabulary.device import (
     device,
 )
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 
 HUB = Tile(1, 2)
 #: Five ways out of the switch of `HUB`, where packets come from below.
@@ -157,16 +158,38 @@ def test_with_more_fifos_than_ids_it_is_noted() -> None:
     assert findings.notes[0].startswith("packet id 0 has 8 sources: fifos f0, ")
 
 
-def test_a_design_gives_out_each_id_once_and_none_of_a_controller() -> None:
+def sharing(*counts: int) -> Design:
+    """So many fifos on each of the shims' channels."""
     design = empty()
-    ids = []
-    for i in range(len(PACKET_IDS)):
-        ids.append(design.packet_id())
-        design.fifo(f"f{i}", "u8", 64, design.shim(0), design.core(0, 0), packet=ids[-1])
-    assert len(set(ids)) == 26
-    assert not set(ids) & CONTROLLER_PACKET_IDS
-    with pytest.raises(DesignError, match="all 26 packet ids are taken"):
-        design.packet_id()
+    for number, count in enumerate(counts):
+        for i in range(count):
+            end = design.shim(number // 2, number % 2)
+            design.fifo(f"f{number}_{i}", "u8", 64, end, design.core(i % 8, i // 8))
+    give_packet_ids(design)
+    return design
+
+
+def ids_of(design: Design, channel: int) -> list[int | None]:
+    return [f.packet for f in design.fifos.values() if f.name.startswith(f"f{channel}_")]
+
+
+def test_fifos_that_share_a_channel_get_ids_of_their_own_in_blocks() -> None:
+    design = sharing(1, 2, 6, 3)
+    assert ids_of(design, 0) == [None]
+    assert ids_of(design, 1) == [6, 7]
+    assert ids_of(design, 2) == [0, 1, 2, 3, 4, 5]
+    assert ids_of(design, 3) == [8, 9, 10]
+
+
+def test_ids_are_not_a_controllers_and_unique_while_there_are_enough() -> None:
+    for counts in [(13, 13), (2,) * 13, (3,) * 8, (26,), (5, 5, 5, 5, 5)]:
+        design = sharing(*counts)
+        ids = [f.packet for f in design.fifos.values()]
+        assert len(set(ids)) == sum(counts)
+        assert set(ids) <= set(PACKET_IDS)
+    design = sharing(20, 20)
+    assert all(len(set(ids_of(design, channel))) == 20 for channel in range(2))
+    assert {f.packet for f in design.fifos.values()} <= set(PACKET_IDS)
 
 
 @pytest.mark.parametrize("name", sorted(find_designs()))

@@ -153,7 +153,7 @@ class _Examination:
             real = real_words.INPUT_CHANNELS if direction == "S2MM" else real_words.OUTPUT_CHANNELS
             self._found.use(
                 tile, f"{direction} channels", len(used), limit, by,
-                "" if tile.kind == "shim" else real,
+                real_words.ROUTING if tile.kind == "shim" else real,
             )  # fmt: skip
             for index, names in used.items():
                 # A channel of too high a number is no more than a symptom of too many.
@@ -161,6 +161,7 @@ class _Examination:
                     self._found.refuse(
                         tile, f"{direction} channels",
                         f"fifo {names[0]} is put on channel {index}; there are 0..{limit - 1}",
+                        real_words.ROUTING,
                     )  # fmt: skip
                 if len(names) > 1:
                     self._share(tile, direction, index, names)
@@ -200,7 +201,6 @@ class _Examination:
                 self._found.refuse(
                     lock.tile, "lock value",
                     f"lock {lock.name} starts at {lock.initial}, the limit is {MAX_LOCK_VALUE}",
-                    real_words.LOCK_VALUE,
                 )  # fmt: skip
         for tile, names in sorted(by.items()):
             limit = TILES[tile.kind].locks

@@ -25,9 +25,10 @@ from itertools import combinations
 
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
-from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, SELECTIONS, Hop, Routing
+from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Routing
 from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port
 from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, PACKET_IDS, Tile
+from ort_aie_ep.npu.vocabulary.switch import SELECTIONS
 
 Masters = frozenset[tuple[Port, Hop] | Port]
 
@@ -101,7 +102,7 @@ def _unique(findings: Findings, configuration: Configuration) -> None:
         if count <= len(PACKET_IDS):
             findings.refuse(
                 "design", "packet ids",
-                f"{text}; {len(PACKET_IDS)} ids suffice for {count} fifos (Design.packet_id)",
+                f"{text}; {len(PACKET_IDS)} ids suffice for {count} fifos (give_packet_ids)",
             )  # fmt: skip
         else:
             findings.notes.append(f"packet {text}, whose ways are apart")

@@ -23,10 +23,8 @@ STEP_BEYOND = "Step size {step} exceeds memref size {elements}"
 COUNT = "Size may not exceed 1023."  # of versions that refuse from 513 on
 STEP_FIELD = "Stride may not exceed 1048576"  # from 524288 on
 INNERMOST = "For <32b width datatypes, inner-most dim stride must be 1"
-DESCRIPTOR_ID = "bdId attribute exceeds max: {limit}"
 DESCRIPTOR_ADDRESS = "bd address must be 4 byte (32b) aligned"
 OTHER_TILES_BUFFER = "Core tile DMAs can only access a buffer in the same tile."
-PACKET_FIELD = "Packet ID field can only hold 5 bits."
 
 # the same file: other verifiers
 OTHER_TILES_LOCK = "can only access a lock in the same tile"  # UseLockOp
@@ -42,19 +40,12 @@ SECOND_CORE = "already has a core; each compute tile can host only one core"
 UNREACHABLE = "is accessed from an unreachable tile in Column {column} and Row {row}"
 STACK = "stack_size {bytes} leaves no local memory for this tile's buffers ({limit} bytes total)"
 
-# lib/Dialect/AIEX/IR/AIEXDialect.cpp: SetLockOp::verify
-LOCK_VALUE = "Lock value exceeds the maximum value of 63"
-
 # lib/Dialect/AIE/Transforms/AIEAssignBuffers.cpp
 MEMORY = "allocated buffers exceeded available memory"
 
-# lib/Dialect/AIE/Transforms/AIEAssignBufferDescriptorIDs.cpp
-DESCRIPTORS = (
-    "Allocator exhausted available BD IDs (maximum {limit} available for channel {channel})."
-)
-
 # lib/Dialect/AIE/Transforms/AIEPathFinder.cpp and AIECreatePathFindFlows.cpp
 ROUTING = "Unable to find a legal routing"
+PACKET_ID = "packet id {id} exceeds the maximum of {limit}"
 RULES = "slave port packet rules exceed the {limit}-slot limit"
 SELECTIONS = "has used up all its msels"
 ARBITERS = "tile op has used up all arbiter-msel combinations"  # of 24, where this says 6 arbiters

@@ -26,7 +26,6 @@ from ort_aie_ep.npu.vocabulary.switch import MOVES, Heading
 _ROUNDS = 40  # of ripping up; designs that fit settle within a few
 RULE_SLOTS = 4  # of a port where packets enter
 ARBITERS = 6  # of a switch
-SELECTIONS = 4  # of an arbiter: sets of ports to which it sends a packet (msel)
 
 
 @dataclass(frozen=True, order=True)

@@ -157,13 +157,13 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
     if fifo.packet is not None and not 0 <= fifo.packet <= MAX_PACKET_ID:
         yield at(
             fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}",
-            real_words.PACKET_FIELD,
+            real_words.PACKET_ID.format(id=fifo.packet, limit=MAX_PACKET_ID),
         )  # fmt: skip
     if fifo.packet in CONTROLLER_PACKET_IDS:
         yield at(
             fifo.producer, "packet id",
             f"{fifo.packet} is the id of a tile as a controller, under which tokens travel; take "
-            "another (Design.packet_id)",
+            "another (give_packet_ids)",
         )  # fmt: skip
     if fifo.shared:
         yield from _shared(design, fifo)

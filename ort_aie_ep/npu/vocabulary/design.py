@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_aie_ep.npu.vocabulary.device import DEFAULT_STACK, PACKET_IDS, WORD, Device, Tile
+from ort_aie_ep.npu.vocabulary.device import DEFAULT_STACK, WORD, Device, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array, ElementType, Kernel
 from ort_aie_ep.npu.vocabulary.sequence import Sequence
@@ -247,17 +247,6 @@ class Design:
         return End(self.device.tile(column, 2 + row), depth, **options)
 
     # --- fifos ---
-    def packet_id(self) -> int:
-        """The next packet id that no fifo has. Raises DesignError when there is none."""
-        taken = {fifo.packet for fifo in self.fifos.values()}
-        for packet in PACKET_IDS:
-            if packet not in taken:
-                return packet
-        raise DesignError(
-            f"design {self.name}: all {len(PACKET_IDS)} packet ids are taken; the others of 0..31 "
-            "belong to controllers"
-        )
-
     def fifo(
         self,
         name: str,
