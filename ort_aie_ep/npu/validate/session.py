@@ -135,7 +135,7 @@ def validate(
     for each thing that begins. Raises AieError where there is no package; everything else is
     in the report.
     """
-    folders = _package_folders(folder)
+    folders = package_folders(folder)
     report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
     try:
         npu = Npu(load())
@@ -148,7 +148,7 @@ def validate(
         result = DesignResult(str(each))
         report.designs.append(result)
         try:
-            package = _read(each, npu.identity, result)
+            package = read_for(each, npu.identity, result)
         except PackageError as error:
             result.refused = str(error)
             continue
@@ -157,13 +157,15 @@ def validate(
         run.small(QUICK_RUNS if quick else RUNS)
         if not quick:
             run.typical(RUNS)
+        run.chains(QUICK_RUNS if quick else RUNS)
     if packages:
         progress("control path")
         report.control.extend(measure(npu, packages, quick, progress))
     return report
 
 
-def _package_folders(folder: Path) -> list[Path]:
+def package_folders(folder: Path) -> list[Path]:
+    """The package in `folder`, or those in folders of it. Raises AieError where there is none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
@@ -175,7 +177,8 @@ def _package_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _read(folder: Path, identity: Identity, result: DesignResult) -> Package:
+def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
+    """A package for a device; `result` says what it is. Raises PackageError for one that is not."""
     package = read_package(folder)
     content = package.manifest
     result.design, result.device = content["name"], content["device"]
@@ -214,21 +217,29 @@ class DesignRun:
         }
 
     def small(self, repetitions: int) -> None:
-        """Small shapes of every sequence, and chains of runs on the overlay for them."""
+        """Small shapes of every sequence."""
         for name, its in self._shapes.items():
             if not its:
                 reason = "no reference for this sequence in this version of the library"
                 self._result.cases.append(Case(name, {}, "refused", reason))
         self._every(False, repetitions)
+
+    def typical(self, repetitions: int) -> None:
+        """The shapes of a layer."""
+        self._every(True, repetitions)
+
+    def chains(self, repetitions: int) -> None:
+        """Chains of runs, on the overlay for them. They wait without a limit: what is to be known
+        of a device that hangs has to be known before."""
         # NPU1's firmware is said to drop chained commands; the library makes none there.
         its_chains = self._npu.has_chains and self._npu.identity.generation > NPU1
         if its_chains and self._result.design == chains.DESIGN:
             for runs in chains.LENGTHS:
                 self._case(chains.NAME, {"runs": runs}, lambda n=runs: self._chain(n, repetitions))  # type: ignore[misc]
 
-    def typical(self, repetitions: int) -> None:
-        """The shapes of a layer."""
-        self._every(True, repetitions)
+    def close(self) -> None:
+        """Give up the context: a device has few, and other designs come."""
+        self._context = None
 
     def _every(self, typical: bool, repetitions: int) -> None:
         for name, its in self._shapes.items():
@@ -319,7 +330,7 @@ def run_case(
     outputs = problem.judge({name: buffer.read() for name, buffer in buffers.items()})
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
-    predicted = sum(run["predicted_seconds"] for run in built)
+    predicted = sum(run["predicted_seconds"] - _native.NPU_DISPATCH_SECONDS for run in built)
     case = _judged(problem.sequence, problem.parameters, outputs, len(programs), times, predicted)
     if simulator is not None and predicted <= MAX_SIMULATED:
         copies = {name: np.array(array) for name, array in problem.buffers.items()}
