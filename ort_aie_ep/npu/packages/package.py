@@ -129,6 +129,11 @@ class Package:
         return self.folder / OVERLAY
 
 
+def _text(manifest: Mapping[str, Any]) -> str:
+    """As it stands in the file."""
+    return json.dumps(manifest) + "\n"
+
+
 def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> Package:
     """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
 
@@ -136,7 +141,7 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
     Raises PackageError when `folder` is something else, or the manifest is not valid or too long.
     """
     validate(manifest, str(folder / MANIFEST))
-    text = json.dumps(manifest) + "\n"
+    text = _text(manifest)
     if len(text) > MAX_MANIFEST_BYTES:
         raise PackageError(
             f"{folder / MANIFEST} would have {len(text)} bytes, expected at most "
@@ -228,7 +233,7 @@ class SimulatedOverlay:
 
 def simulated_overlay(name: str, design: Design) -> SimulatedOverlay:
     """The overlay for the modelled NPU of the design that `aie_kernels` has as `name`."""
-    digest = hashlib.sha256(json.dumps(manifest(design), sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(_text(manifest(design)).encode()).hexdigest()
     return SimulatedOverlay(name, design.device.name, digest)
 
 
