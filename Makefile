@@ -12,7 +12,7 @@ OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # These know nothing of ONNX Runtime, or run on the newest alone.
-NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/npu tests/speed tests/xrt
+NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/mlir tests/npu tests/speed tests/xrt
 # Nor do these: each table of kernels in the wheel, which is the same for all.
 KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
 NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/build)
@@ -28,11 +28,14 @@ SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -n
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
+# Reads the NPU kernels against the AIE API's headers: 19 or later.
+CLANG ?= clang++-19
+
 # Seconds for each fuzz target, and where corpora and findings are kept.
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+.PHONY: demo test lint check real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -43,13 +46,20 @@ test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
 
 # What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
-# set, an old CPU, sanitizers, each fuzz target for a short time.
+# set, an old CPU, sanitizers, MLIR's own reader, each fuzz target for a short time.
 check: $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_sanitizers.sh
 	VENV=$(VENV) bash tests/check_real_xrt.sh
+	VENV=$(VENV) bash tests/check_mlir.sh
 	$(MAKE) fuzz FUZZ_SECONDS=25
+
+# The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
+# make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api
+real-headers: $(VENV)/test-ready
+	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
+	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) --rules
 
 # Both doors and whole models on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready

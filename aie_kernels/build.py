@@ -9,6 +9,7 @@ met the real toolchain (docs/npu-toolchain.md).
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import shutil
 import tempfile
@@ -39,7 +40,7 @@ KERNELS = Path(__file__).parent / "kernels"
 _EMULATED = ("gemm.cc", "flow_qkv.cc")
 
 
-def find_designs() -> dict[str, Callable[[Device], Design]]:
+def find_designs() -> dict[str, Callable[..., Design]]:
     """By name, the `build` of every module in `aie_kernels.designs` that has one."""
     found = {}
     for module in pkgutil.iter_modules(designs.__path__):
@@ -49,12 +50,19 @@ def find_designs() -> dict[str, Callable[[Device], Design]]:
     return found
 
 
-def make_design(name: str, device: Device) -> Design:
-    """The design `name` on `device`. Raises DesignError that lists the known ones."""
+def make_design(name: str, device: Device, *, columns: int | None = None) -> Design:
+    """The design `name` on `device`, on `columns` of its columns where it can be on some.
+
+    Raises DesignError that lists the known ones, or says that the design takes all columns.
+    """
     known = find_designs()
     if name not in known:
         raise DesignError(f"unknown design {name!r}; known: {', '.join(known)}")
-    return known[name](device)
+    if columns is None:
+        return known[name](device)
+    if "columns" not in inspect.signature(known[name]).parameters:
+        raise DesignError(f"{name} takes all columns of {device.name}; choose a narrower device")
+    return known[name](device, columns=columns)
 
 
 def compile_command(

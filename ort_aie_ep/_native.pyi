@@ -224,3 +224,50 @@ def plan_graph(
     nodes: Sequence[_GraphNode], values: Sequence[_GraphValue], whole: bool
 ) -> _GraphPlan: ...
 def read_recipe(text: str) -> _Recipe: ...
+
+class _FusedDecodeGeometry(TypedDict):
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    layers: int
+    head_chunks: int
+    group: int  # layers in a buffer of weights; 0: all are in one
+    phases: list[tuple[int, int]]  # row blocks, column blocks
+    head_chunk: tuple[int, int]
+    # Elements of two bytes from here on.
+    layer_elements: int
+    weight_elements: list[int]
+    rms_elements: int
+    rotary_slab: int
+    rotary_slabs: int
+    logits_offset: int
+    y_elements: int
+    region_width: int
+
+def fused_decode_models() -> list[str]: ...
+def fused_decode_geometry(model: str) -> _FusedDecodeGeometry: ...
+def fused_decode_kv_elements(model: str, positions: int) -> int: ...
+def fused_decode_kv_offset(
+    model: str, positions: int, layer: int, value: bool, head: int, position: int
+) -> int: ...
+def fused_decode_pack_layer(
+    model: str,
+    channels: int,
+    *,
+    qkv: Sequence[_Bytes],
+    o: _Bytes,
+    up: _Bytes,
+    gate: _Bytes,
+    down: _Bytes,
+) -> _Bytes: ...
+def fused_decode_pack_head_chunk(model: str, channels: int, head: _Bytes, chunk: int) -> _Bytes: ...
+def fused_decode_words(
+    *,
+    base: _Words,
+    slopes: Sequence[tuple[int, int]],
+    base_length: int,
+    positions: int,
+    length: int,
+) -> _Words: ...

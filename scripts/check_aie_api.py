@@ -32,6 +32,9 @@ TESTS = HERE.parent / "tests" / "aie_kernels"
 # __AIE_ARCH__, and __AIE_MODEL_VERSION__ as llvm-aie of 2026 defines it.
 ARCHITECTURES = {"aie2": (20, 10500), "aie2p": (21, 11500)}
 
+# Products of matrices on AIE2P, as some kernels are built (aie_kernels/build.py).
+EMULATED = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
+
 # Names that check_aie_api.h has with a content.
 DECLARED = {
     "aie", "std", "abs", "event0", "event1", "bfloat16", "cbfloat16", "cfloat", "cint16", "cint32",
@@ -88,7 +91,7 @@ class Reader:
             constants |= modes
             functions |= missing - modes
 
-    def errors(self, source: Path) -> list[str]:
+    def errors(self, source: Path, *options: str) -> list[str]:
         """Every error, as one line."""
         done = subprocess.run(
             [
@@ -97,7 +100,7 @@ class Reader:
                 f"-D__AIE_ARCH__={self._arch}", f"-D__AIE_MODEL_VERSION__={self._model}",
                 "-D__AIECC__", "-D__AIENGINE__", "-D__AIE_API_AIE_ADF_HPP__", f"-I{self._include}",
                 f"-I{KERNELS}", "-include", HERE / "check_aie_api.h", "-include", self._names,
-                source,
+                *options, source,
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -105,22 +108,27 @@ class Reader:
             raise SystemExit(f"{self._clang} failed on {source}:\n{done.stderr}")
         return [line for line in done.stderr.splitlines() if "error:" in line]
 
-    def own_errors(self, source: Path, folder: Path) -> list[str]:
+    def own_errors(self, source: Path, folder: Path, *options: str) -> list[str]:
         """Those that are about the lines in `folder`."""
         return [
             line
-            for line in self.errors(source)
+            for line in self.errors(source, *options)
             if (line.startswith(str(folder)) or OF_ITS_USER.search(line)) and not PEANO.search(line)
         ]
 
 
 def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> int:
     """Prints what is wrong with the kernels; how much."""
-    sources = [(name, source) for name in readers for source in sorted(KERNELS.glob("*.cc"))]
-    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], KERNELS), sources)
+    jobs: list[tuple[str, Path, list[str]]] = []
+    for source in sorted(KERNELS.glob("*.cc")):
+        jobs += [(name, source, []) for name in readers]
+        if "mmul" in source.read_text():
+            jobs.append(("aie2p", source, [EMULATED]))
+    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], KERNELS, *job[2]), jobs)
     wrong = 0
-    for (name, source), errors in zip(sources, found, strict=True):
-        print(f"{name:6} {source.name:15} {len(errors) or 'no'} errors", *errors, sep="\n  ")
+    for (name, source, options), errors in zip(jobs, found, strict=True):
+        count = f"{len(errors) or 'no'} errors"
+        print(" ".join([f"{name:6} {source.name:16} {count}", *options]), *errors, sep="\n  ")
         wrong += len(errors)
     return wrong
 

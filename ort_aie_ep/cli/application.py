@@ -27,6 +27,7 @@ _ORDER = (
     "simulate",
     "kernels",
     "validate",
+    "package-overlay",
 )
 
 

@@ -1,4 +1,4 @@
-"""Commands on the NPU's designs: list, check, simulate, build."""
+"""Commands on the NPU's designs: list, check, simulate, words, draw, build."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
-    kernels, name="kernels", help="Designs of the NPU: list, check, simulate, draw, build."
+    kernels,
+    name="kernels",
+    help="Designs of the NPU: list, check, simulate, words, draw, print, build.",
 )
 
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
@@ -165,6 +167,41 @@ def _summary(design: Design, result: Result) -> str:
     )
 
 
+@kernels.command("words")
+def words_command(
+    design: OneDesign,
+    device: DeviceName = "npu2",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The words themselves, in hexadecimal.")
+    ] = False,
+) -> None:
+    """The words that configure a device for a design, decoded: what each tile is told.
+
+    They are decoded by tables apart from the encoder's, and compared with the design: exit code 1
+    where they say anything else. Programs of cores are not among them.
+    """
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.npu.configuration_words.compare import differences
+    from ort_aie_ep.npu.configuration_words.decode import decode
+    from ort_aie_ep.npu.configuration_words.encode import encode
+    from ort_aie_ep.npu.configuration_words.text import format_view
+    from ort_aie_ep.npu.vocabulary.configuration import configure
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+
+    configuration = configure(make_design(design, find_device(device)))
+    words = encode(configuration)
+    if raw:
+        print("\n".join(f"{word:08X}" for word in words))
+        return
+    view = decode(words)
+    print(format_view(view, configuration))
+    found = differences(configuration, view)
+    for difference in found:
+        console.note(difference)
+    if found:
+        raise typer.Exit(1)
+
+
 @kernels.command("draw")
 def draw_command(
     design: OneDesign,
@@ -177,6 +214,22 @@ def draw_command(
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
     draw_placement(make_design(design, find_device(device)), out)
+
+
+@kernels.command("print")
+def print_command(
+    design: OneDesign,
+    device: DeviceName = "npu2",
+    columns: Annotated[
+        int | None, typer.Option(help="On so many columns, where a design can be on some.")
+    ] = None,
+) -> None:
+    """Print a design as MLIR in mlir-aie's aie dialect, as `build` gives it to aiecc."""
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.aie_kernels.mlir.module import print_module
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+
+    print(print_module(make_design(design, find_device(device), columns=columns)), end="")
 
 
 @kernels.command("build")

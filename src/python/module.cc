@@ -1,7 +1,7 @@
 // What Python wants from C++: packing, the eligibility rules, the host kernels for tests, and (in
 // npu_module.cc) instruction streams, (in npu_reasons_module.cc) what an NPU leaves to the host,
 // (in kernel_choice_module.cc) which kernels a CPU runs, (in graph_module.cc) what a model's
-// graph becomes.
+// graph becomes, (in fused_decode_module.cc) what mlir-air's fused decode reads.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -18,6 +18,7 @@
 #include "ops/eligibility.h"
 #include "ops/format.h"
 #include "ops/weights.h"
+#include "python/fused_decode_module.h"
 #include "python/graph_module.h"
 #include "python/kernel_choice_module.h"
 #include "python/npu_module.h"
@@ -474,4 +475,5 @@ PYBIND11_MODULE(_native, m) {
   m.def("float16_round_trip", &Float16RoundTrip, py::arg("x").noconvert(), py::arg("isa"));
   npu::DefineNpu(m);
   npu_target::DefineNpuReasons(m);
+  fused_decode::DefineFusedDecode(m);
 }

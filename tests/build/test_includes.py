@@ -29,6 +29,7 @@ MAY_INCLUDE = {
     "targets/host/kernels": "targets/host/kernels/generic",
     "targets/host/bench": "q4nx targets/host/kernels",
     "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU}",
+    "targets/npu/fused_decode": "base ops q4nx",
     # The door of the library, which puts the executor and a device together.
     "targets/npu/module.cc": "base targets/module.h targets/npu/xrt targets/sim/control.h",
     "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
@@ -37,7 +38,8 @@ MAY_INCLUDE = {
     "ort": f"base ops {DOORS} {TRACE} ort/ep/factory.h",
     # The provider packs weights, as `ort-aie compile` does from Python.
     "ort/ep": f"base graph ops q4nx {DOORS} ort",
-    "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/reasons.h",
+    "python": "base graph npu ops q4nx targets/host targets/host/kernels targets/npu/reasons.h "
+    "targets/npu/fused_decode",
     "stub": "",
 }
 

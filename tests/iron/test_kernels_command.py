@@ -75,3 +75,16 @@ def test_build_without_mlir_aie_says_what_to_install(
     assert result.exit_code == 1
     assert "pip install mlir_aie==1.4.4" in result.output
     assert not (tmp_path / "overlays").exists()
+
+
+def test_print_gives_the_module_on_stdout() -> None:
+    text = ort_aie("print", "fused_dqp", "--device", "npu2_2col", "--columns", "1").stdout
+    assert "// fused_dqp on npu2_2col" in text
+    assert text.count('"aie.core"') == 4
+    assert ort_aie("print", "fused_dqp", "--device", "npu2_2col").stdout.count('"aie.core"') == 8
+
+
+def test_print_on_some_columns_of_a_design_that_takes_all_is_refused() -> None:
+    result = ort_aie("print", "dequant", "--columns", "1")
+    assert result.exit_code == 1
+    assert "dequant takes all columns of npu2; choose a narrower device" in result.output

@@ -18,16 +18,11 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from ort_aie_ep.npu.vocabulary.configuration import Port, Stream
 from ort_aie_ep.npu.vocabulary.device import TILES, Device, Tile
+from ort_aie_ep.npu.vocabulary.switch import MOVES, Heading
 
-Heading = Literal["north", "south", "west", "east"]
-
-_MOVES: dict[Heading, tuple[int, int]] = {
-    "north": (0, 1), "south": (0, -1), "west": (-1, 0), "east": (1, 0),
-}  # fmt: skip
 _ROUNDS = 40  # of ripping up; designs that fit settle within a few
 RULE_SLOTS = 4  # of a slave port: sets of outputs to which packets that enter there can go
 ARBITERS = 6  # of a switch: packet inputs that it serves
@@ -48,7 +43,7 @@ class Hop:
     @property
     def to(self) -> Tile:
         """The neighbour."""
-        column, row = _MOVES[self.heading]
+        column, row = MOVES[self.heading]
         return Tile(self.tile.column + column, self.tile.row + row)
 
 
@@ -174,7 +169,7 @@ def _tree(
 
 
 def _hops(device: Device, tile: Tile) -> Iterator[Hop]:
-    for heading in _MOVES:
+    for heading in MOVES:
         hop = Hop(tile, heading)
         to = hop.to
         if hop.ports and 0 <= to.column < device.columns and 0 <= to.row < device.rows:

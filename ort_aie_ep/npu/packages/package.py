@@ -108,6 +108,26 @@ def xclbin_uuid(path: Path) -> str:
     return str(uuids.UUID(bytes=struct.unpack_from("16s", header, _XCLBIN_UUID)[0]))
 
 
+def xclbin_section(path: Path, kind: int) -> bytes:
+    """The first section of a kind (axlf_section_kind) of an xclbin.
+
+    Raises PackageError if `path` is not an xclbin, is damaged, or has no such section.
+    """
+    data = _read(path)
+    xclbin_uuid(path)
+    table = _XCLBIN_SECTIONS + 8  # follows their number
+    count = struct.unpack_from("<I", data, _XCLBIN_SECTIONS)[0] if len(data) >= table else 0
+    if len(data) < table + count * _SECTION.size:
+        raise PackageError(f"{path} is damaged: its table of {count} sections goes beyond its end")
+    for i in range(count):
+        found, _, start, size = _SECTION.unpack_from(data, table + i * _SECTION.size)
+        if found == kind:
+            if start + size > len(data):
+                raise PackageError(f"{path} is damaged: section {i} goes beyond its end")
+            return data[start : start + size]
+    raise PackageError(f"{path} has no section of kind {kind}")
+
+
 def _read(path: Path, size: int = -1) -> bytes:
     try:
         with open_regular(path) as file:
@@ -147,21 +167,31 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
             f"{folder / MANIFEST} would have {len(text)} bytes, expected at most "
             f"{MAX_MANIFEST_BYTES}: give the design fewer or shorter sequences"
         )
+    with replaced_folder(folder, MANIFEST) as new:
+        shutil.copyfile(overlay, new / OVERLAY)
+        (new / MANIFEST).write_text(text)
+    return Package(folder, dict(manifest))
+
+
+@contextmanager
+def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
+    """A folder that becomes `folder` when the block ends, and disappears when it fails.
+
+    One that is there goes, if it has a file `manifest`. Raises PackageError if it has none.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         _held(folder.parent),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside,
     ):
-        if folder.exists() and not (folder / MANIFEST).is_file():
+        if folder.exists() and not (folder / manifest).is_file():
             raise PackageError(f"{folder} exists and is no design package; give another folder")
         new = Path(beside) / "new"
         new.mkdir()
-        shutil.copyfile(overlay, new / OVERLAY)
-        (new / MANIFEST).write_text(text)
+        yield new
         with suppress(FileNotFoundError):
             folder.rename(Path(beside) / "old")
         new.rename(folder)
-    return Package(folder, dict(manifest))
 
 
 @contextmanager

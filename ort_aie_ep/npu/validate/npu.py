@@ -27,12 +27,14 @@ WAIT = 2500
 OPCODE = 3  # a transaction stream
 FIRST_BUFFER = 3  # arguments 0 to 2 of the kernel: opcode, instructions, their count
 MAX_BUFFERS = 5
+MAX_CHAIN = 24  # runs that XRT hands to the driver as one command (runlist_impl)
 # Of amdxdna's tables, and of older user space ("RyzenAI-npu4").
+NPU1 = 3  # a generation
 _GENERATIONS = {
-    3: ("phoenix", "hawk", "npu1"),
+    NPU1: ("phoenix", "hawk", "npu1"),
     4: ("strix", "krackan", "gorgon", "npu2", "npu3", "npu4", "npu5", "npu6"),
 }
-_PCI_GENERATIONS = {0x1502: 3, 0x17F0: 4}
+_PCI_GENERATIONS = {0x1502: NPU1, 0x17F0: 4}
 
 HOW_TO_GET_PYXRT = (
     "pyxrt, XRT's Python binding, is not in this Python. Debian (sid), Ubuntu (26.04 and later): "
@@ -101,6 +103,11 @@ class Npu:
         text = _info(self.pyxrt, self.device, "max_clock_frequency_mhz")
         return float(text) * 1e6 if text.isdecimal() else 0.0
 
+    @property
+    def has_chains(self) -> bool:
+        """Whether this Python's binding has runlists."""
+        return hasattr(self.pyxrt, "runlist")
+
     def open(self, package: Package) -> Context:
         """A hardware context of its own for a package. Raises Fault."""
         return Context(self, package)
@@ -123,11 +130,11 @@ class Context:
         uuid = _call("context", f"registering {path}", npu.device.register_xclbin, xclbin)
         # Kept: the kernel lives no longer than they do in some versions.
         self._xclbin, self._uuid = xclbin, uuid
-        self._context = _call(
+        self.handle = _call(
             "context", f"a hardware context for {path} (are all columns busy?)",
             pyxrt.hw_context, npu.device, uuid,
         )  # fmt: skip
-        self.kernel = _call("context", f"kernel {wanted}", pyxrt.kernel, self._context, wanted)
+        self.kernel = _call("context", f"kernel {wanted}", pyxrt.kernel, self.handle, wanted)
 
     def buffer(self, index: int, data: NDArray[Any]) -> Buffer:
         """Buffer argument `index` (0 to 4) with the bytes of `data`, on the device."""
@@ -136,6 +143,11 @@ class Context:
     def program(self, words: NDArray[np.uint32], buffers: Sequence[Buffer]) -> Program:
         """A stream that can be run many times."""
         return Program(self, words, buffers)
+
+    def chain(self, programs: Sequence[Program]) -> Chain:
+        """Programs that are submitted together, and not by themselves any more. Raises Fault where
+        the binding has no runlist."""
+        return Chain(self, programs)
 
 
 class Buffer:
@@ -185,10 +197,10 @@ class Program:
         self._pyxrt = pyxrt
         self._instructions = Buffer(context, 1, pyxrt.bo.cacheable, words)
         self._buffers = list(buffers)  # alive as long as the run is
-        self._run = _call("run", "run(kernel)", pyxrt.run, context.kernel)
+        self.run = _call("run", "run(kernel)", pyxrt.run, context.kernel)
         arguments = [OPCODE, self._instructions.bo, len(words), *(b.bo for b in buffers)]
         for index, value in enumerate(arguments):
-            _call("run", f"set_arg {index}", self._run.set_arg, index, value)
+            _call("run", f"set_arg {index}", self.run.set_arg, index, value)
 
     def __call__(self) -> float:
         """Run once: seconds from the start to the end of the wait. Raises Fault.
@@ -196,8 +208,8 @@ class Program:
         After a Fault the context is of no more use: the run may still be going on.
         """
         start = perf_counter()
-        _call("run", "run.start", self._run.start)
-        state = _call("run", "run.wait", self._run.wait, WAIT)
+        _call("run", "run.start", self.run.start)
+        state = _call("run", "run.wait", self.run.wait, WAIT)
         seconds = perf_counter() - start
         states = self._pyxrt.ert_cmd_state
         if state != states.ERT_CMD_STATE_COMPLETED:
@@ -208,6 +220,31 @@ class Program:
                 else f"the run ended in state {state.name} ({int(state)})",
             )  # fmt: skip
         return seconds
+
+
+class Chain:
+    """Runs that are submitted as one list. XRT takes the buffers of a run when it is added."""
+
+    def __init__(self, context: Context, programs: Sequence[Program]) -> None:
+        pyxrt = context.npu.pyxrt
+        if not context.npu.has_chains:
+            raise Fault("binding", "this pyxrt has no runlist; XRT's has it since June 2025")
+        self._programs = list(programs)  # alive as long as the list is
+        self._list = _call("run", "runlist(context)", pyxrt.runlist, context.handle)
+        for program in programs:
+            _call("run", "runlist.add", self._list.add, program.run)
+
+    def __call__(self) -> float:
+        """Run all once: seconds from the start to the end of the wait. Raises Fault.
+
+        The wait has no limit of its own: that of the binding takes a duration of C++ that Python
+        has none for (pyxrt.cpp does not include pybind11's chrono.h). The driver's watchdog ends a
+        chain that hangs.
+        """
+        start = perf_counter()
+        _call("run", "runlist.execute", self._list.execute)
+        _call("state", "runlist.wait", self._list.wait)
+        return perf_counter() - start
 
 
 # --- who it is ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from overlay_site import Site
 
-from ort_aie_ep.npu.validate import control
+from ort_aie_ep.npu.validate import bench, control, data_path
 
 
 @pytest.fixture
@@ -19,6 +19,9 @@ def site(tmp_path: Path) -> Site:
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator's clock is exact: differences need not be large. 400 writes are 40,000 cycles,
     more than an object takes."""
-    monkeypatch.setattr(control, "FEW", 20)
-    monkeypatch.setattr(control, "MANY", 400)
+    monkeypatch.setattr(bench, "FEW", 20)
+    monkeypatch.setattr(bench, "MANY", 400)
+    monkeypatch.setattr(data_path, "QUICK_OBJECTS", (8, 24))
+    monkeypatch.setattr(data_path, "QUICK_SMALL_OBJECTS", (8, 40))
+    monkeypatch.setattr(data_path, "QUICK_COPIES", 2)
     monkeypatch.setattr(control, "QUICK_REPETITIONS", 3)

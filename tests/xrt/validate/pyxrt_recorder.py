@@ -28,6 +28,7 @@ POISON = 0xA5
 HOST_GROUP, SRAM_GROUP = 0, 1  # banks of mlir-aie's xclbin
 DISPATCH = costs.DISPATCH.value
 SWITCH = 100e-6
+CHAINED = 20e-6  # for each further run of a list
 
 
 class _Enumerator(enum.IntEnum):
@@ -49,6 +50,8 @@ class Recorder:
     names: tuple[str, ...] = ("NPU Strix",)
     fail: Callable[[str], str | None] = lambda call: None
     corrupt: Callable[[dict[int, np.ndarray]], None] = lambda buffers: None
+    lists: bool = True  # whether the binding has runlists
+    longest_list: int = 24  # runs of a list that happen; others are dropped without a word
     cold: bool = False  # whether the channels of the shims start anew with every run
     calls: Counter[str] = field(default_factory=Counter)
     now: float = 0.0  # seconds of the modelled host
@@ -65,7 +68,7 @@ class Recorder:
             "xrt_info_device", {name + "_": i for i, name in enumerate(INFOS)}
         )
         self.xrt_info_device = _Infos(self.xrt_info_device)
-        for made in _classes(self):
+        for made in _classes(self)[: None if self.lists else -1]:
             setattr(self, made.__name__, made)
         self.active: Any = None  # the context that ran last
 
@@ -210,7 +213,7 @@ def _classes(module: Recorder) -> list[type]:
 
     class run(Bound):
         def setup(self, its: Any) -> None:
-            self.kernel, self.arguments, self.started = its, {}, False
+            self.kernel, self.arguments, self.started, self.lists = its, {}, False, 0
 
         def set_arg(self, *args: Any) -> None:
             self.check("set_arg", *args)
@@ -218,6 +221,10 @@ def _classes(module: Recorder) -> list[type]:
 
         def start(self, *args: Any) -> None:
             self.check("start", *args)
+            if self.lists:
+                raise RuntimeError(
+                    "Run object belongs to a runlist and cannot be explicitly started"
+                )
             if self.started:
                 raise RuntimeError("the run is still going on")
             self.started = True
@@ -235,7 +242,7 @@ def _classes(module: Recorder) -> list[type]:
             self.started = False
             return module.ert_cmd_state.ERT_CMD_STATE_COMPLETED
 
-        def execute(self) -> None:
+        def execute(self, dispatch: float = DISPATCH) -> None:
             opcode, instructions, count = (self.arguments[i] for i in range(3))
             assert opcode == 3, "a transaction stream"
             assert instructions.flag == module.bo.cacheable
@@ -252,9 +259,44 @@ def _classes(module: Recorder) -> list[type]:
             if module.active not in (None, self.kernel.context):
                 module.now += SWITCH
             module.active = self.kernel.context
-            module.now += DISPATCH + result.seconds
+            module.now += dispatch + result.seconds
             module.corrupt({i - 3: b.device for i, b in buffers.items()})
+
+    class runlist(Bound):
+        """A list for which `add` binds the buffers (runlist_impl::add calls bind_at)."""
+
+        def setup(self, *args: Any) -> None:
+            if not args:
+                raise AssertionError("a list without a context is of no use")
+            self.context, self.runs, self.running = args[0], [], False
+
+        def add(self, *args: Any) -> None:
+            self.check("add", *args)
+            if self.running:
+                raise RuntimeError("runlist must be idle before adding run objects")
+            its = args[0]
+            if its.kernel.context is not self.context or len(its.arguments) < 4:
+                raise AssertionError("a run of another context, or without its arguments")
+            its.lists += 1
+            self.runs.append((its, dict(its.arguments)))
+
+        def execute(self, *args: Any) -> None:
+            self.check("execute", *args)
+            if self.running:
+                raise RuntimeError("runlist must be idle before submitting for execution")
+            self.running = True
+
+        def wait(self, *args: Any) -> None:
+            state = self.check("wait", *args)
+            self.running = False
+            if state is not None:
+                module.now += 2.0 if state == "TIMEOUT" else 0.0  # the driver's watchdog
+                raise RuntimeError(f"runlist failed execution (ERT_CMD_STATE_{state})")
+            for place, (its, bound) in enumerate(self.runs[: module.longest_list]):
+                if its.arguments != bound:
+                    raise AssertionError("an argument changed after the run was added")
+                its.execute(CHAINED if place else DISPATCH)
 
     for flag, value in FLAGS.items():
         setattr(bo, flag, _enumeration("flags", FLAGS)(value))
-    return [uuid, device, xclbin, hw_context, kernel, bo, run]
+    return [uuid, device, xclbin, hw_context, kernel, bo, run, runlist]

@@ -1,0 +1,386 @@
+"""The code of a worker: its body is driven once, and what it does is printed as a core's region.
+
+A body is traced into a tree of steps first (`trace`), because a loop has to say what it carries
+before what it does is known. What loops carry are the turns of the rings: which buffer of a port is
+next. They stay in registers, as arguments of the loops, and select among the buffers.
+
+The rules of the real lowering of object fifos are kept: what a loop holds when it begins it holds
+when it ends, and nothing is used that has been released.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i64
+from ort_aie_ep.npu.vocabulary import design as steps
+from ort_aie_ep.npu.vocabulary.design import Worker
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+
+# Enumerations of the aie dialect (AIEAttrs.td), which the generic form gives as numbers.
+ACQUIRE_GREATER_EQUAL = 2
+RELEASE = 1
+_UGE = 9  # arith.cmpi: unsigned greater or equal
+
+
+def memref(content: Array) -> str:
+    """MLIR's type of a buffer."""
+    element = {"u8": "i8", "bf16": "bf16", "i32": "i32", "f32": "f32"}[content.element]
+    return f"memref<{content.count}x{element}>"
+
+
+def port_object(worker: Worker, port: str) -> Array:
+    """What one object of a port holds: the receiver's own view of it, where it has one."""
+    fifo = worker.port(port)
+    if port in worker.inputs:
+        for end in fifo.consumers:
+            if end.tile == worker.tile and end.object is not None:
+                return end.object
+    return fifo.object
+
+
+# --- the tree -------------------------------------------------------------------------------------
+@dataclass(eq=False)
+class Number:
+    """An i32 that is known when the worker runs: a parameter, an index, a word that was read."""
+
+
+@dataclass(eq=False)
+class Memory:
+    """A buffer in a body; `port` is None for the worker's own, whose name is `buffer`."""
+
+    array: Array
+    port: str | None = None
+    buffer: str = ""
+    released: bool = False
+
+
+@dataclass(eq=False)
+class Take:
+    """Take `objects` more of a port, behind the `held` that the worker has of it."""
+
+    port: str
+    held: int
+    objects: list[Memory]
+
+
+@dataclass(eq=False)
+class Give:
+    """Give the oldest `count` objects of a port to the other side."""
+
+    port: str
+    count: int
+
+
+@dataclass(eq=False)
+class Invoke:
+    """Call a kernel."""
+
+    kernel: Kernel
+    arguments: tuple[Memory | Number | int, ...]
+
+
+@dataclass(eq=False)
+class Start:
+    """Wait for the go lock and read the parameters."""
+
+    numbers: tuple[Number, ...]
+
+
+@dataclass(eq=False)
+class Word:
+    """Read an i32 of one of the worker's own buffers."""
+
+    buffer: str
+    index: int
+    number: Number
+
+
+@dataclass(eq=False)
+class Loop:
+    """Repeat `body` `count` times."""
+
+    count: Number | int
+    index: Number
+    body: list[Node] = field(default_factory=list)
+
+
+Node = Take | Give | Invoke | Start | Word | Loop
+
+
+def trace(worker: Worker) -> list[Node]:
+    """The steps of the body of `worker`. Raises DesignError that names a rule it breaks."""
+    return _Tracer(worker).run()
+
+
+class _Tracer(steps.Core):
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._open: list[list[Node]] = [[]]
+        self._held: dict[str, list[Memory]] = {
+            port: [] for port in (*worker.inputs, *worker.outputs)
+        }
+        self._buffers = {b.name: Memory(b.array, buffer=b.name) for b in worker.buffers}
+        self._kernels = {kernel.name for kernel in worker.kernels}
+
+    def loop(self, count: Any) -> Iterable[Number]:
+        made = Loop(count, Number())
+        self._open[-1].append(made)
+        self._open.append(made.body)
+        before = {port: list(held) for port, held in self._held.items()}
+        yield made.index
+        for port, held in self._held.items():
+            if held != before[port]:
+                raise self._error(
+                    f"holds other objects of port {port} at the end of a loop than at its "
+                    "beginning; take and release them in the same loop"
+                )
+        self._open.pop()
+
+    def buffer(self, name: str) -> Memory:
+        if name not in self._buffers:
+            raise self._error(f"has no buffer {name!r}")
+        return self._buffers[name]
+
+    def run(self) -> list[Node]:
+        body = self._worker.body(self)
+        answer = None
+        while True:
+            try:
+                step = body.send(answer)
+            except StopIteration:
+                break
+            answer = self._step(step)
+        kept = [port for port, held in self._held.items() if held]
+        if kept:
+            raise self._error(f"still holds objects of {', '.join(kept)} when its body ends")
+        return self._open[0]
+
+    def _error(self, text: str) -> DesignError:
+        return DesignError(f"worker {self._worker.name} {text}")
+
+    def _append(self, node: Node) -> None:
+        self._open[-1].append(node)
+
+    def _step(self, step: Any) -> Any:
+        match step:
+            case steps.Acquire(port, count):
+                return self._acquire(port, count)
+            case steps.Release(port, count):
+                held = self._held[port]
+                if count > len(held):
+                    raise self._error(f"releases {count} objects of {port} and holds {len(held)}")
+                for memory in held[:count]:
+                    memory.released = True
+                del held[:count]
+                self._append(Give(port, count))
+                return None
+            case steps.Call(kernel, arguments):
+                self._call(kernel, arguments)
+                return None
+            case steps.Parameters():
+                numbers = tuple(Number() for _ in self._worker.parameters)
+                self._append(Start(numbers))
+                return numbers
+            case steps.Read(buffer, index):
+                content = self.buffer(buffer).array
+                if content.element != "i32" or not 0 <= index < content.count:
+                    raise self._error(
+                        f"reads word {index} of buffer {buffer!r}, which holds {content.count} "
+                        f"{content.element}; only i32 can be read"
+                    )
+                number = Number()
+                self._append(Word(buffer, index, number))
+                return number
+        raise self._error(f"yields {step!r}, which is no step")
+
+    def _acquire(self, port: str, count: int) -> Memory | list[Memory]:
+        fifo, held = self._worker.port(port), self._held[port]
+        depth = fifo.end(self._worker.tile).depth if not fifo.shared else fifo.producer.depth
+        if count > depth:
+            raise self._error(f"acquires {count} objects of {port}, which has {depth} buffers")
+        if count > len(held):
+            content = port_object(self._worker, port)
+            new = [Memory(content, port) for _ in range(count - len(held))]
+            self._append(Take(port, len(held), new))
+            held.extend(new)
+        return held[0] if count == 1 else held[:count]
+
+    def _call(self, kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+        if kernel.name not in self._kernels:
+            raise self._error(f"calls {kernel.name}, which is not among its kernels")
+        for i, (given, wanted) in enumerate(zip(arguments, kernel.arguments, strict=True)):
+            is_memory = isinstance(given, Memory)
+            if is_memory != isinstance(wanted, Array):
+                kind = "an integer" if is_memory else "a buffer"
+                raise self._error(f"calls {kernel.name}: argument {i} must be {kind}")
+            if not is_memory:
+                continue
+            if given.array != wanted:
+                raise self._error(
+                    f"calls {kernel.name}: argument {i} has {given.array.count} "
+                    f"{given.array.element}, the kernel takes {wanted}"
+                )
+            if given.released:
+                raise self._error(
+                    f"calls {kernel.name}: argument {i} is an object of port {given.port} that "
+                    "has been released"
+                )
+        self._append(Invoke(kernel, arguments))
+
+
+# --- the region -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Ring:
+    """A port as values: its buffers in their order, the lock to take from and that to give to."""
+
+    buffers: tuple[Value, ...]
+    take: Value
+    give: Value
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The values of one worker, by the names of the design; `words` None without parameters."""
+
+    rings: Mapping[str, Ring]
+    buffers: Mapping[str, Value]
+    words: Value | None
+    go: Value
+
+
+def write_body(text: Text, worker: Worker, resources: Resources) -> None:
+    """Write the body of `worker`, repeated for ever, into the open region of `text`."""
+    body = Loop(sys.maxsize, Number(), trace(worker))
+    _Writer(text, resources).node(body)
+
+
+class _Writer:
+    def __init__(self, text: Text, resources: Resources) -> None:
+        self._text = text
+        self._at = resources
+        self._numbers: dict[Number, Value] = {}
+        self._memories: dict[Memory, Value] = {}
+        # The oldest object that a worker holds, or the next that it takes; known ones as an int.
+        self._turn: dict[str, Value | int] = dict.fromkeys(resources.rings, 0)
+
+    def node(self, node: Node) -> None:
+        match node:
+            case Loop():
+                self._loop(node)
+            case Take(port, held, objects):
+                self._use_lock(self._at.rings[port].take, ACQUIRE_GREATER_EQUAL, len(objects))
+                for i, memory in enumerate(objects):
+                    self._memories[memory] = self._select(port, self._ahead(port, held + i))
+            case Give(port, count):
+                self._use_lock(self._at.rings[port].give, RELEASE, count)
+                self._turn[port] = self._ahead(port, count)
+            case Invoke(kernel, arguments):
+                operands = [self._operand(a) for a in arguments]
+                self._text.op("func.call", operands, {"callee": f"@{kernel.name}"})
+            case Start(numbers):
+                # The lock counts: acquiring takes the 1 off that the sequence has set, so that the
+                # worker waits here again.
+                self._use_lock(self._at.go, ACQUIRE_GREATER_EQUAL, 1)
+                for i, number in enumerate(numbers):
+                    assert self._at.words is not None
+                    self._numbers[number] = self._load(self._at.words, i)
+            case Word(buffer, index, number):
+                self._numbers[number] = self._load(self._at.buffers[buffer], index)
+
+    def _use_lock(self, lock: Value, action: int, count: int) -> None:
+        value = self._text.constant(count, "i32")
+        self._text.op("aie.use_lock", [lock, value], {"action": f"{action} : i32"})
+
+    def _load(self, buffer: Value, index: int) -> Value:
+        at = self._text.constant(index, "index")
+        return self._text.value("i32", "memref.load", [buffer, at], hint="word")
+
+    def _operand(self, given: Memory | Number | int) -> Value:
+        if isinstance(given, Memory):
+            return self._memories[given] if given.port else self._at.buffers[given.buffer]
+        return self._number(given)
+
+    def _number(self, given: Number | int) -> Value:
+        return (
+            self._numbers[given] if isinstance(given, Number) else self._text.constant(given, "i32")
+        )
+
+    def _ahead(self, port: str, count: int) -> Value | int:
+        """The turn `count` objects after the port's own, `count` up to its depth."""
+        turn, depth = self._turn[port], len(self._at.rings[port].buffers)
+        if isinstance(turn, int):
+            return (turn + count) % depth
+        if count % depth == 0:
+            return turn
+        text = self._text
+        there = text.value("index", "arith.addi", [turn, text.constant(count, "index")])
+        end = text.constant(depth, "index")
+        wraps = text.value("i1", "arith.cmpi", [there, end], {"predicate": i64(_UGE)})
+        wrapped = text.value("index", "arith.subi", [there, end])
+        return text.value("index", "arith.select", [wraps, wrapped, there], hint="turn")
+
+    def _select(self, port: str, turn: Value | int) -> Value:
+        buffers, text = self._at.rings[port].buffers, self._text
+        if isinstance(turn, int):
+            return buffers[turn]
+        # The default, which the form has first, is the last of the buffers.
+        cases = {"cases": array("i64", range(len(buffers) - 1))}
+        type = buffers[0].type
+        with text.nest("scf.index_switch", [turn], cases, results=[type], hint=port) as switch:
+            for buffer in (buffers[-1], *buffers[:-1]):
+                with switch.region():
+                    text.op("scf.yield", [buffer])
+        return switch.results[0]
+
+    def _loop(self, loop: Loop) -> None:
+        text = self._text
+        carried = [port for port in self._turn if self._moves(loop.body, port)]
+        if isinstance(loop.count, int):
+            end = text.constant(loop.count, "index")
+        else:
+            end = text.value("index", "arith.index_cast", [self._number(loop.count)])
+        begin, step = text.constant(0, "index"), text.constant(1, "index")
+        turns = [self._index(self._turn[port]) for port in carried]
+        types = ["index"] * len(carried)
+        before = dict(self._turn)
+        operands = [begin, end, step, *turns]
+        with (
+            text.nest("scf.for", operands, results=types, hint="turns") as nest,
+            nest.region("index", *types) as (index, *inside),
+        ):
+            if _uses(loop.body, loop.index):
+                self._numbers[loop.index] = text.value("i32", "arith.index_cast", [index])
+            self._turn.update(zip(carried, inside, strict=True))
+            for node in loop.body:
+                self.node(node)
+            text.op("scf.yield", [self._index(self._turn[port]) for port in carried])
+        # Of what is not carried, the turn is what it was: values of the region end with it.
+        self._turn = {**before, **dict(zip(carried, nest.results, strict=True))}
+
+    def _index(self, turn: Value | int) -> Value:
+        return self._text.constant(turn, "index") if isinstance(turn, int) else turn
+
+    def _moves(self, body: list[Node], port: str) -> bool:
+        """Whether a pass through `body` can leave another buffer of the port next."""
+        given = 0
+        for node in body:
+            if isinstance(node, Give) and node.port == port:
+                given += node.count
+            elif isinstance(node, Loop) and self._moves(node.body, port):
+                return True
+        return given % len(self._at.rings[port].buffers) != 0
+
+
+def _uses(body: list[Node], number: Number) -> bool:
+    for node in body:
+        if isinstance(node, Loop):
+            if node.count is number or _uses(node.body, number):
+                return True
+        elif isinstance(node, Invoke) and any(a is number for a in node.arguments):
+            return True
+    return False

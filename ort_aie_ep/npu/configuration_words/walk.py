@@ -1,0 +1,188 @@
+"""Follows streams through decoded stream switches: who reaches whom, and what never leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ort_aie_ep.npu.configuration_words.view import SlaveView, TileView, View
+from ort_aie_ep.npu.vocabulary.configuration import Port
+from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, TILES, Tile
+from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.vocabulary.switch import (
+    MOVES,
+    OPPOSITE,
+    SwitchPort,
+    dma_master,
+    dma_slave,
+    legal,
+)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where what `source` sends arrives: as a circuit (`packet` None) or under an id.
+
+    `lost` says where branches of the way end for want of a rule. Rules may well match ids that
+    nobody sends, so of those it is no mistake.
+    """
+
+    source: Port
+    packet: int | None
+    destinations: frozenset[Port]
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, order=True)
+class _Place:
+    """A slave of a switch."""
+
+    tile: Tile
+    slave: SwitchPort
+
+
+def walk(view: View) -> list[Reach]:
+    """What each DMA channel that sends reaches, for circuits and for every id of a packet.
+
+    Raises StreamError where a circuit is lost, and where a stream comes back to where it was,
+    arrives with a header that a DMA channel would store, leaves where no design sends one, or meets
+    another one at a master; likewise for ports that are on and that no stream takes.
+    """
+    walker = _Walker(view)
+    found = []
+    for tile, configured in view.tiles.items():
+        for index in range(TILES[tile.kind].mm2s):
+            slave = dma_slave(tile.kind, index)
+            if slave not in configured.slaves:
+                continue
+            if tile.kind == "shim" and slave.channel not in configured.from_dma:
+                raise StreamError(f"{tile}: slave {slave} is on, and no DMA channel is behind it")
+            source = Port(tile, "MM2S", index)
+            ids = range(MAX_PACKET_ID + 1) if configured.slaves[slave].packets else (None,)
+            for packet in ids:
+                ends, lost = walker.follow(_Place(tile, slave), packet)
+                if ends or lost:
+                    found.append(Reach(source, packet, frozenset(ends), tuple(lost)))
+    walker.require_all_used()
+    return found
+
+
+class _Walker:
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._slaves: set[_Place] = set()
+        self._masters: dict[tuple[Tile, SwitchPort], _Place] = {}
+
+    def follow(self, start: _Place, packet: int | None) -> tuple[list[Port], list[str]]:
+        """The DMA channels that what enters at `start` reaches, and where it is lost."""
+        ends: list[Port] = []
+        lost: list[str] = []
+        seen = {start}
+        queue = [start]
+        while queue:
+            place = queue.pop()
+            behind = list(self._leave(place, packet))
+            if not behind and place != start:
+                lost.append(f"{place.tile}: packet id {packet} at {place.slave} goes nowhere")
+            for end in behind:
+                if isinstance(end, Port):
+                    ends.append(end)
+                    continue
+                if end in seen:
+                    raise StreamError(f"{end.tile}: a stream comes to slave {end.slave} twice")
+                seen.add(end)
+                queue.append(end)
+        if len(set(ends)) < len(ends):
+            raise StreamError(f"what enters {start.tile} at {start.slave} reaches an end twice")
+        return ends, lost
+
+    def _leave(self, place: _Place, packet: int | None) -> Iterator[Port | _Place]:
+        tile, configured = place.tile, self._view.tiles.get(place.tile, TileView())
+        slave = configured.slaves.get(place.slave)
+        if slave is None:
+            raise StreamError(f"{tile}: a stream comes to slave {place.slave}, which is off")
+        if slave.packets != (packet is not None):
+            raise StreamError(f"{tile}, slave {place.slave}: circuits and packets meet")
+        self._slaves.add(place)
+        masters = list(_masters(configured, place.slave, slave, packet))
+        if not masters and packet is None:
+            raise StreamError(f"{tile}: a circuit that enters at {place.slave} goes nowhere")
+        for master in masters:
+            if not legal(tile.kind, place.slave, master):
+                raise StreamError(f"{tile} cannot join slave {place.slave} to master {master}")
+            other = self._masters.setdefault((tile, master), place)
+            if other != place:
+                raise StreamError(
+                    f"{tile}, master {master}: what enters at {other.slave} and at {place.slave} "
+                    "leaves together"
+                )
+            yield self._beyond(tile, configured, master, packet)
+
+    def _beyond(
+        self, tile: Tile, configured: TileView, master: SwitchPort, packet: int | None
+    ) -> Port | _Place:
+        """What is behind a master: a DMA channel, or a slave of the neighbour."""
+        dropped = configured.masters[master].drop_header
+        for index in range(TILES[tile.kind].s2mm):
+            if master == dma_master(tile.kind, index):
+                if tile.kind == "shim" and master.channel not in configured.to_dma:
+                    raise StreamError(f"{tile}: no DMA channel is behind master {master}")
+                if packet is not None and not dropped:
+                    raise StreamError(f"{tile}, master {master}: headers would be stored as data")
+                return Port(tile, "S2MM", index)
+        for heading, (columns, rows) in MOVES.items():
+            if master.bundle == heading:
+                to = Tile(tile.column + columns, tile.row + rows)
+                inside = 0 <= to.column < self._view.columns and 0 <= to.row < self._view.rows
+                if not inside:
+                    raise StreamError(f"{tile}, master {master} leads out of the array")
+                if dropped:
+                    raise StreamError(f"{tile}, master {master} drops a header on the way")
+                return _Place(to, SwitchPort(OPPOSITE[heading], master.channel))
+        raise StreamError(f"{tile}: a stream leaves at master {master}, where no design sends one")
+
+    def require_all_used(self) -> None:
+        """Nothing is on that no stream takes."""
+        for tile, configured in self._view.tiles.items():
+            for port in configured.slaves:
+                if _Place(tile, port) not in self._slaves:
+                    raise StreamError(f"{tile}: slave {port} is on, and no stream enters there")
+            for port in configured.masters:
+                if (tile, port) not in self._masters:
+                    raise StreamError(f"{tile}: master {port} is on, and no stream leaves there")
+            named = {
+                (slot.arbiter, slot.selection)
+                for s in configured.slaves.values()
+                for slot in s.slots
+            }
+            for port, master in configured.masters.items():
+                for selection in sorted(master.selections):
+                    if (master.arbiter, selection) not in named:
+                        raise StreamError(
+                            f"{tile}: master {port} takes selection {selection} of arbiter "
+                            f"{master.arbiter}, which no rule names"
+                        )
+            for channel in sorted(configured.from_dma):
+                if SwitchPort("south", channel) not in configured.slaves:
+                    raise StreamError(f"{tile}: a DMA channel feeds slave south {channel}, off")
+            for channel in sorted(configured.to_dma):
+                if SwitchPort("south", channel) not in configured.masters:
+                    raise StreamError(f"{tile}: master south {channel} feeds a DMA channel, off")
+
+
+def _masters(
+    configured: TileView, port: SwitchPort, slave: SlaveView, packet: int | None
+) -> Iterator[SwitchPort]:
+    """Where what enters a slave leaves the switch."""
+    if packet is None:
+        for master, to in configured.masters.items():
+            if to.slave == port:
+                yield master
+        return
+    rules = [slot for slot in slave.slots if packet & slot.mask == slot.id & slot.mask]
+    if len(rules) > 1:
+        raise StreamError(f"slave {port}: packet id {packet} matches {len(rules)} slots")
+    for rule in rules:
+        for master, to in configured.masters.items():
+            if to.slave is None and to.arbiter == rule.arbiter and rule.selection in to.selections:
+                yield master

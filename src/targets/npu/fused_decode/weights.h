@@ -1,0 +1,45 @@
+// Q4NX blocks in the order in which mlir-air's fused decode reads them. Its blocks are Q4NX blocks,
+// byte for byte, so that packing permutes blocks and copies each.
+//
+// A phase is a matrix of row blocks g = 16 i + 4 cx + cy and column blocks j. cx is one of the four
+// columns of cores that multiply, and reads from shim channels of its own; cy is the core in it. A
+// column's blocks lie together:
+//   kTwo  for cx, for half h, for i, for j, for cy in {2 h, 2 h + 1}: each half is a channel's
+//   kOne  for cx, for i, for j, for cy
+// A layer is its phases one after the other: rows of query, key and value; of output; 512 of up,
+// 512 of gate and so on; of down. The LM head follows in chunks, padded with blocks of zeros.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "targets/npu/fused_decode/geometry.h"
+
+namespace ort_aie::fused_decode {
+
+// Shim channels that a column's weights come through: mlir-air's W_DUAL_CHAN.
+enum class Channels { kOne, kTwo };
+
+// Rows of a matrix as a model has them: blocks (ceil(rows/32), column blocks of the phase, 5120).
+struct MatrixRows {
+  const uint8_t* blocks;
+  int64_t rows;
+};
+
+struct LayerWeights {
+  std::vector<MatrixRows> qkv;  // one after the other: q, k and v, or all in one
+  MatrixRows o, up, gate, down;
+};
+
+// Writes layer_elements() of weights. Throws Error for numbers of rows that are not the geometry's.
+void PackLayer(const Geometry& geometry, Channels channels, const LayerWeights& layer,
+               uint8_t* packed);
+
+// Writes chunk `chunk` of the LM head, of which `head` has all rows.
+void PackHeadChunk(const Geometry& geometry, Channels channels, const MatrixRows& head,
+                   int64_t chunk, uint8_t* packed);
+
+int64_t HeadChunkBytes(const Geometry& geometry);
+
+}  // namespace ort_aie::fused_decode

@@ -1,0 +1,123 @@
+// The operations of mlir-aie's dialects that ort_aie_ep.aie_kernels.mlir prints, for mlir-opt: what
+// each takes, gives and must say. In our own words, after AIEOps.td, AIEAttrs.td and AIEX.td of
+// mlir-aie at 7e00b579. Attributes that may be left out are not here, nor are aie.device (a symbol
+// table) and terminators, which IRDL cannot describe (mlir_opt.py).
+irdl.dialect @aie {
+  irdl.operation @tile {
+    %col = irdl.base "#builtin.integer"
+    %row = irdl.base "#builtin.integer"
+    %result0 = irdl.is index
+    irdl.results(%result0)
+    irdl.attributes { "col" = %col, "row" = %row }
+  }
+  irdl.operation @lock {
+    %operand0 = irdl.is index
+    %lockID = irdl.base "#builtin.integer"
+    %init = irdl.base "#builtin.integer"
+    %sym_name = irdl.base "#builtin.string"
+    %result0 = irdl.is index
+    irdl.operands(%operand0)
+    irdl.results(%result0)
+    irdl.attributes { "lockID" = %lockID, "init" = %init, "sym_name" = %sym_name }
+  }
+  irdl.operation @buffer {
+    %operand0 = irdl.is index
+    %sym_name = irdl.base "#builtin.string"
+    %address = irdl.base "#builtin.integer"
+    %mem_bank = irdl.base "#builtin.integer"
+    %result0 = irdl.base "!builtin.memref"
+    irdl.operands(%operand0)
+    irdl.results(%result0)
+    irdl.attributes { "sym_name" = %sym_name, "address" = %address, "mem_bank" = %mem_bank }
+  }
+  irdl.operation @use_lock {
+    %operand0 = irdl.is index
+    %operand1 = irdl.is i32
+    %action0 = irdl.is 2 : i32
+    %action1 = irdl.is 1 : i32
+    %action = irdl.any_of(%action0, %action1)
+    irdl.operands(%operand0, %operand1)
+    irdl.attributes { "action" = %action }
+  }
+  irdl.operation @mem {
+    %operand0 = irdl.is index
+    %result0 = irdl.is index
+    irdl.operands(%operand0)
+    irdl.results(%result0)
+    %region = irdl.region
+    irdl.regions(%region)
+  }
+  irdl.operation @memtile_dma {
+    %operand0 = irdl.is index
+    %result0 = irdl.is index
+    irdl.operands(%operand0)
+    irdl.results(%result0)
+    %region = irdl.region
+    irdl.regions(%region)
+  }
+  irdl.operation @dma_bd {
+    %operand0 = irdl.base "!builtin.memref"
+    %operandSegmentSizes = irdl.base "#builtin.dense_array"
+    %static_offset = irdl.base "#builtin.integer"
+    %static_len = irdl.base "#builtin.integer"
+    %bd_id = irdl.base "#builtin.integer"
+    irdl.operands(%operand0)
+    irdl.attributes { "operandSegmentSizes" = %operandSegmentSizes, "static_offset" = %static_offset, "static_len" = %static_len, "bd_id" = %bd_id }
+  }
+  irdl.operation @flow {
+    %operand0 = irdl.is index
+    %operand1 = irdl.is index
+    %source_bundle0 = irdl.is 1 : i32
+    %source_channel = irdl.base "#builtin.integer"
+    %dest_bundle0 = irdl.is 1 : i32
+    %dest_channel = irdl.base "#builtin.integer"
+    irdl.operands(%operand0, %operand1)
+    irdl.attributes { "source_bundle" = %source_bundle0, "source_channel" = %source_channel, "dest_bundle" = %dest_bundle0, "dest_channel" = %dest_channel }
+  }
+  irdl.operation @packet_flow {
+    %ID = irdl.base "#builtin.integer"
+    irdl.attributes { "ID" = %ID }
+    %region = irdl.region
+    irdl.regions(%region)
+  }
+  irdl.operation @packet_source {
+    %operand0 = irdl.is index
+    %bundle0 = irdl.is 1 : i32
+    %channel = irdl.base "#builtin.integer"
+    irdl.operands(%operand0)
+    irdl.attributes { "bundle" = %bundle0, "channel" = %channel }
+  }
+  irdl.operation @packet_dest {
+    %operand0 = irdl.is index
+    %bundle0 = irdl.is 1 : i32
+    %channel = irdl.base "#builtin.integer"
+    irdl.operands(%operand0)
+    irdl.attributes { "bundle" = %bundle0, "channel" = %channel }
+  }
+  irdl.operation @shim_dma_allocation {
+    %operand0 = irdl.is index
+    %sym_name = irdl.base "#builtin.string"
+    %channel_dir0 = irdl.is 0 : i32
+    %channel_dir1 = irdl.is 1 : i32
+    %channel_dir = irdl.any_of(%channel_dir0, %channel_dir1)
+    %channel_index = irdl.base "#builtin.integer"
+    irdl.operands(%operand0)
+    irdl.attributes { "sym_name" = %sym_name, "channel_dir" = %channel_dir, "channel_index" = %channel_index }
+  }
+  irdl.operation @core {
+    %operand0 = irdl.is index
+    %stack_size = irdl.base "#builtin.integer"
+    %result0 = irdl.is index
+    irdl.operands(%operand0)
+    irdl.results(%result0)
+    irdl.attributes { "stack_size" = %stack_size }
+    %region = irdl.region
+    irdl.regions(%region)
+  }
+  irdl.operation @runtime_sequence {
+    %sym_name = irdl.base "#builtin.string"
+    irdl.attributes { "sym_name" = %sym_name }
+    %region = irdl.region
+    irdl.regions(%region)
+  }
+}

@@ -1,0 +1,38 @@
+"""Every combination of design, device, columns and output that `build` admits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ort_aie_ep.aie_kernels.build import find_designs
+from ort_aie_ep.npu.vocabulary.device import DEVICES, Device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+
+def combinations() -> Iterator[Any]:
+    for name, make in find_designs().items():
+        for device in DEVICES.values():
+            for options in _options(make, device):
+                try:
+                    design = make(device, **options)
+                except DesignError:  # not for this architecture or so few columns
+                    continue
+                chosen = "".join(f"-{value}" for value in options.values())
+                yield pytest.param(design, id=f"{name}-{device.name}{chosen}")
+
+
+def _options(make: Any, device: Device) -> list[dict[str, Any]]:
+    parameters = inspect.signature(make).parameters
+    if "columns" in parameters:
+        return [{"columns": n} for n in range(1, device.columns + 1)]
+    if "output" in parameters:
+        return [{"output": output} for output in ("bf16", "f32")]
+    return [{}]
+
+
+DESIGNS = list(combinations())
+SMALL = [param for param in DESIGNS if param.values[0].device.columns <= 2]
