@@ -1,9 +1,9 @@
-"""Building a design package: IRON program, kernels, xclbin, manifest.
+"""Building a design package: MLIR, kernels, xclbin, manifest.
 
     build(fused_dqp.build(device("npu2")), Path("overlays/fused_dqp"))
 
-Needs mlir_aie, Peano and XRT's xclbinutil; without them it says what to install. None of this has
-met the real toolchain (docs/npu-toolchain.md).
+Needs mlir_aie, Peano and XRT's xclbinutil; without them it says what to install.
+docs/npu-toolchain.md says what of this has met the real tools.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ort_aie_ep.aie_kernels import designs
-from ort_aie_ep.aie_kernels.iron import report
-from ort_aie_ep.aie_kernels.iron.interface import load
-from ort_aie_ep.aie_kernels.iron.program import make_program, object_file
-from ort_aie_ep.aie_kernels.iron.sequences import Run
-from ort_aie_ep.aie_kernels.iron.toolchain import (
+from ort_aie_ep.aie_kernels.mlir import report
+from ort_aie_ep.aie_kernels.mlir.module import object_file, print_module
+from ort_aie_ep.aie_kernels.mlir.sequences import Run
+from ort_aie_ep.aie_kernels.mlir.toolchain import (
     Toolchain,
     ToolchainError,
     find_toolchain,
     run,
 )
 from ort_aie_ep.npu.packages.package import Package, manifest, write_package, xclbin_uuid
+from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Architecture, Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -87,11 +87,16 @@ def compile_command(
 
 
 def aiecc_command(tools: Toolchain, folder: Path, mlir: Path, *, instructions: bool) -> list[str]:
-    """What makes the xclbin `overlay.xclbin`, and the report on addresses, of an MLIR file."""
+    """What makes the xclbin `overlay.xclbin`, and the report on addresses, of an MLIR file.
+
+    Allocation by banks, which aiecc tries first, knows a pinned buffer in the bank where it begins
+    only and refuses what reaches into the next (AIEAssignBuffers.cpp); in sequence it keeps all.
+    """
     return [
         str(tools.aiecc), f"--peano={tools.peano}",
         "--get-xclbin", f"--xclbin-name={folder / 'overlay.xclbin'}",
         *(["--get-npu-insts", f"--npu-insts-name={folder / 'insts.bin'}"] if instructions else []),
+        "--alloc-scheme=basic-sequential",
         "--get-input-with-addresses", f"--output-dir={folder}", f"--tmpdir={folder}", str(mlir),
     ]  # fmt: skip
 
@@ -101,24 +106,22 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
 
     With `sequence`, the compiler's own instructions for that run are left beside the package as
     `<folder>.insts.bin`, to be compared with ours; the overlay is the same. Raises DesignError for
-    what IRON cannot express, ToolchainError when a tool is missing or fails, or when the compiler
-    has put something elsewhere than the manifest says.
+    what the dialect cannot say, ToolchainError when a tool is missing or fails, or when the
+    compiler has put something elsewhere than it was told.
     """
-    iron = load()
     tools = find_toolchain()
-    promised = manifest(design)
-    module = make_program(iron, design, sequence).resolve_program()
+    text = print_module(design, sequence)
     with tempfile.TemporaryDirectory(prefix=f"{design.name}-") as name:
         work = Path(name)
         for kernel in _kernels(design):
             _compile(tools, design.device.architecture, kernel, work)
         mlir = work / "aie.mlir"
-        mlir.write_text(str(module))
+        mlir.write_text(text)
         # In the folder of the objects: link_with is relative to the MLIR.
-        _run_aiecc(aiecc_command(tools, work, mlir, instructions=sequence is not None), work)
+        run(aiecc_command(tools, work, mlir, instructions=sequence is not None), "aiecc", work)
         overlay = _output(work / "overlay.xclbin")
-        report.compare(promised, _output(work / "input_with_addresses.mlir").read_text())
-        versions = {"mlir_aie": iron.version, "peano": tools.peano_version()}
+        report.compare(configure(design), _output(work / "input_with_addresses.mlir").read_text())
+        versions = {"mlir_aie": tools.version, "peano": tools.peano_version()}
         finished = manifest(design, toolchain=versions, uuid=xclbin_uuid(overlay))
         package = write_package(folder, finished, overlay)
         if sequence is not None:
@@ -138,19 +141,6 @@ def _compile(tools: Toolchain, architecture: Architecture, kernel: Kernel, folde
         raise ToolchainError(f"kernel {kernel.name}: there is no source {source}")
     command = compile_command(tools, architecture, source, folder / object_file(kernel))
     run(command, f"Peano on {kernel.source}", folder)
-
-
-def _run_aiecc(command: list[str], folder: Path) -> None:
-    try:
-        run(command, "aiecc", folder)
-    except ToolchainError as error:
-        # What DMAChannelAnalysis says of a second fifo pinned to a channel (lib/Dialect/AIE).
-        if "already in use on this tile" not in str(error):
-            raise
-        raise ToolchainError(
-            f"{error}\nfifos of this design share a shim channel under packet ids, and this aiecc "
-            "gives a channel to one fifo only. Try a newer mlir_aie (docs/npu-toolchain.md)"
-        ) from error
 
 
 def _output(path: Path) -> Path:

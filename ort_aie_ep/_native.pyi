@@ -167,6 +167,8 @@ class _Lookup(TypedDict):
 #          "arguments": {name: (argument of the run, byte offset)}} for every invocation.
 _Plan = Sequence[Mapping[str, Any]]
 
+NPU_DISPATCH_SECONDS: float
+
 def npu_build(manifest_json: str, plan: _Plan) -> list[_Run]: ...
 def npu_encode(
     generation: int, rows: int, columns: int, operations: Sequence[tuple[Any, ...]]

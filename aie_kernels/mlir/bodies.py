@@ -15,15 +15,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ort_aie_ep.aie_kernels.mlir.attributes import ACQUIRE_GREATER_EQUAL, RELEASE
+from ort_aie_ep.aie_kernels.mlir.placement import port_object
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i64
 from ort_aie_ep.npu.vocabulary import design as steps
 from ort_aie_ep.npu.vocabulary.design import Worker
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
-# Enumerations of the aie dialect (AIEAttrs.td), which the generic form gives as numbers.
-ACQUIRE_GREATER_EQUAL = 2
-RELEASE = 1
 _UGE = 9  # arith.cmpi: unsigned greater or equal
 
 
@@ -31,16 +30,6 @@ def memref(content: Array) -> str:
     """MLIR's type of a buffer."""
     element = {"u8": "i8", "bf16": "bf16", "i32": "i32", "f32": "f32"}[content.element]
     return f"memref<{content.count}x{element}>"
-
-
-def port_object(worker: Worker, port: str) -> Array:
-    """What one object of a port holds: the receiver's own view of it, where it has one."""
-    fifo = worker.port(port)
-    if port in worker.inputs:
-        for end in fifo.consumers:
-            if end.tile == worker.tile and end.object is not None:
-                return end.object
-    return fifo.object
 
 
 # --- the tree -------------------------------------------------------------------------------------

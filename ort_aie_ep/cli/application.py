@@ -27,6 +27,7 @@ _ORDER = (
     "simulate",
     "kernels",
     "validate",
+    "first-day",
     "package-overlay",
 )
 

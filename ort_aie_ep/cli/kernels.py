@@ -16,7 +16,7 @@ from ort_aie_ep.cli.options import Json
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.aie_kernels.iron.sequences import Run
+    from ort_aie_ep.aie_kernels.mlir.sequences import Run
     from ort_aie_ep.npu.simulator.machine import Result
     from ort_aie_ep.npu.vocabulary.design import Design
     from ort_aie_ep.npu.vocabulary.sequence import Sequence
@@ -223,13 +223,21 @@ def print_command(
     columns: Annotated[
         int | None, typer.Option(help="On so many columns, where a design can be on some.")
     ] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="With the instructions for a run of this one.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+    ] = None,
 ) -> None:
     """Print a design as MLIR in mlir-aie's aie dialect, as `build` gives it to aiecc."""
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.aie_kernels.mlir.module import print_module
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
-    print(print_module(make_design(design, find_device(device), columns=columns)), end="")
+    made = make_design(design, find_device(device), columns=columns)
+    run = None if sequence is None else _run(made, sequence, shape or [])
+    print(print_module(made, run), end="")
 
 
 @kernels.command("build")
@@ -263,7 +271,7 @@ def build_command(
 
 
 def _run(design: Design, name: str, shape: list[str]) -> Run:
-    from ort_aie_ep.aie_kernels.iron.sequences import Run
+    from ort_aie_ep.aie_kernels.mlir.sequences import Run
 
     sequence = _sequence(design, name)
     return Run(sequence, _values(sequence, shape))

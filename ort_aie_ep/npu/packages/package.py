@@ -2,8 +2,7 @@
 
 The manifest is all that the runtime knows of a design: where its fifos meet the shims, where the
 run-time parameters of its workers lie, and its sequences. `manifest(design)` makes it from
-`configure(design)`; the lowering to IRON pins what is written there and compares it with what the
-compiler reports.
+`configure(design)`, as is the MLIR that the compiler gets, and a build compares what it reports.
 """
 
 from __future__ import annotations

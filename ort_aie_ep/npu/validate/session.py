@@ -135,7 +135,7 @@ def validate(
     for each thing that begins. Raises AieError where there is no package; everything else is
     in the report.
     """
-    folders = _package_folders(folder)
+    folders = package_folders(folder)
     report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
     try:
         npu = Npu(load())
@@ -148,7 +148,7 @@ def validate(
         result = DesignResult(str(each))
         report.designs.append(result)
         try:
-            package = _read(each, npu.identity, result)
+            package = read_for(each, npu.identity, result)
         except PackageError as error:
             result.refused = str(error)
             continue
@@ -163,7 +163,8 @@ def validate(
     return report
 
 
-def _package_folders(folder: Path) -> list[Path]:
+def package_folders(folder: Path) -> list[Path]:
+    """The package in `folder`, or those in folders of it. Raises AieError where there is none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
@@ -175,7 +176,8 @@ def _package_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _read(folder: Path, identity: Identity, result: DesignResult) -> Package:
+def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
+    """A package for a device; `result` says what it is. Raises PackageError for one that is not."""
     package = read_package(folder)
     content = package.manifest
     result.design, result.device = content["name"], content["device"]
@@ -229,6 +231,10 @@ class DesignRun:
     def typical(self, repetitions: int) -> None:
         """The shapes of a layer."""
         self._every(True, repetitions)
+
+    def close(self) -> None:
+        """Give up the context: a device has few, and other designs come."""
+        self._context = None
 
     def _every(self, typical: bool, repetitions: int) -> None:
         for name, its in self._shapes.items():
@@ -319,7 +325,7 @@ def run_case(
     outputs = problem.judge({name: buffer.read() for name, buffer in buffers.items()})
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
-    predicted = sum(run["predicted_seconds"] for run in built)
+    predicted = sum(run["predicted_seconds"] - _native.NPU_DISPATCH_SECONDS for run in built)
     case = _judged(problem.sequence, problem.parameters, outputs, len(programs), times, predicted)
     if simulator is not None and predicted <= MAX_SIMULATED:
         copies = {name: np.array(array) for name, array in problem.buffers.items()}

@@ -21,7 +21,8 @@ def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     more than an object takes."""
     monkeypatch.setattr(bench, "FEW", 20)
     monkeypatch.setattr(bench, "MANY", 400)
-    monkeypatch.setattr(data_path, "QUICK_OBJECTS", (8, 24))
-    monkeypatch.setattr(data_path, "QUICK_SMALL_OBJECTS", (8, 40))
-    monkeypatch.setattr(data_path, "QUICK_COPIES", 2)
-    monkeypatch.setattr(control, "QUICK_REPETITIONS", 3)
+    for quick in ("", "QUICK_"):
+        monkeypatch.setattr(data_path, f"{quick}OBJECTS", (8, 24))
+        monkeypatch.setattr(data_path, f"{quick}SMALL_OBJECTS", (8, 40))
+        monkeypatch.setattr(data_path, f"{quick}COPIES", 2)
+        monkeypatch.setattr(control, f"{quick}REPETITIONS", 3)

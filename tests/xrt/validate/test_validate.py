@@ -100,7 +100,8 @@ def test_times_stand_beside_the_predicted_ones(
     for case in report.designs[0].cases:
         # The recorder's device is the simulator, after a dispatch.
         assert case.measured == pytest.approx(case.simulated + 213e-6, rel=0.02)
-        assert case.predicted > 0
+        # As near as tests/npu/test_streams.py has the two.
+        assert 0.8 < case.predicted / case.simulated < 2
         assert case.repetitions == 9
 
 

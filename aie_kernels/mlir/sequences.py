@@ -1,21 +1,20 @@
-"""A sequence of a design for one concrete shape, as IRON's runtime sequence.
+"""A sequence of a design for one concrete shape, as a runtime sequence of mlir-aie.
 
-At run time `src/npu` writes the instruction streams, from the same statements. What is made here
-serves two ends: without a shape it binds what the overlay must have (shim channels, run-time
-parameters, locks) and moves nothing; with one it makes the compiler's own stream of a run, to be
-compared with ours.
+At run time `src/npu` writes the instruction streams, from the same statements, and the sequence of
+an overlay is empty. With a shape the compiler writes a stream of its own, to be compared with ours
+(AIEX.td: tasks that are configured, started, awaited and freed; the compiler chooses descriptors).
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from ort_aie_ep.aie_kernels.iron.interface import Iron, array_of
+from ort_aie_ep.aie_kernels.mlir.attributes import packet_info
+from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i32, string
 from ort_aie_ep.npu.vocabulary.configuration import Configuration
 from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -147,73 +146,95 @@ def shim_pattern(transfer: Transfer) -> tuple[list[int], list[int]]:
     return [n for n, _ in folded], [s for _, s in folded]
 
 
-@dataclass(frozen=True)
-class Bound:
-    """IRON's objects that a sequence uses, by the names of the design."""
+def write_sequence(
+    text: Text, name: str, plan: Configuration, go: Mapping[str, Value], run: Run | None
+) -> None:
+    """Write the runtime sequence `name`: that of `run`, or an empty one.
 
-    handles: Mapping[str, Any]  # of the shim ends
-    words: Mapping[str, Any]  # run-time parameters, by worker
-    locks: Mapping[str, Any]  # by worker
-
-
-def runtime(iron: Iron, bound: Bound, plan: Configuration, run: Run | None) -> Any:
-    """IRON's Runtime for `run`; for None one that binds everything and does nothing.
-
-    A handle that is among the runtime's arguments is bound to its shim tile and channel, whether
-    or not the sequence moves data on it (python/iron/runtime/runtime.py). Host buffers are arrays
-    of words, so that every transfer is in whole ones.
+    `go` has the locks of the workers. Host buffers are arrays of words, so that every transfer is
+    in whole ones; a buffer that this shape does not use is still an argument, and none is empty.
+    Raises ShapeError for more than runs before a wait: nothing is recycled in between.
     """
     sizes = run.argument_bytes() if run else {}
-    # A buffer that this shape does not use is still an argument; none is empty.
-    types = [array_of(max(1, n // WORD), np.dtype(np.int32)) for n in sizes.values()]
-    names = [list(d) for d in (bound.handles, bound.words, bound.locks)]
-
-    def sequence(*given: Any) -> None:
-        if run is None:
-            return
-        arrays = dict(zip(sizes, given, strict=False))
-        handles, words, locks = (
-            dict(zip(keys, values, strict=True))
-            for keys, values in zip(names, given[len(sizes) :], strict=True)
-        )
-        _emit(iron, run, arrays, Bound(handles, words, locks), plan)
-
-    fn_args = [
-        *types,
-        list(bound.handles.values()), list(bound.words.values()), list(bound.locks.values()),
-    ]  # fmt: skip
-    return iron.Runtime(sequence, fn_args)
+    types = [f"memref<{max(1, size // WORD)}xi32>" for size in sizes.values()]
+    properties = {"sym_name": string(name)}
+    with (
+        text.nest("aie.runtime_sequence", properties=properties) as nest,
+        nest.region(*types) as arguments,
+    ):
+        if run is not None:
+            _Writer(text, plan, go, dict(zip(sizes, arguments, strict=True))).write(run)
 
 
-def _emit(iron: Iron, run: Run, arrays: dict[str, Any], bound: Bound, plan: Configuration) -> None:
-    operations = run.operations()
-    sizes = run.argument_bytes()
-    awaited = _awaited(operations)
-    outstanding = _Outstanding(plan)
-    group = None
-    for number, operation in enumerate(operations):
-        match operation:
-            case Transfer(fifo, argument, offset):
-                group = group or iron.TaskGroup()
-                outstanding.add(fifo)
-                counts, strides = shim_pattern(operation)
-                tap = iron.TensorAccessPattern(
-                    (max(1, sizes[argument] // WORD),), offset // WORD, counts, strides
-                )
-                handle = bound.handles[fifo]
-                move = handle.fill if plan.shim_ports[fifo].direction == "MM2S" else handle.drain
-                move(arrays[argument], tap=tap, wait=number in awaited, group=group)
-            case Start(worker, values):
-                for i, value in enumerate(values):
-                    bound.words[worker][i] = value
-                bound.locks[worker].set(1)
-            case Wait():
-                if group is not None:
-                    group.finish()
-                group = None
-                outstanding.clear()
-    if group is not None:
-        group.finish()
+class _Writer:
+    def __init__(
+        self, text: Text, plan: Configuration, go: Mapping[str, Value], arguments: dict[str, Value]
+    ) -> None:
+        self._text = text
+        self._plan = plan
+        self._go = go
+        self._arguments = arguments
+
+    def write(self, run: Run) -> None:
+        text = self._text
+        operations = run.operations()
+        awaited = _awaited(operations)
+        outstanding = _Outstanding(self._plan)
+        tasks: dict[str, list[Value]] = defaultdict(list)  # by fifo, since the last wait
+        for number, operation in enumerate(operations):
+            match operation:
+                case Transfer(fifo):
+                    outstanding.add(fifo)
+                    tasks[fifo].append(self._task(operation, token=number in awaited))
+                case Start(worker, values):
+                    self._start(worker, values)
+                case Wait(fifos):
+                    for fifo in fifos:
+                        if fifo in tasks:
+                            text.op("aiex.dma_await_task", [tasks[fifo].pop()])
+                    for task in (t for of_fifo in tasks.values() for t in of_fifo):
+                        text.op("aiex.dma_free_task", [task])
+                    tasks.clear()
+                    outstanding.clear()
+
+    def _task(self, transfer: Transfer, *, token: bool) -> Value:
+        """Configure and start a task. Four dimensions are an iteration around three."""
+        text, fifo = self._text, transfer.fifo
+        counts, strides = shim_pattern(transfer)
+        runs = counts[0] if len(counts) > TILES["shim"].dimensions else 1
+        task = {
+            "alloc": f"@{fifo}",
+            "issue_token": "true" if token else "false",
+            "repeat_count": i32(runs - 1),
+        }
+        descriptor = {
+            "operandSegmentSizes": array("i32", [1, 0, 0, 0, 0]),
+            "static_offset": i32(transfer.offset // WORD),
+            "static_len": i32(math.prod(counts) // runs),
+            "static_sizes": array("i64", counts),
+            "static_strides": array("i64", strides),
+        }
+        packet = self._plan.design.fifos[fifo].packet
+        if packet is not None and self._plan.shim_ports[fifo].direction == "MM2S":
+            descriptor["packet"] = packet_info(packet)
+        with (
+            text.nest(
+                "aiex.dma_configure_task_for", properties=task, results=["index"], hint="task"
+            ) as nest,
+            nest.region(),
+        ):
+            text.op("aie.dma_bd", [self._arguments[transfer.argument]], descriptor)
+            text.op("aie.end")
+        text.op("aiex.dma_start_task", nest.results)
+        return nest.results[0]
+
+    def _start(self, worker: str, values: tuple[int, ...]) -> None:
+        text = self._text
+        for i, value in enumerate(values):
+            word = {"buffer": f"@{worker}_parameters", "index": f"{i} : ui32"}
+            signed = (value + (1 << 31)) % (1 << 32) - (1 << 31)  # bits of a float32 may be given
+            text.op("aiex.npu.rtp_write", [text.constant(signed, "i32")], word)
+        text.op("aiex.set_lock", [self._go[worker]], {"value": i32(1)})
 
 
 def _awaited(operations: list[Operation]) -> set[int]:

@@ -70,7 +70,7 @@ def test_build_without_mlir_aie_says_what_to_install(
     def missing(package: str) -> str:
         raise metadata.PackageNotFoundError(package)
 
-    monkeypatch.setattr("ort_aie_ep.aie_kernels.iron.interface.metadata.version", missing)
+    monkeypatch.setattr("ort_aie_ep.aie_kernels.mlir.toolchain.metadata.distribution", missing)
     result = ort_aie("build", "dequant", "--device", "npu2_1col", "--out", tmp_path / "overlays")
     assert result.exit_code == 1
     assert "pip install mlir_aie==1.4.4" in result.output
