@@ -115,9 +115,9 @@ class TransactionWriter:
         self._add(0x81, 0x30, 0, 0, 0, 0, _word(address), 0, argument, 0, *plus)
 
     def read_registers(self, addresses: Sequence[int]) -> None:
-        """Read the registers at `addresses`."""
-        words = [word for address in addresses for word in _long(address)]
-        self._add(0x82, 16 + 4 * len(words), len(addresses), 0, *words)
+        """Read the registers at `addresses`: of 32 bits each, as mlir-aie writes them."""
+        words = [_word(address) for address in addresses]
+        self._add(0x82, 12 + 4 * len(words), len(words), *words)
 
 
 def _table(opcode: int, entry: int, function: int) -> int:

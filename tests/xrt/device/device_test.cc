@@ -502,6 +502,30 @@ void AnOlderContextMakesRoom() {
   CHECK(Counts().contexts == 1);
 }
 
+// Packages `together` have one xclbin with a kernel for each design.
+void DesignsOfOneOverlayShareAContext() {
+  const auto device = Open("together");
+  Problem problem(*device), other(*device);
+  for (int i = 0; i < 2; ++i) {
+    problem.Run(*device);
+    other.Run(*device, {Matvec()}, "fused_dqp");
+  }
+  problem.Verify();
+  other.Verify();
+  CHECK(Counts().contexts == 1);
+  CHECK(device->counters().streams_built == 2 && device->counters().streams_kept == 2);
+  // It ends for all of them, and they come back to one.
+  ort_aie_sim_inject("run_error@1");
+  Faulty(Fault::kRunError, {"ERROR", "matvec", "fused_dqp"},
+         [&] { other.Run(*device, {Matvec()}, "fused_dqp"); });
+  CHECK(Counts().contexts == 0);
+  problem.Run(*device);
+  other.Run(*device, {Matvec()}, "fused_dqp");
+  problem.Verify();
+  other.Verify();
+  CHECK(Counts().contexts == 1);
+}
+
 void Allocation() {
   const auto device = Open();
   device->Allocate(10'000).reset();
@@ -599,6 +623,7 @@ const std::map<std::string, void (*)()> kCases = {
     {"RunError", RunError},
     {"RefusedContext", RefusedContext},
     {"AnOlderContextMakesRoom", AnOlderContextMakesRoom},
+    {"DesignsOfOneOverlayShareAContext", DesignsOfOneOverlayShareAContext},
     {"Allocation", Allocation},
     {"CorruptedOverlay", CorruptedOverlay},
     {"RemovedDevice", RemovedDevice},

@@ -36,11 +36,15 @@ bool HasChains(const npu::Manifest& manifest) {
   return manifest.generation != npu::kGenerationNpu1;
 }
 
+// The names of kernels that tools wrote may have a suffix.
 std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest) {
+  std::vector<std::string> longer;
   for (const xrt::xclbin::kernel& kernel : xclbin.get_kernels()) {
     std::string name = kernel.get_name();
-    if (name.starts_with(manifest.kernel)) return name;
+    if (name == manifest.kernel) return name;
+    if (name.starts_with(manifest.kernel)) longer.push_back(std::move(name));
   }
+  if (!longer.empty()) return longer.front();
   throw DeviceError(Fault::kWrongOverlay,
                     Concat("the overlay ", manifest.name, " has no kernel ", manifest.kernel));
 }
@@ -88,16 +92,20 @@ const char* StateName(int state) {
 
 }  // namespace
 
-Context::Context(xrt::device device, const Package& package)
+Context::Context(xrt::device device, const Package& package, const Context* sibling)
     : device_(std::move(device)), streams_(package.manifest) {
   const std::string name = package.overlay.string();
   const xrt::xclbin xclbin = Ask(Fault::kWrongOverlay, name, [&] { return xrt::xclbin(name); });
   const std::string kernel =
       Ask(Fault::kWrongOverlay, name, [&] { return KernelName(xclbin, package.manifest); });
-  const xrt::uuid uuid =
-      Ask(Fault::kWrongOverlay, name, [&] { return device_.register_xclbin(xclbin); });
-  context_ = Ask(Fault::kContextRefused, Concat("a hardware context for ", name),
-                 [&] { return xrt::hw_context(device_, uuid); });
+  if (sibling != nullptr) {
+    context_ = sibling->context_;
+  } else {
+    const xrt::uuid uuid =
+        Ask(Fault::kWrongOverlay, name, [&] { return device_.register_xclbin(xclbin); });
+    context_ = Ask(Fault::kContextRefused, Concat("a hardware context for ", name),
+                   [&] { return xrt::hw_context(device_, uuid); });
+  }
   Ask(Fault::kWrongOverlay, name, [&] {
     kernel_ = xrt::kernel(context_, kernel);
     instruction_group_ = static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument));

@@ -1,5 +1,6 @@
-// A hardware context of an overlay: its kernel, and the instruction buffers of the streams that it
-// was asked for.
+// A design in the hardware context of its overlay: its kernel, and the instruction buffers of the
+// streams that it was asked for. Designs whose packages have one xclbin share the hardware context,
+// where a change from one kernel to another loads a PDI and no more.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
@@ -22,8 +23,9 @@ namespace ort_aie::npu_target {
 // Not for several threads at once.
 class Context {
  public:
-  // Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
-  Context(xrt::device device, const Package& package);
+  // `sibling`, if there is one, is of a package with the same xclbin. Throws DeviceError:
+  // kWrongOverlay, kContextRefused, kDeviceLost.
+  Context(xrt::device device, const Package& package, const Context* sibling);
 
   // The bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }

@@ -73,7 +73,7 @@ class XrtDevice final : public Device {
         context.Run(plan, buffers);
       } catch (const DeviceError&) {
         // Only its end makes sure that the run no longer writes to the buffers.
-        contexts_.pop_front();
+        Drop(contexts_.front().package->uuid);
         throw;
       }
     });
@@ -132,15 +132,25 @@ class XrtDevice final : public Device {
       contexts_.splice(contexts_.begin(), contexts_, known);
       return *contexts_.front().context;
     }
+    const auto same = [&](const Open& open) { return open.package->uuid == package.uuid; };
     while (true) {
+      const auto sibling = std::ranges::find_if(contexts_, same);
       try {
-        contexts_.push_front({&package, std::make_unique<Context>(device_, package)});
+        contexts_.push_front(
+            {&package,
+             std::make_unique<Context>(
+                 device_, package, sibling == contexts_.end() ? nullptr : sibling->context.get())});
         return *contexts_.front().context;
       } catch (const DeviceError& error) {
         if (error.fault() != Fault::kContextRefused || contexts_.empty()) throw;
-        contexts_.pop_back();
+        Drop(contexts_.back().package->uuid);
       }
     }
+  }
+
+  // A hardware context ends with the last of those that share it.
+  void Drop(const std::string& uuid) {
+    std::erase_if(contexts_, [&](const Open& open) { return open.package->uuid == uuid; });
   }
 
   struct Open {

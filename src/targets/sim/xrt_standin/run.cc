@@ -231,6 +231,7 @@ Json run_impl::Request() const {
   }
   return {{"op", "run"},
           {"context", kernel->context.get_handle()->id},
+          {"kernel", kernel->name},
           {"words", std::move(words)},
           {"arguments", std::move(arguments)}};
 }
