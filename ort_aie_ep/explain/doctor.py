@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.runtime.core_library import xrt_library
 
 _PACKAGES = {
     "onnxruntime": "",
@@ -101,12 +101,12 @@ def find_xrt_target(*, xrt: bool = True) -> Finding:
             "newer and build the package again",
         )  # fmt: skip
     try:
-        ctypes.CDLL(str(path))
+        loaded = xrt_library()
     except OSError as error:
         if not xrt:
             return Finding("xrt target", "built; XRT is not installed")
         return Finding("xrt target", "", f"{path} does not load: {error}")
-    return Finding("xrt target", str(path))
+    return Finding("xrt target", f"{path}, with {loaded}" if loaded else str(path))
 
 
 def find_designs(device: str) -> Finding:

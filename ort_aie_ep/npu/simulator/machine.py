@@ -52,7 +52,7 @@ from ort_aie_ep.npu.simulator.txn import (
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import Direction, Port
 from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
+from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
 
 
@@ -375,6 +375,11 @@ class Machine(ArrayState):
             raise StreamError(
                 f"{what} patches offset {offset:#x} of {tile}; it must be word 1 of a descriptor "
                 "of a shim"
+            )
+        if operation.buffer_offset >= BUFFER_REACH:
+            raise SimulationError(
+                f"{what} patches in byte {operation.buffer_offset:,} of argument "
+                f"{operation.argument}; descriptors reach {BUFFER_REACH:,} bytes of a buffer"
             )
         number = place[1]
         self._require_unused(tile, number, what)

@@ -74,7 +74,11 @@ AttentionFacts FactsOf(const AttentionStep& step) {
 class Executor final : public XrtTarget {
  public:
   Executor(std::shared_ptr<Device> device, const ExecutorOptions& options)
-      : engine_(std::move(device), options) {}
+      : engine_(std::move(device), options) {
+    if (!CanHaveDecode()) return;
+    const std::string lost = WithoutDecode(engine_.overlays());
+    if (!lost.empty()) engine_.Report(lost);
+  }
 
   const char* Name() const override { return "xrt"; }
   ExecutorCounters counters() const override { return engine_.counters(); }
@@ -93,9 +97,18 @@ class Executor final : public XrtTarget {
                      : OnHost(plan, next, Reason::kGivenUp, progress, threads);
     }
     if (in_use_) progress.caches.PutBack();
+    engine_.ReportNotices();
   }
 
  private:
+  // NPU1 has too few columns for it.
+  bool CanHaveDecode() const {
+    return std::ranges::any_of(kDesigns, [this](const char* design) {
+      const npu::Manifest* const manifest = engine_.device().Overlay(design);
+      return manifest != nullptr && manifest->generation != npu::kGenerationNpu1;
+    });
+  }
+
   // Of a plan.
   struct Progress {
     PlanCaches caches;
@@ -390,12 +403,7 @@ class Executor final : public XrtTarget {
   }
 
   void Report(const std::string& fault, const char* outcome) const {
-    const std::string line = Concat(engine_.device().name(), ": ", fault, "; ", outcome);
-    if (engine_.options().report) {
-      engine_.options().report(line);
-    } else {
-      std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
-    }
+    engine_.Report(Concat(fault, "; ", outcome));
   }
 
   mutable Engine engine_;

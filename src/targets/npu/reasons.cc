@@ -71,6 +71,20 @@ std::string Words(Reason reason) {
   return "";
 }
 
+std::string WithoutDecode(const HasOverlay& has) {
+  if (has(kDecode)) return "";
+  const char* const projections = ProjectionDesign(has);
+  const char* const attention = AttentionDesign(has);
+  const auto where = [](const char* design) {
+    return design != nullptr ? Concat("on the overlay ", design) : std::string("on this CPU");
+  };
+  return Concat(
+      "there is no overlay ", kDecode, ", which does a token in one submission: its ",
+      "projections run ", where(projections), ", its attention ", where(attention),
+      ", and what stands between them on this CPU, so a layer takes several submissions; ",
+      "build it with: ort-aie kernels build ", kDecode, " --device npu2 --out DIR/", kDecode);
+}
+
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
   const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;

@@ -102,7 +102,8 @@ def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
 
 # Without lists of runs.
 @pytest.mark.parametrize("case", [
-    "RunsMatvec", "PlansOfManyBuffersAreOneList", "LongPlansAreSeveralRuns", "Timeout",
+    "RunsMatvec", "PlansOfManyBuffersAreOneList", "ListsHave24RunsAtMost",
+    "LongPlansAreSeveralRuns", "Timeout",
 ])  # fmt: skip
 def test_first_generation(program: Path, folders: dict[str, Path], case: str) -> None:
     run(program, case, folders["npu1"], "npu1")
