@@ -172,6 +172,22 @@ def test_cores_are_reset_and_let_go_and_rings_started() -> None:
     assert first.acquire == LockUse(0, -1)
 
 
+def test_words_that_mlir_aie_makes() -> None:
+    """Of dequant on npu2_1col, printed, through aie-opt and aie-translate of mlir-aie 7e00b579 with
+    aie-rt e2aca220; `tests/mlir/test_real_words.py` compares all of them where the tools are."""
+    words = encode(configure(make_design("dequant", device("npu2_1col"))))
+    core, memory = " ".join(block(words, 0x21D000)), " ".join(block(words, 0x1A0000))
+    assert core == "00800500 00000000 00000000 00000000 00000000 0E043FE0"
+    assert memory == "00000500 001A0000 00000000 00000000 00000000 00000000 00000000 8141FF40"
+    writes = {
+        (op.address, op.value) for op in txn.decode(words).operations if isinstance(op, txn.Write)
+    }
+    # A queue and its channel, locks, the demultiplexed south, the slot and master of tokens but for
+    # arbiter and selection.
+    assert {(0x21DE04, 0), (0x21DE00, 1), (0x21DE14, 2), (0x21DE10, 1), (0x21F000, 2)} <= writes
+    assert {(0x3F100, 0xC0000000), (0x3F200, 0x0F1F0100), (0x3F008, 0xC0000008)} <= writes
+
+
 def test_parameters_are_words_of_data_memory_and_then_the_go_lock() -> None:
     configuration = configure(make_design("dequant", device("npu2_1col")))
     plan = configuration.workers["dequant0_1"]
