@@ -44,7 +44,7 @@ def _enumeration(name: str, values: dict[str, int]) -> Any:
 @dataclass
 class Recorder:
     """`designs` by kernel, by the UUID of their overlays; `names` of the devices; `fail` is called
-    with the name of each call and may raise or return a state; `corrupt` changes a run's results."""
+    with each call's name and may raise or return a state; `corrupt` changes a run's results."""
 
     designs: dict[str, dict[str, Design]]
     names: tuple[str, ...] = ("NPU Strix",)
