@@ -113,11 +113,9 @@ def test_a_seventh_arbiter_is_refused() -> None:
     ]
     findings = Findings()
     packets(findings, Configuration(empty(), streams=streams), Routing(tuple(nets), {}))
-    texts = told(findings)
     assert any(
         text.startswith("mem tile (1, 1), packet arbiters: 7 used, the limit is 6")
-        and text.endswith('(mlir-aie: "tile op has used up all arbiter-msel combinations")')
-        for text in texts
+        for text in told(findings)
     )
 
 

@@ -68,7 +68,7 @@ def packets(findings: Findings, configuration: Configuration, routing: Routing) 
         by = ["+".join(f for ports in group for f in names[tile][ports]) for group in groups]
         if tile.kind == "shim":
             by.append("completion tokens")
-        findings.use(tile, "packet arbiters", len(by), ARBITERS, ", ".join(by), real_words.ARBITERS)
+        findings.use(tile, "packet arbiters", len(by), ARBITERS, ", ".join(by))
     _unique(findings, configuration)
 
 
