@@ -213,16 +213,19 @@ def value_places(words: np.ndarray) -> list[tuple[txn.Operation, int]]:
 
 
 def same_meaning(op: txn.Operation, place: int, bit: int) -> bool:
-    """Bits that say a thing in two ways: ids that nobody sends, in a rule; the wrap of a dimension
-    that is the outermost, or that goes on as the one outside of it does."""
+    """Bits that say a thing in two ways: ids that nobody sends, in a rule; a selection that no rule
+    names, of a master; the wrap of a dimension that is the outermost, or that goes on as the one
+    outside of it does."""
     assert isinstance(op, txn.Write | txn.BlockWrite | txn.MaskWrite)
     offset = op.address & 0xFFFFF
     if isinstance(op, txn.BlockWrite):
         if offset >= 0xA0000:
             return place in (2, 3, 4) and bit in range(17, 27)
         return place == 3 and bit in range(13, 29)
-    slots = offset in range(0x3F200, 0x3F400) or offset in range(0xB0200, 0xB0400)
-    return slots and bit in range(16, 29)
+    if offset in range(0x3F200, 0x3F400) or offset in range(0xB0200, 0xB0400):
+        return bit in range(16, 29)
+    masters = offset in range(0x3F000, 0x3F060) or offset in range(0xB0000, 0xB0044)
+    return masters and bit in range(3, 7)
 
 
 @pytest.mark.parametrize("name", ["dequant", "flow_kv", "gemm"])

@@ -178,18 +178,6 @@ class _Walker:
             for port in configured.masters:
                 if (tile, port) not in self._masters:
                     raise StreamError(f"{tile}: master {port} is on, and no stream leaves there")
-            named = {
-                (slot.arbiter, slot.selection)
-                for s in configured.slaves.values()
-                for slot in s.slots
-            }
-            for port, master in configured.masters.items():
-                for selection in sorted(master.selections):
-                    if (master.arbiter, selection) not in named:
-                        raise StreamError(
-                            f"{tile}: master {port} takes selection {selection} of arbiter "
-                            f"{master.arbiter}, which no rule names"
-                        )
             for channel in sorted(configured.from_dma):
                 if SwitchPort("south", channel) not in configured.slaves:
                     raise StreamError(f"{tile}: a DMA channel feeds slave south {channel}, off")
