@@ -1,7 +1,7 @@
 """What mlir-aie says to a design that breaks a rule which it checks too.
 
 The words are those of mlir-aie in August 2026, so that whoever meets them in its output finds the
-rule here, and the other way round; `tests/npu/test_words_of_mlir_aie.py` holds them against the
+rule here, and the other way round; `tests/npu/test_words_of_refusals.py` holds them against the
 real tool where there is one. What is in braces is filled in. Each stands under the file that says
 it.
 """
