@@ -247,15 +247,7 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
     if (written.read && IsResult(*written.view)) Keep(*written.view);
   }
   const Extent extent = PlacePieces();
-  const auto bytes = static_cast<size_t>(extent.end);
-  Require(bytes <= kMaxBufferBytes, "the rows of a plan take ", bytes, " bytes, expected at most ",
-          kMaxBufferBytes);
-  PlanMemory::Activations arena;
-  if (memory_ != nullptr) {
-    arena = memory_->TakeActivations(first_, bytes, Layout(extent.sent));
-  } else {
-    arena.buffer = engine_.device().Allocate(bytes);
-  }
+  PlanMemory::Activations arena = TakeArena(extent);
   Send(arena, extent.sent);
   std::vector<Buffer*> buffers = {arena.buffer.get()};
   for (const auto& buffer : buffers_) buffers.push_back(buffer.get());
@@ -272,6 +264,21 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
   const Results completed(*this, arena.buffer->host());
   for (const auto& action : actions_) action(completed);
   if (memory_ != nullptr) memory_->PutBack(first_, std::move(arena));
+}
+
+PlanMemory::Activations Batch::TakeArena(const Extent& extent) const {
+  const auto bytes = static_cast<size_t>(extent.end);
+  if (bytes > kMaxBufferBytes) {
+    throw NoRoom(
+        Concat("the rows of a plan take ", bytes, " bytes, expected at most ", kMaxBufferBytes));
+  }
+  try {
+    if (memory_ != nullptr) return memory_->TakeActivations(first_, bytes, Layout(extent.sent));
+    return {engine_.device().Allocate(bytes), {}, false};
+  } catch (const DeviceError& error) {
+    if (error.fault() != Fault::kAllocation) throw;
+    throw NoRoom(error.what());
+  }
 }
 
 std::vector<int64_t> Batch::Layout(int64_t sent) const {

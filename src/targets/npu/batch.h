@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/error.h"
 #include "targets/npu/plan_memory.h"
 #include "targets/target.h"
 
@@ -30,6 +31,13 @@ struct MadeRow {
   };
   Key key;
   npu::BufferView x, y;
+};
+
+// The device has no room for the rows of a batch. Fewer steps may have it.
+class NoRoom : public Error {
+ public:
+  explicit NoRoom(const std::string& message) : Error(ErrorCode::kRuntime, message) {}
+  size_t steps = 0;  // of the batch, where that is known
 };
 
 class Batch {
@@ -137,7 +145,8 @@ class Batch {
   };
   void Then(std::function<void(const Results&)> action) { actions_.push_back(std::move(action)); }
   const ThreadPool& threads() const { return threads_; }
-  // wanted(tensor, bytes): whether somebody reads that temporary after the batch.
+  // wanted(tensor, bytes): whether somebody reads that temporary after the batch. Throws NoRoom,
+  // and then nothing has run.
   void Run(const std::function<bool(const void* tensor, size_t bytes)>& wanted);
 
  private:
@@ -163,6 +172,7 @@ class Batch {
   Extent PlacePieces();
   int64_t PlaceInTurns(int64_t first);
 
+  PlanMemory::Activations TakeArena(const Extent& extent) const;
   std::vector<int64_t> Layout(int64_t sent) const;
   // Brings the inputs, and zeros up to `sent`, to the device.
   void Send(PlanMemory::Activations& arena, int64_t sent) const;
