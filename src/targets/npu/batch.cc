@@ -274,7 +274,12 @@ PlanMemory::Activations Batch::TakeArena(const Extent& extent) const {
   }
   try {
     if (memory_ != nullptr) return memory_->TakeActivations(first_, bytes, Layout(extent.sent));
-    return {engine_.device().Allocate(bytes), {}, false};
+    if (rows_buffer_ == nullptr) return {engine_.device().Allocate(bytes), {}, false};
+    if (*rows_buffer_ == nullptr || (*rows_buffer_)->size() < bytes) {
+      rows_buffer_->reset();  // before another takes its place
+      *rows_buffer_ = engine_.device().Allocate(bytes);
+    }
+    return {*rows_buffer_, {}, false};
   } catch (const DeviceError& error) {
     if (error.fault() != Fault::kAllocation) throw;
     throw NoRoom(error.what());

@@ -43,14 +43,17 @@ class NoRoom : public Error {
 class Batch {
  public:
   // Of steps of a plan with such temporaries, from `first` on; `memory` is what keeps its rows for
-  // the next call, or null.
+  // the next call, or null. Then `rows`, if not null, is a buffer that batches have one after the
+  // other: gigabytes of a long prompt's rows are locked and flushed once.
   explicit Batch(Engine& engine, const ThreadPool& threads, const Arena& temporaries = {},
-                 PlanMemory* memory = nullptr, size_t first = 0)
+                 PlanMemory* memory = nullptr, size_t first = 0,
+                 std::shared_ptr<Buffer>* rows = nullptr)
       : engine_(engine),
         threads_(threads),
         temporaries_(temporaries),
         memory_(memory),
-        first_(first) {}
+        first_(first),
+        rows_buffer_(rows) {}
 
   // --- memory of the plan ---
 
@@ -211,6 +214,7 @@ class Batch {
   const Arena temporaries_;
   PlanMemory* const memory_;
   const size_t first_;
+  std::shared_ptr<Buffer>* const rows_buffer_;
   std::vector<Submission> submissions_;
   std::vector<uint16_t> inputs_;
   std::map<TableKey, npu::BufferView> shared_;

@@ -116,6 +116,7 @@ class Executor final : public XrtTarget {
     std::shared_ptr<PlanMemory> memory = nullptr;
     bool on_device = false;            // steps were
     std::vector<Reason> host_after{};  // of what the host did after those
+    std::shared_ptr<Buffer> rows = nullptr;  // of a prompt's batches
     // More than so many steps had no room on the device together.
     size_t most_steps = std::numeric_limits<size_t>::max();
   };
@@ -136,6 +137,7 @@ class Executor final : public XrtTarget {
         fault = error.what();
       }
       progress.prompt.Forget();
+      progress.rows.reset();
       engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
       const size_t next = Group(plan, first, plan.steps.size(), progress, threads);
@@ -143,6 +145,7 @@ class Executor final : public XrtTarget {
       return next;
     } catch (const DeviceError& error) {
       progress.prompt.Forget();
+      progress.rows.reset();
       if (engine_.options().raise_on_error) {
         engine_.Forget();
         Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
@@ -219,7 +222,8 @@ class Executor final : public XrtTarget {
                 Progress& progress, const ThreadPool& threads) const {
     // A token's rows stay, and those of a prompt are many.
     const bool prompt = IsOfPrompts(design);
-    Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first);
+    Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first,
+                prompt ? &progress.rows : nullptr);
     std::vector<Reason> before, after;  // of the host's steps
     Reason divides = Reason::kNone;     // of the step that the batch does not take
     int64_t device_steps = 0;

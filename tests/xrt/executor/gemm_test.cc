@@ -191,6 +191,34 @@ void RowsWithoutRoomAreDivided() {
   }
 }
 
+// Batches of a prompt have their rows in one buffer, one after the other.
+void BatchesOfAPromptShareABuffer() {
+  Bench bench;
+  std::vector<size_t> sizes;
+  bench.device->before_allocation = [&](size_t bytes) { sizes.push_back(bytes); };
+  std::vector<Projection> projections;
+  std::vector<Projection> alone;  // of the host, so that they divide the plan
+  Plan plan;
+  for (int i = 0; i < 3; ++i) {
+    projections.emplace_back(ProjectionCase{.rows = 70, .k = 256, .form = kBf16});
+    alone.emplace_back(ProjectionCase{.rows = 70, .k = 256});
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    MatMulStep host = alone[i].Step();
+    host.numerics = Numerics::kInt8;
+    host.a = projections[i].y.data();  // after the device
+    plan.steps.push_back(projections[i].Step());
+    plan.steps.push_back(host);
+    if (i < 2) std::get<MatMulStep>(plan.steps.back()).y = projections[i + 1].a.data();
+  }
+  bench.Run(plan);
+  Check(bench.device->counters().submissions == 3, "submissions: ",
+        bench.device->counters().submissions);
+  for (Projection& projection : projections) projection.Compare(projection.OnHost());
+  Check(sizes.size() == 1, "buffers for rows: ", sizes.size());
+  Check(bench.device->counters().buffers <= 3, "and it goes with the plan");
+}
+
 // Rows that a plan leaves on the device need room there in one buffer. Where they have none the
 // device works on them in chunks, rather than the host on all of them.
 void ProductsThatOneBufferDoesNotHold() {
@@ -215,6 +243,7 @@ void ProductsThatOneBufferDoesNotHold() {
 
 const Cases registered({
     {"a_weight_that_projections_share", AWeightThatProjectionsShare},
+    {"batches_of_a_prompt_share_a_buffer", BatchesOfAPromptShareABuffer},
     {"rows_without_room_are_divided", RowsWithoutRoomAreDivided},
     {"products_that_one_buffer_does_not_hold", ProductsThatOneBufferDoesNotHold},
     {"weights_of_a_prompt_are_dequantised_together", WeightsOfAPromptAreDequantisedTogether},
