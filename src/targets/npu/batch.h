@@ -76,7 +76,9 @@ class Batch {
   }
   // Of `elements` bfloat16: what the host reads after the run, and what it does not.
   npu::BufferView Result(int64_t elements) {
-    return NewPiece({.bytes = 2 * elements, .kept = true});
+    const npu::BufferView view = NewPiece({.bytes = 2 * elements});
+    Keep(view, elements);
+    return view;
   }
   npu::BufferView Scratch(int64_t elements) { return NewPiece({.bytes = 2 * elements}); }
   // In a buffer of somebody else's.
@@ -100,7 +102,9 @@ class Batch {
              std::function<void()> store = {});
   // Whether the host can read there after the run, which it does if it has asked for it.
   bool IsResult(npu::BufferView view) const { return view.argument <= kFirstPiece; }
-  void Keep(npu::BufferView view) { PieceOf(view).kept = true; }
+  void Keep(npu::BufferView view, int64_t elements);
+  // With all that lies there together with it.
+  void Keep(npu::BufferView view) { Keep({view.argument, 0}, PieceOf(view).bytes / 2); }
 
   // Elements of a tensor of the model that this batch will write; on the device they are bfloat16,
   // if they are there in one piece.
@@ -160,9 +164,11 @@ class Batch {
   static constexpr int kInputs = -1, kFirstPiece = -2;
   struct Piece {
     int64_t bytes;
-    bool zeros = false;  // behind a tensor: the host sends them
-    bool kept = false;   // the host reads it
-    int64_t start = 0;   // in the buffer, once it has a place
+    bool zeros = false;                    // behind a tensor: the host sends them
+    int64_t read_first = 0, read_end = 0;  // of these, by the host
+    int64_t start = 0;                     // in the buffer, once it has a place
+
+    bool kept() const { return read_end > 0; }
   };
   npu::BufferView NewPiece(Piece piece);
   Piece& PieceOf(npu::BufferView view) {
@@ -170,12 +176,14 @@ class Batch {
   }
   // Gives all pieces their places; those that only the device has share them in turns.
   struct Extent {
-    int64_t sent, fetched, fetched_end, end;
+    int64_t sent, end;
   };
   Extent PlacePieces();
   int64_t PlaceInTurns(int64_t first);
 
   PlanMemory::Activations TakeArena(const Extent& extent) const;
+  // What the host reads.
+  void Fetch(Buffer& arena) const;
   std::vector<int64_t> Layout(int64_t sent) const;
   // Brings the inputs, and zeros up to `sent`, to the device.
   void Send(PlanMemory::Activations& arena, int64_t sent) const;

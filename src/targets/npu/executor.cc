@@ -114,8 +114,8 @@ class Executor final : public XrtTarget {
     PlanCaches caches;
     PromptWeights prompt;
     std::shared_ptr<PlanMemory> memory = nullptr;
-    bool on_device = false;            // steps were
-    std::vector<Reason> host_after{};  // of what the host did after those
+    bool on_device = false;                  // steps were
+    std::vector<Reason> host_after{};        // of what the host did after those
     std::shared_ptr<Buffer> rows = nullptr;  // of a prompt's batches
     // More than so many steps had no room on the device together.
     size_t most_steps = std::numeric_limits<size_t>::max();

@@ -212,8 +212,8 @@ void BatchesOfAPromptShareABuffer() {
     if (i < 2) std::get<MatMulStep>(plan.steps.back()).y = projections[i + 1].a.data();
   }
   bench.Run(plan);
-  Check(bench.device->counters().submissions == 3, "submissions: ",
-        bench.device->counters().submissions);
+  Check(bench.device->counters().submissions == 3,
+        "submissions: ", bench.device->counters().submissions);
   for (Projection& projection : projections) projection.Compare(projection.OnHost());
   Check(sizes.size() == 1, "buffers for rows: ", sizes.size());
   Check(bench.device->counters().buffers <= 3, "and it goes with the plan");
