@@ -202,6 +202,9 @@ class _Writer:
         text, fifo = self._text, transfer.fifo
         counts, strides = shim_pattern(transfer)
         runs = counts[0] if len(counts) > TILES["shim"].dimensions else 1
+        length = math.prod(counts) // runs
+        if runs > 1 and strides[0] == 0:  # the queue repeats, further than a descriptor iterates
+            del counts[0], strides[0]
         task = {
             "alloc": f"@{fifo}",
             "issue_token": "true" if token else "false",
@@ -210,7 +213,7 @@ class _Writer:
         descriptor = {
             "operandSegmentSizes": array("i32", [1, 0, 0, 0, 0]),
             "static_offset": i32(transfer.offset // WORD),
-            "static_len": i32(math.prod(counts) // runs),
+            "static_len": i32(length),
             "static_sizes": array("i64", counts),
             "static_strides": array("i64", strides),
         }

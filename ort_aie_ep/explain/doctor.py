@@ -81,7 +81,13 @@ def diagnose() -> Diagnosis:
     chain = find_npu()
     target = find_xrt_target(xrt=any(link.name == "XRT" and link.found for link in chain))
     # Without the chip there is nothing to be had by installing.
-    rest = (target, find_designs(device)) if device else (Finding(target.name, target.found),)
+    tools, rest = find_overlay_tools(), [Finding(target.name, target.found)]
+    if device:
+        designs = find_designs(device)
+        # With all overlays there is nothing to build.
+        rest = [target, designs, tools if designs.remedy else Finding(tools.name, tools.found)]
+    elif tools.found:
+        rest.append(tools)
     return Diagnosis(tuple(software), tuple(host), (*chain, *rest), working)
 
 
@@ -126,6 +132,19 @@ def find_designs(device: str) -> Finding:
     return Finding(
         name, "", f"there is no {', '.join(overlays.missing)}{refused}; build with: {build}"
     )
+
+
+def find_overlay_tools() -> Finding:
+    """What `kernels build` runs: aiecc of mlir_aie, Peano, xclbinutil."""
+    from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, find_toolchain
+
+    name = "tools for overlays"
+    try:
+        tools = find_toolchain()
+    except ToolchainError as error:
+        missing = str(error).splitlines()[0].rstrip(".")
+        return Finding(name, "", f"{missing}; docs/npu-toolchain.md has the commands")
+    return Finding(name, f"{tools.aiecc} ({tools.version}), {tools.clang}")
 
 
 def _measurement() -> Finding:

@@ -71,9 +71,9 @@ constexpr size_t ShimChannelIndex(int column, Direction direction, int channel) 
 // The word of a shim descriptor that an address patch names.
 constexpr uint32_t kAddressWordBytes = 4;
 
-// The controller's id in the control register is put into every token. FastFlowLM's streams write
-// 15 under this mask; the register's field is 15:8.
-constexpr uint32_t kControllerIdMask = 0xF00;
+// The controller's id in the control register is put into every token. It is a packet id, of 5 bits
+// (mlir-aie writes it so since August 2025; FastFlowLM's streams leave the highest as it is).
+constexpr uint32_t kControllerIdMask = 0x1F00;
 constexpr uint32_t kControllerId = 15 << 8;
 
 constexpr uint32_t TaskQueueWord(int descriptor, int runs, bool token) {

@@ -17,6 +17,7 @@ from ort_aie_ep.aie_kernels.designs import fused_dqp
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
 from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, check_version, find_toolchain
+from ort_aie_ep.explain.doctor import find_overlay_tools
 from ort_aie_ep.npu.packages.package import read_package
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
@@ -183,6 +184,17 @@ def test_without_a_package_the_message_says_what_to_install(
     ):
         assert line in text
     assert not (tmp_path / "out").exists()
+
+
+def test_doctor_finds_the_tools_or_names_what_is_missing(tools: Tools) -> None:
+    found = find_overlay_tools()
+    assert found.found.startswith(f"{tools.folder}/mlir_aie/bin/aiecc (1.4.4), ")
+    tools.version = "1.3.0"
+    assert "mlir_aie 1.3.0 is installed" in find_overlay_tools().remedy
+    (tools.folder / "mlir_aie").rename(tools.folder / "elsewhere")
+    missing = find_overlay_tools().remedy
+    assert missing.startswith("mlir_aie is not installed in this Python")
+    assert missing.endswith("docs/npu-toolchain.md has the commands")
 
 
 @pytest.mark.parametrize("version", ["1.4.2.dev16", "1.4.2", "1.4.3.dev1", "1.4.4.dev18", "1.4.4"])

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from combinations import DESIGNS
+from combinations import DESIGNS, SEQUENCES, shapes
 from generic_form import Operation, read
 from mlir_opt import MISSING, MLIR_OPT, refusal
 
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run, ShapeError
-from ort_aie_ep.npu.checks.progress import small_shapes
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
@@ -44,33 +43,13 @@ def plain(body: Any, values: dict[str, int]) -> Iterator[tuple[Any, ...]]:
             yield ("wait", s["wait"])
 
 
-# A device for each design that has all of its sequences: the one with the fewest columns.
-def _sequences() -> Iterator[Any]:
-    seen = set()
-    for param in sorted(DESIGNS, key=lambda p: p.values[0].device.columns):
-        design: Design = param.values[0]
-        for name in design.sequences:
-            if (design.name, design.device.architecture, name) not in seen:
-                seen.add((design.name, design.device.architecture, name))
-                yield pytest.param(design, name, id=f"{param.id}-{name}")
-
-
-# Of sequences whose small shapes are more tasks than the compiler queues.
-MORE_SHAPES = {
-    "append_rows": {
-        "M": 64, "kv_heads": 4, "head_dim": 128, "rotary_dim": 128, "interleaved": 0, "norm": 1,
-        "eps_bits": 0, "x_stride": 512, "position": 8, "capacity": 72,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("design", "name"), list(_sequences()))
+@pytest.mark.parametrize(("design", "name"), SEQUENCES)
 def test_a_sequence_moves_the_same_bytes_and_starts_the_same_workers(
     design: Design, name: str
 ) -> None:
     sequence = design.sequences[name]
     compared = 0
-    for shape in [*small_shapes(sequence), *([MORE_SHAPES[name]] if name in MORE_SHAPES else [])]:
+    for shape in shapes(sequence):
         try:
             text = print_module(design, Run(sequence, shape))
         except ShapeError:  # the streams of the runtime can, one of the compiler's cannot
@@ -131,9 +110,11 @@ def _compare(design: Design, sequence: Sequence, shape: dict[str, int], printed:
 def _words(task: Operation, descriptor: Operation) -> np.ndarray:
     sizes, strides = (descriptor.attributes[f"static_{n}"] for n in ("sizes", "strides"))
     runs = task.attributes["repeat_count"] + 1
-    assert descriptor.attributes["static_len"] * runs == np.prod(sizes)
+    if len(sizes) < 4:  # the queue repeats the descriptor as it is
+        sizes, strides = [runs, *sizes], [0, *strides]
+    assert sizes[0] == runs
     assert len(sizes) <= 4
-    assert runs == (sizes[0] if len(sizes) == 4 else 1)
+    assert descriptor.attributes["static_len"] * runs == np.prod(sizes)
     words = np.array([descriptor.attributes["static_offset"]])
     for count, stride in zip(sizes, strides, strict=True):
         words = (words[:, None] + np.arange(count) * stride).ravel()
@@ -142,10 +123,10 @@ def _words(task: Operation, descriptor: Operation) -> np.ndarray:
 
 @pytest.mark.skipif(MLIR_OPT is None, reason=MISSING)
 def test_sequences_are_mlir_too() -> None:
-    for param in _sequences():
+    for param in SEQUENCES:
         design, name = param.values
         if design.name in ("fused_dqp", "vector_ops") and design.device.architecture == "aie2p":
-            shape = small_shapes(design.sequences[name])[0]
+            shape = shapes(design.sequences[name])[0]
             assert refusal(print_module(design, Run(design.sequences[name], shape))) == ""
 
 

@@ -172,6 +172,22 @@ def test_cores_are_reset_and_let_go_and_rings_started() -> None:
     assert first.acquire == LockUse(0, -1)
 
 
+def test_words_that_mlir_aie_makes() -> None:
+    """Of dequant on npu2_1col, printed, through aie-opt and aie-translate of mlir-aie 7e00b579 with
+    aie-rt e2aca220; `tests/mlir/test_real_words.py` compares all of them where the tools are."""
+    words = encode(configure(make_design("dequant", device("npu2_1col"))))
+    core, memory = " ".join(block(words, 0x21D000)), " ".join(block(words, 0x1A0000))
+    assert core == "00800500 00000000 00000000 00000000 00000000 0E043FE0"
+    assert memory == "00000500 001A0000 00000000 00000000 00000000 00000000 00000000 8141FF40"
+    writes = {
+        (op.address, op.value) for op in txn.decode(words).operations if isinstance(op, txn.Write)
+    }
+    # A queue and its channel, locks, the demultiplexed south, the slot and master of tokens but for
+    # arbiter and selection.
+    assert {(0x21DE04, 0), (0x21DE00, 1), (0x21DE14, 2), (0x21DE10, 1), (0x21F000, 2)} <= writes
+    assert {(0x3F100, 0xC0000000), (0x3F200, 0x0F1F0100), (0x3F008, 0xC0000008)} <= writes
+
+
 def test_parameters_are_words_of_data_memory_and_then_the_go_lock() -> None:
     configuration = configure(make_design("dequant", device("npu2_1col")))
     plan = configuration.workers["dequant0_1"]
@@ -197,16 +213,19 @@ def value_places(words: np.ndarray) -> list[tuple[txn.Operation, int]]:
 
 
 def same_meaning(op: txn.Operation, place: int, bit: int) -> bool:
-    """Bits that say a thing in two ways: ids that nobody sends, in a rule; the wrap of a dimension
-    that is the outermost, or that goes on as the one outside of it does."""
+    """Bits that say a thing in two ways: ids that nobody sends, in a rule; a selection that no rule
+    names, of a master; the wrap of a dimension that is the outermost, or that goes on as the one
+    outside of it does."""
     assert isinstance(op, txn.Write | txn.BlockWrite | txn.MaskWrite)
     offset = op.address & 0xFFFFF
     if isinstance(op, txn.BlockWrite):
         if offset >= 0xA0000:
             return place in (2, 3, 4) and bit in range(17, 27)
         return place == 3 and bit in range(13, 29)
-    slots = offset in range(0x3F200, 0x3F400) or offset in range(0xB0200, 0xB0400)
-    return slots and bit in range(16, 29)
+    if offset in range(0x3F200, 0x3F400) or offset in range(0xB0200, 0xB0400):
+        return bit in range(16, 29)
+    masters = offset in range(0x3F000, 0x3F060) or offset in range(0xB0000, 0xB0044)
+    return masters and bit in range(3, 7)
 
 
 @pytest.mark.parametrize("name", ["dequant", "flow_kv", "gemm"])

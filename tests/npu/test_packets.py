@@ -181,6 +181,16 @@ def test_fifos_that_share_a_channel_get_ids_of_their_own_in_blocks() -> None:
     assert ids_of(design, 3) == [8, 9, 10]
 
 
+def test_broadcasts_come_before_those_that_share_their_ways() -> None:
+    """mlir-aie's router would lose an end of a broadcast with a higher id than two of its ends'."""
+    design = empty()
+    ends = {"a": [(0, 0)], "b": [(1, 0)], "both": [(0, 1), (1, 1)]}
+    for name, cores in ends.items():
+        design.fifo(name, "u8", 64, design.shim(0, 0), [design.core(*core) for core in cores])
+    give_packet_ids(design)
+    assert design.fifos["both"].packet == 0
+
+
 def test_ids_are_not_a_controllers_and_unique_while_there_are_enough() -> None:
     for counts in [(13, 13), (2,) * 13, (3,) * 8, (26,), (5, 5, 5, 5, 5)]:
         design = sharing(*counts)

@@ -79,8 +79,20 @@ def test_headers_stay_on_the_way_and_are_dropped_at_the_end() -> None:
         tile: [master.drop_header for packets in switch.packets for master in packets.masters]
         for tile, switch in switches.items()
     }
-    assert dropped == {Tile(0, row): [row == 3] for row in range(4)}
+    assert dropped == {
+        Tile(0, 0): [False, False],  # the other is of tokens
+        **{Tile(0, row): [row == 3] for row in range(1, 4)},
+    }
     assert switches[Tile(0, 3)].packets[0].rules == (Rule(9, 31, 0),)
+
+
+def test_tokens_leave_the_shims_of_streams() -> None:
+    streams = [stream("up", send(1, 0), take(1, 2))]
+    switches = assign_ports(route(device("npu2_2col"), streams))
+    assert Tile(0, 0) not in switches
+    (packets,) = switches[Tile(1, 0)].packets
+    assert (packets.slave, packets.rules) == (SwitchPort("control", 0), (Rule(15, 31, 0),))
+    assert [(m.port, m.drop_header) for m in packets.masters] == [(SwitchPort("south", 0), False)]
 
 
 def test_more_rules_than_a_port_has_are_refused() -> None:

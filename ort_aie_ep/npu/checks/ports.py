@@ -7,8 +7,9 @@ A switch sends packets by rules: a slave's slot that matches a packet's id names
 of its four selections, and every master of that arbiter that takes the selection sends the packet
 on. Each net of packets has an arbiter of its own in every switch, so no two nets wait for each
 other, and a selection for each set of outputs. The header stays on the way and is dropped where a
-DMA channel receives. aiecc routes otherwise; what is shown here is that ports, arbiters and slots
-suffice, and which words say so.
+DMA channel receives. In the shims of a design's columns one arbiter is for completion tokens, which
+the control port sends south. aiecc routes otherwise; what is shown here is that ports, arbiters and
+slots suffice, and which words say so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.switch import (
     OPPOSITE,
     SELECTIONS,
+    TOKEN_PACKET,
+    TOKENS_IN,
+    TOKENS_OUT,
     SwitchPort,
     dma_master,
     dma_slave,
@@ -81,7 +85,7 @@ class Switch:
 
 
 def assign_ports(routing: Routing) -> dict[Tile, Switch]:
-    """The switches of `routing`, by tile.
+    """The switches of `routing`, by tile; tokens leave every shim where a stream starts or ends.
 
     Raises DesignError where ports, arbiters, selections or slots do not suffice, or a switch cannot
     join two ports.
@@ -89,6 +93,11 @@ def assign_ports(routing: Routing) -> dict[Tile, Switch]:
     numbers = _numbers(routing)
     circuits: dict[Tile, list[Circuit]] = defaultdict(list)
     packets: dict[Tile, list[PacketSwitch]] = defaultdict(list)
+    ports = [p for n in routing.nets for s in n.streams for p in (s.source, *s.destinations)]
+    for shim in {port.tile for port in ports if port.tile.kind == "shim"}:
+        out = PacketMaster(TOKENS_OUT, frozenset({0}), drop_header=False)
+        rules = (Rule(TOKEN_PACKET, MAX_PACKET_ID, 0),)
+        packets[shim].append(PacketSwitch(TOKENS_IN, 0, rules, (out,)))
     for net in routing.nets:
         leaves = _outputs(net)
         for tile, slave in _slaves(net, numbers).items():

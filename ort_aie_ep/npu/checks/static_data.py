@@ -21,8 +21,8 @@ from ort_aie_ep.npu.vocabulary.configuration import Configuration
 from ort_aie_ep.npu.vocabulary.device import STATIC_BYTES, TILES, Tile
 
 _HOST_BYTES = {
-    "activations.cc": 954, "dequant.cc": 373, "flow_kv.cc": 1242, "flow_qkv.cc": 1566,
-    "fused_dqp.cc": 889, "gemm.cc": 462, "rms_norm.cc": 590, "rope.cc": 670,
+    "activations.cc": 954, "copy.cc": 157, "dequant.cc": 373, "flow_kv.cc": 1242,
+    "flow_qkv.cc": 1566, "fused_dqp.cc": 889, "gemm.cc": 462, "rms_norm.cc": 590, "rope.cc": 670,
     "row_operators.cc": 965,
 }  # fmt: skip
 _BASIS = (

@@ -3,7 +3,8 @@
     differences(configure(design), decode(words))       # [] if the two say the same
 
 Each is taken as what the other must say: whatever the words hold beyond the configuration is a
-difference as well. Descriptors are compared by the order of words that they visit.
+difference as well, but locks that are cleared and not used. Descriptors are compared by the order
+of words that they visit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from ort_aie_ep.npu.configuration_words.view import DescriptorView, LockUse, TileView, View
-from ort_aie_ep.npu.configuration_words.walk import walk
+from ort_aie_ep.npu.configuration_words.walk import tokens, walk
 from ort_aie_ep.npu.simulator.parts import word_offsets
 from ort_aie_ep.npu.vocabulary.configuration import (
     Channel,
@@ -54,7 +55,9 @@ def _differences(configuration: Configuration, view: View) -> Iterator[str]:
     cores = {plan.worker.tile for plan in configuration.workers.values()}
     for tile in sorted({*view.tiles, *locks, *channels, *cores}):
         found = view.tiles.get(tile, TileView())
-        yield from _unlike(f"{tile}: the initial value of lock", locks.get(tile, {}), found.locks)
+        own = locks.get(tile, {})
+        cleared = {n: value for n, value in found.locks.items() if n in own or value}
+        yield from _unlike(f"{tile}: the initial value of lock", own, cleared)
         yield from _rings(configuration, tile, channels.get(tile, []), found)
         wanted = "on" if tile in cores else None
         if found.core != wanted or found.was_reset != (tile in cores):
@@ -77,7 +80,7 @@ def _rings(
 ) -> Iterator[str]:
     """Rings: which descriptor comes first, what each says, and which comes next."""
     left = set(found.descriptors)
-    queues: set[tuple[Direction, int]] = set(found.queues)
+    queues: set[tuple[Direction, int]] = {*found.queues, *found.channels}
     for channel in channels:
         what = f"{tile}, {channel.direction} {channel.index} (fifo {channel.fifo})"
         queues.discard((channel.direction, channel.index))
@@ -85,6 +88,8 @@ def _rings(
         first = channel.ring[0].id
         if [(t.descriptor, t.runs, t.token) for t in tasks] != [(first, 1, False)]:
             yield f"{what} starts with {tasks or 'nothing'}, the configuration with BD {first}"
+        if (channel.direction, channel.index) not in found.channels:
+            yield f"{what} is not switched on"
         packet = configuration.design.fifos[channel.fifo].packet
         sent = packet if channel.direction == "MM2S" else None
         for place, descriptor in enumerate(channel.ring):
@@ -134,6 +139,9 @@ def _streams(configuration: Configuration, view: View) -> Iterator[str]:
     except StreamError as error:
         yield f"streams: {error}"
         return
+    shims = {port.tile for port in configuration.shim_ports.values()}
+    for tile in sorted(shims - set(tokens(view))):
+        yield f"{tile}: its completion tokens reach nobody"
     wanted = {(stream.source, stream.packet): stream for stream in configuration.streams}
     found = {(reach.source, reach.packet): reach for reach in reached}
     sources = {source for source, _ in wanted}

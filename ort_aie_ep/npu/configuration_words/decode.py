@@ -201,6 +201,7 @@ class _Tile:
                 )  # fmt: skip
                 if words is not None:
                     view.descriptors[number] = self._descriptor(number, words)
+        self._channels()
         self._switch()
         if tile.kind == "shim":
             self._multiplexers()
@@ -271,6 +272,22 @@ class _Tile:
             valid=bool(values["valid"]),
             next=values["next"] if values["chained"] else None,
         )
+
+    def _channels(self) -> None:
+        registers, facts = TILE_REGISTERS[self._tile.kind], TILES[self._tile.kind]
+        directions: tuple[tuple[Direction, int, int], ...] = (
+            ("S2MM", registers.s2mm, facts.s2mm), ("MM2S", registers.mm2s, facts.mm2s),
+        )  # fmt: skip
+        for direction, first, count in directions:
+            for index in range(count):
+                word = self._left.pop(first + CHANNEL_BYTES * index, 0)
+                if word & ~1:
+                    raise StreamError(
+                        f"{self._tile}, control of {direction} {index}: {word:#x} says something "
+                        "that no design says: a controller's id, modes or a reset"
+                    )
+                if word:
+                    self._view.channels.add((direction, index))
 
     # --- switches ---
     def _switch(self) -> None:

@@ -3,9 +3,10 @@
     words = encode(configure(design))
 
 A transaction (TXN 0.1) that writes, tile by tile: cores held in reset, locks, descriptors, then the
-stream switches, then each ring's first descriptor into its channel's queue, and last the cores let
-go. Programs of cores are not in it. Fields are those of aie-rt's xaiemlgbl_params.h (AIE2) and
-xaie2pgbl_params.h (AIE2P), which agree: DMA_BD0_0.., DMA_S2MM_0_START_QUEUE, LOCK0_VALUE,
+stream switches, then each ring's first descriptor into its channel's queue and the channel on, and
+last the cores let go. Programs of cores are not in it. Fields are those of aie-rt's
+xaiemlgbl_params.h (AIE2) and xaie2pgbl_params.h (AIE2P), which agree: DMA_BD0_0.., DMA_S2MM_0_CTRL
+(in which aie-rt sets bit 0), DMA_S2MM_0_START_QUEUE, LOCK0_VALUE,
 STREAM_SWITCH_MASTER_CONFIG_.., _SLAVE_CONFIG_.., _SLAVE_.._SLOT0, CORE_CONTROL; the split of a
 packet master's configuration into arbiter and selections is that of xaie_ss.c.
 """
@@ -38,7 +39,7 @@ from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration, Descriptor, Lock
 from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.switch import SwitchPort
+from ort_aie_ep.npu.vocabulary.switch import TOKENS_OUT, SwitchPort
 
 _ENABLE = 1 << 31
 _PACKETS = 1 << 30
@@ -141,6 +142,7 @@ def _start(out: TransactionWriter, channel: Channel) -> None:
     """The ring goes round by itself, so its first descriptor is queued once, without token."""
     control = TILE_REGISTERS[channel.tile.kind].channel(channel.direction, channel.index)
     out.write(address(channel.tile, control + QUEUE), channel.ring[0].id)
+    out.write(address(channel.tile, control), 1)  # as XAie_DmaChannelEnable does
 
 
 def _core_descriptor(
@@ -233,7 +235,7 @@ def _switch(out: TransactionWriter, tile: Tile, switch: Switch) -> None:
 
     def master(port: SwitchPort, word: int) -> None:
         out.write(base + 4 * registers.master_ports.index(port), word)
-        if tile.kind == "shim" and port.bundle == "south":
+        if tile.kind == "shim" and port.bundle == "south" and port != TOKENS_OUT:
             low = _DEMUX_BITS[port.channel]
             out.mask_write(address(tile, SHIM_DEMUX), _FROM_DMA << low, 3 << low)
 

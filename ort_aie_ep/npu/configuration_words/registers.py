@@ -61,9 +61,9 @@ TILE_REGISTERS: dict[Kind, TileRegisters] = {
     "shim": TileRegisters(
         locks=0x14000, descriptors=0x1D000, descriptor_words=8, s2mm=0x1D200, mm2s=0x1D210,
         switch=0x3F000,
-        masters=(("fifo", 1), ("control", 1), ("south", 6), ("west", 4), ("north", 6), ("east", 4)),
+        masters=(("control", 1), ("fifo", 1), ("south", 6), ("west", 4), ("north", 6), ("east", 4)),
         slaves=(
-            ("fifo", 1), ("control", 1), ("south", 8), ("west", 4), ("north", 4), ("east", 4),
+            ("control", 1), ("fifo", 1), ("south", 8), ("west", 4), ("north", 4), ("east", 4),
             ("trace", 1),
         ),
     ),

@@ -93,6 +93,7 @@ class TileView:
     locks: dict[int, int] = field(default_factory=dict)
     descriptors: dict[int, DescriptorView] = field(default_factory=dict)
     queues: dict[tuple[Direction, int], list[QueueView]] = field(default_factory=dict)
+    channels: set[tuple[Direction, int]] = field(default_factory=set)  # that are on
     slaves: dict[SwitchPort, SlaveView] = field(default_factory=dict)
     masters: dict[SwitchPort, MasterView] = field(default_factory=dict)
     from_dma: set[int] = field(default_factory=set)  # a shim's south slaves that its DMA feeds

@@ -12,6 +12,8 @@ from ort_aie_ep.npu.vocabulary.errors import StreamError
 from ort_aie_ep.npu.vocabulary.switch import (
     MOVES,
     OPPOSITE,
+    TOKENS_IN,
+    TOKENS_OUT,
     SwitchPort,
     dma_master,
     dma_slave,
@@ -60,11 +62,20 @@ def walk(view: View) -> list[Reach]:
             source = Port(tile, "MM2S", index)
             ids = range(MAX_PACKET_ID + 1) if configured.slaves[slave].packets else (None,)
             for packet in ids:
-                ends, lost = walker.follow(_Place(tile, slave), packet)
+                ends, lost, _ = walker.follow(_Place(tile, slave), packet)
                 if ends or lost:
                     found.append(Reach(source, packet, frozenset(ends), tuple(lost)))
+    for tile in view.tiles:
+        walker.follow_tokens(tile)
     walker.require_all_used()
     return found
+
+
+def tokens(view: View) -> dict[Tile, set[int]]:
+    """The shims whose completion tokens leave the array, and under which packet ids."""
+    walker = _Walker(view)
+    found = {tile: walker.follow_tokens(tile) for tile in view.tiles}
+    return {tile: ids for tile, ids in found.items() if ids}
 
 
 class _Walker:
@@ -73,10 +84,20 @@ class _Walker:
         self._slaves: set[_Place] = set()
         self._masters: dict[tuple[Tile, SwitchPort], _Place] = {}
 
-    def follow(self, start: _Place, packet: int | None) -> tuple[list[Port], list[str]]:
-        """The DMA channels that what enters at `start` reaches, and where it is lost."""
+    def follow_tokens(self, tile: Tile) -> set[int]:
+        """The ids under which what the control port of a shim sends leaves the array."""
+        slave = self._view.tiles[tile].slaves.get(TOKENS_IN)
+        if tile.kind != "shim" or slave is None or not slave.packets:
+            return set()
+        start = _Place(tile, TOKENS_IN)
+        return {id_ for id_ in range(MAX_PACKET_ID + 1) if self.follow(start, id_)[2]}
+
+    def follow(self, start: _Place, packet: int | None) -> tuple[list[Port], list[str], bool]:
+        """The DMA channels that what enters at `start` reaches, where it is lost, and whether it
+        leaves the array as tokens do."""
         ends: list[Port] = []
         lost: list[str] = []
+        leaves = False
         seen = {start}
         queue = [start]
         while queue:
@@ -85,6 +106,9 @@ class _Walker:
             if not behind and place != start:
                 lost.append(f"{place.tile}: packet id {packet} at {place.slave} goes nowhere")
             for end in behind:
+                if end is None:
+                    leaves = True
+                    continue
                 if isinstance(end, Port):
                     ends.append(end)
                     continue
@@ -94,9 +118,11 @@ class _Walker:
                 queue.append(end)
         if len(set(ends)) < len(ends):
             raise StreamError(f"what enters {start.tile} at {start.slave} reaches an end twice")
-        return ends, lost
+        if leaves and start.slave != TOKENS_IN:
+            raise StreamError(f"what enters {start.tile} at {start.slave} leaves as a token does")
+        return ends, lost, leaves
 
-    def _leave(self, place: _Place, packet: int | None) -> Iterator[Port | _Place]:
+    def _leave(self, place: _Place, packet: int | None) -> Iterator[Port | _Place | None]:
         tile, configured = place.tile, self._view.tiles.get(place.tile, TileView())
         slave = configured.slaves.get(place.slave)
         if slave is None:
@@ -120,9 +146,11 @@ class _Walker:
 
     def _beyond(
         self, tile: Tile, configured: TileView, master: SwitchPort, packet: int | None
-    ) -> Port | _Place:
-        """What is behind a master: a DMA channel, or a slave of the neighbour."""
+    ) -> Port | _Place | None:
+        """What is behind a master: a DMA channel, a slave of the neighbour, or the firmware."""
         dropped = configured.masters[master].drop_header
+        if tile.kind == "shim" and master == TOKENS_OUT and packet is not None and not dropped:
+            return None
         for index in range(TILES[tile.kind].s2mm):
             if master == dma_master(tile.kind, index):
                 if tile.kind == "shim" and master.channel not in configured.to_dma:
@@ -150,18 +178,6 @@ class _Walker:
             for port in configured.masters:
                 if (tile, port) not in self._masters:
                     raise StreamError(f"{tile}: master {port} is on, and no stream leaves there")
-            named = {
-                (slot.arbiter, slot.selection)
-                for s in configured.slaves.values()
-                for slot in s.slots
-            }
-            for port, master in configured.masters.items():
-                for selection in sorted(master.selections):
-                    if (master.arbiter, selection) not in named:
-                        raise StreamError(
-                            f"{tile}: master {port} takes selection {selection} of arbiter "
-                            f"{master.arbiter}, which no rule names"
-                        )
             for channel in sorted(configured.from_dma):
                 if SwitchPort("south", channel) not in configured.slaves:
                     raise StreamError(f"{tile}: a DMA channel feeds slave south {channel}, off")

@@ -156,6 +156,11 @@ class Package:
         return self.folder / OVERLAY
 
 
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """As it stands in the file."""
+    return json.dumps(manifest) + "\n"
+
+
 def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> Package:
     """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
 
@@ -163,7 +168,7 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
     Raises PackageError when `folder` is something else, or the manifest is not valid or too long.
     """
     validate(manifest, str(folder / MANIFEST))
-    text = json.dumps(manifest) + "\n"
+    text = manifest_text(manifest)
     if len(text) > MAX_MANIFEST_BYTES:
         raise PackageError(
             f"{folder / MANIFEST} would have {len(text)} bytes, expected at most "

@@ -26,6 +26,7 @@ from ort_aie_ep.npu.packages.package import (
     XCLBIN_UUID,
     Package,
     manifest,
+    manifest_text,
     read_bytes,
     write_package,
     xclbin_uuid,
@@ -81,7 +82,7 @@ def simulated_overlay(designs: Mapping[str, Design]) -> SimulatedOverlay:
     """
     kernels = []
     for name, design in designs.items():
-        digest = hashlib.sha256(json.dumps(manifest(design), sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(manifest_text(manifest(design)).encode()).hexdigest()
         kernels.append(SimulatedKernel(kernel_name(design, len(designs)), name, digest))
     return SimulatedOverlay(next(iter(designs.values())).device.name, tuple(kernels))
 

@@ -44,7 +44,6 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, parse_json
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
-    MAX_MANIFEST_BYTES,
     OVERLAY,
     xclbin_uuid,
 )  # fmt: skip
@@ -162,11 +161,11 @@ def write_packages(folder: Path, target: Device) -> list[str]:
 
 def _fits(package: Path, name: str, design: Design) -> bool:
     try:
-        # A longer one would not be read.
-        short = (package / MANIFEST).stat().st_size <= MAX_MANIFEST_BYTES
-        return short and xclbin_uuid(package / OVERLAY) == simulated_overlay({name: design}).uuid
-    except (PackageError, OSError):
+        uuid = xclbin_uuid(package / OVERLAY)
+    except PackageError:
         return False
+    # Of the manifest as it is written, so that another form of the same is another package.
+    return (package / MANIFEST).is_file() and uuid == simulated_overlay({name: design}).uuid
 
 
 class DeviceProcess:

@@ -71,10 +71,12 @@ def value_of(times: list[float]) -> Value:
 class Bench:
     """A package on the device; streams are timed on it in turns."""
 
-    def __init__(self, npu: Npu, package: Package, repetitions: int) -> None:
+    def __init__(
+        self, npu: Npu, package: Package, repetitions: int, beside: Context | None = None
+    ) -> None:
         self.npu, self.package, self.repetitions = npu, package, repetitions
         self.manifest: Mapping[str, Any] = package.manifest
-        self.context: Context = npu.open(package)
+        self.context: Context = npu.open(package, beside)
         self.buffers: list[Buffer] = [self.context.buffer(0, np.zeros(PAGE, np.uint8))]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from ort_aie_ep.npu.packages.package import Package
@@ -16,6 +17,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 
 REPETITIONS, QUICK_REPETITIONS = 51, 7
 MAX_FAULTS = 3
+NOT_TRIED = f"not tried: {MAX_FAULTS} measurements ended badly before"
 
 
 # --- each measurement: seconds of what its constants cost -----------------------------------------
@@ -117,7 +119,7 @@ def measure(
             yield replace(empty, reason=reason)
             continue
         if faults >= MAX_FAULTS:
-            yield replace(empty, reason=f"not tried: {faults} measurements ended badly before")
+            yield replace(empty, reason=NOT_TRIED)
             continue
         progress(experiment.name)
         try:
@@ -126,8 +128,9 @@ def measure(
             # What this Python's binding lacks is no fault of the device.
             faults += fault.kind != "binding"
             yield replace(empty, reason=str(fault))
-    progress("OVERLAY_SWITCH")
-    yield _switch(npu, packages, repetitions)
+    for name, together in (("OVERLAY_SWITCH", False), ("PDI_SWITCH", True)):
+        progress(name)
+        yield _switch(name, npu, packages, together, repetitions, faults >= MAX_FAULTS)
 
 
 def _one(
@@ -148,21 +151,36 @@ def _one(
     return replace(empty, measured=value.median, spread=value.spread, package=where)
 
 
-def _switch(npu: Npu, packages: Sequence[Package], repetitions: int) -> Measurement:
-    """Two overlays in turns against each alone."""
+def _switch(
+    name: str, npu: Npu, packages: Sequence[Package], together: bool, repetitions: int,
+    given_up: bool,
+) -> Measurement:  # fmt: skip
+    """Two packages in turns against each alone, of one xclbin (`together`) or of two."""
     how = "runs of two packages in turns, against one package's"
-    empty = _beside_costs(_Experiment("OVERLAY_SWITCH", how, _dispatch), packages[0])
-    if len(packages) < 2:
-        return replace(empty, reason="needs a folder with two packages for this device")
+    empty = _beside_costs(_Experiment(name, how, _dispatch), packages[0])
+    if given_up:
+        return replace(empty, reason=NOT_TRIED)
+    pair = next(
+        (
+            (one, other)
+            for one, other in combinations(packages, 2)
+            if (one.manifest["uuid"] == other.manifest["uuid"]) == together
+        ),
+        None,
+    )
+    if pair is None:
+        reason = f"needs two packages of {'one xclbin' if together else 'different xclbins'}"
+        return replace(empty, reason=reason)
     try:
-        one, other = (Bench(npu, package, repetitions) for package in packages[:2])
+        one = Bench(npu, pair[0], repetitions)
+        other = Bench(npu, pair[1], repetitions, one.context if together else None)
         first, second = (b.program([streams.write(b.manifest)]) for b in (one, other))
         turns = one.seconds(lambda: first() + second())[0].scaled(1 / 2)
         alone = (one.seconds(first)[0] + other.seconds(second)[0]).scaled(1 / 2)
     except (Fault, DesignError) as error:
         return replace(empty, reason=str(error))
     value = turns - alone
-    where = " and ".join(str(p.folder) for p in packages[:2])
+    where = " and ".join(str(p.folder) for p in pair)
     return replace(empty, measured=value.median, spread=value.spread, package=where)
 
 

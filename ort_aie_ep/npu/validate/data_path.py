@@ -145,16 +145,19 @@ def _next(on: Bench) -> Value:
 def _idle(on: Bench) -> Value:
     """Both streams have the same operations and end with an object on its way out of the core.
 
-    In one the object waits in L1 and the worker is started last; in the other the worker waits and
-    the object is pushed last, which takes the gate and an object's stream longer. That stream is
-    what a second object in the same task adds.
+    Both begin with an object that goes all the way: the first gate after a start may be another.
+    Then, in one, the object waits in L1 and the worker is started last; in the other the worker
+    waits and the object is pushed last, which takes the gate and an object's stream longer. That
+    stream is what a second object in the same task adds.
     """
     delay = _delay(on)
-    two, one = (streams.parts(_read(on, n)) for n in (2, 1))  # the buffers of two hold one
-    on.arguments("read", _shape("read", 2))
-    waiting = on.program([*one.to_device, *one.from_device, *delay, *one.starts, *one.waits])
+    one, two = (streams.parts(_read(on, n)) for n in (1, 2))  # the buffers of the latter stay
+    begin = [*one.from_device, *one.to_device, *one.starts, *one.waits]
+    waiting = on.program(
+        [*begin, *one.to_device, *one.from_device, *delay, *one.starts, *one.waits]
+    )
     late, later = (
-        on.program([*each.from_device, *each.starts, *delay, *each.to_device, *each.waits])
+        on.program([*begin, *each.from_device, *each.starts, *delay, *each.to_device, *each.waits])
         for each in (one, two)
     )
     gate_and_object, object_ = on.more(waiting, late, 1), on.more(late, later, 1)

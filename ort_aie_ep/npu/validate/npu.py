@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import parse_json
-from ort_aie_ep.npu.packages.package import KERNEL, Package
+from ort_aie_ep.npu.packages.package import Package
 
 #: Milliseconds; the driver's watchdog ends a run after 2 s.
 WAIT = 2500
@@ -108,33 +108,36 @@ class Npu:
         """Whether this Python's binding has runlists."""
         return hasattr(self.pyxrt, "runlist")
 
-    def open(self, package: Package) -> Context:
-        """A hardware context of its own for a package. Raises Fault."""
-        return Context(self, package)
+    def open(self, package: Package, beside: Context | None = None) -> Context:
+        """A hardware context for a package: its own, or that of `beside`, whose package has the
+        same xclbin and another kernel. Raises Fault."""
+        return Context(self, package, beside)
 
 
 class Context:
     """A package on the device."""
 
-    def __init__(self, npu: Npu, package: Package) -> None:
+    def __init__(self, npu: Npu, package: Package, beside: Context | None) -> None:
         self.npu = npu
-        pyxrt = npu.pyxrt
-        path = str(package.overlay)
-        xclbin = _call("context", f"reading {path}", pyxrt.xclbin, path)
-        names = [k.get_name() for k in _call("context", "its kernels", xclbin.get_kernels)]
-        wanted = next((name for name in names if name.startswith(KERNEL)), None)
-        if wanted is None:
-            raise Fault(
-                "context", f"{path} has no kernel {KERNEL}; it has {', '.join(names) or 'none'}"
-            )
-        uuid = _call("context", f"registering {path}", npu.device.register_xclbin, xclbin)
         # Kept: the kernel lives no longer than they do in some versions.
-        self._xclbin, self._uuid = xclbin, uuid
-        self.handle = _call(
-            "context", f"a hardware context for {path} (are all columns busy?)",
-            pyxrt.hw_context, npu.device, uuid,
-        )  # fmt: skip
-        self.kernel = _call("context", f"kernel {wanted}", pyxrt.kernel, self.handle, wanted)
+        self._xclbin, self._uuid, self.handle = (
+            _context(npu, package) if beside is None else beside.whole
+        )
+        names = [k.get_name() for k in _call("context", "its kernels", self._xclbin.get_kernels)]
+        kernel = package.manifest["kernel"]
+        # Names that tools wrote may have a suffix.
+        wanted = [kernel] * (kernel in names) or [n for n in names if n.startswith(kernel)]
+        if not wanted:
+            have = ", ".join(names) or "none"
+            raise Fault("context", f"{package.overlay} has no kernel {kernel}; it has {have}")
+        self.kernel = _call(
+            "context", f"kernel {wanted[0]}", npu.pyxrt.kernel, self.handle, wanted[0]
+        )
+
+    @property
+    def whole(self) -> tuple[Any, Any, Any]:
+        """What kernels of one xclbin share."""
+        return self._xclbin, self._uuid, self.handle
 
     def buffer(self, index: int, data: NDArray[Any]) -> Buffer:
         """Buffer argument `index` (0 to 4) with the bytes of `data`, on the device."""
@@ -148,6 +151,18 @@ class Context:
         """Programs that are submitted together, and not by themselves any more. Raises Fault where
         the binding has no runlist."""
         return Chain(self, programs)
+
+
+def _context(npu: Npu, package: Package) -> tuple[Any, Any, Any]:
+    """xclbin, UUID and hardware context. Raises Fault."""
+    path = str(package.overlay)
+    xclbin = _call("context", f"reading {path}", npu.pyxrt.xclbin, path)
+    uuid = _call("context", f"registering {path}", npu.device.register_xclbin, xclbin)
+    handle = _call(
+        "context", f"a hardware context for {path} (are all columns busy?)",
+        npu.pyxrt.hw_context, npu.device, uuid,
+    )  # fmt: skip
+    return xclbin, uuid, handle
 
 
 class Buffer:

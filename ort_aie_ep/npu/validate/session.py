@@ -157,6 +157,7 @@ def validate(
         run.small(QUICK_RUNS if quick else RUNS)
         if not quick:
             run.typical(RUNS)
+        run.chains(QUICK_RUNS if quick else RUNS)
     if packages:
         progress("control path")
         report.control.extend(measure(npu, packages, quick, progress))
@@ -216,21 +217,25 @@ class DesignRun:
         }
 
     def small(self, repetitions: int) -> None:
-        """Small shapes of every sequence, and chains of runs on the overlay for them."""
+        """Small shapes of every sequence."""
         for name, its in self._shapes.items():
             if not its:
                 reason = "no reference for this sequence in this version of the library"
                 self._result.cases.append(Case(name, {}, "refused", reason))
         self._every(False, repetitions)
+
+    def typical(self, repetitions: int) -> None:
+        """The shapes of a layer."""
+        self._every(True, repetitions)
+
+    def chains(self, repetitions: int) -> None:
+        """Chains of runs, on the overlay for them. They wait without a limit: what is to be known
+        of a device that hangs has to be known before."""
         # NPU1's firmware is said to drop chained commands; the library makes none there.
         its_chains = self._npu.has_chains and self._npu.identity.generation > NPU1
         if its_chains and self._result.design == chains.DESIGN:
             for runs in chains.LENGTHS:
                 self._case(chains.NAME, {"runs": runs}, lambda n=runs: self._chain(n, repetitions))  # type: ignore[misc]
-
-    def typical(self, repetitions: int) -> None:
-        """The shapes of a layer."""
-        self._every(True, repetitions)
 
     def close(self) -> None:
         """Give up the context: a device has few, and other designs come."""

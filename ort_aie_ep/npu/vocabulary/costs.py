@@ -60,7 +60,7 @@ PDI_SWITCH = Cost(
     "60.5 to 65.7 µs a change, whatever the columns: LOADPDI in a stream of a full ELF "
     "(dispatch_micro report, XRT 2.23). Where a run is of another kernel of the same xclbin, the "
     "firmware loads that kernel's PDI likewise; nobody has published what this takes",
-    "inferred", (60.5e-6, 1.89e-3),
+    "inferred",
 )  # fmt: skip
 
 # --- Clock, streams, DDR --------------------------------------------------------------------------

@@ -13,7 +13,10 @@ def give_packet_ids(design: Design) -> None:
 
     No two fifos have the same one while there are enough, and those of a channel lie in a block of
     a power of two, those with the same ends side by side: switches compare ids under masks, and
-    have four rules for a port.
+    have four rules for a port. Those with most ends come first: mlir-aie gives out arbiters in the
+    order of ids, and a packet that should leave where two with lower ids leave alone, each through
+    an arbiter of its own, then loses one of its ends (AIECreatePathFindFlows.cpp, 7e00b579; since
+    f05e903b it is refused).
     """
     channels: dict[tuple[Tile, int], list[Fifo]] = defaultdict(list)
     for fifo in design.fifos.values():
@@ -21,7 +24,7 @@ def give_packet_ids(design: Design) -> None:
         if end.tile.kind == "shim" and end.channel is not None:
             channels[end.tile, end.channel].append(fifo)
     sharing = [
-        sorted(fifos, key=lambda f: (len(f.consumers), sorted(e.tile for e in f.consumers)))
+        sorted(fifos, key=lambda f: (-len(f.consumers), sorted(e.tile for e in f.consumers)))
         for _, fifos in sorted(channels.items())
         if len(fifos) > 1
     ]

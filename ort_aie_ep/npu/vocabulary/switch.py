@@ -26,6 +26,10 @@ OPPOSITE: dict[Heading, Heading] = {
 
 SELECTIONS = 4  # of an arbiter: sets of masters that a rule can name (msel)
 
+#: The id of the packets in which a shim's control port sends completion tokens south, to the
+#: firmware: aiecc adds that route to every column it uses (AIEGenerateColumnControlOverlay.cpp).
+TOKEN_PACKET = 15
+
 _SHIM_SLAVES = (3, 7)  # of MM2S 0 and 1
 _SHIM_MASTERS = (2, 3)  # of S2MM 0 and 1
 
@@ -39,6 +43,10 @@ class SwitchPort:
 
     def __str__(self) -> str:
         return f"{self.bundle} {self.channel}"
+
+
+#: Where they enter a shim's switch, and leave it.
+TOKENS_IN, TOKENS_OUT = SwitchPort("control", 0), SwitchPort("south", 0)
 
 
 def dma_slave(kind: Kind, channel: int) -> SwitchPort:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from pyxrt_signatures import FLAGS, INFOS, STATES, bind
 
-from ort_aie_ep.npu.packages.package import KERNEL, xclbin_uuid
-from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.packages.package import xclbin_uuid
+from ort_aie_ep.npu.simulator.pdis import Pdis
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 
@@ -43,10 +43,10 @@ def _enumeration(name: str, values: dict[str, int]) -> Any:
 
 @dataclass
 class Recorder:
-    """`designs` by the UUID of their overlays; `names` of the devices; `fail` is called with the
-    name of each call and may raise or return a state; `corrupt` changes a run's results."""
+    """`designs` by kernel, by the UUID of their overlays; `names` of the devices; `fail` is called
+    with each call's name and may raise or return a state; `corrupt` changes a run's results."""
 
-    designs: dict[str, Design]
+    designs: dict[str, dict[str, Design]]
     names: tuple[str, ...] = ("NPU Strix",)
     fail: Callable[[str], str | None] = lambda call: None
     corrupt: Callable[[dict[int, np.ndarray]], None] = lambda buffers: None
@@ -156,19 +156,21 @@ def _classes(module: Recorder) -> list[type]:
 
         def get_kernels(self, *args: Any) -> list[Any]:
             self.check("get_kernels", *args)
-            return [xclbinkernel(f"{KERNEL}:main")]
+            return [xclbinkernel(f"{name}:main") for name in module.designs.get(self.uuid, ["?"])]
 
     class hw_context(Bound):
         def setup(self, on: Any, overlay: Any) -> None:
             if overlay.text not in module.designs:
                 raise RuntimeError("no such xclbin is registered")
-            self.machine = Machine(module.designs[overlay.text])
+            its = module.designs[overlay.text]
+            self.kernels = {f"{name}:main": design for name, design in its.items()}
+            self.pdis = Pdis(self.kernels)
 
     class kernel(Bound):
         def setup(self, context: Any, name: str) -> None:
-            if not name.startswith(KERNEL):
+            if name not in context.kernels:
                 raise RuntimeError(f"no kernel {name}")
-            self.context = context
+            self.context, self.name = context, name
 
         def group_id(self, *args: Any) -> int:
             self.check("group_id", *args)
@@ -252,7 +254,9 @@ def _classes(module: Recorder) -> list[type]:
             assert len(buffers) <= 5
             assert all(b.flag == module.bo.host_only for b in buffers.values())
             words = instructions.device.view(np.uint32).copy()
-            machine = self.kernel.context.machine
+            pdis = self.kernel.context.pdis
+            module.now += pdis.select(self.kernel.name, words)
+            machine = pdis.machine
             for endpoint in machine.endpoints.values() if module.cold else ():
                 endpoint._started = False
             result = machine.run(words, [(str(i), b.device) for i, b in buffers.items()])

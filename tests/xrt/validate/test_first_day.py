@@ -26,8 +26,8 @@ from ort_aie_ep.npu.validate.first_day_report import page, page_of, verdict, wri
 from ort_aie_ep.npu.validate.session import shapes
 from ort_aie_ep.tools import first_token
 
-STEPS = ["machine", "device", "overlays", "small shapes", "shapes of a layer", "constants",
-         "a model's tokens"]  # fmt: skip
+STEPS = ["machine", "device", "overlays", "small shapes", "shapes of a layer", "chains of runs",
+         "constants", "a model's tokens"]  # fmt: skip
 TOKEN = Token(
     tokens=16, same=16, near_tie=False, largest_difference=0.1, largest_logit=12.0,
     milliseconds=12.5, host_milliseconds=3.25, submissions=1.0, host_steps={},
@@ -37,7 +37,8 @@ DESIGNS = ("dequant", "micro")
 
 @pytest.fixture(autouse=True)
 def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first small shape of each sequence, one of a layer for each design; no simulation."""
+    """The first small shape of each sequence, one of a layer for each design, one constant; no
+    simulation beside them."""
 
     def first(manifest: Any, device: Any, sequence: str) -> list[Any]:
         every = shapes(manifest, device, sequence)
@@ -46,6 +47,8 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ort_aie_ep.npu.validate.session.shapes", first)
     monkeypatch.setattr("ort_aie_ep.npu.validate.session.MAX_SIMULATED", 0.0)
+    first_one = lambda *arguments: islice(measure(*arguments), 1)  # noqa: E731
+    monkeypatch.setattr(first_day_module, "measure", first_one)
     monkeypatch.setattr(first_day_module, "RUNS", 2)
     monkeypatch.setattr(first_day_module, "QUICK_RUNS", 2)
 
@@ -54,8 +57,7 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 def try_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[FirstDay, Path]]:
-    """A first day with two overlays; options are of Means, `recorder` of the Recorder. Constants
-    take the longest: without `constants` one is measured."""
+    """A first day with two overlays; options are of Means, `recorder` of the Recorder."""
 
     def tried(
         recorder: dict[str, Any] | None = None,
@@ -63,9 +65,8 @@ def try_it(
         constants: bool = False,
         **means: Any,
     ) -> tuple[FirstDay, Path]:
-        if not constants:
-            first_one = lambda *arguments: islice(measure(*arguments), 1)  # noqa: E731
-            monkeypatch.setattr(first_day_module, "measure", first_one)
+        if constants:
+            monkeypatch.setattr(first_day_module, "measure", measure)
         for name in designs:
             site.add(name)
         pyxrt = Recorder(site.designs, **recorder or {})
@@ -114,10 +115,10 @@ def test_small_shapes_of_all_designs_come_before_those_of_a_layer(try_it: Any) -
     said: list[str] = []
     try_it(progress=said.append)
     places = [said.index(text) for text in (
-        "small shapes", "micro passthrough bytes=8192 lanes=1 first=0", "micro chain runs=24",
+        "small shapes", "micro passthrough bytes=8192 lanes=1 first=0",
         "dequant dequant blocks=4", "shapes of a layer",
         "micro passthrough bytes=1048576 lanes=1 first=0", "dequant dequant blocks=512",
-        "constants", "DISPATCH", "a model's tokens",
+        "chains of runs", "micro chain runs=24", "constants", "DISPATCH", "a model's tokens",
     )]  # fmt: skip
     assert places == sorted(places)
 
@@ -126,7 +127,7 @@ def test_small_shapes_of_all_designs_come_before_those_of_a_layer(try_it: Any) -
 def test_without_a_device_the_machine_is_still_looked_at(try_it: Any) -> None:
     missing = [Finding("NPU", "NPU2"), Finding("amdxdna driver", "", "install Linux 6.14")]
     day, _ = try_it(recorder={"names": ()}, look=lambda: missing)
-    assert list(outcomes(day).values()) == ["failed", "failed", *["skipped"] * 5]
+    assert list(outcomes(day).values()) == ["failed", "failed", *["skipped"] * 6]
     assert verdict(day) == (
         "Right: nothing has run on the NPU yet.",
         "Fast: nothing was measured.",
@@ -146,7 +147,7 @@ def test_wrong_results_do_not_end_the_day(try_it: Any) -> None:
     assert (its["constants"], its["a model's tokens"]) == ("done", "done")
     right, _, then = verdict(day)
     assert right.startswith("Right: 0 of 2 overlays (none), 5 of 11 cases")
-    assert "'small shapes' failed first: 5 of 9 cases are right" in then
+    assert "'small shapes' failed first: 2 of 6 cases are right" in then
     assert "micro passthrough: wrong: 1 elements are off by more than their tolerance" in then
     assert "| micro | passthrough bytes=8192 lanes=1 first=0 | wrong |" in page(day)
 
@@ -212,8 +213,22 @@ def test_a_mistake_of_a_step_is_an_entry_and_the_next_begins(try_it: Any) -> Non
         raise ZeroDivisionError("a mistake")
 
     day, _ = try_it(look=look)
-    assert list(outcomes(day).values()) == ["failed", *["done"] * 6]
+    assert list(outcomes(day).values()) == ["failed", *["done"] * 7]
     assert "ZeroDivisionError: a mistake. This is a mistake of ort_aie_ep" in verdict(day)[2]
+
+
+def test_without_lists_the_chains_are_left_out(try_it: Any) -> None:
+    day, _ = try_it(recorder={"lists": False})
+    assert outcomes(day)["chains of runs"] == "skipped"
+    assert day.passed
+
+
+def test_a_chain_that_fails_is_found_after_everything_else_has_run(try_it: Any) -> None:
+    day, _ = try_it(recorder={"longest_list": 1})
+    its = outcomes(day)
+    assert its.pop("chains of runs") == "failed"
+    assert set(its.values()) == {"done"}
+    assert "1 of 3 cases are right; the first that is not: micro chain: wrong" in verdict(day)[2]
 
 
 # --- days that end early --------------------------------------------------------------------------
@@ -243,9 +258,23 @@ def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, tmp_path: Pa
         try_it(progress=die)
     content = json.loads((tmp_path / "day.json").read_text())
     micro, dequant = content["validate"]["designs"]
-    assert len(micro["cases"]) == 8
+    assert len(micro["cases"]) == 5
     assert dequant["cases"] == []
     assert not list(tmp_path.glob(".day*"))
+
+
+def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, tmp_path: Path) -> None:
+    class Dead(BaseException):
+        pass
+
+    def die(text: str) -> None:
+        if text == "RTP_WORD":
+            raise Dead
+
+    with pytest.raises(Dead):
+        try_it(progress=die, constants=True, designs=("micro",))
+    control = json.loads((tmp_path / "day.json").read_text())["validate"]["control"]
+    assert [each["name"] for each in control] == ["DISPATCH", "WRITE32"]
 
 
 # --- the command ----------------------------------------------------------------------------------

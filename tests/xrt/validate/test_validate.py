@@ -204,6 +204,12 @@ def test_without_lists_in_the_binding_no_chain_is_tried(site: Site, run: Any) ->
     assert "chain" not in {case.sequence for case in report.designs[0].cases}
 
 
+def test_each_package_of_one_xclbin_runs_its_own_kernel(site: Site, run: Any) -> None:
+    site.add_together(["dequant", "vector_ops"])
+    report, _ = run()
+    assert report.passed, render(report)
+
+
 # --- what goes wrong ------------------------------------------------------------------------------
 def test_a_wrong_element_is_found_and_named(site: Site, run: Any) -> None:
     site.add("fused_dqp")
