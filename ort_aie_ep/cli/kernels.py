@@ -252,17 +252,30 @@ def build_command(
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
     ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="With all: one xclbin, so one hardware context.")
+    ] = False,
 ) -> None:
     """Build design packages (overlay.xclbin and manifest.json) with mlir_aie and Peano.
 
     ```
     ort-aie kernels build fused_dqp --device npu2 --out overlays
+    ort-aie kernels build all --device npu2 --out overlays --together
     ort-aie kernels build fused_dqp --out cmp --sequence matvec --shape N=512 --shape K=256 ...
     ```
     """
-    from ort_aie_ep.aie_kernels.build import build
+    from ort_aie_ep.aie_kernels.build import build, build_together
     from ort_aie_ep.npu.checks.check import check
 
+    if together:
+        if design != "all" or sequence is not None:
+            raise AieError("--together is for all designs, and keeps no compiler's instructions")
+        designs = list(_designs(design, device))
+        for made in designs:
+            check(made)
+        for package in build_together(designs, out):
+            console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
+        return
     for made in _designs(design, device):
         check(made)
         run = None if sequence is None else _run(made, sequence, shape or [])

@@ -13,7 +13,7 @@ import pytest
 from printed_form import printed
 
 from ort_aie_ep.aie_kernels import build as driver
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.aie_kernels.designs import dequant, fused_dqp
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
 from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, check_version, find_toolchain
@@ -117,6 +117,32 @@ def test_a_package_is_built(tools: Tools, design: Design, tmp_path: Path) -> Non
     }
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fused_dqp"]
     assert sorted(p.name for p in package.folder.iterdir()) == ["manifest.json", "overlay.xclbin"]
+
+
+def test_designs_are_built_into_one_xclbin(
+    tools: Tools, design: Design, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain of calls of aiecc: each adds its PDI and its kernel to the xclbin before."""
+    other = dequant.build(design.device)
+    monkeypatch.setattr(driver.report, "compare", lambda configuration, text: None)
+    packages = driver.build_together([design, other], tmp_path / "out")
+    assert [p.folder.name for p in packages] == ["fused_dqp", "dequant"]
+    for package in packages:
+        read = read_package(package.folder, device="npu2_1col")
+        assert (read.manifest["kernel"], read.manifest["uuid"]) == (package.folder.name, UUID)
+    first, second = (c for c in tools.log if "--get-xclbin" in c)
+    assert {"--xclbin-kernel-name=fused_dqp", "--xclbin-kernel-id=0x901"} <= set(first)
+    assert {"--xclbin-kernel-name=dequant", "--xclbin-kernel-id=0x902"} <= set(second)
+    assert not any(option.startswith("--xclbin-input") for option in first)
+    (made,) = (o.split("=")[1] for o in first if o.startswith("--xclbin-name"))
+    assert f"--xclbin-input={made}" in second
+
+
+def test_designs_that_do_not_go_into_one_xclbin(design: Design, tmp_path: Path) -> None:
+    with pytest.raises(DesignError, match=r"for one device; .* \['npu2_1col', 'npu2_2col"):
+        driver.build_together([design, dequant.build(device("npu2_2col"))], tmp_path)
+    with pytest.raises(DesignError, match="different names of at most 31 characters"):
+        driver.build_together([design, design], tmp_path)
 
 
 def test_kernels_are_compiled_with_the_flags_of_mlir_aie(

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.npu.packages.package import KERNEL, manifest, write_package
+from ort_aie_ep.npu.validate import bench, control, data_path
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import device
 
@@ -43,3 +46,15 @@ class Site:
             ).folder
             for name, design in made.items()
         ]  # fmt: skip
+
+
+def shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator's clock is exact: differences need not be large. 400 writes are 40,000 cycles,
+    more than an object takes."""
+    monkeypatch.setattr(bench, "FEW", 20)
+    monkeypatch.setattr(bench, "MANY", 400)
+    for quick in ("", "QUICK_"):
+        monkeypatch.setattr(data_path, f"{quick}OBJECTS", (8, 24))
+        monkeypatch.setattr(data_path, f"{quick}SMALL_OBJECTS", (8, 40))
+        monkeypatch.setattr(data_path, f"{quick}COPIES", 2)
+        monkeypatch.setattr(control, f"{quick}REPETITIONS", 3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
-from overlay_site import Site
+from overlay_site import Site, shortened
 from pyxrt_recorder import CHAINED, SWITCH, Recorder
 
 from ort_aie_ep.npu.packages.package import read_package
@@ -33,9 +35,13 @@ def value(found: dict[str, Measurement], name: str) -> float:
     return float(found[name].measured or 0)
 
 
-@pytest.fixture
-def found(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, Measurement]:
-    return measured(site, monkeypatch, site.add("micro"), site.add("fused_dqp"))
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Measurement]]:
+    """Everything, measured once."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        shortened(monkeypatch)
+        yield measured(site, monkeypatch, site.add("micro"), site.add("fused_dqp"))
 
 
 def test_constants_come_out_as_the_simulator_has_them(found: dict[str, Measurement]) -> None:
