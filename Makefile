@@ -12,7 +12,7 @@ OLDEST_ORT := 1.23.2
 PROVIDER_ORTS := 1.24.4 1.27.0 1.31.1
 CHECK_ORTS := $(PROVIDER_ORTS:%=check-ort-%)
 # These know nothing of ONNX Runtime, or run on the newest alone.
-NPU_TESTS := tests/aie_kernels tests/designs tests/iron tests/mlir tests/npu tests/speed tests/xrt
+NPU_TESTS := tests/aie_kernels tests/designs tests/mlir tests/npu tests/speed tests/xrt
 # Nor do these: each table of kernels in the wheel, which is the same for all.
 KERNEL_TESTS := tests/ops/test_kernels.py tests/ops/test_lookup_kernels.py
 NEWEST_ALONE := $(addprefix --ignore=,$(NPU_TESTS) $(KERNEL_TESTS) tests/build)

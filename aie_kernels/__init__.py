@@ -1,1 +1,1 @@
-"""Kernels for AMD's AI Engines, the designs that call them, and their lowering to IRON."""
+"""Kernels for AMD's AI Engines, the designs that call them, and the MLIR that is built of them."""

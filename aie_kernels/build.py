@@ -1,9 +1,10 @@
-"""Building a design package: IRON program, kernels, xclbin, manifest.
+"""Building a design package: MLIR, kernels, xclbin, manifest.
 
     build(fused_dqp.build(device("npu2")), Path("overlays/fused_dqp"))
+    build_together([decode.build(npu2), gemm.build(npu2)], Path("overlays"))    # one xclbin
 
-Needs mlir_aie, Peano and XRT's xclbinutil; without them it says what to install. None of this has
-met the real toolchain (docs/npu-toolchain.md).
+Needs mlir_aie, Peano and XRT's xclbinutil; without them it says what to install.
+docs/npu-toolchain.md says what of this has met the real tools.
 """
 
 from __future__ import annotations
@@ -13,21 +14,28 @@ import inspect
 import pkgutil
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ort_aie_ep.aie_kernels import designs
-from ort_aie_ep.aie_kernels.iron import report
-from ort_aie_ep.aie_kernels.iron.interface import load
-from ort_aie_ep.aie_kernels.iron.program import make_program, object_file
-from ort_aie_ep.aie_kernels.iron.sequences import Run
-from ort_aie_ep.aie_kernels.iron.toolchain import (
+from ort_aie_ep.aie_kernels.mlir import report
+from ort_aie_ep.aie_kernels.mlir.module import object_file, print_module
+from ort_aie_ep.aie_kernels.mlir.sequences import Run
+from ort_aie_ep.aie_kernels.mlir.toolchain import (
     Toolchain,
     ToolchainError,
     find_toolchain,
     run,
 )
-from ort_aie_ep.npu.packages.package import Package, manifest, write_package, xclbin_uuid
+from ort_aie_ep.npu.packages.package import (
+    MAX_KERNEL_NAME,
+    Package,
+    manifest,
+    write_package,
+    xclbin_uuid,
+)
+from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Architecture, Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -38,6 +46,9 @@ KERNELS = Path(__file__).parent / "kernels"
 # Sources that take AIE2P's matrix unit at the price of bfp16 rounding (AIE2 has a bf16 one);
 # aie_kernels/CMakeLists.txt has the same for the host.
 _EMULATED = ("gemm.cc", "flow_qkv.cc")
+
+_FIRST_KERNEL_ID = 0x901  # aiecc's
+MAX_KERNELS = 32  # of a context: MAX_NUM_CUS of the driver's aie2_msg_priv.h
 
 
 def find_designs() -> dict[str, Callable[..., Design]]:
@@ -86,12 +97,43 @@ def compile_command(
     ]  # fmt: skip
 
 
-def aiecc_command(tools: Toolchain, folder: Path, mlir: Path, *, instructions: bool) -> list[str]:
-    """What makes the xclbin `overlay.xclbin`, and the report on addresses, of an MLIR file."""
+@dataclass(frozen=True)
+class SharedXclbin:
+    """A design's place in an xclbin of several: its kernel, and the xclbin of those before it."""
+
+    kernel: str
+    number: int  # from 0
+    before: Path | None
+
+    @property
+    def options(self) -> list[str]:
+        """Of aiecc: the PDI and the kernel are added to what is there (tools/aiecc/aiecc.cpp)."""
+        return [
+            f"--xclbin-kernel-name={self.kernel}", f"--xclbin-instance-name={self.kernel}",
+            f"--xclbin-kernel-id={_FIRST_KERNEL_ID + self.number:#x}",
+            *([] if self.before is None else [f"--xclbin-input={self.before}"]),
+        ]  # fmt: skip
+
+
+def aiecc_command(
+    tools: Toolchain,
+    folder: Path,
+    mlir: Path,
+    *,
+    instructions: bool = False,
+    shared: SharedXclbin | None = None,
+) -> list[str]:
+    """What makes the xclbin `overlay.xclbin`, and the report on addresses, of an MLIR file.
+
+    Allocation by banks, which aiecc tries first, knows a pinned buffer in the bank where it begins
+    only and refuses what reaches into the next (AIEAssignBuffers.cpp); in sequence it keeps all.
+    """
     return [
         str(tools.aiecc), f"--peano={tools.peano}",
         "--get-xclbin", f"--xclbin-name={folder / 'overlay.xclbin'}",
+        *([] if shared is None else shared.options),
         *(["--get-npu-insts", f"--npu-insts-name={folder / 'insts.bin'}"] if instructions else []),
+        "--alloc-scheme=basic-sequential",
         "--get-input-with-addresses", f"--output-dir={folder}", f"--tmpdir={folder}", str(mlir),
     ]  # fmt: skip
 
@@ -101,29 +143,80 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
 
     With `sequence`, the compiler's own instructions for that run are left beside the package as
     `<folder>.insts.bin`, to be compared with ours; the overlay is the same. Raises DesignError for
-    what IRON cannot express, ToolchainError when a tool is missing or fails, or when the compiler
-    has put something elsewhere than the manifest says.
+    what the dialect cannot say, ToolchainError when a tool is missing or fails, or when the
+    compiler has put something elsewhere than it was told.
     """
-    iron = load()
     tools = find_toolchain()
-    promised = manifest(design)
-    module = make_program(iron, design, sequence).resolve_program()
     with tempfile.TemporaryDirectory(prefix=f"{design.name}-") as name:
         work = Path(name)
-        for kernel in _kernels(design):
-            _compile(tools, design.device.architecture, kernel, work)
-        mlir = work / "aie.mlir"
-        mlir.write_text(str(module))
-        # In the folder of the objects: link_with is relative to the MLIR.
-        _run_aiecc(aiecc_command(tools, work, mlir, instructions=sequence is not None), work)
-        overlay = _output(work / "overlay.xclbin")
-        report.compare(promised, _output(work / "input_with_addresses.mlir").read_text())
-        versions = {"mlir_aie": iron.version, "peano": tools.peano_version()}
-        finished = manifest(design, toolchain=versions, uuid=xclbin_uuid(overlay))
+        overlay = _overlay(tools, design, work, sequence)
+        finished = manifest(design, toolchain=_versions(tools), uuid=xclbin_uuid(overlay))
         package = write_package(folder, finished, overlay)
         if sequence is not None:
             shutil.move(_output(work / "insts.bin"), folder.with_name(f"{folder.name}.insts.bin"))
     return package
+
+
+def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
+    """Build packages `folder`/<design> of one xclbin, with a kernel for each design.
+
+    They share a hardware context. Raises DesignError for designs of several devices, names that are
+    no kernels' or too many, and otherwise as `build` does.
+    """
+    devices = {design.device.name for design in designs}
+    if len(devices) != 1:
+        raise DesignError(f"one xclbin is for one device; the designs are for {sorted(devices)}")
+    names = [design.name for design in designs]
+    if len(set(names)) < len(names) or max(map(len, names)) > MAX_KERNEL_NAME:
+        raise DesignError(
+            f"the kernels of one xclbin have different names of at most {MAX_KERNEL_NAME} "
+            f"characters, got {', '.join(names)}"
+        )
+    if len(designs) > MAX_KERNELS:
+        raise DesignError(f"a context has {MAX_KERNELS} kernels at most, got {len(designs)}")
+    tools = find_toolchain()
+    with tempfile.TemporaryDirectory(prefix="together-") as name:
+        overlay = None
+        for number, design in enumerate(designs):
+            work = Path(name) / design.name
+            work.mkdir()
+            shared = SharedXclbin(design.name, number, overlay)
+            overlay = _overlay(tools, design, work, None, shared)
+        assert overlay is not None
+        versions, uuid = _versions(tools), xclbin_uuid(overlay)
+        return [
+            write_package(
+                folder / design.name,
+                manifest(design, toolchain=versions, uuid=uuid, kernel=design.name),
+                overlay,
+            )
+            for design in designs
+        ]
+
+
+def _overlay(
+    tools: Toolchain,
+    design: Design,
+    work: Path,
+    sequence: Run | None,
+    shared: SharedXclbin | None = None,
+) -> Path:
+    """The xclbin of `design`, made in the folder `work`."""
+    text = print_module(design, sequence)
+    for kernel in _kernels(design):
+        _compile(tools, design.device.architecture, kernel, work)
+    mlir = work / "aie.mlir"
+    mlir.write_text(text)
+    # In the folder of the objects: link_with is relative to the MLIR.
+    command = aiecc_command(tools, work, mlir, instructions=sequence is not None, shared=shared)
+    run(command, "aiecc", work)
+    overlay = _output(work / "overlay.xclbin")
+    report.compare(configure(design), _output(work / "input_with_addresses.mlir").read_text())
+    return overlay
+
+
+def _versions(tools: Toolchain) -> dict[str, str]:
+    return {"mlir_aie": tools.version, "peano": tools.peano_version()}
 
 
 def _kernels(design: Design) -> list[Kernel]:
@@ -138,19 +231,6 @@ def _compile(tools: Toolchain, architecture: Architecture, kernel: Kernel, folde
         raise ToolchainError(f"kernel {kernel.name}: there is no source {source}")
     command = compile_command(tools, architecture, source, folder / object_file(kernel))
     run(command, f"Peano on {kernel.source}", folder)
-
-
-def _run_aiecc(command: list[str], folder: Path) -> None:
-    try:
-        run(command, "aiecc", folder)
-    except ToolchainError as error:
-        # What DMAChannelAnalysis says of a second fifo pinned to a channel (lib/Dialect/AIE).
-        if "already in use on this tile" not in str(error):
-            raise
-        raise ToolchainError(
-            f"{error}\nfifos of this design share a shim channel under packet ids, and this aiecc "
-            "gives a channel to one fifo only. Try a newer mlir_aie (docs/npu-toolchain.md)"
-        ) from error
 
 
 def _output(path: Path) -> Path:

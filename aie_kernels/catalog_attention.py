@@ -33,6 +33,7 @@ TILE_PRODUCT = 512 / 280
 
 KV_CHUNK = 4096
 QKV_CHUNK = 2048
+QKV_SCRATCH = 2560  # as bf16: scores of 32 rows with 32 keys, 2 x 128 keys; before, 8 rows of q
 
 
 def _copy(count: int) -> float:
@@ -126,6 +127,20 @@ def _flow_qkv_schedule(scalars: tuple[int, ...]) -> bool:
     return chunk < chunks and max(total, past + (sweep + 1) * chunks * chunk_rows) < 1 << 31
 
 
+# When 8 rows are together, per tile: eight loads of 128 bits, as many inserts, a transposition, two
+# stores.
+def _flow_qkv_load_q(arch: str, scalars: tuple[int, ...]) -> float:
+    index, head_dim, _ = scalars
+    pieces = head_dim // 64
+    return _copy(512) + (index % pieces == pieces - 1) * (LOOP + head_dim / 8 * 12)
+
+
+def _flow_qkv_pieces(scalars: tuple[int, ...]) -> bool:
+    """Whether there is such a piece of the queries."""
+    index, head_dim, rows = scalars
+    return _flow_qkv_rows(head_dim, rows) and 0 <= index < rows * head_dim // 512
+
+
 def _flow_qkv_keys(scalars: tuple[int, ...]) -> bool:
     """Scores also want the chunk to begin with a key that there is."""
     head_dim, rows, chunk_rows, index, total, window, causal, _scale, _softcap = scalars
@@ -200,25 +215,23 @@ FLOW_QKV_SCHEDULE = Kernel(
 FLOW_QKV_LOAD_Q = Kernel(
     "flow_qkv_load_q",
     "flow_qkv.cc",
-    (Array("bf16", 512), Array("bf16", 8192), int),
-    lambda arch, scalars: _copy(512),
+    (Array("bf16", 512), Array("bf16", QKV_SCRATCH), Array("bf16", 8192), int, int, int),
+    _flow_qkv_load_q,
     ("aie2p",),
-    lambda scalars: 0 <= scalars[0] < 16,
+    _flow_qkv_pieces,
 )
-# Per tile: eight loads of 128 bits, as many inserts, a transposition, two stores.
 FLOW_QKV_BEGIN = Kernel(
     "flow_qkv_begin",
     "flow_qkv.cc",
-    (Array("bf16", 8192), Array("bf16", 8192), Array("f32", 256), int, int),
-    lambda arch, scalars: _copy(512) + scalars[1] / 8 * (LOOP + scalars[0] / 8 * 12),
+    (Array("f32", 256),),
+    lambda arch, scalars: _copy(512),
     ("aie2p",),
-    lambda scalars: _flow_qkv_rows(*scalars),
 )
 FLOW_QKV_SCORES = Kernel(
     "flow_qkv_scores",
     "flow_qkv.cc",
     (
-        Array("bf16", 8192),
+        Array("bf16", QKV_SCRATCH),
         Array("bf16", 8192),
         Array("bf16", 2048),
         Array("u8", 9216),

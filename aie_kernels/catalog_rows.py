@@ -33,7 +33,7 @@ COUNTS = 8  # words that tell the worker how often its loops turn
 OBJECT = 4096  # values of 64 rows x 64 columns
 OWN = OBJECT // CORES  # of them a core's
 OWN_ROWS = 64 // CORES
-PART = 2048  # of a part of C
+STRIP = 512  # of C that leave at once: 16 of the 64 rows of a part
 
 
 def _operator(mode: int) -> int:
@@ -134,13 +134,13 @@ def _prepare_limits(scalars: tuple[int, ...]) -> bool:
 def _store_cycles(arch: str, scalars: tuple[int, ...]) -> float:
     mode, _ = scalars
     if _operator(mode) == ROTATE and mode // IN_BLOCKS % 2:
-        return CALL + PART / 64 * LOOP + PART / 8
-    return CALL + LOOP + PART / 32
+        return CALL + STRIP / 64 * LOOP + STRIP / 8
+    return CALL + LOOP + STRIP / 32
 
 
 def _store_limits(scalars: tuple[int, ...]) -> bool:
-    mode, part = scalars
-    return _mode_limits(mode) and _operator(mode) != PRODUCT and 0 <= part < 4
+    mode, index = scalars
+    return _mode_limits(mode) and _operator(mode) != PRODUCT and 0 <= index < 16
 
 
 ROWS_BEGIN = Kernel(
@@ -170,7 +170,7 @@ ROWS_TAKE = Kernel(
 ROWS_STORE = Kernel(
     "rows_store",
     "row_operators.cc",
-    (Array("f32", 8192), Array("bf16", PART), int, int),
+    (Array("f32", 8192), Array("bf16", STRIP), int, int),
     _store_cycles,
     ("aie2p",),
     _store_limits,

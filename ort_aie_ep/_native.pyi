@@ -167,14 +167,27 @@ class _Lookup(TypedDict):
 #          "arguments": {name: (argument of the run, byte offset)}} for every invocation.
 _Plan = Sequence[Mapping[str, Any]]
 
+NPU_DISPATCH_SECONDS: float
+
 def npu_build(manifest_json: str, plan: _Plan) -> list[_Run]: ...
 def npu_encode(
     generation: int, rows: int, columns: int, operations: Sequence[tuple[Any, ...]]
 ) -> _Words: ...
 def npu_register(column: int, row: int, offset: int) -> int: ...
 
+NPU_STREAM_UNIT: int  # bytes of the device's memory that a run's words take is a multiple of it
+
+class NpuStreamMemory:
+    def __init__(self, bytes: int = ...) -> None: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...  # streams that made room for others
+
 class NpuStreamCache:
-    def __init__(self, manifest_json: str, capacity: int = 64, most_words: int = ...) -> None: ...
+    def __init__(
+        self, manifest_json: str, capacity: int = 64, memory: NpuStreamMemory | None = None
+    ) -> None: ...
     def get(self, plan: _Plan) -> _Lookup: ...
 
 # {"name", "domain", "op_type", "attributes": {name: int, float, str or list of int},

@@ -23,12 +23,16 @@ cp -r "$(cd / && "$python" -c 'import ort_aie_ep, pathlib; print(pathlib.Path(or
 cp "$build"/_native*.so "$build"/libort_aie_ep*.so "$package"
 # Python itself is not instrumented: the runtimes come first, and its own leaks are not ours.
 # libstdc++ is preloaded so that exceptions can be intercepted. Sizes that no memory has are asked for
-# on purpose; a limit of memory leaves no room for AddressSanitizer's own.
+# on purpose; a limit of memory leaves no room for AddressSanitizer's own. What a sanitizer says before
+# it ends a process must not be kept by pytest, and stands among what ONNX Runtime says.
 preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so.6)"
 LD_PRELOAD="$preload" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-  PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q -p no:cacheprovider ${PARALLEL:-} tests/ops \
+  PYTHONPATH="$(pwd)/$build/package" "$python" -m pytest -q --capture=sys -p no:cacheprovider ${PARALLEL:-} tests/ops \
   --ignore tests/ops/test_memory_limits.py \
-  tests/graph tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py
+  tests/graph tests/npu/test_{txn,transfers,streams,stream_cache,manifests}.py 2>"$build/stderr" || {
+  grep -E -A 20 'runtime error|ERROR: AddressSanitizer' "$build/stderr" | head -n 200
+  exit 1
+}
 
 echo "== ThreadSanitizer"
 build="$(pwd)/build/thread"

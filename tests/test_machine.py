@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import struct
 import subprocess
 import uuid
@@ -121,7 +122,8 @@ def test_a_memlock_limit_is_named_with_its_value(
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     """Makes `folder` the place of the core library; returns where the xrt target would be."""
-    monkeypatch.setattr(ort_aie_ep, "library_path", lambda: str(folder / "libort_aie_ep.so"))
+    core = Path(shutil.copy(ort_aie_ep.library_path(), folder))
+    monkeypatch.setattr(ort_aie_ep, "library_path", lambda: str(core))
     return folder / "libort_aie_xrt.so"
 
 

@@ -20,6 +20,7 @@ from ort_aie_ep.aie_kernels.designs import flow_kv, fused_dqp, vector_ops, vecto
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 
 PROJECTION_COLUMNS = 4
 ATTENTION_COLUMN = 4
@@ -34,14 +35,12 @@ def build(device: Device) -> Design:
             "operators stand side by side in eight: build fused_dqp, flow_kv and vector_ops alone"
         )
     design = Design("decode", device)
-    free = flow_kv.FIRST_FREE_PACKET
-    fused_dqp.place(design, PROJECTION_COLUMNS, x=design.shim(ATTENTION_COLUMN, 0), x_packet=free)
-    sharing = VECTOR_COLUMN - ATTENTION_COLUMN  # the pair whose K and V enter there
-    pairs = flow_kv.place(design, ATTENTION_COLUMN, shared_v=(sharing,))
+    fused_dqp.place(design, PROJECTION_COLUMNS, x=design.shim(ATTENTION_COLUMN, 0))
+    pairs = flow_kv.place(design, ATTENTION_COLUMN)
     vector_ops.place(
-        design, VECTOR_COLUMN, a=design.shim(VECTOR_COLUMN, 0), b=design.shim(VECTOR_COLUMN, 1),
-        packet=free,
+        design, VECTOR_COLUMN, a=design.shim(VECTOR_COLUMN, 0), b=design.shim(VECTOR_COLUMN, 1)
     )  # fmt: skip
+    give_packet_ids(design)
     fused_dqp.add_sequences(design, PROJECTION_COLUMNS)
     flow_kv.add_sequence(design, pairs)
     vector_sequences.add_sequences(design)

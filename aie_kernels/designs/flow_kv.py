@@ -36,7 +36,6 @@ each sweep.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from ort_aie_ep.aie_kernels.catalog_attention import (
@@ -60,6 +59,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
@@ -78,8 +78,6 @@ MAX_Q = 2048  # elements of the queries of a sweep
 PIECE = 64  # elements of q and o on their way
 FCL_BYTES = 4352  # F, C and l
 STACK = 4096  # bytes; the kernels keep up to 768 of scores there, beside what the compiler spills
-K_PACKET, Q_PACKET = 0, 1
-FIRST_FREE_PACKET = 2  # on the channels of K and V
 
 
 def build(device: Device) -> Design:
@@ -89,16 +87,16 @@ def build(device: Device) -> Design:
     """
     design = Design("flow_kv", device)
     pairs = place(design)
+    give_packet_ids(design)
     add_sequence(design, pairs)
     return design
 
 
-def place(design: Design, column: int = 0, shared_v: Collection[int] = ()) -> int:
+def place(design: Design, column: int = 0) -> int:
     """Put the pairs on columns `column` and `column` + 1, and return their number.
 
-    K and V of pair p take both channels of shim `column` + p. On each channel of K, packet ids from
-    `FIRST_FREE_PACKET` on are free for operators that run at another time; so they are on the
-    channels of V for the pairs in `shared_v`.
+    K and V of pair p take both channels of shim `column` + p, which operators that run at another
+    time can share, as the queries share that of K.
     """
     device = design.device
     columns = device.columns - column
@@ -110,12 +108,9 @@ def place(design: Design, column: int = 0, shared_v: Collection[int] = ()) -> in
     pairs = min(device.core_rows, columns)
     for p in range(pairs):
         score, value = design.core(column, p), design.core(column + 1, p)
-        k = design.fifo(f"k{p}", "bf16", CHUNK, design.shim(column + p, 0), score, packet=K_PACKET)
-        q = design.fifo(f"q{p}", "bf16", PIECE, design.shim(column + p, 0), score, packet=Q_PACKET)
-        v = design.fifo(
-            f"v{p}", "bf16", CHUNK, design.shim(column + p, 1), value,
-            packet=K_PACKET if p in shared_v else None,
-        )  # fmt: skip
+        k = design.fifo(f"k{p}", "bf16", CHUNK, design.shim(column + p, 0), score)
+        q = design.fifo(f"q{p}", "bf16", PIECE, design.shim(column + p, 0), score)
+        v = design.fifo(f"v{p}", "bf16", CHUNK, design.shim(column + p, 1), value)
         fcl = design.fifo(f"fcl{p}", "u8", FCL_BYTES, score, value, shared=True)
         o = design.fifo(f"o{p}", "bf16", PIECE, value, design.shim(column + p // 2, p % 2))
         design.worker(

@@ -7,7 +7,7 @@ serves four query chunks:
 
 | core | its own stream | keeps | step of the paper |
 |---|---|---|---|
-| score | K, 4 KB a chunk of 2,048 / head_dim keys | queries (16 KB), twice; max and sum | 1-5 |
+| score | K, 4 KB a chunk of 2,048 / head_dim keys | queries (16 KB); max and sum | 1-5 |
 | value | V, 4 KB a chunk | Y in float32 (32 KB) | 6, 7 |
 
 A *sweep* is the walk of a super-chunk through its keys. Where it begins and ends depends on the
@@ -51,6 +51,7 @@ from ort_aie_ep.aie_kernels.catalog_attention import (
     FLOW_QKV_SCORES,
     FLOW_QKV_VALUES,
     FLOW_QKV_VALUES_BEGIN,
+    QKV_SCRATCH,
 )
 from ort_aie_ep.aie_kernels.designs.flow_kv import (
     HEAD_DIMS,
@@ -76,6 +77,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
@@ -94,8 +96,7 @@ CHUNK = 2048  # elements of K or V
 MAX_Q = 8192  # elements of the queries of a core
 PIECE = 512  # elements of q and o on their way
 FCL_BYTES = 9216  # F, C and l
-SCORE_STACK = 3840  # bytes: what the buffers of a score core leave
-VALUE_STACK = 4096
+STACK = 4096
 STARTED_SWEEPS = 16  # of a row of cores between two starts: below 0.5 s at any context length
 
 
@@ -106,6 +107,7 @@ def build(device: Device) -> Design:
     """
     design = Design("flow_qkv", device)
     place(design)
+    give_packet_ids(design)
     add_sequence(design)
     return design
 
@@ -128,17 +130,13 @@ def place(design: Design) -> None:
     values = [[design.core(2 * j + 1, p) for j in range(chunks)] for p in range(rows)]
     for p in range(rows):
         k_end, v_end, q_ends = _entries(design, p)
-        shared = q_ends[0] == k_end
-        k = design.fifo(f"k{p}", "bf16", CHUNK, k_end, scores[p], packet=0 if shared else None)
+        k = design.fifo(f"k{p}", "bf16", CHUNK, k_end, scores[p])
         v = design.fifo(f"v{p}", "bf16", CHUNK, v_end, values[p])
         for j in range(chunks):
             score, value = scores[p][j], values[p][j]
-            # One buffer: the copy of a piece takes a fraction of the time of its way, and L1 is
-            # full.
+            # One buffer: the copy of a piece takes a fraction of the time of its way.
             q_end = replace(score, depth=1)
-            q = design.fifo(
-                f"q{j}_{p}", "bf16", PIECE, q_ends[j], q_end, packet=1 + j if shared else p % 2
-            )
+            q = design.fifo(f"q{j}_{p}", "bf16", PIECE, q_ends[j], q_end)
             fcl = design.fifo(f"fcl{j}_{p}", "u8", FCL_BYTES, score, value, shared=True)
             o = design.fifo(f"o{j}_{p}", "bf16", PIECE, value, design.shim(2 * j + p // 2, p % 2))
             schedule = ["chunk_rows", "past", "total", "window", "causal", "keys"]
@@ -146,7 +144,7 @@ def place(design: Design) -> None:
                 f"score{j}_{p}", score, _score(j, chunks),
                 inputs={"q": q, "k": k}, outputs={"fcl": fcl},
                 buffers=[
-                    Buffer("q", Array("bf16", MAX_Q)),
+                    Buffer("scratch", Array("bf16", QKV_SCRATCH)),
                     Buffer("qt", Array("bf16", MAX_Q)),
                     Buffer("state", Array("f32", 256)),
                     Buffer("plan", Array("i32", 16)),
@@ -155,7 +153,7 @@ def place(design: Design) -> None:
                     "heads", "sweeps", "pieces", "head_dim", "rows", *schedule, "scale", "softcap",
                 ],
                 kernels=[FLOW_QKV_SCHEDULE, FLOW_QKV_LOAD_Q, FLOW_QKV_BEGIN, FLOW_QKV_SCORES],
-                stack=SCORE_STACK,
+                stack=STACK,
             )  # fmt: skip
             design.worker(
                 f"value{j}_{p}", value, _value(j, chunks),
@@ -167,7 +165,7 @@ def place(design: Design) -> None:
                 kernels=[
                     FLOW_QKV_SCHEDULE, FLOW_QKV_VALUES_BEGIN, FLOW_QKV_VALUES, FLOW_QKV_OUTPUT,
                 ],
-                stack=VALUE_STACK,
+                stack=STACK,
             )  # fmt: skip
 
 
@@ -189,7 +187,7 @@ def _score(chunk: int, chunks: int) -> Body:
             heads, sweeps, pieces, head_dim, rows, chunk_rows, past, total, window, causal, keys,
             scale, softcap,
         ) = yield Parameters()  # fmt: skip
-        q, qt = core.buffer("q"), core.buffer("qt")
+        scratch, qt = core.buffer("scratch"), core.buffer("qt")
         state, plan = core.buffer("state"), core.buffer("plan")
         for _ in core.loop(heads):
             for sweep in core.loop(sweeps):
@@ -200,15 +198,15 @@ def _score(chunk: int, chunks: int) -> Body:
                 steps = yield Read("plan", 0)
                 for i in core.loop(pieces):
                     piece = yield Acquire("q")
-                    yield call(FLOW_QKV_LOAD_Q, piece, q, i)
+                    yield call(FLOW_QKV_LOAD_Q, piece, scratch, qt, i, head_dim, rows)
                     yield Release("q")
-                yield call(FLOW_QKV_BEGIN, q, qt, state, head_dim, rows)
+                yield call(FLOW_QKV_BEGIN, state)
                 for i in core.loop(steps):
                     fcl = yield Acquire("fcl")
                     k = yield Acquire("k")
                     yield call(
-                        FLOW_QKV_SCORES, q, qt, k, fcl, state, plan, head_dim, rows, chunk_rows, i,
-                        total, window, causal, scale, softcap,
+                        FLOW_QKV_SCORES, scratch, qt, k, fcl, state, plan, head_dim, rows,
+                        chunk_rows, i, total, window, causal, scale, softcap,
                     )  # fmt: skip
                     yield Release("k")
                     yield Release("fcl")

@@ -41,6 +41,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     at_most,
@@ -77,36 +78,25 @@ def build(device: Device, columns: int | None = None) -> Design:
     if columns < device.columns:
         place(design, columns, x=design.shim(columns, 0))
     else:
-        place(design, columns, x=design.shim(0, 0), shared_channel=True)
+        place(design, columns, x=design.shim(0, 0))
+    give_packet_ids(design)
     add_sequences(design, columns)
     return design
 
 
-def place(
-    design: Design,
-    columns: int,
-    x: End,
-    *,
-    shared_channel: bool = False,
-    x_packet: int | None = None,
-) -> None:
+def place(design: Design, columns: int, x: End) -> None:
     """Put the fifos and workers on columns 0 .. `columns` - 1 of `design`.
 
-    `x` is the shim end where the activations enter; `shared_channel` says that it is the first
-    weight channel too, `x_packet` that it shares its channel with fifos of others.
+    `x` is the shim end where the activations enter.
     """
     xs = design.fifo(
         "x", "bf16", BLOCK_COLUMNS, x,
         [design.core(c, r) for c in range(columns) for r in range(CORES)],
-        packet=1 if shared_channel else x_packet,
     )  # fmt: skip
     for c in range(columns):
         outputs = []
         for half in range(2):
-            both = design.fifo(
-                f"w{c}_{half}", "u8", 2 * BLOCK, design.shim(c, half), design.mem(c),
-                packet=0 if shared_channel and c == half == 0 else None,
-            )  # fmt: skip
+            both = design.fifo(f"w{c}_{half}", "u8", 2 * BLOCK, design.shim(c, half), design.mem(c))
             own = [
                 design.fifo(
                     f"w{c}_{half}_{r}", "u8", BLOCK, design.mem(c), design.core(c, 2 * half + r)

@@ -17,7 +17,7 @@ outermost, because then the A of a band is one task of the shim that repeats for
 |---|---|---|---|
 | A | row-major bf16 (M, K) | 64 rows x 256 k, row-major | 64 x 64: [8 kb][8 mb][8 m][8 k] |
 | B | `pack_b`'s order | 256 k x width, as in memory | 64 x 32: [8 kb][4 nb][8 k][8 n] |
-| C | row-major (M, N) | 4 x 64 x width, row-major | 64 x 32: [8 mb][4 nb][8 m][8 n] |
+| C | row-major (M, N) | 4 x 64 x width, row-major | 16 (float32: 64) x 32: [mb][4 nb][8 m][8 n] |
 
 A of a column goes to its four cores. B of a row of cores goes to all columns; it enters through the
 second shim channel and the memory tile of column r (on two columns: of two rows each; on one: of
@@ -38,10 +38,10 @@ which are paper 5's two; everything else of a shape is in the shims' descriptors
 Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
 aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
 
-L1: 64,776 bytes of 65,536 with bf16 output, before the row operators: the sums take half of it, and
-C has one buffer only, so that a core waits until its parts have left, 4,096 cycles a block. With
-float32 output the sums take a quarter and everything has two buffers (60,680 bytes). L2: 448 KB at
-most.
+L1: 62,728 bytes of 65,536 with bf16 output, before the row operators: the sums take half of it, so
+C leaves in strips of 1 KB while a core waits, 4,096 cycles a block, and 2.7 KB are left in one
+piece for constants of the kernels. With float32 output the sums take a quarter, and C leaves by
+parts (60,680 bytes). L2: 448 KB at most.
 
 What bounds it, per k-step with bf16 output: a core multiplies 2^19 times, 5,464 cycles by the
 catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256);
@@ -105,7 +105,6 @@ MAX_K = 65536  # K * 64 bytes lie between two rows of blocks: a shim's step of 2
 
 A_OBJECT = ROWS * STEP  # elements on a core
 B_OBJECT = STEP * PART
-C_OBJECT = ROWS * PART
 MAX_ITERATIONS = 64  # of a shim descriptor
 RUN_WORK = 1 << 30  # N * K of the rounds of one run: below 0.4 s on every device
 
@@ -162,6 +161,9 @@ class _Blocking:
         self.parts = PARTS[output]
         self.element = DTYPES[output].itemsize  # bytes
         self.width = self.parts * PART  # columns of a core's block
+        self.strips = 4 if output == "bf16" else 1  # of rows of a part, as it leaves
+        self.c_rows = ROWS // self.strips
+        self.c_object = self.c_rows * PART
         self.row = self.width * self.element  # bytes of one of its rows: 256 for both types
         self.tile_width = CORES * self.width
         self.groups = min(columns, CORES)  # of rows of cores that share a B channel
@@ -169,11 +171,11 @@ class _Blocking:
         # A memory tile that feeds four rows has room for half the depth.
         self.b_steps = 2 if self.rows == CORES else 4
         # The symbols take pointers; these are the sizes behind them here.
-        acc = Array("f32", self.parts * C_OBJECT)
+        acc = Array("f32", self.parts * ROWS * PART)
         store = GEMM_STORE_BF16 if output == "bf16" else GEMM_STORE_F32
         self.zero = _with_arrays(GEMM_ZERO, acc)
         self.tile = _with_arrays(GEMM_TILE, Array("bf16", A_OBJECT), Array("bf16", B_OBJECT), acc)
-        self.store = _with_arrays(store, acc, Array(output, C_OBJECT))
+        self.store = _with_arrays(store, acc, Array(output, self.c_object))
         self.acc = acc
 
 
@@ -218,16 +220,26 @@ def _place_column(design: Design, shape: _Blocking, c: int) -> None:
         [design.core(c, r, object=Array("bf16", A_OBJECT)) for r in range(CORES)],
     )  # fmt: skip
     design.forward(slab, a)
-    # A part leaves as [nb][m][8 n], so that in the memory tile nb goes on from part to part.
+    # Strips leave as [nb][m][8 n], so that in the memory tile nb goes on from part to part; those
+    # of the first rows come first.
     eight = 8 * shape.element
-    leave = Layout(((PART // 8, 8 * eight), (ROWS // 8, PART * eight), (16 * shape.element, 4)))
-    arrive = Layout(((shape.width // 8, eight), (ROWS, shape.row), (2 * shape.element, 4)))
+    leave = Layout(
+        ((PART // 8, 8 * eight), (shape.c_rows // 8, PART * eight), (16 * shape.element, 4))
+    )
+    arrive = Layout(
+        (
+            (shape.strips, shape.c_rows * shape.row),
+            (shape.width // 8, eight),
+            (shape.c_rows, shape.row),
+            (2 * shape.element, 4),
+        )[shape.strips == 1 :]
+    )
     outputs = []
     rows = shape.row_operators
     for r in range(CORES):
         out = design.fifo(
-            f"c{c}_{r}", shape.output, C_OBJECT,
-            design.core(c, r, depth=1 if shape.output == "bf16" else 2, layout=leave),
+            f"c{c}_{r}", shape.output, shape.c_object,
+            design.core(c, r, layout=leave),
             design.mem(c, layout=arrive, object=Array(shape.output, ROWS * shape.width)),
         )  # fmt: skip
         outputs.append(out)
@@ -259,10 +271,11 @@ def _body(shape: _Blocking) -> Body:
                     yield call(shape.tile, a, b, acc, ROWS // 8, STEP // 8, PART // 8, part)
                     yield Release("b")
                 yield Release("a")
-            for part in range(shape.parts):
-                c = yield Acquire("c")
-                yield call(shape.store, acc, c, part, C_OBJECT)
-                yield Release("c")
+            for strip in range(shape.strips):
+                for part in range(shape.parts):
+                    c = yield Acquire("c")
+                    yield call(shape.store, acc, c, shape.strips * part + strip, shape.c_object)
+                    yield Release("c")
 
     def body(core: Core) -> Steps:
         if shape.row_operators:
@@ -375,6 +388,6 @@ def _block_cycles(device: Device, shape: _Blocking, k_steps: Expr) -> Expr:
         return int(kernel.cycles(device.architecture, scalars))
 
     tile = cycles(shape.tile, ROWS // 8, STEP // 8, PART // 8, 0)
-    store = cycles(shape.store, 0, C_OBJECT)
+    store = shape.strips * cycles(shape.store, 0, shape.c_object)
     zero = cycles(shape.zero, shape.acc.count)
     return k_steps * (shape.parts * tile) + shape.parts * store + zero

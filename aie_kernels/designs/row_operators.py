@@ -28,7 +28,7 @@ the core of their row, however far apart; heads are normalised when their last o
 `append_rows` stores a core's 16 keys in the order of the cache, so that they leave in runs of 1,024
 bytes and more, where `append` of a token has 16.
 
-L1 is GEMM's and `counts`, 32 bytes: 64,844 of 65,536 as buffers are aligned. Program memory: two
+L1 is GEMM's and `counts`, 32 bytes: 62,796 of 65,536 as buffers are aligned. Program memory: two
 activations of some 90 vector operations, the inverse root with five emulated products, two
 rotations, copies: about 6 KB; with GEMM's own kernels 11 KB of 16.
 
@@ -68,7 +68,7 @@ from ort_aie_ep.npu.vocabulary.kernel import Array
 PARAMETERS = ("mode",)
 BUFFERS = (Buffer("counts", Array("i32", COUNTS)),)
 KERNELS = (ROWS_BEGIN, ROWS_PREPARE, ROWS_TAKE, ROWS_STORE)
-PARTS = 4  # of a result
+STRIPS = 16  # of a result, as C leaves
 
 
 def body(core: Core, products: Callable[[Core, Any, Any], Steps]) -> Steps:
@@ -100,7 +100,7 @@ def body(core: Core, products: Callable[[Core, Any, Any], Steps]) -> Steps:
                 a = yield Acquire("a")
                 yield call(ROWS_TAKE, a, acc, mode, k_steps, tile, index)
                 yield Release("a")
-            for part in core.loop(PARTS):
+            for index in core.loop(STRIPS):
                 c = yield Acquire("c")
-                yield call(ROWS_STORE, acc, c, mode, part)
+                yield call(ROWS_STORE, acc, c, mode, index)
                 yield Release("c")

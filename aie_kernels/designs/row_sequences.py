@@ -35,6 +35,7 @@ from ort_aie_ep.aie_kernels.catalog_rows import (
     SUM,
 )
 from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import TILES, WORD
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
@@ -58,7 +59,7 @@ PARTS = 4
 OBJECT_WAY = ROWS * 64 * 2 // 4  # cycles that an object takes, at 4 bytes each
 PART_WAY = ROWS * 32 * 2 // 4  # and a part
 MAX_COLUMNS = 65536
-MAX_STEP = 1 << 22  # bytes: the largest stride of a shim's descriptor
+MAX_STEP = TILES["shim"].max_step * WORD  # bytes: the largest stride of a shim's descriptor
 RUN_RESULTS = 256  # of a column in a run: below 0.1 s, and below 140,000 words
 
 

@@ -65,6 +65,7 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
+from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
 
 STACK = 4096  # bytes
 
@@ -78,30 +79,29 @@ def build(device: Device) -> Design:
             f"vector_ops on {device.name}: one column; the four outputs take the shims of two"
         )
     place(design, 0, a=design.shim(0, 0), b=design.shim(0, 1))
+    give_packet_ids(design)
     add_sequences(design)
     return design
 
 
-def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> None:
+def place(design: Design, column: int, *, a: End, b: End) -> None:
     """Put the cores on rows 0 and 1 of columns `column` and `column` + 1.
 
-    The inputs enter at the shim ends `a` (packet ids from `packet` on, four of them) and `b` (two),
-    the outputs leave through both shims below the cores.
+    Four inputs enter at the shim end `a`, two at `b`; the outputs leave through both shims below
+    the cores.
     """
     rms, rope = design.core(column, 0), design.core(column, 1)
     glu, softcap = design.core(column + 1, 0), design.core(column + 1, 1)
 
-    def fifo(
-        name: str, count: int, producer: End, consumer: End, identity: int | None = None
-    ) -> Fifo:
-        return design.fifo(name, "bf16", count, producer, consumer, packet=identity)
+    def fifo(name: str, count: int, producer: End, consumer: End) -> Fifo:
+        return design.fifo(name, "bf16", count, producer, consumer)
 
     row = Array("bf16", OBJECT)
     design.worker(
         "rms", rms, _rms,
         inputs={
-            "x": fifo("rms_x", RMS_OBJECT, a, rms, packet),
-            "r": fifo("rms_r", RMS_OBJECT, b, rms, packet),
+            "x": fifo("rms_x", RMS_OBJECT, a, rms),
+            "r": fifo("rms_r", RMS_OBJECT, b, rms),
         },
         outputs={"y": fifo("rms_y", RMS_OBJECT, rms, design.shim(column, 0))},
         buffers=[Buffer("row", Array("bf16", MAX_ROW)), Buffer("state", Array("f32", 16))],
@@ -111,8 +111,8 @@ def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> No
     design.worker(
         "rope", rope, _rope,
         inputs={
-            "x": fifo("rope_x", OBJECT, a, rope, packet + 1),
-            "t": fifo("rope_t", OBJECT, b, rope, packet + 1),
+            "x": fifo("rope_x", OBJECT, a, rope),
+            "t": fifo("rope_t", OBJECT, b, rope),
         },
         outputs={"y": fifo("rope_y", OBJECT, rope, design.shim(column, 1))},
         buffers=[Buffer("weight", row), Buffer("normed", row)],
@@ -124,14 +124,14 @@ def place(design: Design, column: int, *, a: End, b: End, packet: int = 0) -> No
     design.worker(
         "glu", glu, _glu,
         # A pair comes while the one before it is computed.
-        inputs={"x": fifo("glu_x", OBJECT, a, replace(glu, depth=4), packet + 2)},
+        inputs={"x": fifo("glu_x", OBJECT, a, replace(glu, depth=4))},
         outputs={"y": fifo("glu_y", OBJECT, glu, design.shim(column + 1, 0))},
         parameters=["silu", "gelu"],
         kernels=[SILU_MUL, GELU_MUL], stack=STACK,
     )  # fmt: skip
     design.worker(
         "softcap", softcap, _softcap,
-        inputs={"x": fifo("softcap_x", OBJECT, a, softcap, packet + 3)},
+        inputs={"x": fifo("softcap_x", OBJECT, a, softcap)},
         outputs={"y": fifo("softcap_y", OBJECT, softcap, design.shim(column + 1, 1))},
         parameters=["pieces", "cap"],
         kernels=[SOFTCAP], stack=STACK,

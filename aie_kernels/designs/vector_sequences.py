@@ -19,6 +19,7 @@ from ort_aie_ep.aie_kernels.catalog_vector import (
 from ort_aie_ep.npu.vocabulary.design import (
     Design,
 )  # fmt: skip
+from ort_aie_ep.npu.vocabulary.device import TILES, WORD
 from ort_aie_ep.npu.vocabulary.sequence import (
     Expr,
     Sequence,
@@ -35,7 +36,7 @@ from ort_aie_ep.npu.vocabulary.sequence import (
 RMS_OBJECT = 128  # elements
 OBJECT = 256
 MAX_ROW = 16384  # elements that rms keeps
-MAX_STEP = 1 << 22  # bytes: the largest stride of a shim's descriptor
+MAX_STEP = TILES["shim"].max_step * WORD  # bytes: the largest stride of a shim's descriptor
 
 
 def add_sequences(design: Design) -> None:

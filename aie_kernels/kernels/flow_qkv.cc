@@ -137,34 +137,35 @@ void flow_qkv_schedule(int32_t* __restrict plan, int32_t sweep, int32_t chunk,
   plan[2] = first_query + chunk * chunk_rows;
 }
 
-// q[index * 512 ..] = piece.
-void flow_qkv_load_q(bfloat16* __restrict piece, bfloat16* __restrict q, int32_t index) {
-  copy_bf16(piece, q + index * 512, 512);
+// Piece `index` of q, row-major [rows][head_dim] in pieces of 512 elements, into tiles of [8
+// dims][8 queries], [head_dim/8][rows/8]. `scratch` keeps 8 rows until they are together.
+void flow_qkv_load_q(bfloat16* __restrict piece, bfloat16* __restrict scratch,
+                     bfloat16* __restrict qt, int32_t index, int32_t head_dim, int32_t rows) {
+  const int32_t pieces = head_dim >> 6;  // of 8 rows
+  const int32_t place = index & (pieces - 1);
+  copy_bf16(piece, scratch + place * 512, 512);
+  if (place != pieces - 1) return;
+  const int32_t row = (index - place) * (512 >> log2_of(head_dim));
+  LOOP_TRIPS(head_dim / 8, 8, 32)
+  for (int32_t dim = 0; dim < head_dim; dim += 8) {
+    Halves<64> tile;
+    LOOP_UNROLL_FULL
+    for (int32_t i = 0; i < 8; ++i) {
+      tile.insert(i, aie::load_v<8>(scratch + i * head_dim + dim));
+    }
+    aie::store_v(qt + dim * rows + 8 * row, aie::transpose(tile, 8, 8));
+  }
 }
 
-// q, row-major [rows][head_dim], into tiles of [8 dims][8 queries], [head_dim/8][rows/8]; the state
-// to no key: m[128], l[128].
-void flow_qkv_begin(bfloat16* __restrict q, bfloat16* __restrict qt, float* __restrict state,
-                    int32_t head_dim, int32_t rows) {
+// The state to no key: m[128], l[128].
+void flow_qkv_begin(float* __restrict state) {
   fill(state, kRows, kNoMaximum);
   fill(state + kRows, kRows, 0.0f);
-  for (int32_t row = 0; row < rows; row += 8) {
-    LOOP_TRIPS(head_dim / 8, 8, 32)
-    for (int32_t dim = 0; dim < head_dim; dim += 8) {
-      Halves<64> tile;
-      LOOP_UNROLL_FULL
-      for (int32_t i = 0; i < 8; ++i) {
-        tile.insert(i, aie::load_v<8>(q + (row + i) * head_dim + dim));
-      }
-      aie::store_v(qt + dim * rows + 8 * row, aie::transpose(tile, 8, 8));
-    }
-  }
 }
 
 // F, C and l of key chunk `index` of the sweep. Four blocks of 8 queries at a time, whatever the
 // rows: the last four may reach past them, into what lies there, and only F is kept from being
-// written. `scratch` is q, which nobody reads after flow_qkv_begin: 5 KB of it hold scores and key
-// ranges, for which a stack beside the buffers of a score core has no room.
+// written. `scratch` holds scores and key ranges, 5 KB, which are too much for a stack.
 void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bfloat16* __restrict k,
                      uint8_t* __restrict fcl, float* __restrict state, int32_t* __restrict plan,
                      int32_t head_dim, int32_t rows, int32_t chunk_rows, int32_t index,

@@ -13,45 +13,33 @@ enumerations as numbers.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import PurePath
 
-from ort_aie_ep.aie_kernels.mlir.bodies import (
+from ort_aie_ep.aie_kernels.mlir.attributes import (
     ACQUIRE_GREATER_EQUAL,
+    DEVICES,
+    DIRECTIONS,
+    DMA,
     RELEASE,
-    Resources,
-    Ring,
-    memref,
-    port_object,
-    write_body,
+    packet_info,
 )
+from ort_aie_ep.aie_kernels.mlir.bodies import Resources, Ring, memref, write_body
+from ort_aie_ep.aie_kernels.mlir.placement import PlacedBuffer, named_locks, placed_buffers
+from ort_aie_ep.aie_kernels.mlir.sequences import Run, write_sequence
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, function, i32, i64, string
 from ort_aie_ep.npu.vocabulary.configuration import (
     Channel,
     Configuration,
     Descriptor,
-    Direction,
     Lock,
     Port,
     WorkerPlan,
     configure,
 )
-from ort_aie_ep.npu.vocabulary.design import Design, Fifo
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Kind, Tile
+from ort_aie_ep.npu.vocabulary.design import Design
+from ort_aie_ep.npu.vocabulary.device import WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
-
-# AIEAttrs.td: AIEDevice, WireBundle, DMAChannelDir.
-_DEVICES = {
-    "npu1": 4, "npu1_1col": 5, "npu1_2col": 6, "npu1_3col": 7,
-    "npu2": 8, "npu2_1col": 9, "npu2_2col": 10, "npu2_3col": 11, "npu2_4col": 12,
-    "npu2_5col": 13, "npu2_6col": 14, "npu2_7col": 15,
-}  # fmt: skip
-_DMA = 1
-DIRECTIONS: dict[Direction, int] = {"S2MM": 0, "MM2S": 1}
-
-# Banks of a data memory (AM020; getNumBanks of mlir-aie's target model).
-_BANKS: dict[Kind, int] = {"core": 4, "mem": 8}
 
 
 def object_file(kernel: Kernel) -> str:
@@ -59,25 +47,12 @@ def object_file(kernel: Kernel) -> str:
     return f"{PurePath(kernel.source).stem}.o"
 
 
-def packet_info(number: int) -> str:
-    """The header of packets of id `number`."""
-    return f"#aie.packet_info<pkt_type = 0, pkt_id = {number}>"
+def print_module(design: Design, run: Run | None = None) -> str:
+    """The module of `design`, with the sequence of `run` if there is one.
 
-
-def print_module(design: Design) -> str:
-    """The module of `design`. Raises DesignError for what the dialect cannot say."""
-    return _Printer(design).module()
-
-
-@dataclass(frozen=True)
-class _Buffer:
-    value: Value
-    start: int
-    content: Array
-
-    @property
-    def end(self) -> int:
-        return self.start + self.content.bytes
+    Raises DesignError for what the dialect cannot say.
+    """
+    return _Printer(design).module(run)
 
 
 class _Printer:
@@ -87,12 +62,18 @@ class _Printer:
         self._text = Text()
         self._symbols: set[str] = set()
         self._tiles: dict[Tile, Value] = {}
-        self._buffers: dict[Tile, list[_Buffer]] = defaultdict(list)
+        self._buffers: dict[Tile, list[tuple[PlacedBuffer, Value]]] = defaultdict(list)
         self._locks: dict[tuple[Tile, int], Value] = {}
 
-    def module(self) -> str:
+    def module(self, run: Run | None) -> str:
         text, design = self._text, self._design
-        device = {"device": i32(_DEVICES[design.device.name]), "sym_name": string("main")}
+        for fifo in design.fifos.values():
+            for end in (fifo.producer, *fifo.consumers):
+                if end.tile.kind == "shim" and end.layout is not None:
+                    raise DesignError(
+                        f"fifo {fifo.name} at {end.tile}: the order at a shim is the sequence's"
+                    )
+        device = {"device": i32(DEVICES[design.device.name]), "sym_name": string("main")}
         with text.nest("builtin.module") as module, module.region():
             text.comment(f"{design.name} on {design.device.name}")
             with text.nest("aie.device", properties=device) as nest, nest.region():
@@ -105,7 +86,10 @@ class _Printer:
                 self._write_streams()
                 for plan in self._plan.workers.values():
                     self._write_core(plan)
-                self._write_sequence()
+                go = {
+                    name: self._locks[w.go.tile, w.go.id] for name, w in self._plan.workers.items()
+                }
+                write_sequence(text, self._symbol("sequence"), self._plan, go, run)
                 text.op("aie.end")
         return str(text)
 
@@ -157,69 +141,35 @@ class _Printer:
                 pass
 
     def _write_locks(self) -> None:
-        go = {(w.go.tile, w.go.id): f"{name}_go" for name, w in self._plan.workers.items()}
-        for lock in sorted(self._plan.locks, key=lambda lock: (lock.tile, lock.id)):
-            fifo, _, state = lock.name.rpartition(" ")
-            tile = lock.tile
-            name = go.get((tile, lock.id), f"{fifo}_{tile.column}_{tile.row}_{state}")
+        for name, lock in named_locks(self._plan):
             properties = {
                 "lockID": i32(lock.id),
                 "init": i32(lock.initial),
                 "sym_name": string(self._symbol(name)),
             }
-            self._locks[tile, lock.id] = self._text.value(
-                "index", "aie.lock", [self._tiles[tile]], properties, hint=name
+            self._locks[lock.tile, lock.id] = self._text.value(
+                "index", "aie.lock", [self._tiles[lock.tile]], properties, hint=name
             )
 
     def _write_buffers(self) -> None:
-        """Every buffer in the type of the elements that its own tile sees in it."""
-        design, plan = self._design, self._plan
-        found: list[tuple[Tile, int, str, Array]] = []
-        for link in design.links:
-            content = link.whole.object_at(link.tile)
-            found += self._pool(link.whole, link.tile, content)
-        for name, worker in plan.workers.items():
-            tile = worker.worker.tile
-            for port, pool in worker.pools.items():
-                fifo = worker.worker.port(port)
-                if pool.tile == tile:  # else the neighbour's, who has it as a port of its own
-                    found += [
-                        (tile, address, f"{fifo.name}_{tile.column}_{tile.row}_buffer_{i}",
-                         port_object(worker.worker, port))
-                        for i, address in enumerate(pool.addresses)
-                    ]  # fmt: skip
-            found += [
-                (tile, worker.buffers[b.name], f"{name}_{b.name}", b.array)
-                for b in worker.worker.buffers
-            ]
-            if worker.worker.parameters:
-                words = Array("i32", len(worker.worker.parameters))
-                found.append((tile, worker.parameters, f"{name}_parameters", words))
-        for tile, address, name, content in sorted(found, key=lambda f: f[:2]):
-            bank = address // (TILES[tile.kind].memory // _BANKS[tile.kind])
+        for placed in placed_buffers(self._plan):
             properties = {
-                "sym_name": string(self._symbol(name)),
-                "address": i32(address),
-                "mem_bank": i32(bank),
+                "sym_name": string(self._symbol(placed.name)),
+                "address": i32(placed.start),
+                "mem_bank": i32(placed.bank),
             }
-            value = self._text.value(
-                memref(content), "aie.buffer", [self._tiles[tile]], properties, hint=name
-            )
-            self._buffers[tile].append(_Buffer(value, address, content))
+            tile = self._tiles[placed.tile]
+            type = memref(placed.content)
+            value = self._text.value(type, "aie.buffer", [tile], properties, hint=placed.name)
+            self._buffers[placed.tile].append((placed, value))
 
-    def _pool(self, fifo: Fifo, tile: Tile, content: Array) -> list[tuple[Tile, int, str, Array]]:
-        names = [f"{fifo.name}[{i}]" for i in range(fifo.end(tile).depth)]
-        at = {name: start for name, start, _ in self._plan.memory_items[tile]}
-        return [
-            (tile, at[name], f"{fifo.name}_{tile.column}_{tile.row}_buffer_{i}", content)
-            for i, name in enumerate(names)
-        ]
-
-    def _buffer_at(self, tile: Tile, address: int) -> _Buffer:
-        for buffer in self._buffers[tile]:
+    def _buffer_at(self, tile: Tile, address: int) -> tuple[PlacedBuffer, Value]:
+        for buffer, value in self._buffers[tile]:
             if buffer.start <= address < buffer.end:
-                return buffer
-        raise DesignError(f"address {address} of {tile} is in none of its buffers")
+                return buffer, value
+        raise DesignError(
+            f"design {self._design.name}: a fifo ends at {tile}, where no worker takes or gives it"
+        )
 
     # --- DMA ---
     def _write_channels(self, tile: Tile) -> None:
@@ -266,7 +216,7 @@ class _Printer:
             self._text.op("aie.use_lock", operands, {"action": i32(action)})
 
     def _write_descriptor(self, channel: Channel, descriptor: Descriptor) -> None:
-        buffer = self._buffer_at(channel.tile, descriptor.address)
+        buffer, value = self._buffer_at(channel.tile, descriptor.address)
         size = DTYPES[buffer.content.element].itemsize
         properties = {
             "operandSegmentSizes": array("i32", [1, 0, 0, 0, 0]),
@@ -281,7 +231,7 @@ class _Printer:
         packet = self._design.fifos[channel.fifo].packet
         if packet is not None and channel.direction == "MM2S":
             properties["packet"] = packet_info(packet)
-        self._text.op("aie.dma_bd", [buffer.value], properties)
+        self._text.op("aie.dma_bd", [value], properties)
 
     def _elements(
         self, channel: Channel, descriptor: Descriptor, size: int
@@ -310,8 +260,8 @@ class _Printer:
                 for destination in stream.destinations:
                     tiles = [self._tiles[stream.source.tile], self._tiles[destination.tile]]
                     text.op("aie.flow", tiles, {
-                        "source_bundle": i32(_DMA), "source_channel": i32(stream.source.index),
-                        "dest_bundle": i32(_DMA), "dest_channel": i32(destination.index),
+                        "source_bundle": i32(DMA), "source_channel": i32(stream.source.index),
+                        "dest_bundle": i32(DMA), "dest_channel": i32(destination.index),
                     })  # fmt: skip
                 continue
             number = {"ID": f"{stream.packet} : i8"}
@@ -329,7 +279,7 @@ class _Printer:
             text.op("aie.shim_dma_allocation", [self._tiles[port.tile]], properties)
 
     def _write_end(self, name: str, port: Port) -> None:
-        end = {"bundle": i32(_DMA), "channel": i32(port.index)}
+        end = {"bundle": i32(DMA), "channel": i32(port.index)}
         self._text.op(name, [self._tiles[port.tile]], end)
 
     # --- cores ---
@@ -338,13 +288,13 @@ class _Printer:
         resources = Resources(
             {
                 port: Ring(
-                    tuple(self._buffer_at(pool.tile, a).value for a in pool.addresses),
+                    tuple(self._buffer_at(pool.tile, a)[1] for a in pool.addresses),
                     *self._sides(plan, port),
                 )
                 for port, pool in plan.pools.items()
             },
-            {name: self._buffer_at(tile, a).value for name, a in plan.buffers.items()},
-            self._buffer_at(tile, plan.parameters).value if worker.parameters else None,
+            {name: self._buffer_at(tile, a)[1] for name, a in plan.buffers.items()},
+            self._buffer_at(tile, plan.parameters)[1] if worker.parameters else None,
             self._locks[tile, plan.go.id],
         )
         text.comment(f"worker {worker.name}")
@@ -361,12 +311,6 @@ class _Printer:
         free = self._locks[pool.tile, pool.produce.id]
         filled = self._locks[pool.tile, pool.consume.id]
         return (filled, free) if port in plan.worker.inputs else (free, filled)
-
-    def _write_sequence(self) -> None:
-        """Streams are written at run time: the overlay's own sequence does nothing."""
-        name = {"sym_name": string(self._symbol("sequence"))}
-        with self._text.nest("aie.runtime_sequence", properties=name) as nest, nest.region():
-            pass
 
 
 def _label(channel: Channel) -> str:

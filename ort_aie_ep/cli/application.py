@@ -27,6 +27,8 @@ _ORDER = (
     "simulate",
     "kernels",
     "validate",
+    "first-day",
+    "package-overlay",
 )
 
 

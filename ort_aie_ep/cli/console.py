@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -89,6 +90,16 @@ def completion(prompt: str) -> Iterator[Callable[[str], None]]:
         yield write
     finally:
         spinner.stop()
+
+
+@contextmanager
+def activity() -> Iterator[Callable[[str], None]]:
+    """Something to call with what is being done: a line that changes, or a line each in a file."""
+    if not err.is_terminal:
+        yield note
+        return
+    with err.status("", spinner_style="dim") as status:
+        yield lambda text: status.update(escape(text))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Commands on the NPU's designs: list, check, simulate, build."""
+"""Commands on the NPU's designs: list, check, simulate, words, draw, build."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from ort_aie_ep.cli.options import Json
 from ort_aie_ep.errors import AieError
 
 if TYPE_CHECKING:
-    from ort_aie_ep.aie_kernels.iron.sequences import Run
+    from ort_aie_ep.aie_kernels.mlir.sequences import Run
     from ort_aie_ep.npu.simulator.machine import Result
     from ort_aie_ep.npu.vocabulary.design import Design
     from ort_aie_ep.npu.vocabulary.sequence import Sequence
 
 kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
-    kernels, name="kernels", help="Designs of the NPU: list, check, simulate, draw, print, build."
+    kernels,
+    name="kernels",
+    help="Designs of the NPU: list, check, simulate, words, draw, print, build.",
 )
 
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
@@ -165,6 +167,41 @@ def _summary(design: Design, result: Result) -> str:
     )
 
 
+@kernels.command("words")
+def words_command(
+    design: OneDesign,
+    device: DeviceName = "npu2",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The words themselves, in hexadecimal.")
+    ] = False,
+) -> None:
+    """The words that configure a device for a design, decoded: what each tile is told.
+
+    They are decoded by tables apart from the encoder's, and compared with the design: exit code 1
+    where they say anything else. Programs of cores are not among them.
+    """
+    from ort_aie_ep.aie_kernels.build import make_design
+    from ort_aie_ep.npu.configuration_words.compare import differences
+    from ort_aie_ep.npu.configuration_words.decode import decode
+    from ort_aie_ep.npu.configuration_words.encode import encode
+    from ort_aie_ep.npu.configuration_words.text import format_view
+    from ort_aie_ep.npu.vocabulary.configuration import configure
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+
+    configuration = configure(make_design(design, find_device(device)))
+    words = encode(configuration)
+    if raw:
+        print("\n".join(f"{word:08X}" for word in words))
+        return
+    view = decode(words)
+    print(format_view(view, configuration))
+    found = differences(configuration, view)
+    for difference in found:
+        console.note(difference)
+    if found:
+        raise typer.Exit(1)
+
+
 @kernels.command("draw")
 def draw_command(
     design: OneDesign,
@@ -186,13 +223,21 @@ def print_command(
     columns: Annotated[
         int | None, typer.Option(help="On so many columns, where a design can be on some.")
     ] = None,
+    sequence: Annotated[
+        str | None, typer.Option(help="With the instructions for a run of this one.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+    ] = None,
 ) -> None:
     """Print a design as MLIR in mlir-aie's aie dialect, as `build` gives it to aiecc."""
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.aie_kernels.mlir.module import print_module
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
-    print(print_module(make_design(design, find_device(device), columns=columns)), end="")
+    made = make_design(design, find_device(device), columns=columns)
+    run = None if sequence is None else _run(made, sequence, shape or [])
+    print(print_module(made, run), end="")
 
 
 @kernels.command("build")
@@ -207,17 +252,30 @@ def build_command(
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
     ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="With all: one xclbin, so one hardware context.")
+    ] = False,
 ) -> None:
     """Build design packages (overlay.xclbin and manifest.json) with mlir_aie and Peano.
 
     ```
     ort-aie kernels build fused_dqp --device npu2 --out overlays
+    ort-aie kernels build all --device npu2 --out overlays --together
     ort-aie kernels build fused_dqp --out cmp --sequence matvec --shape N=512 --shape K=256 ...
     ```
     """
-    from ort_aie_ep.aie_kernels.build import build
+    from ort_aie_ep.aie_kernels.build import build, build_together
     from ort_aie_ep.npu.checks.check import check
 
+    if together:
+        if design != "all" or sequence is not None:
+            raise AieError("--together is for all designs, and keeps no compiler's instructions")
+        designs = list(_designs(design, device))
+        for made in designs:
+            check(made)
+        for package in build_together(designs, out):
+            console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
+        return
     for made in _designs(design, device):
         check(made)
         run = None if sequence is None else _run(made, sequence, shape or [])
@@ -226,7 +284,7 @@ def build_command(
 
 
 def _run(design: Design, name: str, shape: list[str]) -> Run:
-    from ort_aie_ep.aie_kernels.iron.sequences import Run
+    from ort_aie_ep.aie_kernels.mlir.sequences import Run
 
     sequence = _sequence(design, name)
     return Run(sequence, _values(sequence, shape))

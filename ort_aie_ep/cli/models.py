@@ -357,7 +357,7 @@ def doctor_command(json: Json = False) -> None:
             console.out.print(
                 f"The xrt target cannot be used: {lacks}."
                 if lacks
-                else "The xrt target has all it needs; ort-aie validate tries it."
+                else "The xrt target has all it needs; ort-aie first-day tries it."
             )
     if not diagnosis.working:
         raise AieError("the host target does not work: see above")

@@ -1,14 +1,20 @@
-"""The command `validate`: design packages on a real NPU, against numpy."""
+"""The commands `validate` and `first-day`: design packages on a real NPU, against numpy."""
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
+from ort_aie_ep.errors import AieError
+
+if TYPE_CHECKING:
+    from ort_aie_ep.explain.machine import Finding
+    from ort_aie_ep.npu.validate.first_day import FirstDay, Token
 
 
 @app.command("validate")
@@ -45,3 +51,97 @@ def validate_command(
         write(report, out)
     if not report.passed:
         raise typer.Exit(1)
+
+
+@app.command("first-day")
+def first_day_command(
+    overlays: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="OVERLAYS",
+            help="A folder of design packages; without it the one in the user's cache.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The report; a page .md stands beside it.")
+    ] = Path("first-day.json"),
+    build: Annotated[
+        bool, typer.Option("--build", help="Build the overlays that are missing, with mlir_aie.")
+    ] = False,
+) -> None:
+    """Try everything on this machine's NPU, in order, and say in three lines how it went.
+
+    Chip, driver and XRT; the overlays; each design at small shapes, the one that only copies first,
+    then at those of a layer; the constants of the NPU's model; tokens of the demonstration model,
+    beside the host's. A step that fails is no end: the next one may tell why. The report is written
+    after each, and Ctrl-C leaves what was found. Exit code 1 unless everything is right.
+
+    ```
+    ort-aie first-day ~/.cache/ort_aie_ep/overlays/npu2 --out first-day.json
+    ```
+    """
+    from ort_aie_ep.aie_kernels.build import find_designs, make_design
+    from ort_aie_ep.explain.machine import npu_device
+    from ort_aie_ep.explain.overlays import overlay_folders
+    from ort_aie_ep.npu.validate.first_day import Means, first_day
+    from ort_aie_ep.npu.validate.first_day_report import page_of, verdict, write
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+    from ort_aie_ep.npu.vocabulary.errors import DesignError
+
+    def wanted(device: str) -> list[str]:
+        names = []
+        for name in find_designs():
+            try:
+                make_design(name, find_device(device))
+            except DesignError:  # written for the other architecture
+                continue
+            names.append(name)
+        return names
+
+    folder = overlays or overlay_folders()[-1] / (npu_device() or "npu2")
+    if not out.parent.is_dir():
+        raise AieError(f"--out {out}: {out.parent} is not a folder; make it first")
+    with console.activity() as say:
+        means = Means(
+            look=_look, wanted=wanted, token=_token, make_design=make_design,
+            build=_build if build else None, progress=say,
+        )  # fmt: skip
+
+        def save(day: FirstDay) -> None:
+            write(day, out)
+
+        day = first_day(folder, means, save)
+    for step in day.steps:
+        console.note(f"{step.outcome:12}{step.name}: {step.says}")
+    console.note(f"report: {out} and {page_of(out)}")
+    for line in verdict(day):
+        console.out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if day.interrupted:
+        raise typer.Exit(130)
+    if not day.passed:
+        raise typer.Exit(1)
+
+
+def _look() -> list[Finding]:
+    from ort_aie_ep.explain.doctor import find_xrt_target
+    from ort_aie_ep.explain.machine import Finding, find_npu
+
+    runtime = Finding("ONNX Runtime", metadata.version("onnxruntime"))
+    return [runtime, *find_npu(), find_xrt_target()]
+
+
+def _token(overlays: Path) -> Token:
+    from ort_aie_ep.npu.validate.first_day import Token
+    from ort_aie_ep.tools.first_token import run_apart
+
+    return Token(**run_apart(overlays))
+
+
+def _build(name: str, device: str, folder: Path) -> None:
+    from ort_aie_ep.aie_kernels.build import build, make_design
+    from ort_aie_ep.npu.checks.check import check
+    from ort_aie_ep.npu.vocabulary.device import device as find_device
+
+    design = make_design(name, find_device(device))
+    check(design)
+    build(design, folder)

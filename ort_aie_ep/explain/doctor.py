@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.runtime.core_library import xrt_library
 
 _PACKAGES = {
     "onnxruntime": "",
@@ -81,7 +81,13 @@ def diagnose() -> Diagnosis:
     chain = find_npu()
     target = find_xrt_target(xrt=any(link.name == "XRT" and link.found for link in chain))
     # Without the chip there is nothing to be had by installing.
-    rest = (target, find_designs(device)) if device else (Finding(target.name, target.found),)
+    tools, rest = find_overlay_tools(), [Finding(target.name, target.found)]
+    if device:
+        designs = find_designs(device)
+        # With all overlays there is nothing to build.
+        rest = [target, designs, tools if designs.remedy else Finding(tools.name, tools.found)]
+    elif tools.found:
+        rest.append(tools)
     return Diagnosis(tuple(software), tuple(host), (*chain, *rest), working)
 
 
@@ -101,12 +107,12 @@ def find_xrt_target(*, xrt: bool = True) -> Finding:
             "newer and build the package again",
         )  # fmt: skip
     try:
-        ctypes.CDLL(str(path))
+        loaded = xrt_library()
     except OSError as error:
         if not xrt:
             return Finding("xrt target", "built; XRT is not installed")
         return Finding("xrt target", "", f"{path} does not load: {error}")
-    return Finding("xrt target", str(path))
+    return Finding("xrt target", f"{path}, with {loaded}" if loaded else str(path))
 
 
 def find_designs(device: str) -> Finding:
@@ -126,6 +132,19 @@ def find_designs(device: str) -> Finding:
     return Finding(
         name, "", f"there is no {', '.join(overlays.missing)}{refused}; build with: {build}"
     )
+
+
+def find_overlay_tools() -> Finding:
+    """What `kernels build` runs: aiecc of mlir_aie, Peano, xclbinutil."""
+    from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, find_toolchain
+
+    name = "tools for overlays"
+    try:
+        tools = find_toolchain()
+    except ToolchainError as error:
+        missing = str(error).splitlines()[0].rstrip(".")
+        return Finding(name, "", f"{missing}; docs/npu-toolchain.md has the commands")
+    return Finding(name, f"{tools.aiecc} ({tools.version}), {tools.clang}")
 
 
 def _measurement() -> Finding:

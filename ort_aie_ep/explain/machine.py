@@ -19,8 +19,6 @@ _NPU2_REVISIONS = {0x10: "Strix", 0x11: "Strix Halo", 0x20: "Krackan"}
 XRT_TARGET = "libort_aie_xrt.so"
 
 _XRT_LIBRARIES = ("xrt_coreutil", "xrt_driver_xdna")
-# Where AMD's own packages put XRT; distributions use the loader's default path.
-_XRT_FOLDERS = (Path("/opt/xilinx/xrt/lib"),)
 
 _GET_NPU = (
     "an AMD Ryzen AI processor has one (Phoenix, Hawk Point, Strix, Strix Halo, Krackan); the "
@@ -155,11 +153,18 @@ def _xrt() -> Finding:
     return Finding("XRT", ", ".join(found) if complete else "", "" if complete else _GET_XRT)
 
 
+def _xrt_folders() -> list[Path]:
+    """Where XRT is looked for after the loader, as src/targets/loader.cc does: what setup.sh names,
+    and where AMD's own packages put it."""
+    root = os.environ.get("XILINX_XRT", "")
+    return [Path(root) / "lib"] * bool(root) + [Path("/opt/xilinx/xrt/lib")]
+
+
 def _library(name: str) -> str:
-    for folder in _XRT_FOLDERS:
-        for path in sorted(folder.glob(f"lib{name}.so*")):
-            return str(path)
-    return ctypes.util.find_library(name) or ""
+    if found := ctypes.util.find_library(name):
+        return found
+    libraries = (path for at in _xrt_folders() for path in sorted(at.glob(f"lib{name}.so*")))
+    return str(next(libraries, ""))
 
 
 def _access(nodes: Sequence[Path]) -> Finding:

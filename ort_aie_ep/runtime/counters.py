@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 from dataclasses import dataclass, field, fields
 
-import ort_aie_ep
+from ort_aie_ep.runtime.core_library import npu_counters_text
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,8 @@ class NpuCounters:
         bytes_from: and back.
         streams_kept: instruction streams that were used again, as they were or patched.
         streams_built: those that were not.
+        streams_dropped: those that made room for others in the device's memory for instructions.
+        stream_bytes: what those that are kept take of it now.
         buffers: alive now, those that wait to be used again included.
         buffer_bytes: theirs.
         device_steps: steps of plans that the device executed.
@@ -41,6 +42,8 @@ class NpuCounters:
     bytes_from: int = 0
     streams_kept: int = 0
     streams_built: int = 0
+    streams_dropped: int = 0
+    stream_bytes: int = 0
     buffers: int = 0
     buffer_bytes: int = 0
     device_steps: int = 0
@@ -71,15 +74,7 @@ def npu_counters() -> NpuCounters:
     Raises:
         AieError: the package was installed without its library.
     """
-    library = ctypes.CDLL(ort_aie_ep.library_path())
-    library.ort_aie_npu_counters.restype = ctypes.c_void_p
-    text = library.ort_aie_npu_counters()
-    try:
-        targets = json.loads(ctypes.string_at(text)).values()
-    finally:
-        free = ctypes.CDLL(None).free
-        free.argtypes = [ctypes.c_void_p]
-        free(text)
+    targets = json.loads(npu_counters_text()).values()
     by_reason = {"host_steps", "host_steps_between"}
     names = [counter.name for counter in fields(NpuCounters) if counter.name not in by_reason]
     sums = {name: sum(target[name] for target in targets) for name in names}

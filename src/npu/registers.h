@@ -16,9 +16,11 @@ constexpr int kGenerationNpu1 = 3;  // as the header of a stream counts
 constexpr int kGenerationNpu2 = 4;
 
 constexpr int kMaxColumns = 8;
-constexpr int kShimChannels = 2;            // per direction
-constexpr int kShimDescriptors = 16;        // per shim tile
-constexpr int kQueueDepth = 4;              // tasks per channel; a fifth is dropped silently
+constexpr int kShimChannels = 2;      // per direction
+constexpr int kShimDescriptors = 16;  // per shim tile
+// Tasks per channel, the one at work among them; what is pushed beyond is lost silently
+// (ort_aie_ep/npu/vocabulary/device.py, MAX_QUEUED_TASKS, says why 4).
+constexpr int kQueueDepth = 4;
 constexpr int kMaxQueueRuns = 256;          // runs of one task: an 8-bit field that holds runs - 1
 constexpr int kMaxIterations = 64;          // steps of the iteration counter: 6 bits, minus one
 constexpr int kMaxWrap = 1023;              // D0 and D1 of a shim descriptor: 10 bits
@@ -33,6 +35,10 @@ constexpr int kFirstCoreRow = 2;
 // builder of the stream does (mlir-aie's TxnEncoding).
 constexpr int kTranslatedArguments = 5;
 constexpr uint64_t kDdrAperture = 0x80000000;
+
+// What descriptors reach of a buffer: the compilers' address patch has 32 bits (mlir-aie's
+// TxnEncoding).
+constexpr int64_t kBufferReach = int64_t{1} << 32;
 
 constexpr uint32_t Register(uint32_t column, uint32_t row, uint32_t offset) {
   return column << 25 | row << 20 | (offset & 0xFFFFF);
@@ -65,9 +71,9 @@ constexpr size_t ShimChannelIndex(int column, Direction direction, int channel) 
 // The word of a shim descriptor that an address patch names.
 constexpr uint32_t kAddressWordBytes = 4;
 
-// The controller's id in the control register is put into every token. FastFlowLM's streams write
-// 15 under this mask; the register's field is 15:8.
-constexpr uint32_t kControllerIdMask = 0xF00;
+// The controller's id in the control register is put into every token. It is a packet id, of 5 bits
+// (mlir-aie writes it so since August 2025; FastFlowLM's streams leave the highest as it is).
+constexpr uint32_t kControllerIdMask = 0x1F00;
 constexpr uint32_t kControllerId = 15 << 8;
 
 constexpr uint32_t TaskQueueWord(int descriptor, int runs, bool token) {

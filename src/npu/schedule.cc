@@ -54,7 +54,7 @@ void Scheduler::Transfer(int fifo_index, const Task& task, int argument) {
   used_[static_cast<size_t>(fifo_index)] = true;
   Emit(Push{fifo.column, fifo.direction, fifo.channel, descriptor,
             DescriptorWords(task, manifest_.generation, fifo.packet), argument, task.offset,
-            task.runs, task.bytes(), task.contiguous(), false});
+            task.end(), task.runs, task.bytes(), task.contiguous(), false});
 }
 
 int Scheduler::AcquireDescriptor(int column) {

@@ -37,6 +37,7 @@ struct Push {
   ShimDescriptorWords words;
   int argument;  // of the sequence
   int64_t plus;  // bytes from its start
+  int64_t end;   // the byte of it behind the last that is touched
   int runs;
   int64_t bytes;       // of all runs
   int64_t contiguous;  // bytes without a gap

@@ -81,6 +81,10 @@ class PieceEncoder {
     const uint32_t descriptor = ShimDescriptor(push.column, push.descriptor);
     Variable(txn_.BlockWrite(descriptor, push.words));  // word 0 is the length
     const BufferView view = views_[static_cast<size_t>(push.argument)];
+    const int64_t end = CheckedAdd(view.offset, push.end);
+    Require(end <= kBufferReach, "a transfer of shim column ", push.column, " reaches byte ", end,
+            " of buffer ", view.argument, ", expected at most ", kBufferReach,
+            ": descriptors reach 4 GiB of a buffer; divide it");
     const auto argument = std::ranges::find(buffers_, view.argument) - buffers_.begin();
     const size_t plus =
         txn_.AddressPatch(descriptor + kAddressWordBytes, static_cast<int>(argument),

@@ -1,6 +1,7 @@
 #include "npu/stream_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -70,52 +71,88 @@ std::optional<std::vector<size_t>> Differences(const Plan& a, const Plan& b) {
   return changed;
 }
 
-size_t WordsOf(const Stream& stream) {
-  size_t words = 0;
-  for (const Run& run : stream.runs) words += run.words.size();
-  return words;
-}
-
 }  // namespace
 
-StreamCache::StreamCache(Manifest manifest, size_t capacity, size_t most_words)
-    : manifest_(std::move(manifest)), capacity_(capacity), most_words_(most_words) {
+size_t StreamBytes(const Stream& stream) {
+  size_t bytes = 0;
+  for (const Run& run : stream.runs) {
+    bytes += (run.words.size() * sizeof(uint32_t) + kStreamUnit - 1) / kStreamUnit * kStreamUnit;
+  }
+  return bytes;
+}
+
+bool StreamMemory::DropOldest() {
+  if (entries_.size() < 2) return false;
+  MakeRoom(std::prev(entries_.end()));
+  return true;
+}
+
+void StreamMemory::MakeRoom(Place entry) {
+  Drop(entry);
+  ++dropped_;
+}
+
+void StreamMemory::Drop(Place entry) {
+  used_ -= entry->bytes;
+  entries_.erase(entry);
+}
+
+StreamCache::StreamCache(Manifest manifest, std::shared_ptr<StreamMemory> memory, size_t capacity)
+    : manifest_(std::move(manifest)), memory_(std::move(memory)), capacity_(capacity) {
   Require(capacity > 0, "a cache keeps at least one stream, got a capacity of 0");
 }
 
+StreamCache::~StreamCache() {
+  auto& entries = memory_->entries_;
+  for (auto entry = entries.begin(); entry != entries.end();) {
+    const auto next = std::next(entry);
+    if (entry->owner == this) memory_->Drop(entry);
+    entry = next;
+  }
+}
+
+StreamCache::Lookup StreamCache::Found(StreamMemory::Place entry, Outcome outcome,
+                                       std::vector<WordRange> changed) const {
+  auto& entries = memory_->entries_;
+  entries.splice(entries.begin(), entries, entry);
+  return {entry->stream, entry->id, outcome, std::move(changed), entry->companion};
+}
+
 StreamCache::Lookup StreamCache::Get(const Plan& plan) {
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (entry->plan != plan) continue;
-    ToFront(entry);
-    return {entry->stream, entry->id, Outcome::kSame, {}};
+  std::vector<StreamMemory::Place> ours;  // the one used last comes first
+  for (auto entry = memory_->entries_.begin(); entry != memory_->entries_.end(); ++entry) {
+    if (entry->owner != this) continue;
+    if (entry->plan == plan) return Found(entry, Outcome::kSame, {});
+    ours.push_back(entry);
   }
   // A token's plan differs from the one before in few invocations; of 36 layers, a tenth.
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+  for (const StreamMemory::Place entry : ours) {
     const std::optional<std::vector<size_t>> differences = Differences(entry->plan, plan);
     if (!differences) continue;
     auto changed = PatchStream(interpreter_, entry->stream, plan, *differences);
     if (!changed) continue;
     for (const size_t i : *differences) entry->plan[i] = plan[i];
-    ToFront(entry);
-    return {entry->stream, entry->id, Outcome::kPatched, std::move(*changed)};
+    return Found(entry, Outcome::kPatched, std::move(*changed));
   }
   Stream fresh = BuildStream(interpreter_, plan);
   // The same words may be those of other buffers.
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+  for (const StreamMemory::Place entry : ours) {
     if (!SameSkeleton(entry->stream, fresh)) continue;
-    ToFront(entry);
     entry->plan = plan;
     std::vector<WordRange> changed = Patch(entry->stream, std::move(fresh));
-    return {entry->stream, entry->id, Outcome::kPatched, std::move(changed)};
+    return Found(entry, Outcome::kPatched, std::move(changed));
   }
-  const size_t words = WordsOf(fresh);
-  while (!entries_.empty() && (entries_.size() >= capacity_ || words_ + words > most_words_)) {
-    words_ -= entries_.back().words;
-    entries_.pop_back();
-  }
-  words_ += words;
-  entries_.push_front({next_id_++, plan, std::move(fresh), words});
-  return {entries_.front().stream, entries_.front().id, Outcome::kEncoded, {}};
+  StreamMemory& memory = *memory_;
+  const size_t bytes = StreamBytes(fresh);
+  Require(bytes <= memory.bytes_, "the instruction stream of ", plan.size(), " invocations, from ",
+          Describe(plan.front()), " to ", Describe(plan.back()), " on the overlay ", manifest_.name,
+          ", takes ", bytes, " bytes in ", fresh.runs.size(), " runs, and the device keeps ",
+          memory.bytes_, " bytes of instructions; divide the plan");
+  if (ours.size() >= capacity_) memory.MakeRoom(ours.back());
+  while (memory.used_ + bytes > memory.bytes_) memory.MakeRoom(std::prev(memory.entries_.end()));
+  memory.used_ += bytes;
+  memory.entries_.push_front({this, memory.next_id_++, plan, std::move(fresh), bytes, nullptr});
+  return Found(memory.entries_.begin(), Outcome::kEncoded, {});
 }
 
 }  // namespace ort_aie::npu

@@ -167,6 +167,17 @@ int64_t Task::contiguous() const {
   return 4 * words;
 }
 
+int64_t Task::end() const {
+  int64_t last = (runs - 1) * iteration_step;
+  bool linear = true;
+  for (const Dimension& d : data) {
+    linear = linear && d.count == 1;
+    last += (d.count - 1) * d.stride;
+  }
+  if (linear) last += length - 1;
+  return offset + 4 * (last + 1);
+}
+
 ShimDescriptorWords DescriptorWords(const Task& task, int generation, std::optional<int> packet) {
   namespace bd = shim_descriptor;
   ShimDescriptorWords words{};

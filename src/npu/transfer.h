@@ -32,6 +32,7 @@ struct Task {
 
   int64_t bytes() const { return 4 * length * runs; }
   int64_t contiguous() const;  // bytes of the longest run without a gap
+  int64_t end() const;         // the byte behind the last that any run touches
 };
 
 // The tasks of a tap, in the order in which the bytes move; none when a count or the run is 0.

@@ -87,5 +87,16 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFa
   return nullptr;
 }
 
+// The file of XRT that the xrt target loads, or null and why it does not; each for free(). `ort-aie
+// doctor` asks.
+ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
+  try {
+    return strdup(ort_aie::XrtLibrary().c_str());
+  } catch (const std::exception& exception) {
+    *error = strdup(exception.what());
+    return nullptr;
+  }
+}
+
 // What the NPU targets of this process have done, in JSON; for free(). ort_aie_ep.npu_counters().
 ORT_AIE_EXPORT char* ort_aie_npu_counters() { return strdup(ort_aie::NpuCounters().c_str()); }

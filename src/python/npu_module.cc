@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -88,11 +89,12 @@ py::list Build(const std::string& manifest_json, const py::list& invocations) {
   return Runs(manifest, plan, stream);
 }
 
-// A cache for any number of Python threads.
+// A cache for any number of Python threads, unless it shares its memory.
 class PythonStreamCache {
  public:
-  PythonStreamCache(const std::string& manifest_json, size_t capacity, size_t most_words)
-      : cache_(ParseManifest(manifest_json), capacity, most_words) {}
+  PythonStreamCache(const std::string& manifest_json, size_t capacity,
+                    std::shared_ptr<StreamMemory> memory)
+      : cache_(ParseManifest(manifest_json), std::move(memory), capacity) {}
 
   py::dict Get(const py::list& invocations) {
     const Plan plan = PlanOf(invocations);
@@ -173,13 +175,23 @@ py::array_t<uint32_t> Encode(int generation, int rows, int columns, const py::li
 }  // namespace
 
 void DefineNpu(py::module_& m) {
+  m.attr("NPU_DISPATCH_SECONDS") = npu::kDispatchSeconds;  // in what is predicted of a run
   m.def("npu_build", &Build, py::arg("manifest_json"), py::arg("plan"));
   m.def("npu_encode", &Encode, py::arg("generation"), py::arg("rows"), py::arg("columns"),
         py::arg("operations"));
   m.def("npu_register", &Register, py::arg("column"), py::arg("row"), py::arg("offset"));
+  m.attr("NPU_STREAM_UNIT") = kStreamUnit;
+  py::class_<StreamMemory, std::shared_ptr<StreamMemory>>(m, "NpuStreamMemory")
+      .def(py::init<size_t>(), py::arg("bytes") = kInstructionBytes)
+      .def_property_readonly("used", &StreamMemory::used)
+      .def_property_readonly("dropped", &StreamMemory::dropped);
   py::class_<PythonStreamCache>(m, "NpuStreamCache")
-      .def(py::init<const std::string&, size_t, size_t>(), py::arg("manifest_json"),
-           py::arg("capacity") = 64, py::arg("most_words") = kKeptWords)
+      .def(py::init([](const std::string& manifest_json, size_t capacity,
+                       std::shared_ptr<StreamMemory> memory) {
+             if (memory == nullptr) memory = std::make_shared<StreamMemory>(kInstructionBytes);
+             return std::make_unique<PythonStreamCache>(manifest_json, capacity, std::move(memory));
+           }),
+           py::arg("manifest_json"), py::arg("capacity") = 64, py::arg("memory") = nullptr)
       .def("get", &PythonStreamCache::Get, py::arg("plan"));
 }
 

@@ -1,6 +1,7 @@
 #include "targets/loader.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -23,6 +25,49 @@ struct Names {
   const char* target;
   const char* file;
 };
+
+// What the xrt target needs of XRT, by the name that it was linked with; also of an XRT built from
+// its sources (XRT_SOVERSION is the major version).
+constexpr char kXrt[] = "libxrt_coreutil.so.2";
+
+// Folders of an XRT that the loader does not know: that of setup.sh, and where AMD's own packages
+// put it (XRT: CMAKE_INSTALL_PREFIX and setup.sh of its packages). XRT finds its plugins from where
+// it lies itself (xilinx_xrt in core/common/module_loader.cpp).
+std::vector<fs::path> XrtFolders() {
+  std::vector<fs::path> folders;
+  const char* const set = secure_getenv("XILINX_XRT");
+  if (set != nullptr && *set == '/') folders.push_back(fs::path(set) / "lib");
+  const fs::path usual = "/opt/xilinx/xrt/lib";
+  if (folders.empty() || folders.front() != usual) folders.push_back(usual);
+  return folders;
+}
+
+// Loads XRT from these folders, so that who needs it finds it there. What was in the way, where it
+// is not loaded.
+std::string LoadXrt() {
+  std::string looked;
+  for (const fs::path& folder : XrtFolders()) {
+    std::error_code ignored;
+    const fs::path library = folder / kXrt;
+    if (fs::exists(library, ignored)) {
+      if (dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr) return "";
+      return Concat("; and ", dlerror());
+    }
+    looked += Concat(looked.empty() ? "" : " or ", folder.string());
+  }
+  return Concat("; nor is it in ", looked);
+}
+
+// The file of XRT that this process has loaded, or nothing.
+std::string LoadedXrt() {
+  void* const handle = dlopen(kXrt, RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return "";
+  const link_map* map = nullptr;
+  const bool known = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0;
+  const std::string path = known ? map->l_name : "";
+  dlclose(handle);
+  return path;
+}
 
 Names NamesOf(NpuLibrary library) {
   return library == NpuLibrary::kXrt ? Names{"xrt", "libort_aie_xrt.so"}
@@ -50,6 +95,31 @@ std::string TakeText(char* text) {
   return text != nullptr ? text : "";
 }
 
+// The library itself. Throws Error where there is none, or where it does not load.
+void* Open(NpuLibrary library) {
+  const Names names = NamesOf(library);
+  const fs::path path = PathOf(library);
+  if (!IsInstalled(library)) {
+    Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", names.target,
+         ": this build has no such target, because it was built without XRT's headers (there is ",
+         "no ", path.string(), "); install libxrt-dev and build again, or use auto or host");
+  }
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string why = handle == nullptr ? dlerror() : "";
+  if (library == NpuLibrary::kXrt && why.find(kXrt) != std::string::npos) {
+    const std::string more = LoadXrt();
+    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    why = more.empty() && handle == nullptr ? dlerror() : why + more;
+  }
+  if (handle == nullptr) {
+    Fail(ErrorCode::kRuntime, "ort_aie.target=", names.target, ": ", why,
+         library == NpuLibrary::kXrt ? "; install XRT with its NPU plugin (packages libxrt2 and "
+                                       "libxrt-npu2)"
+                                     : "");
+  }
+  return handle;
+}
+
 // Libraries that were loaded; they stay, because their threads and statics do.
 class Libraries {
  public:
@@ -62,20 +132,8 @@ class Libraries {
     const std::lock_guard lock(mutex_);
     const auto known = loaded_.find(library);
     if (known != loaded_.end()) return known->second;
-    const Names names = NamesOf(library);
     const fs::path path = PathOf(library);
-    if (!IsInstalled(library)) {
-      Fail(ErrorCode::kInvalidArgument, "ort_aie.target=", names.target,
-           ": this build has no such target, because it was built without XRT's headers (there is ",
-           "no ", path.string(), "); install libxrt-dev and build again, or use auto or host");
-    }
-    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      Fail(ErrorCode::kRuntime, "ort_aie.target=", names.target, ": ", dlerror(),
-           library == NpuLibrary::kXrt ? "; install XRT with its NPU plugin (packages libxrt2 and "
-                                         "libxrt-npu2)"
-                                       : "");
-    }
+    void* const handle = Open(library);
     Functions functions;
     functions.open = Symbol<OpenTargetFunction>(handle, kOpenTarget, path);
     functions.close = Symbol<CloseTargetFunction>(handle, kCloseTarget, path);
@@ -147,6 +205,11 @@ bool HasNpu() {
     if (vendor == "0x1022") return true;
   }
   return false;
+}
+
+std::string XrtLibrary() {
+  Open(NpuLibrary::kXrt);  // it stays, as those of Libraries
+  return LoadedXrt();
 }
 
 std::string NpuCounters() { return Libraries::OfProcess().Counters(); }

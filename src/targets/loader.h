@@ -33,6 +33,9 @@ bool IsInstalled(NpuLibrary library);
 // ORT_AIE_SYSFS names another /sys (for tests).
 bool HasNpu();
 
+// Loads the library of kXrt, and says which file of XRT it found. Throws Error.
+std::string XrtLibrary();
+
 // What the targets of this process have done: {"xrt": counters, "sim": counters} in JSON, of the
 // libraries that were loaded.
 std::string NpuCounters();

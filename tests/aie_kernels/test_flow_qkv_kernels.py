@@ -94,7 +94,7 @@ class Tiles:
             *(case.past, case.total, case.window, int(case.causal), case.keys),
         )
         self.state = aligned(256, np.float32, np.nan)
-        self.q = aligned(8192, BF16, np.nan)
+        self.scratch = aligned(catalog.QKV_SCRATCH, BF16, np.nan)
         self.qt = aligned(8192, BF16, np.nan)
         self.fcl = aligned(9216, np.uint8, 0xFF)
         self.y = aligned(8320, np.float32, np.nan)
@@ -104,18 +104,20 @@ class Tiles:
         pieces = padded(q.reshape(1, -1), 1, 0.0).reshape(-1)
         pieces = np.pad(pieces, (0, -pieces.size % 512)).reshape(-1, 512)
         for index, piece in enumerate(pieces):
-            self.kernels.call(catalog.FLOW_QKV_LOAD_Q, in_buffer(piece, 512, BF16), self.q, index)
-        self.kernels.call(
-            catalog.FLOW_QKV_BEGIN,
-            *(self.q, self.qt, self.state, self.case.head_dim, self.case.rows),
-        )
+            self.kernels.call(
+                catalog.FLOW_QKV_LOAD_Q,
+                *(in_buffer(piece, 512, BF16), self.scratch, self.qt),
+                *(index, self.case.head_dim, self.case.rows),
+            )
+        self.kernels.call(catalog.FLOW_QKV_BEGIN, self.state)
         self.kernels.call(catalog.FLOW_QKV_VALUES_BEGIN, self.y)
 
     def score(self, k: Doubles, index: int, scale: float) -> None:
         case = self.case
         self.kernels.call(
             catalog.FLOW_QKV_SCORES,
-            *(self.q, self.qt, in_buffer(to_cache_blocks(k), CHUNK, BF16), self.fcl, self.state),
+            *(self.scratch, self.qt, in_buffer(to_cache_blocks(k), CHUNK, BF16)),
+            *(self.fcl, self.state),
             *(self.plan, case.head_dim, case.rows, case.chunk_rows, index, case.total),
             *(case.window, int(case.causal), bits(scale), bits(case.softcap)),
         )

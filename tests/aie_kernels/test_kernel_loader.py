@@ -179,8 +179,12 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
         (3, 1, 2, 64, 0x7FFFFFFF - 512, 0x7FFFFFFF, 0x7FFFFFFF, 1, 32),
         [(0, 4), (1, 2), (3, 128), (4, 0x7FFFFFFF), (5, -1), (6, -1), (7, 2), (8, 0), (8, 24)],
     ),
-    (catalog_attention.FLOW_QKV_LOAD_Q, (15,), [(0, 16), (0, -1)]),
-    (catalog_attention.FLOW_QKV_BEGIN, (64, 128), [(0, 128), (0, 32), (1, 136), (1, 0), (1, 4)]),
+    (
+        catalog_attention.FLOW_QKV_LOAD_Q,
+        (15, 64, 128),
+        [(0, 16), (0, -1), (1, 128), (1, 32), (2, 136), (2, 0), (2, 4)],
+    ),
+    (catalog_attention.FLOW_QKV_LOAD_Q, (7, 256, 16), [(0, 8), (2, 8)]),
     (
         catalog_attention.FLOW_QKV_SCORES,
         (256, 32, 32, 3, 25, 0, 1, 0, 0),
@@ -227,8 +231,8 @@ EDGES: list[tuple[Kernel, tuple[int, ...], list[tuple[int, int]]]] = [
     ),
     (catalog_rows.ROWS_PREPARE, (NORM, 0, 0, 3), [(3, 4)]),
     (catalog_rows.ROWS_PREPARE, (ROTATION, 0, 0, 3), [(2, 1), (3, 4)]),
-    (catalog_rows.ROWS_STORE, (GELU, 3), [(0, 0), (1, 4), (1, -1)]),
-    (catalog_rows.ROWS_STORE, (ROTATION + catalog_rows.IN_BLOCKS, 3), [(1, 4)]),
+    (catalog_rows.ROWS_STORE, (GELU, 15), [(0, 0), (1, 16), (1, -1)]),
+    (catalog_rows.ROWS_STORE, (ROTATION + catalog_rows.IN_BLOCKS, 15), [(1, 16)]),
 ]
 
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -91,7 +92,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t end = text.find(kEndOfJson);
   Numbers numbers(end == std::string_view::npos ? "" : text.substr(end + kEndOfJson.size()));
   try {
-    StreamCache cache(ParseManifest(text.substr(0, end)), 2);
+    StreamCache cache(ParseManifest(text.substr(0, end)),
+                      std::make_shared<StreamMemory>(size_t{1} << 20), 2);
     const Plan first = PlanFor(cache.manifest(), numbers);
     CheckStream(cache.Get(first).stream);
     const Plan second = PlanFor(cache.manifest(), numbers);

@@ -12,12 +12,8 @@ from target import MARK, fuzz, scratch
 
 with atheris.instrument_imports(include=["ort_aie_ep"]):
     from ort_aie_ep.errors import AieError
-    from ort_aie_ep.npu.packages.package import (
-        MANIFEST,
-        OVERLAY,
-        read_package,
-        read_simulated_overlay,
-    )
+    from ort_aie_ep.npu.packages.package import MANIFEST, OVERLAY, read_package
+    from ort_aie_ep.npu.packages.simulated import read_simulated_overlay
 
 FOLDER = scratch()
 

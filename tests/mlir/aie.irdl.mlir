@@ -1,7 +1,7 @@
 // The operations of mlir-aie's dialects that ort_aie_ep.aie_kernels.mlir prints, for mlir-opt: what
 // each takes, gives and must say. In our own words, after AIEOps.td, AIEAttrs.td and AIEX.td of
-// mlir-aie at 7e00b579. Attributes that may be left out are not here, nor are aie.device (a symbol
-// table) and terminators, which IRDL cannot describe (mlir_opt.py).
+// mlir-aie at 7e00b579. Attributes that may be left out are not here, nor is what IRDL cannot describe:
+// terminators, what needs none (aie.runtime_sequence) and symbol tables (aie.device); mlir_opt.py.
 irdl.dialect @aie {
   irdl.operation @tile {
     %col = irdl.base "#builtin.integer"
@@ -60,9 +60,8 @@ irdl.dialect @aie {
     %operandSegmentSizes = irdl.base "#builtin.dense_array"
     %static_offset = irdl.base "#builtin.integer"
     %static_len = irdl.base "#builtin.integer"
-    %bd_id = irdl.base "#builtin.integer"
     irdl.operands(%operand0)
-    irdl.attributes { "operandSegmentSizes" = %operandSegmentSizes, "static_offset" = %static_offset, "static_len" = %static_len, "bd_id" = %bd_id }
+    irdl.attributes { "operandSegmentSizes" = %operandSegmentSizes, "static_offset" = %static_offset, "static_len" = %static_len }
   }
   irdl.operation @flow {
     %operand0 = irdl.is index
@@ -114,10 +113,42 @@ irdl.dialect @aie {
     %region = irdl.region
     irdl.regions(%region)
   }
-  irdl.operation @runtime_sequence {
-    %sym_name = irdl.base "#builtin.string"
-    irdl.attributes { "sym_name" = %sym_name }
+}
+
+irdl.dialect @aiex {
+  irdl.operation @dma_configure_task_for {
+    %alloc = irdl.base "#builtin.symbol_ref"
+    %issue_token = irdl.base "#builtin.integer"
+    %repeat_count = irdl.base "#builtin.integer"
+    %result0 = irdl.is index
+    irdl.results(%result0)
+    irdl.attributes { "alloc" = %alloc, "issue_token" = %issue_token, "repeat_count" = %repeat_count }
     %region = irdl.region
     irdl.regions(%region)
+  }
+  irdl.operation @dma_start_task {
+    %operand0 = irdl.is index
+    irdl.operands(%operand0)
+  }
+  irdl.operation @dma_await_task {
+    %operand0 = irdl.is index
+    irdl.operands(%operand0)
+  }
+  irdl.operation @dma_free_task {
+    %operand0 = irdl.is index
+    irdl.operands(%operand0)
+  }
+  irdl.operation @"npu.rtp_write" {
+    %operand0 = irdl.is i32
+    %buffer = irdl.base "#builtin.symbol_ref"
+    %index = irdl.base "#builtin.integer"
+    irdl.operands(%operand0)
+    irdl.attributes { "buffer" = %buffer, "index" = %index }
+  }
+  irdl.operation @set_lock {
+    %operand0 = irdl.is index
+    %value = irdl.base "#builtin.integer"
+    irdl.operands(%operand0)
+    irdl.attributes { "value" = %value }
   }
 }

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from ort_aie_ep.aie_kernels.build import find_designs
+from ort_aie_ep.npu.checks.progress import small_shapes
+from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import DEVICES, Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.sequence import Sequence
 
 
 def combinations() -> Iterator[Any]:
@@ -35,4 +38,48 @@ def _options(make: Any, device: Device) -> list[dict[str, Any]]:
 
 
 DESIGNS = list(combinations())
-SMALL = [param for param in DESIGNS if param.values[0].device.columns <= 2]
+
+
+def _smallest() -> list[Any]:
+    """Each design once for each architecture and output, on as few columns as it can have."""
+    chosen: dict[Any, Any] = {}
+    for param in DESIGNS:
+        design: Design = param.values[0]
+        key = (design.name, design.device.architecture)
+        size = (design.device.columns, len(design.workers))
+        if key not in chosen or size < chosen[key][0]:
+            chosen[key] = (size, param)
+    return [param for _, param in chosen.values()]
+
+
+SMALLEST = _smallest()
+
+
+def _sequences() -> list[Any]:
+    """Each sequence once for each architecture and design, with the design on as few columns."""
+    seen = set()
+    params = []
+    for param in sorted(DESIGNS, key=lambda p: p.values[0].device.columns):
+        design: Design = param.values[0]
+        for name in design.sequences:
+            if (design.name, design.device.architecture, name) not in seen:
+                seen.add((design.name, design.device.architecture, name))
+                params.append(pytest.param(design, name, id=f"{param.id}-{name}"))
+    return params
+
+
+SEQUENCES = _sequences()
+
+# Of sequences whose small shapes are more tasks than the compiler queues.
+_MORE_SHAPES = {
+    "append_rows": {
+        "M": 64, "kv_heads": 4, "head_dim": 128, "rotary_dim": 128, "interleaved": 0, "norm": 1,
+        "eps_bits": 0, "x_stride": 512, "position": 8, "capacity": 72,
+    },
+}  # fmt: skip
+
+
+def shapes(sequence: Sequence) -> list[dict[str, int]]:
+    """Small shapes, with one at least that the compiler takes in one stream."""
+    more = _MORE_SHAPES.get(sequence.name)
+    return [*small_shapes(sequence), *([more] if more else [])]

@@ -4,9 +4,10 @@ mlir-opt knows neither dialect. With the description it checks of each operation
 types of its operands and results and the attributes that it must have, besides everything that it
 checks of func, scf, arith and memref: types of calls, of loops and what they carry, dominance.
 
-IRDL describes neither symbol tables nor terminators, and takes attributes only in the place where
-they stood before there were properties, so the text is rewritten: `aie.device` becomes a module,
-terminators get a dialect of their own, which is not known, and `<{..}>` moves behind the regions.
+IRDL describes neither symbol tables nor terminators, nor regions without one, and takes attributes
+only in the place where they stood before there were properties, so the text is rewritten:
+`aie.device` becomes a module, what ends a block or needs no end gets a dialect that is not known,
+and `<{..}>` moves behind the regions.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ import subprocess
 from pathlib import Path
 
 DESCRIPTION = Path(__file__).with_name("aie.irdl.mlir")
-MLIR_OPT = os.environ.get("MLIR_OPT") or shutil.which("mlir-opt-19") or shutil.which("mlir-opt")
-MISSING = "mlir-opt is not on the PATH (Debian: mlir-19-tools); tests/check_mlir.sh installs it"
+MLIR_OPT = os.environ.get("MLIR_OPT") or shutil.which("mlir-opt-19")
+MISSING = "mlir-opt-19 is not on the PATH (Debian: mlir-19-tools); tests/check_mlir.sh installs it"
 
-_HEAD = re.compile(r'^(\s*)(.*?"aie[\w.]*"\([^)]*\)) <\{(.*)\}> \(\{$')
+_HEAD = re.compile(r'^(\s*)(.*?"(?:aie|unknown)[\w.]*"\([^)]*\)) <\{(.*)\}> \(\{$')
 _FLAT = re.compile(r'^(\s*)(.*?"[\w.]+"\([^)]*\)(?: \[[^]]*\])?) <\{(.*)\}>( : .*)$')
 _PACKET = re.compile(r"#aie\.packet_info<([^>]*)>")
 
 
 def readable(text: str) -> str:
     """`text`, which a `Text` has written, in the form that IRDL's operations have."""
-    text = re.sub(r'"aiex?\.(end|next_bd|dma_start)"', r'"terminator.\1"', text)
+    text = re.sub(r'"aie\.(end|next_bd|dma_start|runtime_sequence)"', r'"unknown.\1"', text)
     text = _PACKET.sub(r"{\1}", text)
     lines = []
     behind: list[str] = []  # attributes of the operations whose regions are open

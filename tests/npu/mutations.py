@@ -31,7 +31,13 @@ from ort_aie_ep.npu.simulator.txn import (
 )  # fmt: skip
 from ort_aie_ep.npu.vocabulary.configuration import configure
 from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Layout
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
+from ort_aie_ep.npu.vocabulary.device import (
+    CONTROLLER_PACKET_IDS,
+    STATIC_BYTES,
+    TILES,
+    WORD,
+    Tile,
+)  # fmt: skip
 from ort_aie_ep.npu.vocabulary.kernel import Array
 
 Words = npt.NDArray[np.uint32]
@@ -288,6 +294,37 @@ def packet(design: Design, rng: random.Random) -> str | None:
     return f"fifo {fifo.name} loses its packet id"
 
 
+def packet_of_a_controller(design: Design, rng: random.Random) -> str | None:
+    fifo = _some_fifo(design, rng)
+    if fifo.packet is None:
+        return None
+    fifo.packet = rng.choice(sorted(CONTROLLER_PACKET_IDS))
+    return f"fifo {fifo.name} gets packet id {fifo.packet}"
+
+
+def packet_of_another(design: Design, rng: random.Random) -> str | None:
+    fifo, other = _some_fifo(design, rng), _some_fifo(design, rng)
+    if fifo is other or fifo.packet is None or other.packet is None:
+        return None
+    fifo.packet = other.packet
+    return f"fifo {fifo.name} gets the packet id of {other.name}"
+
+
+def no_room(design: Design, rng: random.Random) -> str | None:
+    """Buffers that fit, and leave the linker too little."""
+    worker = rng.choice(list(design.workers.values()))
+    free = TILES["core"].memory - configure(design).memory[worker.tile]
+    buffer = rng.choice(worker.buffers)
+    words = (free - rng.randrange(64, STATIC_BYTES - 64)) // WORD
+    grown = Array(buffer.array.element, buffer.array.count + words * WORD // _size(buffer.array))
+    worker.buffers = tuple(replace(b, array=grown) if b is buffer else b for b in worker.buffers)
+    return f"buffer {buffer.name} of {worker.name} grows by {words} words"
+
+
+def _size(array: Array) -> int:
+    return array.bytes // array.count
+
+
 def swap_inputs(design: Design, rng: random.Random) -> str | None:
     worker = rng.choice(list(design.workers.values()))
     if len(worker.inputs) < 2:
@@ -390,7 +427,8 @@ def _ports(design: Design) -> list[str]:
 #: Changes that break a rule: `check` should know it.
 BREAKING: list[DesignMutator] = [
     drop_consumer, move_end, object_size, end_object, layout_stride, depth, repeat,
-    link_offset, channel, packet, swap_inputs, buffer_size, parameter, stack, move_worker,
+    link_offset, channel, packet, packet_of_a_controller, packet_of_another, no_room, swap_inputs,
+    buffer_size, parameter, stack, move_worker,
 ]  # fmt: skip
 #: Changes to designs that could be: what they mean shows in what is computed.
 REWRITING: list[DesignMutator] = [

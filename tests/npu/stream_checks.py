@@ -220,7 +220,7 @@ class Device:
             case MaskWrite():
                 port = shim_control_of(op.address)
                 assert port is not None
-                assert (op.value, op.mask) == (15 << 8, 0xF00)
+                assert (op.value, op.mask) == (15 << 8, 0x1F00)
                 channel = (port.column, port.direction, port.channel)
                 assert channel not in self.named, "the controller is named once"
                 self.named.add(channel)

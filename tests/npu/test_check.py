@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from small_designs import COPY, add_worker, empty, refusal, relay, through_memory
+from small_designs import (
+    COPY,
+    add_worker,
+    empty,
+    refusal,
+    relay,
+    through_memory,
+    without_kernels,
+)
 
 from ort_aie_ep.aie_kernels.designs import (
     decode,
@@ -31,7 +39,14 @@ from ort_aie_ep.npu.vocabulary.design import (
     Layout,
     Release,
 )  # fmt: skip
-from ort_aie_ep.npu.vocabulary.device import DEVICES, WORD, Device, Tile, device
+from ort_aie_ep.npu.vocabulary.device import (
+    DEVICES,
+    STATIC_BYTES,
+    WORD,
+    Device,
+    Tile,
+    device,
+)  # fmt: skip
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, ElementType
 
 CORE, MEM, SHIM = Tile(0, 2), Tile(0, 1), Tile(0, 0)
@@ -263,7 +278,18 @@ def acquired(n: int) -> Design:
 L1_FREE = 65536 - 1024 - 4 * 64  # behind the stack and the objects, all multiples of 64
 
 LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
-    "L1": (l1, L1_FREE, L1_FREE + 4, ("core tile (0, 2)", "memory bytes: 65,600", "65,536")),
+    "static data": (
+        l1,
+        L1_FREE - STATIC_BYTES,
+        L1_FREE - STATIC_BYTES + 4,
+        ("core tile (0, 2)", "static data bytes", "leave 2,044 bytes in one piece", "2,048 must"),
+    ),
+    "L1": (
+        l1,
+        L1_FREE - STATIC_BYTES,
+        L1_FREE + 4,
+        ("core tile (0, 2)", "memory bytes: 65,600", "65,536"),
+    ),
     "L2": (l2, 8, 9, ("mem tile (0, 1)", "memory bytes: 589,824", "524,288")),
     "core channels": (core_inputs, 2, 3, ("core tile (0, 2)", "S2MM channels: 3", "limit is 2")),
     "mem channels": (memory_outputs, 6, 7, ("mem tile (0, 1)", "MM2S channels: 7", "limit is 6")),
@@ -284,7 +310,8 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
     "mem stride": (memory_stride, 16, 17, ("mem tile (0, 1)", "68 bytes", "object's 64")),
     "mem length": (memory_length, 131070, 131072, ("mem tile (0, 1)", "131,072", "is 131,071")),
     "ports": (south_ports, 4, 5, ("core tile (0, 2)", "stream ports south: 5", "limit is 4")),
-    "packet id": (packet_id, 31, 32, ("shim tile (0, 0)", "packet id", "32", "0..31")),
+    "packet id": (packet_id, 28, 32, ("shim tile (0, 0)", "packet id", "32", "0..31")),
+    "controller's id": (packet_id, 14, 15, ("shim tile (0, 0)", "15 is the id of a tile as a con")),
     "pin": (pin, 1, 2, ("core tile (0, 2)", "S2MM channels", "channel 2", "0..1")),
     "arguments": (arguments, 5, 6, ("sequence run", "6 arguments", "at most 5")),
     "acquire": (acquired, 3, 4, ("core tile (0, 2)", "Acquire('in', 4)", "depth 3")),
@@ -294,34 +321,14 @@ LIMITS: dict[str, tuple[Callable[[int], Design], int, int, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_within_the_limit_passes_and_beyond_is_refused(name: str) -> None:
     build, last, beyond, said = LIMITS[name]
+    good, bad = build(last), build(beyond)
     if build in (core_dimensions, memory_dimensions, memory_length):
         # Objects of other sizes than the kernel's: what is looked at is the DMA.
-        inputs = without_kernels
-    else:
-        inputs = unchanged
-    assert check(inputs(build(last))).passed
-    text = refusal(inputs(build(beyond)))
+        good, bad = without_kernels(good), without_kernels(bad)
+    assert check(good).passed
+    text = refusal(bad)
     for part in said:
         assert part in text
-
-
-def unchanged(design: Design) -> Design:
-    return design
-
-
-def without_kernels(design: Design) -> Design:
-    for worker in design.workers.values():
-
-        def body(
-            core: Core, ports: tuple[str, ...] = (*worker.inputs, *worker.outputs)
-        ) -> Iterator[Any]:
-            for port in ports:
-                yield Acquire(port)
-                yield Release(port)
-
-        worker.body = body
-        worker.kernels = ()
-    return design
 
 
 def test_a_report_counts_what_the_configuration_uses() -> None:
@@ -338,8 +345,9 @@ def test_a_report_counts_what_the_configuration_uses() -> None:
 
 def test_program_size_and_stack_never_count_as_passed() -> None:
     report = check(relay())
-    assert {e.resource for e in report.estimates} == {"program bytes", "stack bytes"}
-    assert not {"program bytes", "stack bytes"} & {u.resource for u in report.uses}
+    unproven = {"program bytes", "stack bytes", "static data bytes"}
+    assert {e.resource for e in report.estimates} == unproven
+    assert not unproven & {u.resource for u in report.uses}
     rows = json.loads(json.dumps(report.to_json()))["estimates"]
     assert all(row["status"] == "unproven" and row["basis"] for row in rows)
 

@@ -22,9 +22,11 @@ from ort_aie_ep.npu.packages.package import (
     PackageError,
     manifest,
     read_package,
+)
+from ort_aie_ep.npu.packages.simulated import (
     read_simulated_overlay,
     simulated_overlay,
-    write_simulated_package,
+    write_simulated_packages,
 )
 from ort_aie_ep.npu.simulator.device_process import Context
 from ort_aie_ep.npu.simulator.txn import decode, format_stream
@@ -37,7 +39,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 @pytest.fixture(params=["fused_dqp", "flow_qkv"])
 def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     design = make_design(request.param, device("npu2_2col"))
-    return write_simulated_package(tmp_path / request.param, request.param, design).folder
+    return write_simulated_packages(tmp_path, {request.param: design})[0].folder
 
 
 def mutated(package: Path, count: int) -> Iterator[bytes]:
@@ -94,9 +96,9 @@ def test_what_looks_for_overlays_names_a_damaged_one(package: Path) -> None:
 
 def test_a_mutated_overlay_is_read_or_named(tmp_path: Path) -> None:
     design = make_design("dequant", device("npu1_1col"))
-    overlay = write_simulated_package(tmp_path / "dequant", "dequant", design).overlay
+    overlay = write_simulated_packages(tmp_path, {"dequant": design})[0].overlay
     whole = overlay.read_bytes()
-    content = simulated_overlay("dequant", design).content
+    content = simulated_overlay({"dequant": design}).content
     assert whole.endswith(content)
     head = bytearray(whole[: -len(content)])
     variants = [whole[:length] for length in range(0, len(whole), 7)]
@@ -136,7 +138,9 @@ def test_a_mutated_stream_is_decoded_and_runs_or_is_refused() -> None:
             words[3] = 4 * len(words)  # the header agrees
         refused += bool(refusal(lambda words=words: format_stream(decode(words)), StreamError))
         buffers = [(name, _bytes(array)) for name, array in problem.buffers.items()]
-        refusal(lambda words=words, buffers=buffers: Context(design).run(words, buffers))
+        refusal(
+            lambda words=words, buffers=buffers: Context({"k": design}).run("k", words, buffers)
+        )
     assert 50 < refused < 150
 
 

@@ -67,7 +67,8 @@ def test_packets_of_one_channel_share_their_way() -> None:
     assert len(net.paths()["p0"]) == 4
     assert len(net.paths()["p1"]) == 5
     # At the switch where they part, and only there, packets go two ways.
-    assert {tile: sets for _, tile, sets in routing.rules() if sets > 1} == {Tile(0, 4): 2}
+    apart = {tile: sorted(ids.values()) for _, tile, ids in routing.packet_outputs()}
+    assert {tile: ids for tile, ids in apart.items() if len(ids) > 1} == {Tile(0, 4): [[0], [1]]}
 
 
 def test_packets_of_two_channels_do_not() -> None:

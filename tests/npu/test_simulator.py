@@ -180,12 +180,12 @@ def test_a_full_buffer_that_nobody_drains_is_shown_with_its_lock() -> None:
     assert "(come free), now 0" in text
 
 
-def test_a_fifth_waiting_task_is_dropped() -> None:
-    source, target = numbers(384), np.zeros(1536, np.uint8)
+def test_a_fifth_task_under_way_is_dropped() -> None:
+    source, target = numbers(320), np.zeros(1280, np.uint8)
     w = Words()
-    for i in range(6):  # one at work, four waiting, one dropped
+    for i in range(5):  # one at work, three waiting, one dropped
         w.move(0, IN, i, 64, 0, 256 * i)
-    w.move(0, OUT, 8, 384, 1, token=True)
+    w.move(0, OUT, 8, 320, 1, token=True)
     w.wait(0, OUT)
     text = deadlock(w, source, target)
     assert "waits for a token" in text
@@ -193,11 +193,11 @@ def test_a_fifth_waiting_task_is_dropped() -> None:
 
 
 def test_a_dropped_task_is_an_error_even_when_nobody_misses_it() -> None:
-    source, target = numbers(320), np.zeros(1280, np.uint8)
+    source, target = numbers(256), np.zeros(1024, np.uint8)
     w = Words()
-    for i in range(6):
-        w.move(0, IN, i, 64, 0, 256 * i if i < 5 else 0)
-    w.move(0, OUT, 8, 320, 1, token=True)
+    for i in range(5):
+        w.move(0, IN, i, 64, 0, 256 * i if i < 4 else 0)
+    w.move(0, OUT, 8, 256, 1, token=True)
     w.wait(0, OUT)
     text = deadlock(w, source, target)
     assert "left work behind" in text

@@ -72,14 +72,12 @@ def test_only_lengths_addresses_and_parameters_are_patched() -> None:
     first = get(2, 8)
     assert first["outcome"] == "encoded"
     assert get(2, 8)["outcome"] == "same"
-    moved = get(2, 8, x=(0, 1 << 33))
+    moved = get(2, 8, x=(0, 1 << 31))
     assert (moved["outcome"], moved["id"]) == ("patched", first["id"])
-    # Only the high half of the two addresses in x; then both halves, which lie side by side.
+    # Only the two addresses in x, of which 4 GiB need the low half.
     assert [end - begin for _, begin, end in moved["changed"]] == [1, 1]
-    both = get(2, 8, x=(0, (1 << 34) + 64))
-    assert [end - begin for _, begin, end in both["changed"]] == [2, 2]
     # In both rounds the length and the address in y, a parameter; in the second the address in x.
-    longer = get(2, 9, x=(0, (1 << 34) + 64))
+    longer = get(2, 9, x=(0, 1 << 31))
     assert (longer["outcome"], longer["id"]) == ("patched", first["id"])
     assert len(longer["changed"]) == 7
     # Another number of rounds, with other wraps; another buffer: other streams.
@@ -151,19 +149,38 @@ def test_a_patch_that_makes_a_run_too_long_divides_it_anew() -> None:
     assert [round(run["predicted_seconds"], 6) for run in found["runs"]] == [0.4801, 0.4801]
 
 
-def test_streams_of_too_many_words_are_dropped() -> None:
+def test_streams_share_a_memory_and_the_one_used_longest_ago_makes_room() -> None:
     s = layered()
-    words = len(_native.npu_build(json.dumps(manifest(s)), [call(s, {"n": 1, "k": 8})])[0]["words"])
-    cache = _native.NpuStreamCache(json.dumps(manifest(s)), most_words=4 * words)
+    text = json.dumps(manifest(s))
+    memory = _native.NpuStreamMemory(2 * _native.NPU_STREAM_UNIT)
+    one, other = (_native.NpuStreamCache(text, memory=memory) for _ in range(2))
 
-    def outcome(n: int) -> str:
+    def outcome(cache: _native.NpuStreamCache, n: int) -> str:
         return cache.get([call(s, {"n": n, "k": 8})])["outcome"]
 
-    # Two and one rounds fit, three beside them do not.
-    assert [outcome(n) for n in (1, 2, 1, 2, 3, 3)] == [
-        "encoded", "encoded", "same", "same", "encoded", "same",
-    ]  # fmt: skip
-    assert [outcome(n) for n in (1, 3)] == ["encoded", "same"]
+    # Each is a run, and its few words take a unit.
+    assert [outcome(one, 1), outcome(other, 2), outcome(one, 1)] == ["encoded", "encoded", "same"]
+    assert (memory.used, memory.dropped) == (2 * _native.NPU_STREAM_UNIT, 0)
+    assert [outcome(one, 3), outcome(one, 1), outcome(other, 2)] == ["encoded", "same", "encoded"]
+    assert (memory.used, memory.dropped) == (2 * _native.NPU_STREAM_UNIT, 2)
+    # What a cache kept goes with it.
+    del one
+    assert memory.used == _native.NPU_STREAM_UNIT
+    assert outcome(other, 2) == "same"
+
+
+def test_a_stream_larger_than_the_memory_is_named_and_changes_nothing() -> None:
+    s = rounds()
+    memory = _native.NpuStreamMemory(_native.NPU_STREAM_UNIT)
+    cache = _native.NpuStreamCache(json.dumps(manifest(s)), memory=memory)
+
+    def plan(count: int) -> list[dict[str, Any]]:
+        return [call(s, {"rounds": 2, "cycles": 120_000_000}) for _ in range(count)]
+
+    assert len(cache.get(plan(2))["runs"]) == 1
+    with pytest.raises(ValueError, match=r"of 4 invocations, .* takes 65536 bytes in 2 runs, and"):
+        cache.get(plan(4))
+    assert (cache.get(plan(2))["outcome"], memory.used) == ("same", _native.NPU_STREAM_UNIT)
 
 
 def test_a_plan_that_is_refused_leaves_the_cache_as_it_was() -> None:

@@ -195,7 +195,7 @@ class _Run:
                 f"Acquire({step.port!r}, {count}): fifo {fifo.name} has "
                 f"depth {depth} here, so {count} objects never come together"
             )
-        # Absolute, as in IRON: what is held already counts.
+        # Absolute, as with mlir-aie's fifos: what is held already counts.
         if count > len(held):
             self.trace.events.append(("acquire", step.port, count - len(held)))
         while len(held) < count:

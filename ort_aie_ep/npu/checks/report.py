@@ -43,14 +43,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Violation:
-    """One reason for which a design cannot be: `where` names the tile or the part."""
+    """One reason for which a design cannot be: `where` names the tile or the part.
+
+    `real` is what mlir-aie would say (`real_words`), or '' where it says nothing.
+    """
 
     where: str
     resource: str
     text: str
+    real: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where}, {self.resource}: {self.text}"
+        real = f' (mlir-aie: "{self.real}")' if self.real else ""
+        return f"{self.where}, {self.resource}: {self.text}{real}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ class Report:
     """Everything that was looked at in a design.
 
     `proved` are the statements about progress that were shown, each for the shape that it names;
-    `notes` is what a reader should know though it is no violation. A design passes if `violations`
+    `notes` is what a reader should know though it is no violation, `facts` what is good to know. A
+    design passes if `violations`
     is empty; `estimates` never count as passed.
     """
 
@@ -69,6 +75,7 @@ class Report:
     proved: tuple[str, ...]
     notes: tuple[str, ...]
     violations: tuple[Violation, ...]
+    facts: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -104,9 +111,11 @@ class Report:
                 for e in self.estimates
             ],
             "proved": list(self.proved),
+            "facts": list(self.facts),
             "notes": list(self.notes),
             "violations": [
-                {"where": v.where, "resource": v.resource, "text": v.text} for v in self.violations
+                {"where": v.where, "resource": v.resource, "text": v.text, "mlir_aie": v.real}
+                for v in self.violations
             ],
         }  # fmt: skip
 
@@ -137,9 +146,37 @@ class Report:
         parts: list[RenderableType] = [table]
         parts += [Text(f"unproven: {b}") for b in dict.fromkeys(e.basis for e in self.estimates)]
         parts += [Text(f"proved: {line}", style="green") for line in self.proved]
+        parts += [Text(line) for line in self.facts]
         parts += [Text(f"note: {line}", style="yellow") for line in self.notes]
         parts += [Text(f"refused: {violation}", style="bold red") for violation in self.violations]
         return Group(*parts)
+
+
+class Findings:
+    """What the rules find, as they find it."""
+
+    def __init__(self) -> None:
+        self.uses: list[Use] = []
+        self.violations: list[Violation] = []
+        self.notes: list[str] = []
+        self.proved: list[str] = []
+        self.facts: list[str] = []
+
+    def refuse(self, where: Tile | str, resource: str, text: str, real: str = "") -> None:
+        """Add a violation, once."""
+        violation = Violation(str(where), resource, text, real)
+        if violation not in self.violations:
+            self.violations.append(violation)
+
+    def use(
+        self, tile: Tile, resource: str, used: int, limit: int, by: str, real: str = ""
+    ) -> None:
+        """Add how much of a resource `by` uses; more than the limit is a violation."""
+        use = Use(tile, resource, used, limit)
+        self.uses.append(use)
+        if not use.fits:
+            text = f"{used:,} used, the limit is {limit:,} ({by})"
+            self.refuse(tile, resource, text, real)
 
 
 def tile_list(tiles: Iterable[Tile]) -> str:

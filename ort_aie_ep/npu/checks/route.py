@@ -18,19 +18,14 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from ort_aie_ep.npu.vocabulary.configuration import Port, Stream
 from ort_aie_ep.npu.vocabulary.device import TILES, Device, Tile
+from ort_aie_ep.npu.vocabulary.switch import MOVES, Heading
 
-Heading = Literal["north", "south", "west", "east"]
-
-_MOVES: dict[Heading, tuple[int, int]] = {
-    "north": (0, 1), "south": (0, -1), "west": (-1, 0), "east": (1, 0),
-}  # fmt: skip
 _ROUNDS = 40  # of ripping up; designs that fit settle within a few
-RULE_SLOTS = 4  # of a slave port: sets of outputs to which packets that enter there can go
-ARBITERS = 6  # of a switch: packet inputs that it serves
+RULE_SLOTS = 4  # of a port where packets enter
+ARBITERS = 6  # of a switch
 
 
 @dataclass(frozen=True, order=True)
@@ -48,7 +43,7 @@ class Hop:
     @property
     def to(self) -> Tile:
         """The neighbour."""
-        column, row = _MOVES[self.heading]
+        column, row = MOVES[self.heading]
         return Tile(self.tile.column + column, self.tile.row + row)
 
 
@@ -91,23 +86,37 @@ class Routing:
         """The fifos whose net takes `hop`."""
         return [s.fifo for net in self.nets if hop in net.hops for s in net.streams]
 
-    def rules(self) -> Iterator[tuple[Net, Tile, int]]:
-        """For nets of packets, at every switch: how many sets of outputs its packets go to."""
+    def packet_outputs(self) -> Iterator[tuple[Net, Tile, dict[frozenset[Hop | Port], list[int]]]]:
+        """For nets of packets, at every switch: the ids by the ports where they leave."""
         for net in self.nets:
-            if all(s.packet is None for s in net.streams):
+            if any(s.packet is None for s in net.streams):
                 continue
             paths = net.paths()
-            outputs: dict[Tile, set[frozenset[object]]] = defaultdict(set)
+            outputs: dict[Tile, dict[frozenset[Hop | Port], list[int]]] = defaultdict(dict)
             for stream in net.streams:
-                leaves: dict[Tile, set[object]] = defaultdict(set)
+                leaves: dict[Tile, set[Hop | Port]] = defaultdict(set)
                 for hop in paths[stream.fifo]:
                     leaves[hop.tile].add(hop)
                 for port in stream.destinations:
                     leaves[port.tile].add(port)
                 for tile, out in leaves.items():
-                    outputs[tile].add(frozenset(out))
-            for tile, sets in sorted(outputs.items()):
-                yield net, tile, len(sets)
+                    assert stream.packet is not None
+                    outputs[tile].setdefault(frozenset(out), []).append(stream.packet)
+            for tile, by in sorted(outputs.items()):
+                yield net, tile, by
+
+    def longest(self) -> tuple[int, str]:
+        """The most switches that a stream passes to one of its ends, and its fifo."""
+        most = (0, "")
+        for net in self.nets:
+            before = {hop.to: hop.tile for hop in net.hops}
+            for stream in net.streams:
+                for port in stream.destinations:
+                    tile, switches = port.tile, 1
+                    while tile != net.source.tile:
+                        tile, switches = before[tile], switches + 1
+                    most = max(most, (switches, stream.fifo))
+        return most
 
 
 def route(device: Device, streams: Iterable[Stream]) -> Routing:
@@ -174,7 +183,7 @@ def _tree(
 
 
 def _hops(device: Device, tile: Tile) -> Iterator[Hop]:
-    for heading in _MOVES:
+    for heading in MOVES:
         hop = Hop(tile, heading)
         to = hop.to
         if hop.ports and 0 <= to.column < device.columns and 0 <= to.row < device.rows:

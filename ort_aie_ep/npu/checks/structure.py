@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Violation
 from ort_aie_ep.npu.vocabulary.design import Design, End, Fifo, Link, Worker
-from ort_aie_ep.npu.vocabulary.device import DEFAULT_STACK, MAX_PACKET_ID, WORD, Tile
+from ort_aie_ep.npu.vocabulary.device import (
+    CONTROLLER_PACKET_IDS,
+    DEFAULT_STACK,
+    MAX_PACKET_ID,
+    WORD,
+    Tile,
+)  # fmt: skip
 
 
 def structure(design: Design) -> Iterator[Violation]:
@@ -24,7 +31,10 @@ def structure(design: Design) -> Iterator[Violation]:
         yield from _worker(design, worker)
     for tile, count in Counter(worker.tile for worker in design.workers.values()).items():
         if count > 1:
-            yield Violation(str(tile), "workers", f"{count} run there; a tile has one program")
+            yield Violation(
+                str(tile), "workers", f"{count} run there; a tile has one program",
+                real_words.SECOND_CORE,
+            )  # fmt: skip
 
 
 def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
@@ -87,8 +97,8 @@ def tiles(fifo: Fifo) -> list[Tile]:
 
 
 def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
-    def at(end: End, resource: str, text: str) -> Violation:
-        return Violation(str(end.tile), resource, f"fifo {fifo.name}: {text}")
+    def at(end: End, resource: str, text: str, real: str = "") -> Violation:
+        return Violation(str(end.tile), resource, f"fifo {fifo.name}: {text}", real)
 
     device = design.device
     ends = [fifo.producer, *fifo.consumers]
@@ -96,6 +106,7 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         yield at(
             fifo.producer, "object",
             f"{fifo.object.bytes} bytes; it must be a positive multiple of {WORD}",
+            real_words.LENGTH_MULTIPLE,
         )  # fmt: skip
         return
     if not fifo.consumers:
@@ -105,6 +116,9 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
             yield at(
                 end, "tile",
                 f"{device.name} has columns 0..{device.columns - 1} and rows 0..{device.rows - 1}",
+                real_words.COLUMN.format(index=end.tile.column, limit=device.columns)
+                if end.tile.column >= device.columns
+                else real_words.ROW.format(index=end.tile.row, limit=device.rows),
             )  # fmt: skip
     for tile, count in Counter(end.tile for end in ends).items():
         if count > 1:
@@ -141,7 +155,16 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
     if fifo.repeat > 1 and (fifo.producer.tile.kind != "mem" or fifo.shared):
         yield at(fifo.producer, "repeat", "only a memory tile sends an object more than once")
     if fifo.packet is not None and not 0 <= fifo.packet <= MAX_PACKET_ID:
-        yield at(fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}")
+        yield at(
+            fifo.producer, "packet id", f"{fifo.packet}; ids are 0..{MAX_PACKET_ID}",
+            real_words.PACKET_ID.format(id=fifo.packet, limit=MAX_PACKET_ID),
+        )  # fmt: skip
+    if fifo.packet in CONTROLLER_PACKET_IDS:
+        yield at(
+            fifo.producer, "packet id",
+            f"{fifo.packet} is the id of a tile as a controller, under which tokens travel; take "
+            "another (give_packet_ids)",
+        )  # fmt: skip
     if fifo.shared:
         yield from _shared(design, fifo)
 
@@ -154,6 +177,9 @@ def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
             where, "shared memory",
             f"fifo {fifo.name}: {', '.join(str(e.tile) for e in fifo.consumers)} cannot reach it; "
             "a core reaches its own, its south, west and north neighbour's",
+            real_words.UNREACHABLE.format(
+                column=fifo.consumers[0].tile.column, row=fifo.consumers[0].tile.row
+            ) if fifo.consumers and fifo.consumers[0].tile.kind == "core" else "",
         )  # fmt: skip
     for end in (fifo.producer, *fifo.consumers):
         if end.layout is not None or end.object is not None or end.channel is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ort_aie_ep.npu.vocabulary.configuration import Channel, Lock, WorkerPlan
 from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release, Worker
-from ort_aie_ep.npu.vocabulary.device import WORD
+from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, WORD
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
 
@@ -34,10 +34,23 @@ class Task:
     words: int
 
 
+class Locks(dict[Lock, int]):
+    """The values of locks."""
+
+    def release(self, lock: Lock, count: int) -> None:
+        """Add `count`. Raises DesignError when the register overflows."""
+        self[lock] += count
+        if self[lock] > MAX_LOCK_VALUE:
+            raise DesignError(
+                f"lock {lock.id} of {lock.tile} ({lock.name}) would be {self[lock]}; a lock holds "
+                f"0..{MAX_LOCK_VALUE}"
+            )
+
+
 class Ring:
     """A channel of a compute or memory tile: the descriptor under way, if it got its lock."""
 
-    def __init__(self, channel: Channel, locks: dict[Lock, int]) -> None:
+    def __init__(self, channel: Channel, locks: Locks) -> None:
         self.channel = channel
         self._locks = locks
         self._turn = 0
@@ -60,7 +73,7 @@ class Ring:
         if self.left == 0:
             release = self.channel.ring[self._turn].release
             if release is not None:
-                self._locks[release] += 1
+                self._locks.release(release, 1)
             self._turn = (self._turn + 1) % len(self.channel.ring)
 
     @property
@@ -128,7 +141,7 @@ def _aligned(count: int) -> np.ndarray:
 class Process:
     """A worker that runs until a lock or a start is missing."""
 
-    def __init__(self, plan: WorkerPlan, locks: dict[Lock, int], run: Runner) -> None:
+    def __init__(self, plan: WorkerPlan, locks: Locks, run: Runner) -> None:
         self.plan = plan
         self._core = _TokenCore(plan.worker)
         self._run = run
@@ -201,8 +214,13 @@ class Process:
                     self._held[port] = count
                 return (None if count == 1 else [None] * count,)
             case Release(port, count):
+                if count > self._held[port]:
+                    raise DesignError(
+                        f"worker {name} releases {count} objects of port {port} where it holds "
+                        f"{self._held[port]}"
+                    )
                 self._held[port] -= count
-                self._locks[self._lock(port, taking=False)] += count
+                self._locks.release(self._lock(port, taking=False), count)
                 return (None,)
             case Call():
                 self._call(step)

@@ -19,6 +19,7 @@ from typing import Any
 from ort_aie_ep.npu.checks.token_parts import (
     ENDLESS,
     MAX_STEPS,
+    Locks,
     Process,
     Ring,
     Runner,
@@ -28,7 +29,7 @@ from ort_aie_ep.npu.checks.token_parts import (
 )  # fmt: skip
 from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream
 from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, TILES, WORD
+from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, MAX_QUEUED_TASKS, TILES, WORD
 from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
 
 
@@ -56,7 +57,7 @@ class TokenRun:
 
     def __init__(self, configuration: Configuration, run: Runner, *, endless: bool = False) -> None:
         self._configuration = configuration
-        self._locks = {lock: lock.initial for lock in configuration.locks}
+        self._locks = Locks({lock: lock.initial for lock in configuration.locks})
         self._rings = {
             Port(c.tile, c.direction, c.index): Ring(c, self._locks) for c in configuration.channels
         }
@@ -214,6 +215,11 @@ class TokenRun:
             self._problem(
                 f"{what} touches bytes {offset} to {last} (dimensions {outer}); the argument has "
                 f"{limit} bytes"
+            )
+        if last > BUFFER_REACH:
+            self._problem(
+                f"{what} touches bytes up to {last:,}; descriptors reach {BUFFER_REACH:,} of a "
+                "buffer"
             )
         port = self._configuration.shim_ports[fifo]
         task = Task(fifo, size // WORD)

@@ -2,14 +2,17 @@
 
 The manifest is all that the runtime knows of a design: where its fifos meet the shims, where the
 run-time parameters of its workers lie, and its sequences. `manifest(design)` makes it from
-`configure(design)`; the lowering to IRON pins what is written there and compares it with what the
-compiler reports.
+`configure(design)`, as is the MLIR that the compiler gets, and a build compares what it reports.
+
+An xclbin can hold the configurations (PDIs) of several designs, each behind a kernel of its own
+(aiecc's --xclbin-input and --xclbin-kernel-name). Each design then has a package with a copy of it
+and the name of its kernel; packages whose xclbins have one UUID share a hardware context, in which
+the firmware loads another PDI where a run is of another kernel.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ort_aie_ep.models.checked_json import parse_json, read_json
+from ort_aie_ep.models.checked_json import read_json
 from ort_aie_ep.models.files import is_regular, open_regular
 from ort_aie_ep.npu.packages.manifest_check import COSTS, FORMAT, check_manifest, validate
 from ort_aie_ep.npu.vocabulary import costs
@@ -34,26 +37,29 @@ from ort_aie_ep.npu.vocabulary.errors import PackageError
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20  # src/npu/manifest.h
-KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to the kernel of every xclbin
+KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to a kernel, if none is asked for
+MAX_KERNEL_NAME = 31  # xclbinutil keeps it twice, as name:name, in 64 characters
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
 # then the header, in which the uuid follows lengths, times, versions, mode and platform name.
-_XCLBIN_MAGIC = b"xclbin2\0"
-_XCLBIN_LENGTH = 304
-_XCLBIN_UUID = 416
-_XCLBIN_SECTIONS = 448  # their number; the table of sections follows 8 bytes later
-_SECTION = struct.Struct("<I16s4xQQ")  # struct axlf_section_header: kind, name, offset, size
-_USER_METADATA = 16  # axlf_section_kind
-_SIMULATED = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # namespace of their UUIDs
+XCLBIN_MAGIC = b"xclbin2\0"
+XCLBIN_UUID = 416
+XCLBIN_SECTIONS = 448  # their number; the table of sections follows 8 bytes later
+SECTION = struct.Struct("<I16s4xQQ")  # struct axlf_section_header: kind, name, offset, size
 
 
 def manifest(
-    design: Design, *, toolchain: Mapping[str, str] | None = None, uuid: str | None = None
+    design: Design,
+    *,
+    toolchain: Mapping[str, str] | None = None,
+    uuid: str | None = None,
+    kernel: str = KERNEL,
 ) -> dict[str, Any]:
     """The manifest of `design`, as it stands in JSON.
 
-    `toolchain` (name: version) and `uuid` (of the xclbin) are None before a build. Raises
-    DesignError where the design cannot be configured.
+    `toolchain` (name: version) and `uuid` (of the xclbin) are None before a build; `kernel` is the
+    design's in an xclbin that has several. Raises DesignError where the design cannot be
+    configured.
     """
     device, plan = design.device, configure(design)
     read, write = costs.ddr(device.architecture)
@@ -73,7 +79,7 @@ def manifest(
         "generation": device.generation,
         "rows": device.rows,
         "columns": device.columns,
-        "kernel": KERNEL,
+        "kernel": kernel,
         "clock_hz": int(device.clock_hz),
         "ddr_bytes_per_second": int(read.value),
         "ddr_write_bytes_per_second": int(write.value),
@@ -102,13 +108,34 @@ def manifest(
 
 def xclbin_uuid(path: Path) -> str:
     """The UUID in the header of an xclbin. Raises PackageError if `path` cannot be read as one."""
-    header = _read(path, _XCLBIN_UUID + 16)
-    if len(header) < _XCLBIN_UUID + 16 or not header.startswith(_XCLBIN_MAGIC):
+    header = read_bytes(path, XCLBIN_UUID + 16)
+    if len(header) < XCLBIN_UUID + 16 or not header.startswith(XCLBIN_MAGIC):
         raise PackageError(f"{path} is not an xclbin: it does not start with an axlf header")
-    return str(uuids.UUID(bytes=struct.unpack_from("16s", header, _XCLBIN_UUID)[0]))
+    return str(uuids.UUID(bytes=struct.unpack_from("16s", header, XCLBIN_UUID)[0]))
 
 
-def _read(path: Path, size: int = -1) -> bytes:
+def xclbin_section(path: Path, kind: int) -> bytes:
+    """The first section of a kind (axlf_section_kind) of an xclbin.
+
+    Raises PackageError if `path` is not an xclbin, is damaged, or has no such section.
+    """
+    data = read_bytes(path)
+    xclbin_uuid(path)
+    table = XCLBIN_SECTIONS + 8  # follows their number
+    count = struct.unpack_from("<I", data, XCLBIN_SECTIONS)[0] if len(data) >= table else 0
+    if len(data) < table + count * SECTION.size:
+        raise PackageError(f"{path} is damaged: its table of {count} sections goes beyond its end")
+    for i in range(count):
+        found, _, start, size = SECTION.unpack_from(data, table + i * SECTION.size)
+        if found == kind:
+            if start + size > len(data):
+                raise PackageError(f"{path} is damaged: section {i} goes beyond its end")
+            return data[start : start + size]
+    raise PackageError(f"{path} has no section of kind {kind}")
+
+
+def read_bytes(path: Path, size: int = -1) -> bytes:
+    """The first `size` bytes of a file, or all. Raises PackageError if it cannot be read."""
     try:
         with open_regular(path) as file:
             return file.read(size)
@@ -129,6 +156,11 @@ class Package:
         return self.folder / OVERLAY
 
 
+def manifest_text(manifest: Mapping[str, Any]) -> str:
+    """As it stands in the file."""
+    return json.dumps(manifest) + "\n"
+
+
 def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> Package:
     """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
 
@@ -136,27 +168,37 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
     Raises PackageError when `folder` is something else, or the manifest is not valid or too long.
     """
     validate(manifest, str(folder / MANIFEST))
-    text = json.dumps(manifest) + "\n"
+    text = manifest_text(manifest)
     if len(text) > MAX_MANIFEST_BYTES:
         raise PackageError(
             f"{folder / MANIFEST} would have {len(text)} bytes, expected at most "
             f"{MAX_MANIFEST_BYTES}: give the design fewer or shorter sequences"
         )
+    with replaced_folder(folder, MANIFEST) as new:
+        shutil.copyfile(overlay, new / OVERLAY)
+        (new / MANIFEST).write_text(text)
+    return Package(folder, dict(manifest))
+
+
+@contextmanager
+def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
+    """A folder that becomes `folder` when the block ends, and disappears when it fails.
+
+    One that is there goes, if it has a file `manifest`. Raises PackageError if it has none.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         _held(folder.parent),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside,
     ):
-        if folder.exists() and not (folder / MANIFEST).is_file():
+        if folder.exists() and not (folder / manifest).is_file():
             raise PackageError(f"{folder} exists and is no design package; give another folder")
         new = Path(beside) / "new"
         new.mkdir()
-        shutil.copyfile(overlay, new / OVERLAY)
-        (new / MANIFEST).write_text(text)
+        yield new
         with suppress(FileNotFoundError):
             folder.rename(Path(beside) / "old")
         new.rename(folder)
-    return Package(folder, dict(manifest))
 
 
 @contextmanager
@@ -199,90 +241,3 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
                 f"{found}; build the package again"
             )
     return package
-
-
-# --- packages for the modelled NPU ----------------------------------------------------------------
-@dataclass(frozen=True)
-class SimulatedOverlay:
-    """What stands in an overlay for the modelled NPU, in the place of a configuration.
-
-    `design` is the name under which `aie_kernels` has the design, `digest` that of its manifest: an
-    overlay that another version of this library made is told by it.
-    """
-
-    design: str
-    device: str
-    digest: str
-
-    @property
-    def content(self) -> bytes:
-        """The section of the xclbin."""
-        fields = {"design": self.design, "device": self.device, "manifest": self.digest}
-        return json.dumps({"simulated": fields}).encode()
-
-    @property
-    def uuid(self) -> str:
-        """The UUID, which follows from the content."""
-        return str(uuids.uuid5(_SIMULATED, self.content.hex()))
-
-
-def simulated_overlay(name: str, design: Design) -> SimulatedOverlay:
-    """The overlay for the modelled NPU of the design that `aie_kernels` has as `name`."""
-    digest = hashlib.sha256(json.dumps(manifest(design), sort_keys=True).encode()).hexdigest()
-    return SimulatedOverlay(name, design.device.name, digest)
-
-
-def write_simulated_package(folder: Path, name: str, design: Design) -> Package:
-    """Write a package for the modelled NPU, as `simulated_overlay`; no compiler is needed.
-
-    Its overlay is an xclbin in form: an axlf header with a UUID, and one section that names the
-    design. Raises PackageError as `write_package` does.
-    """
-    overlay = simulated_overlay(name, design)
-    start = _XCLBIN_SECTIONS + 8 + _SECTION.size
-    head = bytearray(start)
-    head[: len(_XCLBIN_MAGIC)] = _XCLBIN_MAGIC
-    struct.pack_into("<i", head, 8, -1)  # no signature
-    struct.pack_into("<Q", head, _XCLBIN_LENGTH, start + len(overlay.content))
-    head[_XCLBIN_UUID : _XCLBIN_UUID + 16] = uuids.UUID(overlay.uuid).bytes
-    struct.pack_into("<I", head, _XCLBIN_SECTIONS, 1)
-    _SECTION.pack_into(
-        head, _XCLBIN_SECTIONS + 8, _USER_METADATA, b"simulated", start, len(overlay.content)
-    )
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / OVERLAY
-        path.write_bytes(head + overlay.content)
-        return write_package(folder, manifest(design, uuid=overlay.uuid), path)
-
-
-def read_simulated_overlay(path: Path) -> SimulatedOverlay:
-    """What a simulated overlay holds.
-
-    Raises PackageError for an xclbin of a real NPU, and for a file that is damaged.
-    """
-    found = xclbin_uuid(path)
-    data = _read(path)
-    count = struct.unpack_from("<I", data, _XCLBIN_SECTIONS)[0] if len(data) > 456 else 0
-    # The table of sections follows their number.
-    if (
-        count < 1
-        or struct.unpack_from("<Q", data, _XCLBIN_LENGTH)[0] != len(data)
-        or len(data) < _XCLBIN_SECTIONS + 8 + _SECTION.size
-    ):
-        raise PackageError(f"{path} is damaged: its length is not the one in its header")
-    kind, name, start, size = _SECTION.unpack_from(data, _XCLBIN_SECTIONS + 8)
-    if kind != _USER_METADATA or not name.startswith(b"simulated"):
-        raise PackageError(
-            f"{path} is an overlay for a real NPU; the modelled one takes packages that "
-            "ort_aie_ep.npu.simulator.device_process.write_packages makes"
-        )
-    content = parse_json(
-        data[start : start + size], f"{path} is damaged: its section", PackageError
-    )
-    design, device, digest = (
-        content.field("simulated", key).text() for key in ("design", "device", "manifest")
-    )
-    overlay = SimulatedOverlay(design, device, digest)
-    if overlay.uuid != found:
-        raise PackageError(f"{path} is damaged: its UUID {found} does not fit its content")
-    return overlay

@@ -8,7 +8,8 @@ line, over a socket. A request that works is answered with {"ok": true, ...}, an
 
     {"op": "hello"}                                     device, name
     {"op": "load", "overlay": path, "uuid": u}          context
-    {"op": "run", "context": n, "words": [offset, count], "arguments": [[offset, bytes], ...]}
+    {"op": "run", "context": n, "kernel": name, "words": [offset, count],
+     "arguments": [[offset, bytes], ...]}
                                                         seconds of the device
     {"op": "release", "context": n}
     {"op": "packages", "folder": path}                  designs
@@ -43,15 +44,17 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, parse_json
 from ort_aie_ep.npu.packages.package import (
     MANIFEST,
-    MAX_MANIFEST_BYTES,
     OVERLAY,
+    xclbin_uuid,
+)  # fmt: skip
+from ort_aie_ep.npu.packages.simulated import (
     read_simulated_overlay,
     simulated_overlay,
-    write_simulated_package,
-    xclbin_uuid,
+    write_simulated_packages,
 )  # fmt: skip
 from ort_aie_ep.npu.simulator.machine import Machine
 from ort_aie_ep.npu.simulator.parts import Process
+from ort_aie_ep.npu.simulator.pdis import Pdis
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device, device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError, SimulationError, StreamError
@@ -76,31 +79,36 @@ class WatchdogError(SimulationError):
 
 @dataclass
 class Context:
-    """The array as one hardware context has it; None is an overlay made for another NPU.
+    """The array as one hardware context has it; `kernels` is None for an overlay made for another
+    NPU.
 
     That configures nothing, so its runs complete and write nothing.
     """
 
-    design: Design | None
-    machine: Machine | None = field(init=False)
+    kernels: dict[str, Design] | None
+    pdis: Pdis | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reset()
+        self.pdis = None if self.kernels is None else Pdis(self.kernels)
 
     def reset(self) -> None:
         """Configure the array anew."""
-        self.machine = None if self.design is None else Machine(self.design)
+        if self.pdis is not None:
+            self.pdis.reset()
 
-    def run(self, words: npt.NDArray[np.uint32], arguments: list[tuple[str, Bytes]]) -> float:
+    def run(
+        self, kernel: str, words: npt.NDArray[np.uint32], arguments: list[tuple[str, Bytes]]
+    ) -> float:
         """Execute a stream; seconds of the device.
 
         Raises WatchdogError, SimulationError or StreamError; then the context must be reset.
         """
-        if self.machine is None:
+        if self.pdis is None:
             return 0.0
-        _start_watchdog(self.machine)
+        change = self.pdis.select(kernel, words)
+        _start_watchdog(self.pdis.machine)
         try:
-            return self.machine.run(words, arguments).seconds
+            return change + self.pdis.machine.run(words, arguments).seconds
         except SimulationError as error:
             if str(error).startswith("deadlock"):  # to the driver: a run that does not end
                 raise WatchdogError(str(error)) from error
@@ -127,7 +135,7 @@ def designs_for(target: Device) -> dict[str, Design]:
     for name, build in find_designs().items():
         try:
             found[name] = build(target)
-            simulated_overlay(name, found[name])
+            simulated_overlay({name: found[name]})
         except DesignError:  # its kernels or its layout are not for this one
             found.pop(name, None)
     return found
@@ -143,7 +151,7 @@ def write_packages(folder: Path, target: Device) -> list[str]:
         package = folder / design.name
         if not _fits(package, name, design):
             try:
-                write_simulated_package(package, name, design)
+                write_simulated_packages(folder, {name: design})
             except OSError:
                 if not _fits(package, name, design):  # another process was as fast
                     raise
@@ -153,11 +161,11 @@ def write_packages(folder: Path, target: Device) -> list[str]:
 
 def _fits(package: Path, name: str, design: Design) -> bool:
     try:
-        # A longer one would not be read.
-        short = (package / MANIFEST).stat().st_size <= MAX_MANIFEST_BYTES
-        return short and xclbin_uuid(package / OVERLAY) == simulated_overlay(name, design).uuid
-    except (PackageError, OSError):
+        uuid = xclbin_uuid(package / OVERLAY)
+    except PackageError:
         return False
+    # Of the manifest as it is written, so that another form of the same is another package.
+    return (package / MANIFEST).is_file() and uuid == simulated_overlay({name: design}).uuid
 
 
 class DeviceProcess:
@@ -196,12 +204,13 @@ class DeviceProcess:
         if overlay.uuid != uuid:
             raise PackageError(f"{path} is the overlay {overlay.uuid}, and {uuid} was registered")
         wrong = request.find("wrong")
-        design = None if wrong is not None and wrong.boolean() else self._design(path)
-        self._contexts[self._next] = Context(design)
+        kernels = None if wrong is not None and wrong.boolean() else self._kernels(path)
+        self._contexts[self._next] = Context(kernels)
         self._next += 1
         return {"context": self._next - 1}
 
-    def _design(self, path: Path) -> Design | None:
+    def _kernels(self, path: Path) -> dict[str, Design] | None:
+        """The designs of an overlay by kernel; None if it is for another NPU."""
         from ort_aie_ep.aie_kernels.build import make_design
 
         overlay = read_simulated_overlay(path)
@@ -213,13 +222,13 @@ class DeviceProcess:
                 f"{path} is for {target.columns} columns; {self._device.name} has "
                 f"{self._device.columns}"
             )
-        design = make_design(overlay.design, target)
-        if simulated_overlay(overlay.design, design) != overlay:
+        designs = {kernel.design: make_design(kernel.design, target) for kernel in overlay.kernels}
+        if not designs or simulated_overlay(designs) != overlay:
             raise PackageError(
                 f"{path} was made by another version of ort_aie_ep; delete the package, and it is "
                 "made again"
             )
-        return design
+        return {kernel.name: designs[kernel.design] for kernel in overlay.kernels}
 
     def _run(self, request: Field) -> dict[str, Any]:
         context = self._contexts[self._context(request)]
@@ -228,11 +237,13 @@ class DeviceProcess:
             (f"argument {i}", self._view(span))
             for i, span in enumerate(request.field("arguments").elements())
         ]
+        kernel = request.field("kernel")
+        name = kernel.text() if context.kernels is None else kernel.one_of(context.kernels)
         asked = request.find("fault")
         fault = asked.one_of(("timeout", "error")) if asked is not None else ""
         before = [data.copy() for _, data in arguments] if fault else []
         try:
-            seconds = context.run(words, arguments)
+            seconds = context.run(name, words, arguments)
         except (SimulationError, StreamError):
             context.reset()
             raise

@@ -146,8 +146,12 @@ class ShimEndpoint:
         return [*([self.current] if self.current else []), *self.tasks]
 
     def push(self, task: Task) -> None:
-        """Queue a task; a queue that is full drops it silently, as the hardware does."""
-        if len(self.tasks) >= MAX_QUEUED_TASKS:
+        """Queue a task; one too many is dropped silently, as the hardware does.
+
+        The hardware has room for the one at work as well, and sometimes for more; no stream may
+        depend on it (`MAX_QUEUED_TASKS`).
+        """
+        if len(self.busy) >= MAX_QUEUED_TASKS:
             self.dropped += 1
             return
         self.tasks.append(task)

@@ -42,6 +42,7 @@ from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.simulator.txn import (
     AddressPatch,
     BlockWrite,
+    LoadPdi,
     MaskWrite,
     Operation,
     Wait,
@@ -51,7 +52,7 @@ from ort_aie_ep.npu.simulator.txn import (
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import Direction, Port
 from ort_aie_ep.npu.vocabulary.design import Design
-from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
+from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
 
 
@@ -76,11 +77,13 @@ class Machine(ArrayState):
     """The array with one design on it; it keeps its state from run to run, as the device does.
 
     Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
-    `trace` records every span.
+    `trace` records every span. `pdi` is the id of its PDI in an overlay that holds several: a
+    stream may begin with loading it (`pdis.Pdis` does what that means).
     """
 
-    def __init__(self, design: Design, *, trace: bool = False) -> None:
+    def __init__(self, design: Design, *, trace: bool = False, pdi: int | None = None) -> None:
         super().__init__(design, trace)
+        self._pdi = pdi
         self.endpoints: dict[Port, RingEndpoint | ShimEndpoint] = {}
         self.failed: list[BaseException] = []
         self._streams: list[StreamState] = []
@@ -265,6 +268,13 @@ class Machine(ArrayState):
             case Wait():
                 yield from self._wait(operation)
                 yield env.timeout(clock.cost(costs.TCT_WAIT))
+            case LoadPdi() if operation.index == 0 and operation.id == self._pdi:
+                yield env.timeout(clock.cost(costs.PDI_SWITCH))
+            case LoadPdi() if operation.index:
+                raise StreamError(
+                    f"operation {operation.index} loads PDI {operation.id}; the simulator has a "
+                    "model of it at the beginning of a stream only"
+                )
             case _:
                 raise StreamError(
                     f"operation {operation.index}, {type(operation).__name__}: the simulator has "
@@ -365,6 +375,11 @@ class Machine(ArrayState):
             raise StreamError(
                 f"{what} patches offset {offset:#x} of {tile}; it must be word 1 of a descriptor "
                 "of a shim"
+            )
+        if operation.buffer_offset >= BUFFER_REACH:
+            raise SimulationError(
+                f"{what} patches in byte {operation.buffer_offset:,} of argument "
+                f"{operation.argument}; descriptors reach {BUFFER_REACH:,} bytes of a buffer"
             )
         number = place[1]
         self._require_unused(tile, number, what)

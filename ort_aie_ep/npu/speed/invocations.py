@@ -28,6 +28,8 @@ LEAST_N = 128
 MATVEC_MAX_K = 16384
 MATVEC_MAX_BIAS = 80 * 16 * 32
 VECTOR_MAX_K = 16384
+ROW_OPERATORS_MAX_K = 7168
+LEAST_ROWS = 64  # of GEMM
 GLU_LEAST = 256
 RMS_MULTIPLE = 128
 OBJECT = 256  # elements that `rope`, `append` and `move_heads` take at a time
@@ -151,6 +153,12 @@ class TokenBatch:
             self._written[value] = view
         return view
 
+    def _output_rows(self, value: str, width: int, rows: int) -> View:
+        view = View(max(rows, LEAST_ROWS) * width, width=width)
+        if value:
+            self._written[value] = view
+        return view
+
     def _invoke(
         self, sequence: str, parameters: Mapping[str, int], arguments: str, part: Part,
         cost: tuple[Step, ...], buffers: Mapping[str, int] | None = None, overlay: str = "decode",
@@ -171,22 +179,38 @@ class TokenBatch:
             "x residual weight sum y", "vector", op.rms_norm(1, n, self.kernels),
         )  # fmt: skip
 
+    def _add_norm(self, rows: int, k: int, *, residual: bool, norm: bool) -> None:
+        self._invoke(
+            "add_norm",
+            {
+                "M": rows, "K": up_to(k, BLOCK_COLS), "n": k, "residual": int(residual),
+                "norm": int(norm), "eps_bits": 0,
+            },
+            "x residual weight sum y", "vector",
+            op.row_norm(rows, k, residual, norm, self.kernels), overlay="gemm",
+        )  # fmt: skip
+
     def _glu(self, width: int, *, gelu: bool) -> None:
         self._invoke(
             "glu", {"n": width, "rows": 1, "kind": int(gelu)}, "gate_up y", "vector",
             op.gated(1, width, gelu, self.kernels),
         )  # fmt: skip
 
-    def _row(self, a: str, skip: str, norm: str, total: str, k: int, *, own: bool = False) -> bool:
-        """x = a, or a + skip, and its norm; `own`: to a place of its own."""
+    def _input(
+        self, a: str, skip: str, norm: str, total: str, k: int, *, rows: int = 1, own: bool = False
+    ) -> bool:  # fmt: skip
+        """x = a, or a + skip, and its norm, of so many rows; `own`: to a place of its own."""
         if self._later(a, skip):
             return False
-        operators = bool(norm or skip)
-        pieces = up_to(k, RMS_MULTIPLE if operators else BLOCK_COLS)
+        several, operators, padded = rows > 1, bool(norm or skip), up_to(k, BLOCK_COLS)
+        vectors = k <= (ROW_OPERATORS_MAX_K if several else VECTOR_MAX_K)
+        all_rows = max(rows, LEAST_ROWS) * padded if several else padded
+        needed = up_to(k, RMS_MULTIPLE) if operators and not several else all_rows
         views = [view for value in (a, skip) if (view := self._view(value)) is not None]
-        if any(view.room < pieces or (operators and k > VECTOR_MAX_K) for view in views):
-            return False
-        if k > VECTOR_MAX_K and norm:  # by the host, of what it has
+        for view in views:
+            if view.room < needed or (operators and not vectors) or (several and k != padded):
+                return False
+        if norm and not vectors:  # by the host, of what it has
             self._write_later((total,))
             return True
         both = bool(views and skip)
@@ -196,19 +220,22 @@ class TokenBatch:
                 self._written[total] = made
             return True
         if both:
-            x = self._output(total, k)
+            x = self._output_rows(total, k, rows) if several else self._output(total, k)
         else:
-            x = views[0] if views else View(up_to(k, BLOCK_COLS), result=False)
+            host = View(all_rows, result=False, width=k if several else 0)
+            x = views[0] if views else host
             if total:
-                self._written[total] = x
-        if norm or both:
+                self._written[total] = None if several and k != padded else x
+        if several and (norm or both):
+            self._add_norm(rows, k, residual=both, norm=bool(norm))
+        elif norm or both:
             self._rms(k, residual=both)
         if not own:
             self._keep_rows((a, skip, norm), x)
         return True
 
     def _norm(self, step: VectorStep) -> bool:
-        if not self._row(step.a, step.skip, step.weight, step.sum, step.k, own=True):
+        if not self._input(step.a, step.skip, step.weight, step.sum, step.k, own=True):
             return False
         self._output(step.y, step.k)
         return True
@@ -239,7 +266,7 @@ class TokenBatch:
     # --- projections ---
 
     def _projection(self, step: ProjectionStep) -> bool:
-        if not self._row(step.a, step.skip, step.norm, step.sum, step.k):
+        if not self._input(step.a, step.skip, step.norm, step.sum, step.k):
             return False
         n = device_rows(step.n)
         bias = step.bias and step.n <= MATVEC_MAX_BIAS

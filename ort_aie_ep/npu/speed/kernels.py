@@ -66,10 +66,11 @@ def _flow_qkv_chunk(rows: int, head_dim: int) -> float:
 
 
 def _flow_qkv_begin(rows: int, head_dim: int) -> float:
-    pieces = rows * head_dim / 512
-    return _cycles(catalog_attention.FLOW_QKV_BEGIN, head_dim, rows) + pieces * _cycles(
-        catalog_attention.FLOW_QKV_LOAD_Q
+    loads = (
+        _cycles(catalog_attention.FLOW_QKV_LOAD_Q, index, head_dim, rows)
+        for index in range(rows * head_dim // 512)
     )
+    return _cycles(catalog_attention.FLOW_QKV_BEGIN) + sum(loads)
 
 
 def _rms_norm(elements: int) -> float:

@@ -37,8 +37,6 @@ from ort_aie_ep.npu.speed.steps import (
 WEIGHT_BYTES, ROW_BYTES = 512 << 20, 32 << 20
 PAGE = 4096  # prompt_weights.cc: of a matrix there
 ROW_MULTIPLE = 512  # prompt_projection.cc
-LEAST_ROWS = 64  # designs.h: of GEMM
-ROW_OPERATORS_MAX_K = 7168
 SCRATCH = -1  # the buffer of dequantised weights
 
 
@@ -150,13 +148,14 @@ class PromptBatch(TokenBatch):
             return self._product(step, steps)
         if isinstance(step, VectorStep):
             if step.kind == "norm":
-                if not self._input(step.a, step.skip, step.weight, step.sum, step.k, own=True):
+                inputs = step.a, step.skip, step.weight, step.sum, step.k
+                if not self._input(*inputs, rows=self.tokens, own=True):
                     return False
-                self._output_rows(step.y, step.k)
+                self._output_rows(step.y, step.k, self.tokens)
                 return True
             if step.kind != "add" or step.scalar:
                 return False
-            return self._input(step.a, step.b, "", step.y, step.k)
+            return self._input(step.a, step.b, "", step.y, step.k, rows=self.tokens)
         return self.append(step)
 
     def select(self, step: PlanStep) -> bool:
@@ -169,60 +168,11 @@ class PromptBatch(TokenBatch):
         self._written[step.y] = View(view.width)
         return True
 
-    @property
-    def _room(self) -> int:
-        return max(self.tokens, LEAST_ROWS)
-
-    def _output_rows(self, value: str, width: int) -> View:
-        view = View(self._room * width, width=width)
-        if value:
-            self._written[value] = view
-        return view
-
-    def _input(
-        self, a: str, skip: str, norm: str, total: str, k: int, *, own: bool = False
-    ) -> bool:  # fmt: skip
-        """x = a, or a + skip, and its norm; `own`: to a place of its own."""
-        if self._later(a, skip):
-            return False
-        operators, vectors = bool(norm or skip), k <= ROW_OPERATORS_MAX_K
-        padded = up_to(k, BLOCK_COLS)
-        views = [view for value in (a, skip) if (view := self._view(value)) is not None]
-        for view in views:
-            if view.room < self._room * padded or (operators and not vectors) or k != padded:
-                return False
-        if norm and not vectors:  # by the host, of what it has
-            self._write_later((total,))
-            return True
-        both = bool(views and skip)
-        made = None if own else self._rows.get((a, skip, norm))
-        if made is not None:
-            if total:
-                self._written[total] = made
-            return True
-        if both:
-            x = self._output_rows(total, k)
-        else:
-            x = views[0] if views else View(self._room * padded, result=False, width=k)
-            if total:
-                self._written[total] = x if k == padded else None
-        if norm or both:
-            self._invoke(
-                "add_norm",
-                {
-                    "M": self.tokens, "K": padded, "n": k, "residual": int(both),
-                    "norm": int(bool(norm)), "eps_bits": 0,
-                },
-                "x residual weight sum y", "vector",
-                op.row_norm(self.tokens, k, both, bool(norm), self.kernels), overlay="gemm",
-            )  # fmt: skip
-        if not own:
-            self._keep_rows((a, skip, norm), x)
-        return True
-
     def _product(self, step: ProjectionStep, steps: Sequence[PlanStep]) -> bool:
         before = len(self.invocations)
-        if not self._input(step.a, step.skip, step.norm, step.sum, step.k):
+        if not self._input(
+            step.a, step.skip, step.norm, step.sum, step.k, rows=self.tokens
+        ):  # fmt: skip
             return False
         if step.bits != 16:  # before what is made of the input
             self.invocations[before:before] = self.prompt.get(steps)
@@ -243,7 +193,7 @@ class PromptBatch(TokenBatch):
                 "gate up y", "vector", op.row_gate(self.tokens, n, step.gelu, self.kernels),
                 overlay="gemm",
             )  # fmt: skip
-        self._output_rows(step.y, n)
+        self._output_rows(step.y, n, self.tokens)
         return True
 
 

@@ -190,6 +190,7 @@ TWO_OVERLAYS = "the same, two overlays"
 # Of the vector operators.
 ONE_COPY = "a core each"
 EIGHT_COPIES = "eight copies"
+ONE_CONTEXT = "a core each, overlays in one context"
 
 
 def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf, ...]:
@@ -197,7 +198,8 @@ def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf
 
     Eight columns of FusedDQP fill the array: FlowKV then is a second program in the same cores,
     which asks for both to fit into 16 KB, or an overlay of its own, which costs two changes a
-    layer, here at the least that a source gives.
+    layer, here at the least that a source gives. Overlays that share a context (one xclbin with a
+    kernel for each) change by loading a PDI.
     """
     least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
     wide = replace(on, fused_dqp_columns=8, flow_kv_pairs=8)
@@ -221,6 +223,7 @@ def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf
         *(tokens(TWO_OVERLAYS, at, 2) for at in bandwidths(apart)),
         tokens(FOUR_COLUMNS, ours),
         *(prompts(ONE_COPY, at) for at in bandwidths(on)),
+        prompts(ONE_CONTEXT, replace(on, overlay_switch=costs.PDI_SWITCH.value)),
         prompts(EIGHT_COPIES, many),
         prompts(ONE_COPY, ours),
         prompts(EIGHT_COPIES, replace(many, kernels=OURS)),

@@ -138,8 +138,8 @@ class VectorStep:
 
 
 @dataclass(frozen=True)
-class CastStep:
-    """a in another type, which it has on the device already."""
+class _RowStep:
+    """y of a: rows as they are."""
 
     name: str
     a: str
@@ -155,54 +155,26 @@ class CastStep:
     def writes(self) -> tuple[str, ...]:
         """Values that it writes."""
         return (self.y,)
+
+
+class CastStep(_RowStep):
+    """a in another type, which it has on the device already."""
 
     def why_not(self, rows: int) -> str:
         """Empty: the device does it."""
         return ""
 
 
-@dataclass(frozen=True)
-class GatherStep:
-    """Rows of an embedding."""
-
-    name: str
-    indices: str
-    y: str
-    one_row: bool = False
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Values that it reads; constants are none."""
-        return (self.indices,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Values that it writes."""
-        return (self.y,)
+class GatherStep(_RowStep):
+    """Rows of an embedding, of the indices a."""
 
     def why_not(self, rows: int) -> str:
         """Why the device leaves it to the host."""
         return _native.why_not_npu_gather()
 
 
-@dataclass(frozen=True)
-class SelectionStep:
+class SelectionStep(_RowStep):
     """One row of a, such as the last token's: of a single row nothing at all."""
-
-    name: str
-    a: str
-    y: str
-    one_row: bool = False
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Values that it reads; constants are none."""
-        return (self.a,)
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """Values that it writes."""
-        return (self.y,)
 
     def why_not(self, rows: int) -> str:
         """Why the device leaves it to the host."""

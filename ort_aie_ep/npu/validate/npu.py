@@ -20,19 +20,21 @@ from numpy.typing import NDArray
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import parse_json
-from ort_aie_ep.npu.packages.package import KERNEL, Package
+from ort_aie_ep.npu.packages.package import Package
 
 #: Milliseconds; the driver's watchdog ends a run after 2 s.
 WAIT = 2500
 OPCODE = 3  # a transaction stream
 FIRST_BUFFER = 3  # arguments 0 to 2 of the kernel: opcode, instructions, their count
 MAX_BUFFERS = 5
+MAX_CHAIN = 24  # runs that XRT hands to the driver as one command (runlist_impl)
 # Of amdxdna's tables, and of older user space ("RyzenAI-npu4").
+NPU1 = 3  # a generation
 _GENERATIONS = {
-    3: ("phoenix", "hawk", "npu1"),
+    NPU1: ("phoenix", "hawk", "npu1"),
     4: ("strix", "krackan", "gorgon", "npu2", "npu3", "npu4", "npu5", "npu6"),
 }
-_PCI_GENERATIONS = {0x1502: 3, 0x17F0: 4}
+_PCI_GENERATIONS = {0x1502: NPU1, 0x17F0: 4}
 
 HOW_TO_GET_PYXRT = (
     "pyxrt, XRT's Python binding, is not in this Python. Debian (sid), Ubuntu (26.04 and later): "
@@ -101,33 +103,41 @@ class Npu:
         text = _info(self.pyxrt, self.device, "max_clock_frequency_mhz")
         return float(text) * 1e6 if text.isdecimal() else 0.0
 
-    def open(self, package: Package) -> Context:
-        """A hardware context of its own for a package. Raises Fault."""
-        return Context(self, package)
+    @property
+    def has_chains(self) -> bool:
+        """Whether this Python's binding has runlists."""
+        return hasattr(self.pyxrt, "runlist")
+
+    def open(self, package: Package, beside: Context | None = None) -> Context:
+        """A hardware context for a package: its own, or that of `beside`, whose package has the
+        same xclbin and another kernel. Raises Fault."""
+        return Context(self, package, beside)
 
 
 class Context:
     """A package on the device."""
 
-    def __init__(self, npu: Npu, package: Package) -> None:
+    def __init__(self, npu: Npu, package: Package, beside: Context | None) -> None:
         self.npu = npu
-        pyxrt = npu.pyxrt
-        path = str(package.overlay)
-        xclbin = _call("context", f"reading {path}", pyxrt.xclbin, path)
-        names = [k.get_name() for k in _call("context", "its kernels", xclbin.get_kernels)]
-        wanted = next((name for name in names if name.startswith(KERNEL)), None)
-        if wanted is None:
-            raise Fault(
-                "context", f"{path} has no kernel {KERNEL}; it has {', '.join(names) or 'none'}"
-            )
-        uuid = _call("context", f"registering {path}", npu.device.register_xclbin, xclbin)
         # Kept: the kernel lives no longer than they do in some versions.
-        self._xclbin, self._uuid = xclbin, uuid
-        self._context = _call(
-            "context", f"a hardware context for {path} (are all columns busy?)",
-            pyxrt.hw_context, npu.device, uuid,
-        )  # fmt: skip
-        self.kernel = _call("context", f"kernel {wanted}", pyxrt.kernel, self._context, wanted)
+        self._xclbin, self._uuid, self.handle = (
+            _context(npu, package) if beside is None else beside.whole
+        )
+        names = [k.get_name() for k in _call("context", "its kernels", self._xclbin.get_kernels)]
+        kernel = package.manifest["kernel"]
+        # Names that tools wrote may have a suffix.
+        wanted = [kernel] * (kernel in names) or [n for n in names if n.startswith(kernel)]
+        if not wanted:
+            have = ", ".join(names) or "none"
+            raise Fault("context", f"{package.overlay} has no kernel {kernel}; it has {have}")
+        self.kernel = _call(
+            "context", f"kernel {wanted[0]}", npu.pyxrt.kernel, self.handle, wanted[0]
+        )
+
+    @property
+    def whole(self) -> tuple[Any, Any, Any]:
+        """What kernels of one xclbin share."""
+        return self._xclbin, self._uuid, self.handle
 
     def buffer(self, index: int, data: NDArray[Any]) -> Buffer:
         """Buffer argument `index` (0 to 4) with the bytes of `data`, on the device."""
@@ -136,6 +146,23 @@ class Context:
     def program(self, words: NDArray[np.uint32], buffers: Sequence[Buffer]) -> Program:
         """A stream that can be run many times."""
         return Program(self, words, buffers)
+
+    def chain(self, programs: Sequence[Program]) -> Chain:
+        """Programs that are submitted together, and not by themselves any more. Raises Fault where
+        the binding has no runlist."""
+        return Chain(self, programs)
+
+
+def _context(npu: Npu, package: Package) -> tuple[Any, Any, Any]:
+    """xclbin, UUID and hardware context. Raises Fault."""
+    path = str(package.overlay)
+    xclbin = _call("context", f"reading {path}", npu.pyxrt.xclbin, path)
+    uuid = _call("context", f"registering {path}", npu.device.register_xclbin, xclbin)
+    handle = _call(
+        "context", f"a hardware context for {path} (are all columns busy?)",
+        npu.pyxrt.hw_context, npu.device, uuid,
+    )  # fmt: skip
+    return xclbin, uuid, handle
 
 
 class Buffer:
@@ -185,10 +212,10 @@ class Program:
         self._pyxrt = pyxrt
         self._instructions = Buffer(context, 1, pyxrt.bo.cacheable, words)
         self._buffers = list(buffers)  # alive as long as the run is
-        self._run = _call("run", "run(kernel)", pyxrt.run, context.kernel)
+        self.run = _call("run", "run(kernel)", pyxrt.run, context.kernel)
         arguments = [OPCODE, self._instructions.bo, len(words), *(b.bo for b in buffers)]
         for index, value in enumerate(arguments):
-            _call("run", f"set_arg {index}", self._run.set_arg, index, value)
+            _call("run", f"set_arg {index}", self.run.set_arg, index, value)
 
     def __call__(self) -> float:
         """Run once: seconds from the start to the end of the wait. Raises Fault.
@@ -196,8 +223,8 @@ class Program:
         After a Fault the context is of no more use: the run may still be going on.
         """
         start = perf_counter()
-        _call("run", "run.start", self._run.start)
-        state = _call("run", "run.wait", self._run.wait, WAIT)
+        _call("run", "run.start", self.run.start)
+        state = _call("run", "run.wait", self.run.wait, WAIT)
         seconds = perf_counter() - start
         states = self._pyxrt.ert_cmd_state
         if state != states.ERT_CMD_STATE_COMPLETED:
@@ -208,6 +235,31 @@ class Program:
                 else f"the run ended in state {state.name} ({int(state)})",
             )  # fmt: skip
         return seconds
+
+
+class Chain:
+    """Runs that are submitted as one list. XRT takes the buffers of a run when it is added."""
+
+    def __init__(self, context: Context, programs: Sequence[Program]) -> None:
+        pyxrt = context.npu.pyxrt
+        if not context.npu.has_chains:
+            raise Fault("binding", "this pyxrt has no runlist; XRT's has it since June 2025")
+        self._programs = list(programs)  # alive as long as the list is
+        self._list = _call("run", "runlist(context)", pyxrt.runlist, context.handle)
+        for program in programs:
+            _call("run", "runlist.add", self._list.add, program.run)
+
+    def __call__(self) -> float:
+        """Run all once: seconds from the start to the end of the wait. Raises Fault.
+
+        The wait has no limit of its own: that of the binding takes a duration of C++ that Python
+        has none for (pyxrt.cpp does not include pybind11's chrono.h). The driver's watchdog ends a
+        chain that hangs.
+        """
+        start = perf_counter()
+        _call("run", "runlist.execute", self._list.execute)
+        _call("state", "runlist.wait", self._list.wait)
+        return perf_counter() - start
 
 
 # --- who it is ------------------------------------------------------------------------------------

@@ -14,7 +14,12 @@ from ort_aie_ep.npu.validate.session import Case, DesignResult, Report
 def write(report: Report, path: Path) -> None:
     """Write the JSON beside `path` and rename it."""
     with written_beside(path) as file:
-        file.write(json.dumps(_plain(report.to_json()), indent=1, allow_nan=False) + "\n")
+        file.write(as_json(report.to_json()))
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """The text of a report's file."""
+    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +16,10 @@ import numpy as np
 from ort_aie_ep import __version__, _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
-from ort_aie_ep.npu.validate.control import Measurement, measure
-from ort_aie_ep.npu.validate.npu import Context, Fault, Identity, Npu, load_binding
+from ort_aie_ep.npu.validate import chains
+from ort_aie_ep.npu.validate.bench import Measurement
+from ort_aie_ep.npu.validate.control import measure
+from ort_aie_ep.npu.validate.npu import NPU1, Context, Fault, Identity, Npu, load_binding
 from ort_aie_ep.npu.validate.problem import Output, Problem
 from ort_aie_ep.npu.validate.problems import Shape, shapes
 from ort_aie_ep.npu.vocabulary import costs
@@ -133,7 +135,7 @@ def validate(
     for each thing that begins. Raises AieError where there is no package; everything else is
     in the report.
     """
-    folders = _package_folders(folder)
+    folders = package_folders(folder)
     report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
     try:
         npu = Npu(load())
@@ -146,19 +148,24 @@ def validate(
         result = DesignResult(str(each))
         report.designs.append(result)
         try:
-            package = _read(each, npu.identity, result)
+            package = read_for(each, npu.identity, result)
         except PackageError as error:
             result.refused = str(error)
             continue
         packages.append(package)
-        _run_package(npu, package, result, quick, make_design, progress)
+        run = DesignRun(npu, package, result, None if quick else make_design, progress)
+        run.small(QUICK_RUNS if quick else RUNS)
+        if not quick:
+            run.typical(RUNS)
+        run.chains(QUICK_RUNS if quick else RUNS)
     if packages:
         progress("control path")
-        report.control = measure(npu, packages, quick)
+        report.control.extend(measure(npu, packages, quick, progress))
     return report
 
 
-def _package_folders(folder: Path) -> list[Path]:
+def package_folders(folder: Path) -> list[Path]:
+    """The package in `folder`, or those in folders of it. Raises AieError where there is none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
@@ -170,7 +177,8 @@ def _package_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _read(folder: Path, identity: Identity, result: DesignResult) -> Package:
+def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
+    """A package for a device; `result` says what it is. Raises PackageError for one that is not."""
     package = read_package(folder)
     content = package.manifest
     result.design, result.device = content["name"], content["device"]
@@ -185,57 +193,98 @@ def _read(folder: Path, identity: Identity, result: DesignResult) -> Package:
     return package
 
 
-def _run_package(
-    npu: Npu,
-    package: Package,
-    result: DesignResult,
-    quick: bool,
-    make_design: MakeDesign | None,
-    progress: Callable[[str], None],
-) -> None:
-    device = find_device(package.manifest["device"])
-    simulator = None
-    if quick or make_design is None:
-        result.not_simulated = "not asked for"
-    else:
+class DesignRun:
+    """A package at work: cases go to `result` as they end. Runs that end badly cost their context,
+    and after MAX_FAULTS of them nothing more is tried."""
+
+    def __init__(
+        self,
+        npu: Npu,
+        package: Package,
+        result: DesignResult,
+        make_design: MakeDesign | None,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._npu, self._package, self._result, self._progress = npu, package, result, progress
+        self._device = find_device(package.manifest["device"])
+        self._context: Context | None = None
+        self._faults = 0
+        self._simulator: Session | None = None
+        self._make_design = make_design
+        self._shapes = {
+            name: shapes(package.manifest, self._device, name)
+            for name in package.manifest["sequences"]
+        }
+
+    def small(self, repetitions: int) -> None:
+        """Small shapes of every sequence."""
+        for name, its in self._shapes.items():
+            if not its:
+                reason = "no reference for this sequence in this version of the library"
+                self._result.cases.append(Case(name, {}, "refused", reason))
+        self._every(False, repetitions)
+
+    def typical(self, repetitions: int) -> None:
+        """The shapes of a layer."""
+        self._every(True, repetitions)
+
+    def chains(self, repetitions: int) -> None:
+        """Chains of runs, on the overlay for them. They wait without a limit: what is to be known
+        of a device that hangs has to be known before."""
+        # NPU1's firmware is said to drop chained commands; the library makes none there.
+        its_chains = self._npu.has_chains and self._npu.identity.generation > NPU1
+        if its_chains and self._result.design == chains.DESIGN:
+            for runs in chains.LENGTHS:
+                self._case(chains.NAME, {"runs": runs}, lambda n=runs: self._chain(n, repetitions))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Give up the context: a device has few, and other designs come."""
+        self._context = None
+
+    def _every(self, typical: bool, repetitions: int) -> None:
+        for name, its in self._shapes.items():
+            for shape in its:
+                if shape.typical == typical:
+                    run = lambda s=shape: self._run(s, repetitions)  # noqa: E731
+                    self._case(name, shape.parameters, run)
+
+    def _case(self, sequence: str, parameters: dict[str, int], run: Callable[[], Case]) -> None:
+        if self._faults >= MAX_FAULTS:
+            reason = f"not run: {self._faults} runs of this design ended badly before"
+            self._result.cases.append(Case(sequence, parameters, "refused", reason))
+            return
+        self._progress(f"{self._result.design} {sequence} {_render(parameters)}")
         try:
-            simulator = _simulator(package, device, make_design)
-        except (ImportError, AieError) as error:  # SimPy is an optional dependency
-            result.not_simulated = str(error)
-    context: Context | None = None
-    faults = 0
-    for sequence, shape in _all_shapes(package, device, result):
-        if quick and shape.typical:
-            continue
-        if faults >= MAX_FAULTS:
-            reason = f"not run: {faults} runs of this design ended badly before"
-            result.cases.append(Case(sequence, shape.parameters, "refused", reason))
-            continue
-        progress(f"{result.design} {sequence} {_render(shape.parameters)}")
-        try:
-            context = context or npu.open(package)
-            repetitions = QUICK_RUNS if quick else RUNS
-            case = run_case(context, package, shape.make(), repetitions, simulator)
+            self._context = self._context or self._npu.open(self._package)
+            case = run()
         except Fault as fault:
-            case = Case(sequence, shape.parameters, "fault", f"{fault.kind}: {fault}")
-            context, faults = None, faults + 1  # the next one gets a fresh context
+            case = Case(sequence, parameters, "fault", f"{fault.kind}: {fault}")
+            self._context, self._faults = None, self._faults + 1
         except DesignError as error:
-            case = Case(sequence, shape.parameters, "refused", str(error))
-        result.cases.append(case)
+            case = Case(sequence, parameters, "refused", str(error))
+        self._result.cases.append(case)
 
+    def _run(self, shape: Shape, repetitions: int) -> Case:
+        assert self._context is not None
+        simulator = self._simulated()
+        return run_case(self._context, self._package, shape.make(), repetitions, simulator)
 
-def _all_shapes(
-    package: Package, device: Device, result: DesignResult
-) -> Iterator[tuple[str, Shape]]:
-    """Small shapes of all sequences, then typical ones."""
-    found = {name: shapes(package.manifest, device, name) for name in package.manifest["sequences"]}
-    for name, its in found.items():
-        if not its:
-            reason = "no reference for this sequence in this version of the library"
-            result.cases.append(Case(name, {}, "refused", reason))
-    for typical in (False, True):
-        for name, its in found.items():
-            yield from ((name, shape) for shape in its if shape.typical == typical)
+    def _chain(self, runs: int, repetitions: int) -> Case:
+        assert self._context is not None
+        output, times = chains.run_chain(self._context, self._package, runs, repetitions)
+        return _judged(chains.NAME, {"runs": runs}, [output], runs, times, None)
+
+    def _simulated(self) -> Session | None:
+        if self._simulator is not None or self._result.not_simulated:
+            return self._simulator
+        if self._make_design is None:
+            self._result.not_simulated = "not asked for"
+            return None
+        try:
+            self._simulator = _simulator(self._package, self._device, self._make_design)
+        except (ImportError, AieError) as error:  # SimPy is an optional dependency
+            self._result.not_simulated = str(error)
+        return self._simulator
 
 
 def _simulator(package: Package, device: Device, make_design: MakeDesign) -> Session:
@@ -279,24 +328,31 @@ def run_case(
     for program in programs:
         program()
     outputs = problem.judge({name: buffer.read() for name, buffer in buffers.items()})
-    differences = tuple(_difference(output) for output in outputs)
-    wrong = sum(d.wrong for d in differences)
     # Repetitions start from what the first run left; that is the same work.
     times = [sum(program() for program in programs) for _ in range(repetitions)]
-    reason = f"{wrong} elements are off by more than their tolerance" if wrong else ""
-    predicted = sum(run["predicted_seconds"] for run in built)
-    simulated = None
+    predicted = sum(run["predicted_seconds"] - _native.NPU_DISPATCH_SECONDS for run in built)
+    case = _judged(problem.sequence, problem.parameters, outputs, len(programs), times, predicted)
     if simulator is not None and predicted <= MAX_SIMULATED:
         copies = {name: np.array(array) for name, array in problem.buffers.items()}
         try:
             ran = simulator.run(problem.sequence, problem.parameters, copies)
-            simulated = sum(result.seconds for result in ran)
+            case = replace(case, simulated=sum(result.seconds for result in ran))
         except AieError as error:
-            reason = f"{reason}; the simulator: {error}".removeprefix("; ")
+            reason = f"{case.reason}; the simulator: {error}".removeprefix("; ")
+            case = replace(case, reason=reason)
+    return case
+
+
+def _judged(
+    sequence: str, parameters: dict[str, int], outputs: Sequence[Output], runs: int,
+    times: list[float], predicted: float | None,
+) -> Case:  # fmt: skip
+    differences = tuple(_difference(output) for output in outputs)
+    wrong = sum(d.wrong for d in differences)
+    reason = f"{wrong} elements are off by more than their tolerance" if wrong else ""
     return Case(
-        problem.sequence, problem.parameters, "wrong" if wrong else "passed",
-        reason, differences, len(programs), repetitions, statistics.median(times), _spread(times),
-        predicted, simulated,
+        sequence, parameters, "wrong" if wrong else "passed", reason, differences, runs,
+        len(times), statistics.median(times), _spread(times), predicted,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,17 @@ def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
         raise DesignError(str(error)) from error
 
 
-def build(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> list[Words]:
-    """The runs of a sequence, its arguments in their order. Raises DesignError for the shape."""
+def build(
+    manifest: Mapping[str, Any],
+    sequence: str,
+    parameters: Mapping[str, int],
+    places: Mapping[str, tuple[int, int]] | None = None,
+) -> list[Words]:
+    """The runs of a sequence. `places` are (buffer, offset in bytes) of its arguments; without them
+    each has a buffer of its own, in their order. Raises DesignError for the shape."""
     names = [a["name"] for a in manifest["sequences"][sequence]["arguments"]]
-    places = {name: (index, 0) for index, name in enumerate(names)}
-    step = {"sequence": sequence, "parameters": dict(parameters), "arguments": places}
+    places = places or {name: (index, 0) for index, name in enumerate(names)}
+    step = {"sequence": sequence, "parameters": dict(parameters), "arguments": dict(places)}
     try:
         runs = _native.npu_build(json.dumps(manifest), [step])
     except ValueError as error:
@@ -139,6 +146,37 @@ def of_column(operations: Operations, column: int) -> Operations:
         elif split_address(each[1])[0] == column:
             kept.append(each)
     return kept
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a stream with one task in each direction does, to be put into another order."""
+
+    to_device: Operations
+    from_device: Operations
+    starts: Operations
+    waits: Operations
+
+
+def parts(operations: Operations) -> Parts:
+    """The parts of a stream. Raises DesignError where descriptors stand apart from their push."""
+    found = Parts([], [], [], [])
+    written: Operations = []  # descriptors whose push has not come yet
+    for each in operations:
+        channel = shim_queue_of(each[1]) if each[0] == "write" else None
+        if each[0] == "wait":
+            found.waits.append(each)
+        elif channel is not None:
+            to = found.to_device if channel.direction == "MM2S" else found.from_device
+            to += [*written, each]
+            written = []
+        elif split_address(each[1])[1] == 0:
+            written.append(each)
+        else:
+            found.starts.append(each)
+    if written:
+        raise DesignError("the stream ends with a descriptor that it does not push")
+    return found
 
 
 def with_waits(operations: Operations, count: int, delay: Operations) -> Operations:

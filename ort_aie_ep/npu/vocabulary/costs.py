@@ -50,9 +50,17 @@ DISPATCH = Cost(
 )  # fmt: skip
 OVERLAY_SWITCH = Cost(
     1.89e-3, "s", "Krackan",
-    "60.5 to 132.4 µs within one context (dispatch_micro report, Strix); 40 ms for registering "
-    "another xclbin with a context of its own (same report, cold)",
+    "to another context; 60.5 to 132.4 µs within one (dispatch_micro report, Strix), 40 ms for "
+    "registering another xclbin with a context of its own (same report, cold)",
     "fitted", (60.5e-6, 40e-3),
+)  # fmt: skip
+
+PDI_SWITCH = Cost(
+    63e-6, "s", "Strix",
+    "60.5 to 65.7 µs a change, whatever the columns: LOADPDI in a stream of a full ELF "
+    "(dispatch_micro report, XRT 2.23). Where a run is of another kernel of the same xclbin, the "
+    "firmware loads that kernel's PDI likewise; nobody has published what this takes",
+    "inferred",
 )  # fmt: skip
 
 # --- Clock, streams, DDR --------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The vocabulary of a dataflow design: fifos between tiles, workers on tiles, sequences.
 
-One description serves the checks (`check`), the simulator and the lowering to IRON
-(`aie_kernels.build`). Terms are those of IRON's object fifos, whose rules these follow:
+One description serves the checks (`check`), the simulator and the MLIR that is built
+(`aie_kernels.build`). Terms are those of mlir-aie's object fifos, whose rules these follow:
 
 * a fifo moves objects of one size from one producer to its consumers in order; every consumer gets
   every object (broadcast), and the slowest holds back all;

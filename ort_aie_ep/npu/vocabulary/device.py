@@ -95,9 +95,28 @@ TILES: dict[Kind, TileFacts] = {
 }  # fmt: skip
 
 MAX_LOCK_VALUE = 63  # a 6-bit register
-MAX_QUEUED_TASKS = 4  # a fifth is dropped without a word
+
+#: Tasks of a shim's channel that may be under way, the one at work among them; what is pushed
+#: beyond is lost without a word. The queue has 4 places (AM020; aie-rt, XAIE_DMA_MAX_QUEUE_SIZE).
+#: mlir-air measured that 6 pass and 7 hang, as the array had buffers for two, and awaits the task
+#: before the last 4 all the same (AIRRtToNpuPass.cpp, boundShimFeedBursts). 4 depends on nothing.
+MAX_QUEUED_TASKS = 4
+
 MAX_PACKET_ID = 31
+#: Ids of the tiles of a column as controllers (AIETargetModel.cpp, getTileToControllerIdMap): aiecc
+#: routes the tokens of every shim under 15.
+CONTROLLER_PACKET_IDS = frozenset({15, 26, 27, 29, 30, 31})
+#: Those that a design can give to its fifos.
+PACKET_IDS = tuple(i for i in range(MAX_PACKET_ID + 1) if i not in CONTROLLER_PACKET_IDS)
+
+#: Bytes of a run's buffer that descriptors can reach: mlir-aie's address patch has 32 bits
+#: (TxnEncoding.h, txn_append_address_patch), and mlir-air divides what is larger.
+BUFFER_REACH = 1 << 32
+
 PROGRAM_BYTES = 16 * 1024
+#: What the buffers of a core must leave in one piece: the linker puts constants and tables of the
+#: kernels there (.data, .rodata, .bss; AIETargetLdScript.cpp), and only it knows how many.
+STATIC_BYTES = 2048
 DEFAULT_STACK = 1024  # bytes; mlir-aie's
 
 

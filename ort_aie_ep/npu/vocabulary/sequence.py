@@ -4,8 +4,8 @@ A `Sequence` is a small program: loops and conditions over integer expressions, 
 that reach the device: a transfer between a buffer argument and a fifo that ends at a shim, the
 start of a worker with its run-time parameters, a wait, the work that the cores are predicted to
 do, and a cut (a place where the stream may be divided into runs). The manifest carries it as
-JSON (`Sequence.to_json`); `src/npu` interprets it for a shape and encodes the words, and the IRON
-lowering walks the same tree. Nothing here knows a register.
+JSON (`Sequence.to_json`); `src/npu` interprets it for a shape and encodes the words, and
+`aie_kernels/mlir/sequences.py` walks the same tree. Nothing here knows a register.
 
 Byte units throughout: offsets, strides and the innermost run of a transfer are bytes and
 multiples of 4, the granularity of the DMA (AM020).

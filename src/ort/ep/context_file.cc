@@ -108,6 +108,7 @@ ContextWriter::~ContextWriter() {
 }
 
 void ContextWriter::Write(const void* data, size_t size) {
+  if (size == 0) return;  // data may be null then
   Require(std::fwrite(data, 1, size, file_) == size, "writing ", part_,
           " failed: ", std::strerror(errno));
   end_ += static_cast<int64_t>(size);

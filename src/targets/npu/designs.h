@@ -13,6 +13,7 @@ inline constexpr const char kFlowKv[] = "flow_kv";
 inline constexpr const char kFlowQkv[] = "flow_qkv";
 inline constexpr const char kDequant[] = "dequant";
 inline constexpr const char kGemm[] = "gemm";
+inline constexpr const char* kDesigns[] = {kDecode, kFusedDqp, kFlowKv, kFlowQkv, kDequant, kGemm};
 
 // Each design states these in its head comment; rows and columns are those of whole blocks.
 inline constexpr int64_t kLeastN = 128;

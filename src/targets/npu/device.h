@@ -72,9 +72,11 @@ struct Counters {
   int64_t bytes_from = 0;    // and back
   int64_t streams_kept = 0;  // instruction streams reused or patched
   int64_t streams_built = 0;
-  int64_t retries = 0;    // plans that were run again in a fresh context
-  int64_t fallbacks = 0;  // plans that the host executed after a fault
-  int64_t buffers = 0;    // alive now
+  int64_t streams_dropped = 0;  // to make room for others
+  int64_t stream_bytes = 0;     // of the device's memory for instructions, now
+  int64_t retries = 0;          // plans that were run again in a fresh context
+  int64_t fallbacks = 0;        // plans that the host executed after a fault
+  int64_t buffers = 0;          // alive now
   int64_t buffer_bytes = 0;
 };
 
@@ -107,6 +109,10 @@ class Device {
   virtual void Reset() = 0;
 
   virtual Counters counters() const = 0;
+
+  // What people should be told about the use of the device, each once: lines from the `first` on of
+  // those that there are.
+  virtual std::vector<std::string> NoticesFrom(size_t first) const = 0;
 };
 
 }  // namespace ort_aie::npu_target

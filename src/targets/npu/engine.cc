@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 
 #include "base/error.h"
 
@@ -42,6 +43,23 @@ void Engine::GiveUp() {
 void Engine::Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers) {
   const TraceSpan traced("host", "run");
   device_->Run(design, plan, buffers);
+}
+
+void Engine::Report(std::string_view line) const {
+  const std::string text = Concat(device_->name(), ": ", line);
+  if (options_.report) {
+    options_.report(text);
+  } else {
+    std::fprintf(stderr, "ort_aie_ep: %s\n", text.c_str());
+  }
+}
+
+void Engine::ReportNotices() {
+  const std::lock_guard lock(notices_mutex_);
+  for (const std::string& notice : device_->NoticesFrom(notices_)) {
+    Report(notice);
+    ++notices_;
+  }
 }
 
 Engine::Scratch Engine::TakeScratch(size_t bytes, bool both, Scratch before) {

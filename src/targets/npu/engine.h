@@ -43,6 +43,11 @@ class Engine {
 
   void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers);
 
+  // Gives ExecutorOptions::report, or stderr, a line about the device.
+  void Report(std::string_view line) const;
+  // Reports what the device has to tell, each once.
+  void ReportNotices();
+
   template <typename F>
   void Count(const F& f) {
     const std::lock_guard lock(mutex_);
@@ -69,6 +74,8 @@ class Engine {
   std::mutex renewing_;
   mutable std::mutex mutex_;  // of the counters
   ExecutorCounters counters_;
+  std::mutex notices_mutex_;
+  size_t notices_ = 0;  // that were reported
 
   std::mutex scratch_mutex_;
   uint64_t scratch_generation_ = 0;

@@ -158,6 +158,8 @@ std::string CountersText() {
               {"bytes_from", device.bytes_from},
               {"streams_kept", device.streams_kept},
               {"streams_built", device.streams_built},
+              {"streams_dropped", device.streams_dropped},
+              {"stream_bytes", device.stream_bytes},
               {"buffers", device.buffers},
               {"buffer_bytes", device.buffer_bytes},
               {"device_steps", executors.device_steps},

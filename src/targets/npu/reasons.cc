@@ -48,6 +48,8 @@ std::string Words(Reason reason) {
       return "an input that goes to the device from the host";
     case Reason::kOtherOverlay:
       return "a step of another overlay";
+    case Reason::kNoRoom:
+      return "no room for the rows of more steps";
     case Reason::kNoVectors:
       return Concat("no overlay ", kDecode);
     case Reason::kNoTokenProjection:
@@ -69,6 +71,20 @@ std::string Words(Reason reason) {
       break;
   }
   return "";
+}
+
+std::string WithoutDecode(const HasOverlay& has) {
+  if (has(kDecode)) return "";
+  const char* const projections = ProjectionDesign(has);
+  const char* const attention = AttentionDesign(has);
+  const auto where = [](const char* design) {
+    return design != nullptr ? Concat("on the overlay ", design) : std::string("on this CPU");
+  };
+  return Concat(
+      "there is no overlay ", kDecode, ", which does a token in one submission: its ",
+      "projections run ", where(projections), ", its attention ", where(attention),
+      ", and what stands between them on this CPU, so a layer takes several submissions; ",
+      "build it with: ort-aie kernels build ", kDecode, " --device npu2 --out DIR/", kDecode);
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {

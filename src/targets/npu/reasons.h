@@ -35,6 +35,7 @@ enum class Reason {
   kHostPrepares,
   kHostHasInput,
   kOtherOverlay,
+  kNoRoom,
   kNoVectors,
   kNoTokenProjection,
   kNoTokenAttention,
@@ -48,6 +49,10 @@ enum class Reason {
 
 // As counters and `explain` have it, and docs/ryzen-ai.md; empty for kNone.
 std::string Words(Reason reason);
+
+// What a token does without the overlay that has all of it, where others are there: in a line for
+// people. Empty where `has` has it.
+std::string WithoutDecode(const HasOverlay& has);
 
 // In place of a number of rows: asks for what holds whatever that will be.
 inline constexpr int64_t kAnyRows = -1;

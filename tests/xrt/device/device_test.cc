@@ -3,6 +3,7 @@
 // and the buffers of one matvec (x, w, bias, result).
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -209,6 +210,20 @@ void PlansOfManyBuffersAreOneList() {
   RunTogether(*device, problems, {0, 1, 2});
 }
 
+// XRT would make two chains of such a list, of 24 runs and of the rest.
+void ListsHave24RunsAtMost() {
+  const auto device = Open();
+  std::vector<Problem> problems;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < 25; ++i) {
+    problems.emplace_back(*device);
+    order.push_back(i);
+  }
+  RunTogether(*device, problems, order);
+  const Counters counters = device->counters();
+  CHECK(counters.runs == 25 && counters.submissions == (Npu() == "npu1" ? 25 : 2));
+}
+
 // The manifest of packages `slow` says that memory is slow, so that a plan is more than one run.
 void LongPlansAreSeveralRuns() {
   const auto device = Open("slow");
@@ -242,6 +257,57 @@ void PlansThatDoNotFitAreErrors() {
   problem.Run(*device);
   problem.Verify();
   CHECK(Counts().contexts == 1);
+}
+
+// Streams of two contexts in a memory that holds two of them.
+void StreamsShareTheInstructionMemory() {
+  constexpr int64_t kUnit = npu::kStreamUnit;
+  const auto device = OpenDevice({folder + "/packages"}, 2 * kUnit);
+  Problem problem(*device, 3);
+  problem.Run(*device);
+  problem.Run(*device, {Matvec()}, "fused_dqp");
+  CHECK(device->counters().stream_bytes == 2 * kUnit && Counts().instruction_bytes == 2 * kUnit);
+  CHECK(device->counters().streams_dropped == 0);
+  problem.Run(*device, {Matvec(2 * kN), Matvec(4 * kN)}, "fused_dqp");
+  CHECK(device->counters().stream_bytes == 2 * kUnit && Counts().instruction_bytes == 2 * kUnit);
+  CHECK(device->counters().streams_dropped == 1);
+  const int64_t built = device->counters().streams_built;
+  problem.Run(*device, {Matvec()}, "fused_dqp");
+  CHECK(device->counters().streams_built == built);
+  problem.Run(*device);  // what was dropped
+  CHECK(device->counters().streams_built == built + 1);
+  for (size_t i = 0; i < 3; ++i) problem.Verify(i);
+  std::vector<Problem> problems;
+  for (int i = 0; i < 3; ++i) problems.emplace_back(*device);
+  try {
+    RunTogether(*device, problems, {0, 1, 2});
+    CHECK(false);
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    CHECK(said.find("sequence \"matvec\" (K=512, N=256") != std::string::npos);
+    CHECK(said.find("takes 98304 bytes in 3 runs, and the device keeps 65536") !=
+          std::string::npos);
+  }
+  CHECK(Counts().contexts == 2);  // the device is none the worse
+  problem.Run(*device);
+  problem.Verify();
+}
+
+// As where others of the process have a part of the heap.
+void AnOlderStreamMakesRoomForOneThatIsRefused() {
+  const auto device = Open();
+  Problem problem(*device, 2);
+  problem.Run(*device);
+  ort_aie_sim_inject("allocation@1");
+  problem.Run(*device, {Matvec(), Matvec(2 * kN)});
+  CHECK(device->counters().streams_dropped == 1);
+  CHECK(Counts().instruction_bytes == static_cast<int64_t>(npu::kStreamUnit));
+  for (size_t i = 0; i < 2; ++i) problem.Verify(i);
+  ort_aie_sim_inject("allocation@1..2");
+  Faulty(Fault::kAllocation,
+         {"an instruction buffer of", "of 32768 for the stream of sequence \"matvec\"", Decoder(),
+          "err=-12"},
+         [&] { problem.Run(*device, {Matvec(), Matvec(), Matvec()}); });
 }
 
 void SessionsShareContexts() {
@@ -438,6 +504,29 @@ void RefusedWeightsAreCopiedAndLetGo() {
   CHECK(std::memcmp(weights.data, copy->host(), weights.bytes) == 0);  // read again
 }
 
+void RefusedWeightsAreSpokenOfOnce() {
+  const auto device = Open();
+  device->Allocate(1);  // a context, and its group
+  CHECK(device->NoticesFrom(0).empty());
+  const rlimit limit = {8 << 20, 8 << 20};
+  CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+  const Weights weights, more;
+  ort_aie_sim_inject("allocation@1,allocation@3");
+  const auto copy = Pin(*device, weights.data, weights.bytes);
+  const auto other = Pin(*device, more.data, more.bytes);
+  CHECK(other->host() != more.data);
+  const std::vector<std::string> notices = device->NoticesFrom(0);
+  CHECK(notices.size() == 1);
+  const size_t pages = (weights.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  for (const std::string& text :
+       {std::to_string(pages) + " bytes of weights cannot be read where they lie",
+        std::string("err=-12"), std::string("may lock 8388608 bytes of memory, RLIMIT_MEMLOCK"),
+        std::string("memlock unlimited"), std::string("docs/ryzen-ai.md, section 3")}) {
+    Check(notices[0].find(text) != std::string::npos, "\"" + text + "\" in: " + notices[0]);
+  }
+  CHECK(device->NoticesFrom(1).empty());
+}
+
 void WrittenPagesAreCopiedAndKept() {
   const auto device = Open();
   const Weights weights;
@@ -502,6 +591,30 @@ void AnOlderContextMakesRoom() {
   CHECK(Counts().contexts == 1);
 }
 
+// Packages `together` have one xclbin with a kernel for each design.
+void DesignsOfOneOverlayShareAContext() {
+  const auto device = Open("together");
+  Problem problem(*device), other(*device);
+  for (int i = 0; i < 2; ++i) {
+    problem.Run(*device);
+    other.Run(*device, {Matvec()}, "fused_dqp");
+  }
+  problem.Verify();
+  other.Verify();
+  CHECK(Counts().contexts == 1);
+  CHECK(device->counters().streams_built == 2 && device->counters().streams_kept == 2);
+  // It ends for all of them, and they come back to one.
+  ort_aie_sim_inject("run_error@1");
+  Faulty(Fault::kRunError, {"ERROR", "matvec", "fused_dqp"},
+         [&] { other.Run(*device, {Matvec()}, "fused_dqp"); });
+  CHECK(Counts().contexts == 0);
+  problem.Run(*device);
+  other.Run(*device, {Matvec()}, "fused_dqp");
+  problem.Verify();
+  other.Verify();
+  CHECK(Counts().contexts == 1);
+}
+
 void Allocation() {
   const auto device = Open();
   device->Allocate(10'000).reset();
@@ -563,6 +676,16 @@ void Overlays() {
   // The first that fits.
   const auto device = OpenDevice({folder + "/of_npu1", folder + "/packages"});
   CHECK(device->Overlay("decode") != nullptr);
+  // Any of them is enough.
+  for (const std::string design : {"fused_dqp", "flow_kv", "flow_qkv", "dequant", "gemm"}) {
+    const std::string only = folder + "/only_" + design;
+    std::filesystem::create_directory(only);
+    std::filesystem::create_directory_symlink(folder + "/packages/npu2/" + design,
+                                              only + "/" + design);
+    const auto alone = OpenDevice({only});
+    RequireOverlays(*alone);
+    alone->Allocate(1);
+  }
 }
 
 // --- the timeline
@@ -583,8 +706,11 @@ const std::map<std::string, void (*)()> kCases = {
     {"ChangedLinesAreSent", ChangedLinesAreSent},
     {"StepsOfAPlanAreOneRun", StepsOfAPlanAreOneRun},
     {"PlansOfManyBuffersAreOneList", PlansOfManyBuffersAreOneList},
+    {"ListsHave24RunsAtMost", ListsHave24RunsAtMost},
     {"LongPlansAreSeveralRuns", LongPlansAreSeveralRuns},
     {"PlansThatDoNotFitAreErrors", PlansThatDoNotFitAreErrors},
+    {"StreamsShareTheInstructionMemory", StreamsShareTheInstructionMemory},
+    {"AnOlderStreamMakesRoomForOneThatIsRefused", AnOlderStreamMakesRoomForOneThatIsRefused},
     {"SessionsShareContexts", SessionsShareContexts},
     {"BuffersAreUsedAgain", BuffersAreUsedAgain},
     {"WeightsArePinnedInPlace", WeightsArePinnedInPlace},
@@ -593,12 +719,14 @@ const std::map<std::string, void (*)()> kCases = {
     {"MemoryWithoutAFileIsPinnedInPlace", MemoryWithoutAFileIsPinnedInPlace},
     {"WeightsBetweenPagesAreCopied", WeightsBetweenPagesAreCopied},
     {"RefusedWeightsAreCopiedAndLetGo", RefusedWeightsAreCopiedAndLetGo},
+    {"RefusedWeightsAreSpokenOfOnce", RefusedWeightsAreSpokenOfOnce},
     {"WrittenPagesAreCopiedAndKept", WrittenPagesAreCopiedAndKept},
     {"AnotherFileUnderTheNameIsNotTaken", AnotherFileUnderTheNameIsNotTaken},
     {"Timeout", Timeout},
     {"RunError", RunError},
     {"RefusedContext", RefusedContext},
     {"AnOlderContextMakesRoom", AnOlderContextMakesRoom},
+    {"DesignsOfOneOverlayShareAContext", DesignsOfOneOverlayShareAContext},
     {"Allocation", Allocation},
     {"CorruptedOverlay", CorruptedOverlay},
     {"RemovedDevice", RemovedDevice},

@@ -16,6 +16,8 @@ import pytest
 from cmake_program import Project
 from standin_inputs import matvec
 
+from ort_aie_ep.aie_kernels.build import make_design
+from ort_aie_ep.npu.packages.simulated import write_simulated_packages
 from ort_aie_ep.npu.simulator.device_process import write_packages
 from ort_aie_ep.npu.vocabulary.device import device
 
@@ -57,6 +59,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             lambda m, rate=rate: m.update(ddr_bytes_per_second=rate),
         )  # fmt: skip
     folder, decode = folders["npu2"], packages / "npu2" / "decode"
+    target = device("npu2")
+    together = {design: make_design(design, target) for design in ("decode", "fused_dqp")}
+    write_simulated_packages(folder / "together", together)
     (folder / "nowhere").mkdir()
     edited(decode, folder / "of_npu1" / "decode", lambda m: m.update(device="npu1"))
     edited(decode, folder / "of_format_9" / "decode", lambda m: m.update(format=9))
@@ -97,7 +102,8 @@ def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
 
 # Without lists of runs.
 @pytest.mark.parametrize("case", [
-    "RunsMatvec", "PlansOfManyBuffersAreOneList", "LongPlansAreSeveralRuns", "Timeout",
+    "RunsMatvec", "PlansOfManyBuffersAreOneList", "ListsHave24RunsAtMost",
+    "LongPlansAreSeveralRuns", "Timeout",
 ])  # fmt: skip
 def test_first_generation(program: Path, folders: dict[str, Path], case: str) -> None:
     run(program, case, folders["npu1"], "npu1")

@@ -63,6 +63,7 @@ Bench::Bench(const Designs& designs, ExecutorOptions options, const char* device
     : device(std::make_shared<ReferenceDevice>(Manifests() / device_name, designs)) {
   options.report = [this](const std::string& line) { lines.push_back(line); };
   target = MakeXrtTarget(device, options);
+  at_first.swap(lines);
 }
 
 void Bench::OnlyDevice() const {

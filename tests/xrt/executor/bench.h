@@ -93,7 +93,7 @@ struct Bench {
   int64_t runs() const { return device->counters().runs; }
   void OnlyDevice() const;
 
-  std::vector<std::string> lines;
+  std::vector<std::string> at_first, lines;  // reported when it was made, and since
   std::shared_ptr<ReferenceDevice> device;
   std::unique_ptr<XrtTarget> target;
 };

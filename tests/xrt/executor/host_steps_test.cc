@@ -172,11 +172,41 @@ void ARefusedStepDividesAPlan() {
   }
 }
 
+// What of a token's overlays is there is used, and what that costs is said when a target is made.
+void WhatIsLostWithoutDecodeIsSaidOnce() {
+  const auto said = [](const Designs& designs, const char* device = "npu2") {
+    Bench bench(designs, {}, device);
+    Check(bench.at_first.size() <= 1, "a line at most");
+    return bench.at_first.empty() ? std::string() : bench.at_first[0];
+  };
+  const auto has = [](const std::string& line, const std::string& text) {
+    Check(line.find(text) != std::string::npos, "\"", text, "\" in: ", line);
+  };
+  Check(said(kAll).empty(), "nothing is lost");
+  Check(said({"fused_dqp", "dequant", "gemm"}, "npu1").empty(), "NPU1 has no room for it");
+  const std::string both = said({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
+  has(both, "NPU Reference: there is no overlay decode");
+  has(both, "its projections run on the overlay fused_dqp, its attention on the overlay flow_kv");
+  has(both, "ort-aie kernels build decode --device npu2");
+  has(said({"flow_kv"}), "its projections run on this CPU, its attention on the overlay flow_kv");
+  has(said({"gemm"}), "its projections run on this CPU, its attention on this CPU");
+}
+
+void NoticesOfTheDeviceAreReportedOnce() {
+  Bench bench;
+  bench.device->notices = {"weights are copied"};
+  Projection projection({.k = 256});
+  for (int i = 0; i < 2; ++i) bench.Run({projection.Step()});
+  Check(bench.lines == std::vector<std::string>{"NPU Reference: weights are copied"}, "one line");
+}
+
 const Cases registered({
     {"overlays_divide_a_plan", OverlaysDivideAPlan},
     {"a_refused_step_divides_a_plan", ARefusedStepDividesAPlan},
     {"host_steps_have_reasons", HostStepsHaveReasons},
+    {"notices_of_the_device_are_reported_once", NoticesOfTheDeviceAreReportedOnce},
     {"refused_shapes", RefusedShapes},
+    {"what_is_lost_without_decode_is_said_once", WhatIsLostWithoutDecodeIsSaidOnce},
 });
 
 }  // namespace

@@ -138,26 +138,34 @@ class Call {
     }
   }
 
-  void RmsNorm() const {
-    const int64_t n = P("n"), row = (n + 127) / 128 * 128;
-    for (int64_t r = 0; r < P("rows"); ++r) {
+  // Rows of `width` elements, of which n count; check(i, x) sees each element before it is used.
+  template <typename Check>
+  void NormRows(int64_t rows, int64_t width, bool norm, const Check& check) const {
+    const int64_t n = P("n");
+    for (int64_t r = 0; r < rows; ++r) {
       double squares = 0;
-      std::vector<double> x(static_cast<size_t>(row));
-      for (int64_t i = 0; i < row; ++i) {
-        double value = Get("x", r * row + i);
+      std::vector<double> x(static_cast<size_t>(width));
+      for (int64_t i = 0; i < width; ++i) {
+        double value = Get("x", r * width + i);
         if (P("residual") != 0) {
           // The row that is normalised is the rounded one.
-          Set("sum", r * row + i, value + Get("residual", r * row + i));
-          value = Get("sum", r * row + i);
+          Set("sum", r * width + i, value + Get("residual", r * width + i));
+          value = Get("sum", r * width + i);
         }
+        check(i, value);
         x[static_cast<size_t>(i)] = value;
         squares += value * value;
       }
+      if (!norm) continue;
       const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + F("eps_bits"));
-      for (int64_t i = 0; i < row; ++i) {
-        Set("y", r * row + i, x[static_cast<size_t>(i)] * factor * Get("weight", i));
+      for (int64_t i = 0; i < width; ++i) {
+        Set("y", r * width + i, x[static_cast<size_t>(i)] * factor * Get("weight", i));
       }
     }
+  }
+
+  void RmsNorm() const {
+    NormRows(P("rows"), (P("n") + 127) / 128 * 128, true, [](int64_t, double) {});
   }
 
   void Glu() const {
@@ -267,27 +275,11 @@ class Call {
 
   // Of the overlay of GEMM; rows are whole blocks' columns apart.
   void AddNorm() const {
-    const int64_t rows = std::max<int64_t>(P("M"), 64), k = P("K"), n = P("n");
-    for (int64_t r = 0; r < rows; ++r) {
-      double squares = 0;
-      std::vector<double> x(static_cast<size_t>(k));
-      for (int64_t i = 0; i < k; ++i) {
-        double value = Get("x", r * k + i);
-        if (P("residual") != 0) {
-          Set("sum", r * k + i, value + Get("residual", r * k + i));
-          value = Get("sum", r * k + i);
-        }
-        if (!std::isfinite(value)) Wrong("add_norm reads what nobody wrote");
-        if (i >= n && value != 0) Wrong("a row is not zero behind its elements");
-        x[static_cast<size_t>(i)] = value;
-        squares += value * value;
-      }
-      if (P("norm") == 0) continue;
-      const double factor = 1 / std::sqrt(squares / static_cast<double>(n) + F("eps_bits"));
-      for (int64_t i = 0; i < k; ++i) {
-        Set("y", r * k + i, x[static_cast<size_t>(i)] * factor * Get("weight", i));
-      }
-    }
+    const int64_t n = P("n");
+    NormRows(std::max<int64_t>(P("M"), 64), P("K"), P("norm") != 0, [&](int64_t i, double value) {
+      if (!std::isfinite(value)) Wrong("add_norm reads what nobody wrote");
+      if (i >= n && value != 0) Wrong("a row is not zero behind its elements");
+    });
   }
 
   void Gate() const {

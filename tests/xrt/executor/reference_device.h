@@ -28,6 +28,9 @@ class ReferenceDevice final : public Device {
            std::span<Buffer* const> buffers) override;
   void Reset() override { ++resets; }
   Counters counters() const override { return *counters_; }
+  std::vector<std::string> NoticesFrom(size_t first) const override {
+    return {notices.begin() + static_cast<std::ptrdiff_t>(first), notices.end()};
+  }
 
   // Called before a plan's stream is made; throws Error for a plan that a sequence refuses.
   std::function<void(const npu::Plan&)> before_plan;
@@ -37,6 +40,7 @@ class ReferenceDevice final : public Device {
   std::function<void(const npu::Invocation&, const std::map<std::string, uint8_t*>& places)>
       after_call;
   std::function<void(size_t bytes)> before_allocation;
+  std::vector<std::string> notices;
   int64_t resets = 0;
   size_t most_pinned = kMaxBufferBytes;  // in a buffer
   std::vector<std::string> sequences;    // that were executed

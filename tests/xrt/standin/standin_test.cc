@@ -36,7 +36,7 @@
 namespace {
 
 constexpr uint64_t kTransaction = 3;
-constexpr unsigned kWait = 2500;  // ms
+constexpr unsigned kWait = 8000;  // ms, more than the watchdog takes
 
 std::string folder;
 

@@ -14,16 +14,19 @@ import pytest
 from json_mutations import mutations
 from standin_inputs import ORDER, deadlock, matvec, words
 
+from ort_aie_ep import _native
+from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.npu.configuration_words.transaction import TransactionWriter
 from ort_aie_ep.npu.packages.package import (
     PackageError,
     read_package,
-    read_simulated_overlay,
-    write_simulated_package,
     xclbin_uuid,
 )  # fmt: skip
+from ort_aie_ep.npu.packages.simulated import read_simulated_overlay, write_simulated_packages
 from ort_aie_ep.npu.simulator import device_process
 from ort_aie_ep.npu.simulator.device_process import DeviceProcess, serve, write_packages
+from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
 
 PAGE = 4096
@@ -64,6 +67,7 @@ class Matvec:
 
     def __init__(self, host: Host, package: Path) -> None:
         self.host = host
+        self.kernel = read_package(package).manifest["kernel"]
         buffers, self.expected, _, _ = matvec("npu2")
         self.arguments = [host.place(buffers[name]) for name in ORDER]
         self.words = self.stream(words("npu2"))
@@ -77,8 +81,8 @@ class Matvec:
 
     def run(self, stream: list[int] | None = None, **fields: Any) -> dict[str, Any]:
         return self.host.ask(
-            "run", context=self.context, words=stream or self.words, arguments=self.arguments,
-            **fields,
+            "run", context=self.context, kernel=self.kernel, words=stream or self.words,
+            arguments=self.arguments, **fields,
         )  # fmt: skip
 
     @property
@@ -108,7 +112,7 @@ def test_packages_that_fit_are_kept_and_others_replaced(tmp_path: Path) -> None:
     write_packages(tmp_path, device("npu2"))
     kept = (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino
     other = fused_dqp.build(device("npu2"), 2)  # as another version of the library might have it
-    write_simulated_package(tmp_path / "fused_dqp", "fused_dqp", other)
+    write_simulated_packages(tmp_path, {"fused_dqp": other})
     before = xclbin_uuid(tmp_path / "fused_dqp" / "overlay.xclbin")
     write_packages(tmp_path, device("npu2"))
     assert (tmp_path / "gemm" / "overlay.xclbin").stat().st_ino == kept
@@ -220,11 +224,72 @@ def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="real NPU"):
         read_simulated_overlay(tmp_path / "overlay.xclbin")
     other = fused_dqp.build(device("npu2"), 2)
-    write_simulated_package(tmp_path / "other", "fused_dqp", other)
-    reply = Host().load(tmp_path / "other")
+    (package,) = write_simulated_packages(tmp_path, {"fused_dqp": other})
+    reply = Host().load(package.folder)
     assert "made by another version" in reply["error"]
     wide = Host("npu2_2col").load(packages / "npu2" / "fused_dqp")
     assert "is for 8 columns; npu2_2col has 2" in wide["error"]
+
+
+def test_kernels_of_one_overlay_change_the_configuration(tmp_path: Path) -> None:
+    """Packages that share an xclbin: in one context, a run of another kernel loads its PDI."""
+    designs = {name: make_design(name, device("npu2")) for name in ("dequant", "fused_dqp")}
+    dequant, fused = write_simulated_packages(tmp_path, designs)
+    assert dequant.manifest["uuid"] == fused.manifest["uuid"]
+    assert [p.manifest["kernel"] for p in (dequant, fused)] == ["dequant", "fused_dqp"]
+    host = Host()
+    run = Matvec(host, fused.folder)
+    weights = np.zeros(4 * 5120, np.uint8)
+    output = np.full(4 * 8192, 0x7FC0, np.uint16)
+    arguments = [host.place(weights), host.place(output)]
+    stream = run.stream(
+        _native.npu_build(
+            json.dumps(dequant.manifest),
+            [{"sequence": "dequant", "parameters": {"blocks": 4},
+              "arguments": {"w": (0, 0), "b": (1, 0)}}],
+        )[0]["words"]
+    )  # fmt: skip
+    first = run.run()
+    assert first["ok"], first
+    assert run.right
+    other = {"context": run.context, "words": stream, "arguments": arguments}
+    changed = host.ask("run", kernel="dequant", **other)
+    assert changed["ok"], changed
+    at, size = arguments[1]
+    assert not host.memory[at : at + size].any()
+    again = host.ask("run", kernel="dequant", **other)
+    assert changed["seconds"] == pytest.approx(again["seconds"] + costs.PDI_SWITCH.value)
+    back = run.run()
+    assert back["ok"]
+    assert run.right
+    assert back["seconds"] == pytest.approx(first["seconds"])  # each came after a change
+    refused = host.ask("run", kernel="gemm", **other)
+    assert "one of dequant, fused_dqp, got 'gemm'" in refused["error"], refused
+
+
+def test_a_stream_that_loads_a_pdi_first(tmp_path: Path) -> None:
+    designs = {name: make_design(name, device("npu2")) for name in ("dequant", "fused_dqp")}
+    _, fused = write_simulated_packages(tmp_path, designs)
+    host = Host()
+    run = Matvec(host, fused.folder)
+    plain = run.run()
+    assert plain["ok"], plain
+
+    def loading(pdi: int) -> dict[str, Any]:
+        loads = TransactionWriter(device("npu2"))
+        loads.load_pdi(pdi)
+        whole = words("npu2")
+        joined = np.concatenate([whole[:4], loads.finish()[4:], whole[4:]])
+        joined[2] += 1
+        joined[3] = 4 * joined.size
+        return run.run(run.stream(joined))
+
+    loaded = loading(2)
+    assert loaded["ok"], loaded
+    assert run.right
+    # The first came after a change of kernel, which costs as much.
+    assert loaded["seconds"] == pytest.approx(plain["seconds"])
+    assert "operation 0 loads PDI 3; the overlay holds 1 to 2" in loading(3)["error"]
 
 
 def test_requests_come_line_by_line_until_a_stop() -> None:

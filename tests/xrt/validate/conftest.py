@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from overlay_site import Site
-
-from ort_aie_ep.npu.validate import control
+from overlay_site import Site, shortened
 
 
 @pytest.fixture
@@ -17,8 +15,5 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture(autouse=True)
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator's clock is exact: differences need not be large. 400 writes are 40,000 cycles,
-    more than an object takes."""
-    monkeypatch.setattr(control, "FEW", 20)
-    monkeypatch.setattr(control, "MANY", 400)
-    monkeypatch.setattr(control, "QUICK_REPETITIONS", 3)
+    """See `shortened`."""
+    shortened(monkeypatch)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from pyxrt_signatures import FLAGS, INFOS, STATES, bind
 
-from ort_aie_ep.npu.packages.package import KERNEL, xclbin_uuid
-from ort_aie_ep.npu.simulator.machine import Machine
+from ort_aie_ep.npu.packages.package import xclbin_uuid
+from ort_aie_ep.npu.simulator.pdis import Pdis
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.design import Design
 
@@ -28,6 +28,7 @@ POISON = 0xA5
 HOST_GROUP, SRAM_GROUP = 0, 1  # banks of mlir-aie's xclbin
 DISPATCH = costs.DISPATCH.value
 SWITCH = 100e-6
+CHAINED = 20e-6  # for each further run of a list
 
 
 class _Enumerator(enum.IntEnum):
@@ -42,13 +43,15 @@ def _enumeration(name: str, values: dict[str, int]) -> Any:
 
 @dataclass
 class Recorder:
-    """`designs` by the UUID of their overlays; `names` of the devices; `fail` is called with the
-    name of each call and may raise or return a state; `corrupt` changes a run's results."""
+    """`designs` by kernel, by the UUID of their overlays; `names` of the devices; `fail` is called
+    with each call's name and may raise or return a state; `corrupt` changes a run's results."""
 
-    designs: dict[str, Design]
+    designs: dict[str, dict[str, Design]]
     names: tuple[str, ...] = ("NPU Strix",)
     fail: Callable[[str], str | None] = lambda call: None
     corrupt: Callable[[dict[int, np.ndarray]], None] = lambda buffers: None
+    lists: bool = True  # whether the binding has runlists
+    longest_list: int = 24  # runs of a list that happen; others are dropped without a word
     cold: bool = False  # whether the channels of the shims start anew with every run
     calls: Counter[str] = field(default_factory=Counter)
     now: float = 0.0  # seconds of the modelled host
@@ -65,7 +68,7 @@ class Recorder:
             "xrt_info_device", {name + "_": i for i, name in enumerate(INFOS)}
         )
         self.xrt_info_device = _Infos(self.xrt_info_device)
-        for made in _classes(self):
+        for made in _classes(self)[: None if self.lists else -1]:
             setattr(self, made.__name__, made)
         self.active: Any = None  # the context that ran last
 
@@ -153,19 +156,21 @@ def _classes(module: Recorder) -> list[type]:
 
         def get_kernels(self, *args: Any) -> list[Any]:
             self.check("get_kernels", *args)
-            return [xclbinkernel(f"{KERNEL}:main")]
+            return [xclbinkernel(f"{name}:main") for name in module.designs.get(self.uuid, ["?"])]
 
     class hw_context(Bound):
         def setup(self, on: Any, overlay: Any) -> None:
             if overlay.text not in module.designs:
                 raise RuntimeError("no such xclbin is registered")
-            self.machine = Machine(module.designs[overlay.text])
+            its = module.designs[overlay.text]
+            self.kernels = {f"{name}:main": design for name, design in its.items()}
+            self.pdis = Pdis(self.kernels)
 
     class kernel(Bound):
         def setup(self, context: Any, name: str) -> None:
-            if not name.startswith(KERNEL):
+            if name not in context.kernels:
                 raise RuntimeError(f"no kernel {name}")
-            self.context = context
+            self.context, self.name = context, name
 
         def group_id(self, *args: Any) -> int:
             self.check("group_id", *args)
@@ -210,7 +215,7 @@ def _classes(module: Recorder) -> list[type]:
 
     class run(Bound):
         def setup(self, its: Any) -> None:
-            self.kernel, self.arguments, self.started = its, {}, False
+            self.kernel, self.arguments, self.started, self.lists = its, {}, False, 0
 
         def set_arg(self, *args: Any) -> None:
             self.check("set_arg", *args)
@@ -218,6 +223,10 @@ def _classes(module: Recorder) -> list[type]:
 
         def start(self, *args: Any) -> None:
             self.check("start", *args)
+            if self.lists:
+                raise RuntimeError(
+                    "Run object belongs to a runlist and cannot be explicitly started"
+                )
             if self.started:
                 raise RuntimeError("the run is still going on")
             self.started = True
@@ -235,7 +244,7 @@ def _classes(module: Recorder) -> list[type]:
             self.started = False
             return module.ert_cmd_state.ERT_CMD_STATE_COMPLETED
 
-        def execute(self) -> None:
+        def execute(self, dispatch: float = DISPATCH) -> None:
             opcode, instructions, count = (self.arguments[i] for i in range(3))
             assert opcode == 3, "a transaction stream"
             assert instructions.flag == module.bo.cacheable
@@ -245,16 +254,53 @@ def _classes(module: Recorder) -> list[type]:
             assert len(buffers) <= 5
             assert all(b.flag == module.bo.host_only for b in buffers.values())
             words = instructions.device.view(np.uint32).copy()
-            machine = self.kernel.context.machine
+            pdis = self.kernel.context.pdis
+            module.now += pdis.select(self.kernel.name, words)
+            machine = pdis.machine
             for endpoint in machine.endpoints.values() if module.cold else ():
                 endpoint._started = False
             result = machine.run(words, [(str(i), b.device) for i, b in buffers.items()])
             if module.active not in (None, self.kernel.context):
                 module.now += SWITCH
             module.active = self.kernel.context
-            module.now += DISPATCH + result.seconds
+            module.now += dispatch + result.seconds
             module.corrupt({i - 3: b.device for i, b in buffers.items()})
+
+    class runlist(Bound):
+        """A list for which `add` binds the buffers (runlist_impl::add calls bind_at)."""
+
+        def setup(self, *args: Any) -> None:
+            if not args:
+                raise AssertionError("a list without a context is of no use")
+            self.context, self.runs, self.running = args[0], [], False
+
+        def add(self, *args: Any) -> None:
+            self.check("add", *args)
+            if self.running:
+                raise RuntimeError("runlist must be idle before adding run objects")
+            its = args[0]
+            if its.kernel.context is not self.context or len(its.arguments) < 4:
+                raise AssertionError("a run of another context, or without its arguments")
+            its.lists += 1
+            self.runs.append((its, dict(its.arguments)))
+
+        def execute(self, *args: Any) -> None:
+            self.check("execute", *args)
+            if self.running:
+                raise RuntimeError("runlist must be idle before submitting for execution")
+            self.running = True
+
+        def wait(self, *args: Any) -> None:
+            state = self.check("wait", *args)
+            self.running = False
+            if state is not None:
+                module.now += 2.0 if state == "TIMEOUT" else 0.0  # the driver's watchdog
+                raise RuntimeError(f"runlist failed execution (ERT_CMD_STATE_{state})")
+            for place, (its, bound) in enumerate(self.runs[: module.longest_list]):
+                if its.arguments != bound:
+                    raise AssertionError("an argument changed after the run was added")
+                its.execute(CHAINED if place else DISPATCH)
 
     for flag, value in FLAGS.items():
         setattr(bo, flag, _enumeration("flags", FLAGS)(value))
-    return [uuid, device, xclbin, hw_context, kernel, bo, run]
+    return [uuid, device, xclbin, hw_context, kernel, bo, run, runlist]

@@ -3,7 +3,8 @@
 One table for every overload: types of the parameters in order, and the result. Two sources agree
 on each: XRT 2.25's src/python/pybind11/src/pyxrt.cpp, and pyxrt.pyi of Debian's python3-xrt
 1:2.25.0-4. Versions before 2.25 have the same but for names of parameters (none), so names are not
-accepted here. `wait2` and `runlist` differ between versions and are left out.
+accepted here. `wait2` differs between versions and is left out. `runlist` came with XRT's commit
+d4a92e8740 of June 2025; that it cannot be waited for with a limit is the binding's.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ SIGNATURES: dict[str, Overloads] = {
     "bo.map": Overloads(((),), f"{CPP}: a memoryview of bytes"),
     "bo.size": Overloads(((),), CPP),
     "bo.address": Overloads(((),), CPP),
+    "runlist": Overloads(((), ("hw_context",)), f"{CPP}, py::class_<xrt::runlist>"),
+    "runlist.add": Overloads((("run",),), CPP),
+    "runlist.execute": Overloads(((),), CPP),
+    # The other overload takes a std::chrono::milliseconds, which pybind11 converts only where its
+    # chrono.h is included; pyxrt.cpp has pybind11.h, stl.h, numpy.h and stl_bind.h.
+    "runlist.wait": Overloads(((),), f"{CPP}: None; no bad state, it raises"),
 }  # fmt: skip
 
 #: Values of enumerations in the order of the binding; the numbers are those of XRT 2.25's ert.h

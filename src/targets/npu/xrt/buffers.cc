@@ -53,6 +53,8 @@ Counters Tally::Read() const {
   counters.bytes_from = bytes_from;
   counters.streams_kept = streams_kept;
   counters.streams_built = streams_built;
+  counters.streams_dropped = streams_dropped;
+  counters.stream_bytes = stream_bytes;
   counters.buffers = buffers;
   counters.buffer_bytes = buffer_bytes;
   return counters;
@@ -215,12 +217,25 @@ std::shared_ptr<Buffer> BufferPool::InPlace(std::optional<FilePages> pages, uint
   std::optional<xrt::bo> bo;
   try {
     bo = xrt::bo(device_, data, bytes, xrt::bo::flags::host_only, group_);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    NoteRefusal(bytes, error.what());
     return nullptr;
   }
   auto buffer = std::make_shared<Pinned>(std::move(pages), std::move(*bo), data, bytes);
   buffer->ToDevice(0, bytes);
   return buffer;
+}
+
+void BufferPool::NoteRefusal(size_t bytes, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (!notices_.empty()) return;
+  notices_.push_back(Concat(bytes, " bytes of weights cannot be read where they lie, so they are ",
+                            "copied, and take twice the memory: ", why, MemoryLimit()));
+}
+
+std::vector<std::string> BufferPool::notices() const {
+  const std::lock_guard lock(mutex_);
+  return notices_;
 }
 
 void BufferPool::PinFiles(std::vector<Wish>& wishes) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,8 @@ namespace ort_aie::npu_target {
 // Counters that several threads write.
 struct Tally {
   std::atomic<int64_t> runs = 0, submissions = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0,
-                       streams_built = 0, buffers = 0, buffer_bytes = 0;
+                       streams_built = 0, streams_dropped = 0, stream_bytes = 0, buffers = 0,
+                       buffer_bytes = 0;
 
   // Of all devices that this process has had.
   static Tally& OfProcess();
@@ -67,6 +69,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   // See Device::Pin. The same memory is pinned once.
   std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges);
 
+  // What there is to tell when memory was copied that could have been pinned: said once.
+  std::vector<std::string> notices() const;
+
  private:
   class Pooled;
   class Pinned;
@@ -87,11 +92,13 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void PinMemory(std::vector<Wish>& wishes);
   void Copy(std::span<const Wish> wishes);
   std::shared_ptr<Buffer> InPlace(std::optional<FilePages> pages, uint8_t* data, size_t bytes);
+  void NoteRefusal(size_t bytes, const std::string& why);
   void TakeBack(Piece piece);
 
   xrt::device device_;
   const xrt::memory_group group_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> notices_;
   std::multimap<size_t, Piece> idle_;  // by size
   size_t idle_bytes_ = 0;
   struct Known {

@@ -18,10 +18,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The driver's watchdog gives up after 2 s.
-constexpr milliseconds kRunTimeout{2500};
-// The driver's chains are that long, and a longer list is several of them. A chain is one job of
-// the driver's, so what is predicted of a run at most is so of a chain's runs together.
+// The driver looks every 2 s whether a job was submitted or has ended since, and resets all
+// contexts when it was none twice (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck in
+// aie2_ctx_runqueue.c): a job that hangs ends 4 to 6 s after it was submitted. Who waits for less
+// never hears at which operation it stopped. A list is one job, whatever its length.
+constexpr milliseconds kJobTimeout{8000};
+// XRT divides a list into chains of so many (submit_size of runlist_impl in xrt_kernel.cpp), each
+// of them one job of the driver's (aie2_cmdlist_multi_execbuf in aie2_message.c). So what is
+// predicted of a run at most is so of a chain's runs together.
 constexpr size_t kMaxChain = 24;
 // A transaction: the buffer holds register operations.
 constexpr uint64_t kOpcode = 3;
@@ -36,11 +40,15 @@ bool HasChains(const npu::Manifest& manifest) {
   return manifest.generation != npu::kGenerationNpu1;
 }
 
+// The names of kernels that tools wrote may have a suffix.
 std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest) {
+  std::vector<std::string> longer;
   for (const xrt::xclbin::kernel& kernel : xclbin.get_kernels()) {
     std::string name = kernel.get_name();
-    if (name.starts_with(manifest.kernel)) return name;
+    if (name == manifest.kernel) return name;
+    if (name.starts_with(manifest.kernel)) longer.push_back(std::move(name));
   }
+  if (!longer.empty()) return longer.front();
   throw DeviceError(Fault::kWrongOverlay,
                     Concat("the overlay ", manifest.name, " has no kernel ", manifest.kernel));
 }
@@ -88,24 +96,43 @@ const char* StateName(int state) {
 
 }  // namespace
 
-Context::Context(xrt::device device, const Package& package)
-    : device_(std::move(device)), streams_(package.manifest) {
+Context::Kept::Kept(size_t stream_bytes) : bytes(stream_bytes) {
+  Tally::OfProcess().stream_bytes += static_cast<int64_t>(bytes);
+}
+
+Context::Kept::~Kept() { Tally::OfProcess().stream_bytes -= static_cast<int64_t>(bytes); }
+
+Context::Context(xrt::device device, const Package& package, const Context* sibling,
+                 std::shared_ptr<npu::StreamMemory> memory)
+    : device_(std::move(device)), streams_(package.manifest, std::move(memory)) {
   const std::string name = package.overlay.string();
   const xrt::xclbin xclbin = Ask(Fault::kWrongOverlay, name, [&] { return xrt::xclbin(name); });
   const std::string kernel =
       Ask(Fault::kWrongOverlay, name, [&] { return KernelName(xclbin, package.manifest); });
-  const xrt::uuid uuid =
-      Ask(Fault::kWrongOverlay, name, [&] { return device_.register_xclbin(xclbin); });
-  context_ = Ask(Fault::kContextRefused, Concat("a hardware context for ", name),
-                 [&] { return xrt::hw_context(device_, uuid); });
+  if (sibling != nullptr) {
+    context_ = sibling->context_;
+  } else {
+    const xrt::uuid uuid =
+        Ask(Fault::kWrongOverlay, name, [&] { return device_.register_xclbin(xclbin); });
+    context_ = Ask(Fault::kContextRefused, Concat("a hardware context for ", name),
+                   [&] { return xrt::hw_context(device_, uuid); });
+  }
   Ask(Fault::kWrongOverlay, name, [&] {
     kernel_ = xrt::kernel(context_, kernel);
     instruction_group_ = static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument));
     group_ = static_cast<xrt::memory_group>(kernel_.group_id(kFirstBuffer));
+    // Throws for an argument that the kernel does not have.
+    for (int i = 1; i < static_cast<int>(npu::kRunBuffers); ++i) {
+      const auto group = static_cast<xrt::memory_group>(kernel_.group_id(kFirstBuffer + i));
+      Require(group == group_, "argument ", kFirstBuffer + i, " of its kernel is in memory group ",
+              group, ", and argument ", kFirstBuffer, " in ", group_,
+              "; a buffer must do for both");
+    }
   });
 }
 
 void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
+  const int64_t dropped = streams_.memory().dropped();
   const npu::StreamCache::Lookup lookup = streams_.Get(plan);
   for (const npu::Run& run : lookup.stream.runs) {
     for (const int buffer : run.buffers) {
@@ -113,7 +140,8 @@ void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
               ", and it was given ", buffers.size());
     }
   }
-  Kept& kept = Keep(lookup);
+  Kept& kept = Keep(lookup, plan);
+  Tally::OfProcess().streams_dropped += streams_.memory().dropped() - dropped;
   Divide(kept, lookup.stream);
   Bind(kept, lookup.stream, buffers);
   if (kept.chains.empty()) {
@@ -124,40 +152,55 @@ void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
   for (Chain& chain : kept.chains) Execute(chain, kept, lookup.stream, plan);
 }
 
-Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup) {
+Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::Plan& plan) {
   Tally& tally = Tally::OfProcess();
   ++(lookup.outcome == npu::StreamCache::Outcome::kEncoded ? tally.streams_built
                                                            : tally.streams_kept);
-  const auto known = std::ranges::find(kept_, lookup.id, &Kept::id);
-  if (known != kept_.end()) {
-    kept_.splice(kept_.begin(), kept_, known);
-    Patch(kept_.front(), lookup);
-    return kept_.front();
+  if (lookup.companion == nullptr) {
+    lookup.companion = Load(lookup.stream, plan);
+    return static_cast<Kept&>(*lookup.companion);
   }
-  // The cache forgets in the same order.
-  while (kept_.size() >= streams_.size()) kept_.pop_back();
-  kept_.push_front(Load(lookup));
-  return kept_.front();
+  auto& kept = static_cast<Kept&>(*lookup.companion);
+  Patch(kept, lookup);
+  return kept;
 }
 
-Context::Kept Context::Load(const npu::StreamCache::Lookup& lookup) {
-  Kept kept{lookup.id, {}, {}};
-  for (const npu::Run& run : lookup.stream.runs) {
-    const size_t bytes = run.words.size() * sizeof(uint32_t);
-    Ask(Fault::kAllocation, Concat("an instruction buffer of ", bytes, " bytes"), [&] {
-      xrt::bo bo(device_, bytes, xrt::bo::flags::cacheable, instruction_group_);
-      auto* words = bo.map<uint32_t*>();
-      std::memcpy(words, run.words.data(), bytes);
-      xrt::run command(kernel_);
-      command.set_arg(kOpcodeArgument, kOpcode);
-      command.set_arg(kInstructionArgument, bo);
-      command.set_arg(kCountArgument, static_cast<uint32_t>(run.words.size()));
-      kept.dispatches.push_back(
-          {CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command), {}});
-    });
-    kept.dispatches.back().instructions.ToDevice(0, bytes);
+std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream, const npu::Plan& plan) {
+  auto kept = std::make_unique<Kept>(npu::StreamBytes(stream));
+  for (const npu::Run& run : stream.runs) {
+    while (true) {
+      try {
+        kept->dispatches.push_back(LoadRun(run, plan, kept->bytes));
+        break;
+      } catch (const DeviceError& error) {
+        // Others of this process may have a part of the heap. A stream less is room for this one.
+        if (error.fault() != Fault::kAllocation || !streams_.memory().DropOldest()) throw;
+      }
+    }
   }
   return kept;
+}
+
+Context::Dispatch Context::LoadRun(const npu::Run& run, const npu::Plan& plan,
+                                   size_t stream_bytes) {
+  const size_t bytes = run.words.size() * sizeof(uint32_t);
+  Dispatch dispatch = Ask(
+      Fault::kAllocation,
+      Concat("an instruction buffer of ", bytes, " bytes, of ", stream_bytes, " for the stream of ",
+             npu::Describe(plan.front()), " on the overlay ", streams_.manifest().name),
+      [&] {
+        xrt::bo bo(device_, bytes, xrt::bo::flags::cacheable, instruction_group_);
+        auto* words = bo.map<uint32_t*>();
+        std::memcpy(words, run.words.data(), bytes);
+        xrt::run command(kernel_);
+        command.set_arg(kOpcodeArgument, kOpcode);
+        command.set_arg(kInstructionArgument, bo);
+        command.set_arg(kCountArgument, static_cast<uint32_t>(run.words.size()));
+        return Dispatch{
+            CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command), {}};
+      });
+  dispatch.instructions.ToDevice(0, bytes);
+  return dispatch;
 }
 
 void Context::Divide(Kept& kept, const npu::Stream& stream) {
@@ -248,7 +291,7 @@ void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& 
   const TraceSpan traced("wait", plan.front().sequence);
   std::cv_status status = std::cv_status::no_timeout;
   try {
-    status = dispatch.run.wait2(kRunTimeout);
+    status = dispatch.run.wait2(kJobTimeout);
   } catch (const xrt::run::command_error& error) {
     ThrowAborted(error.what(), error.get_command_state(), StoppedAt(dispatch.run), run, plan);
   } catch (const std::exception& error) {
@@ -278,7 +321,7 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
   const TraceSpan traced("wait", plan.front().sequence);
   std::cv_status status = std::cv_status::no_timeout;
   try {
-    status = chain.list.wait(kRunTimeout * count);
+    status = chain.list.wait(kJobTimeout);
   } catch (const xrt::runlist::command_error& error) {
     const xrt::run failed = error.get_run();
     ThrowAborted(error.what(), error.get_command_state(), StoppedAt(failed), run_of(failed), plan);

@@ -1,5 +1,6 @@
-// A hardware context of an overlay: its kernel, and the instruction buffers of the streams that it
-// was asked for.
+// A design in the hardware context of its overlay: its kernel, and the instruction buffers of the
+// streams that it was asked for. Designs whose packages have one xclbin share the hardware context,
+// where a change from one kernel to another loads a PDI and no more.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
@@ -8,7 +9,6 @@
 #include <xrt/xrt_kernel.h>
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,8 +22,10 @@ namespace ort_aie::npu_target {
 // Not for several threads at once.
 class Context {
  public:
+  // `sibling`, if there is one, is of a package with the same xclbin. Its streams share `memory`.
   // Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
-  Context(xrt::device device, const Package& package);
+  Context(xrt::device device, const Package& package, const Context* sibling,
+          std::shared_ptr<npu::StreamMemory> memory);
 
   // The bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
@@ -46,14 +48,19 @@ class Context {
     xrt::runlist list;
     bool filled = false;
   };
-  struct Kept {
-    uint64_t id;
+  // Of a stream, for as long as it is kept.
+  struct Kept : npu::StreamCompanion {
+    explicit Kept(size_t stream_bytes);
+    ~Kept() override;
+
+    const size_t bytes;  // of the device's memory for instructions
     std::vector<Dispatch> dispatches;
     std::vector<Chain> chains;  // none: the dispatches go one after the other
   };
 
-  Kept& Keep(const npu::StreamCache::Lookup& lookup);
-  Kept Load(const npu::StreamCache::Lookup& lookup);
+  Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Plan& plan);
+  std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Plan& plan);
+  Dispatch LoadRun(const npu::Run& run, const npu::Plan& plan, size_t stream_bytes);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
   // Divides the dispatches into chains, where that is not as it was.
   void Divide(Kept& kept, const npu::Stream& stream);
@@ -65,11 +72,10 @@ class Context {
                                  const npu::Run& run, const npu::Plan& plan) const;
 
   xrt::device device_;
-  npu::StreamCache streams_;
   xrt::hw_context context_;
   xrt::kernel kernel_;
   xrt::memory_group group_ = 0, instruction_group_ = 0;
-  std::list<Kept> kept_;  // the one used last comes first
+  npu::StreamCache streams_;  // with what is kept of them, which goes before the context
 };
 
 }  // namespace ort_aie::npu_target

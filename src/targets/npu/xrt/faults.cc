@@ -16,16 +16,19 @@ int NumberOf(const std::exception& error) {
   return numbered == nullptr ? 0 : numbered->code().value();
 }
 
-// Buffers are locked in memory; the usual reason for a refusal.
+}  // namespace
+
+// The usual reason for a refusal. Pages of the caller's count against it all together
+// (xdna-driver: amdxdna_get_ubuf in amdxdna_ubuf.c), buffers because they are mapped with
+// MAP_LOCKED (mmap_ptr in shim/buffer.cpp).
 std::string MemoryLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
   return Concat(" (this process may lock ", limit.rlim_cur,
-                " bytes of memory, and an NPU needs no limit: '* - memlock unlimited' in ",
-                "/etc/security/limits.d/ and a new login)");
+                " bytes of memory, RLIMIT_MEMLOCK, and an NPU needs no limit: '* - memlock ",
+                "unlimited' in /etc/security/limits.d/ and a new login; see docs/ryzen-ai.md, ",
+                "section 3)");
 }
-
-}  // namespace
 
 void ThrowFault(Fault fault, std::string_view what, const std::exception& error) {
   switch (NumberOf(error)) {
@@ -39,8 +42,10 @@ void ThrowFault(Fault fault, std::string_view what, const std::exception& error)
     default:
       break;
   }
-  throw DeviceError(
-      fault, Concat(what, ": ", error.what(), fault == Fault::kAllocation ? MemoryLimit() : ""));
+  // Where the heap of instructions is full (ENOSPC of amdxdna_gem_heap_alloc), no limit is at
+  // fault.
+  const bool limited = fault == Fault::kAllocation && NumberOf(error) != ENOSPC;
+  throw DeviceError(fault, Concat(what, ": ", error.what(), limited ? MemoryLimit() : ""));
 }
 
 }  // namespace ort_aie::npu_target

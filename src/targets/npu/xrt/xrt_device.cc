@@ -45,8 +45,11 @@ const char* KindOf(const std::string& name) {
 class XrtDevice final : public Device {
  public:
   XrtDevice(xrt::device device, std::string name, const char* kind,
-            const std::vector<std::filesystem::path>& folders)
-      : device_(std::move(device)), name_(std::move(name)), overlays_(kind, folders) {}
+            const std::vector<std::filesystem::path>& folders, size_t instruction_bytes)
+      : device_(std::move(device)),
+        name_(std::move(name)),
+        overlays_(kind, folders),
+        streams_(std::make_shared<npu::StreamMemory>(instruction_bytes)) {}
 
   const std::string& name() const override { return name_; }
 
@@ -73,7 +76,7 @@ class XrtDevice final : public Device {
         context.Run(plan, buffers);
       } catch (const DeviceError&) {
         // Only its end makes sure that the run no longer writes to the buffers.
-        contexts_.pop_front();
+        Drop(contexts_.front().package->uuid);
         throw;
       }
     });
@@ -86,6 +89,15 @@ class XrtDevice final : public Device {
   }
 
   Counters counters() const override { return CountersOfProcess(); }
+
+  std::vector<std::string> NoticesFrom(size_t first) const override {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> notices;
+    if (pool_ != nullptr) notices = pool_->notices();
+    notices.erase(notices.begin(),
+                  notices.begin() + static_cast<std::ptrdiff_t>(std::min(first, notices.size())));
+    return notices;
+  }
 
   void RequireOverlays() {
     const std::lock_guard lock(mutex_);
@@ -109,7 +121,7 @@ class XrtDevice final : public Device {
 
   // Of a design that decodes, if there is one: its context will be wanted.
   const Package& AnyPackage() {
-    for (const char* design : {"decode", "fused_dqp", "flow_qkv", "dequant"}) {
+    for (const char* design : {"decode", "fused_dqp", "flow_kv", "flow_qkv", "dequant", "gemm"}) {
       if (const Package* package = overlays_.Find(design)) return *package;
     }
     return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
@@ -132,15 +144,24 @@ class XrtDevice final : public Device {
       contexts_.splice(contexts_.begin(), contexts_, known);
       return *contexts_.front().context;
     }
+    const auto same = [&](const Open& open) { return open.package->uuid == package.uuid; };
     while (true) {
+      const auto sibling = std::ranges::find_if(contexts_, same);
       try {
-        contexts_.push_front({&package, std::make_unique<Context>(device_, package)});
+        const Context* const shared = sibling == contexts_.end() ? nullptr : sibling->context.get();
+        contexts_.push_front(
+            {&package, std::make_unique<Context>(device_, package, shared, streams_)});
         return *contexts_.front().context;
       } catch (const DeviceError& error) {
         if (error.fault() != Fault::kContextRefused || contexts_.empty()) throw;
-        contexts_.pop_back();
+        Drop(contexts_.back().package->uuid);
       }
     }
+  }
+
+  // A hardware context ends with the last of those that share it.
+  void Drop(const std::string& uuid) {
+    std::erase_if(contexts_, [&](const Open& open) { return open.package->uuid == uuid; });
   }
 
   struct Open {
@@ -150,14 +171,16 @@ class XrtDevice final : public Device {
 
   xrt::device device_;
   const std::string name_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Overlays overlays_;
-  std::list<Open> contexts_;  // the one used last comes first
+  const std::shared_ptr<npu::StreamMemory> streams_;  // of all contexts
+  std::list<Open> contexts_;                          // the one used last comes first
   std::shared_ptr<BufferPool> pool_;
   std::atomic<bool> lost_ = false;
 };
 
-std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& folders) {
+std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& folders,
+                                    size_t instruction_bytes) {
   const unsigned count = Ask(Fault::kNoDevice, "XRT cannot look for devices",
                              [] { return xrt::system::enumerate_devices(); });
   std::string others;
@@ -168,7 +191,8 @@ std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& fo
       return std::pair(std::move(opened), std::move(its_name));
     });
     if (const char* kind = KindOf(name)) {
-      return std::make_shared<XrtDevice>(std::move(device), std::move(name), kind, folders);
+      return std::make_shared<XrtDevice>(std::move(device), std::move(name), kind, folders,
+                                         instruction_bytes);
     }
     others += Concat(others.empty() ? ": " : ", ", name);
   }
@@ -179,14 +203,15 @@ std::shared_ptr<XrtDevice> Discover(const std::vector<std::filesystem::path>& fo
 
 }  // namespace
 
-std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders) {
+std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders,
+                                   size_t instruction_bytes) {
   static std::mutex mutex;
   static auto& devices =
       *new std::map<std::vector<std::filesystem::path>, std::weak_ptr<XrtDevice>>();
   const std::lock_guard lock(mutex);
   std::shared_ptr<XrtDevice> device = devices[folders].lock();
   if (device == nullptr || device->lost()) {
-    device = Discover(folders);
+    device = Discover(folders, instruction_bytes);
     devices[folders] = device;
   }
   return device;

@@ -13,7 +13,9 @@ namespace {
 constexpr int kContexts1 = 6;   // amdxdna's limits of hardware contexts: NPU1,
 constexpr int kContexts2 = 16;  // and NPU2
 constexpr int64_t kInstructionHeap = 64 << 20;
-constexpr size_t kInstructionUnit1 = 32 << 10;  // what NPU1 rounds instruction buffers to
+// What instruction buffers are rounded to (xdna-driver: dev_mem_buf_shift of npu1_regs.c and
+// npu4_family.h).
+constexpr size_t kInstructionUnit = 32 << 10;
 
 // Of the process, and never destroyed: threads may outlive static destruction.
 struct Slot {
@@ -64,7 +66,7 @@ std::unique_ptr<Allocation> Npu::Allocate(size_t bytes, bool instructions) {
   if (bytes == 0) ThrowIoctl(EINVAL, "CREATE_BO");
   if (Faults::Get().Happens("allocation")) ThrowIoctl(ENOMEM, "CREATE_BO");
   if (instructions) {
-    bytes = RoundUp(bytes, first_generation_ ? kInstructionUnit1 : kPage);
+    bytes = RoundUp(bytes, kInstructionUnit);
     if (Totals::Get().instruction_bytes + static_cast<int64_t>(bytes) > kInstructionHeap) {
       ThrowIoctl(ENOMEM, "CREATE_BO");
     }

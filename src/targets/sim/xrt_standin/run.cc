@@ -8,8 +8,10 @@
 
 namespace ort_aie::sim {
 namespace {
-constexpr double kWatchdogSeconds = 2.0;  // the driver's, and device_process.py's
-}
+// After three looks of the driver's watchdog, of which the first sees that the command was
+// submitted (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck).
+constexpr double kWatchdogSeconds = 6.0;
+}  // namespace
 
 // Who waits for the end finds the buffers released.
 void Command::Finish(Outcome outcome) {
@@ -231,6 +233,7 @@ Json run_impl::Request() const {
   }
   return {{"op", "run"},
           {"context", kernel->context.get_handle()->id},
+          {"kernel", kernel->name},
           {"words", std::move(words)},
           {"arguments", std::move(arguments)}};
 }

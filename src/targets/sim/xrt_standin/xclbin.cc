@@ -1,10 +1,14 @@
-// xrt::xclbin: an axlf file. What mlir-aie writes into every one (a DPU kernel MLIR_AIE with an
-// opcode, instructions, their number and five buffers) is not in a simulated overlay, and given
-// here.
+// xrt::xclbin: an axlf file. What mlir-aie writes of a kernel (a DPU kernel with an opcode,
+// instructions, their number and five buffers) is not in a simulated overlay, and given here. The
+// names of kernels are in its section (ort_aie_ep/npu/packages/simulated.py).
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "targets/sim/xrt_standin/npu.h"
 #include "xrt/experimental/xrt_xclbin.h"
@@ -20,6 +24,27 @@ std::vector<char> Read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Of the section in which simulated overlays name their designs.
+std::vector<std::string> KernelNames(const std::vector<char>& data, const axlf& header) {
+  const axlf_section_header& section = header.m_sections[0];
+  if (header.m_header.m_numSections < 1 || section.m_sectionKind != USER_METADATA ||
+      section.m_sectionOffset > data.size() ||
+      section.m_sectionSize > data.size() - section.m_sectionOffset) {
+    return {};
+  }
+  const char* const begin = data.data() + section.m_sectionOffset;
+  const auto content = nlohmann::json::parse(begin, begin + section.m_sectionSize, nullptr, false);
+  std::vector<std::string> names;
+  const nlohmann::json::json_pointer kernels("/simulated/kernels");
+  if (!content.is_object() || !content.contains(kernels)) return names;
+  for (const nlohmann::json& kernel : content.at(kernels)) {
+    if (kernel.is_object() && kernel.contains("name") && kernel["name"].is_string()) {
+      names.push_back(kernel["name"].get<std::string>());
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 class xclbin_impl {
@@ -33,23 +58,31 @@ class xclbin_impl {
     if (header.m_header.m_length != data.size()) {
       throw std::runtime_error("Invalid xclbin '" + path + "': bad length");
     }
+    kernels = KernelNames(data, header);
   }
 
   std::string path;
   std::vector<char> data;
   axlf header;
+  std::vector<std::string> kernels;
 };
 
 class xclbin::kernel_impl {
  public:
-  std::string name = "MLIR_AIE";  // aiecc's name for the kernel of every xclbin
+  explicit kernel_impl(std::string its_name) : name(std::move(its_name)) {}
+
+  const std::string name;
 };
 
 xclbin::xclbin(const std::string& filename)
     : detail::pimpl<xclbin_impl>(std::make_shared<xclbin_impl>(filename)) {}
 
 std::vector<xclbin::kernel> xclbin::get_kernels() const {
-  return {kernel(std::make_shared<kernel_impl>())};
+  std::vector<kernel> kernels;
+  for (const std::string& name : handle->kernels) {
+    kernels.push_back(kernel(std::make_shared<kernel_impl>(name)));
+  }
+  return kernels;
 }
 
 xclbin::kernel xclbin::get_kernel(const std::string& name) const {

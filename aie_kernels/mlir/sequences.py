@@ -1,0 +1,280 @@
+"""A sequence of a design for one concrete shape, as a runtime sequence of mlir-aie.
+
+At run time `src/npu` writes the instruction streams, from the same statements, and the sequence of
+an overlay is empty. With a shape the compiler writes a stream of its own, to be compared with ours
+(AIEX.td: tasks that are configured, started, awaited and freed; the compiler chooses descriptors).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ort_aie_ep.aie_kernels.mlir.attributes import packet_info
+from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i32, string
+from ort_aie_ep.npu.vocabulary.configuration import Configuration
+from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, TILES, WORD
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
+
+MAX_ITERATIONS = 64  # of a descriptor: a 6-bit count (AM020)
+MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue
+
+
+class ShapeError(DesignError):
+    """A shape whose transfers one run of the compiler's cannot hold; our own streams divide it."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Bytes between an argument and a fifo: (count, stride in bytes), the last (run / 4, 4)."""
+
+    fifo: str
+    argument: str
+    offset: int
+    dimensions: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Run-time parameters of a worker, and its lock."""
+
+    worker: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until all transfers on these fifos are complete."""
+
+    fifos: tuple[str, ...]
+
+
+Operation = Transfer | Start | Wait
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sequence and the values of its parameters."""
+
+    sequence: Sequence
+    shape: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        names = set(self.sequence.parameters)
+        if names != set(self.shape):
+            raise DesignError(
+                f"sequence {self.sequence.name} takes the parameters "
+                f"{', '.join(self.sequence.parameters)}; got {', '.join(self.shape) or 'none'}"
+            )
+
+    def operations(self) -> list[Operation]:
+        """What happens, in order. Raises DesignError for a shape that the sequence refuses."""
+        return list(_walk(self.sequence.body, dict(self.shape)))
+
+    def argument_bytes(self) -> dict[str, int]:
+        """Bytes of every argument, in order."""
+        values = dict(self.shape)
+        for statement in self.sequence.body:
+            if "let" in statement:
+                values[statement["let"]] = evaluate(statement["value"], values)
+        return {a.name: evaluate(a.bytes, values) for a in self.sequence.arguments}
+
+
+def _walk(body: list[dict[str, Json]], values: dict[str, int]) -> Iterator[Operation]:
+    for statement in body:
+        match statement:
+            case {"let": name, "value": value}:
+                values[name] = evaluate(value, values)
+            case {"require": condition, "message": message}:
+                if not evaluate(condition, values):
+                    raise DesignError(message.format(**values))
+            case {"for": index, "count": count, "do": do}:
+                for i in range(evaluate(count, values)):
+                    yield from _walk(do, {**values, index: i})
+            case {"if": condition, "do": do}:
+                if evaluate(condition, values):
+                    yield from _walk(do, dict(values))
+            case {"transfer": fifo, "argument": argument, "offset": offset, "run": run}:
+                outer = [(evaluate(n, values), evaluate(s, values)) for n, s in statement["outer"]]
+                words = evaluate(run, values) // WORD
+                dimensions = (*outer, (words, WORD))
+                if all(count > 0 for count, _ in dimensions):
+                    yield Transfer(fifo, argument, evaluate(offset, values), dimensions)
+            case {"start": worker, "values": given}:
+                yield Start(worker, tuple(evaluate(v, values) for v in given))
+            case {"wait": fifos}:
+                yield Wait(tuple(fifos))
+
+
+def shim_pattern(transfer: Transfer) -> tuple[list[int], list[int]]:
+    """Sizes and strides in words, outermost first, in the fewest dimensions a shim can walk.
+
+    A shim's descriptor has three dimensions and an iteration; a repetition (stride 0) is always the
+    iteration, the first of four. Raises ShapeError for more.
+    """
+    dims = [(n, s // WORD) for n, s in transfer.dimensions if n > 1] or [(1, 1)]
+    folded = [dims[-1]]
+    for count, stride in reversed(dims[:-1]):
+        inner_count, inner_stride = folded[0]
+        if stride == inner_count * inner_stride:
+            folded[0] = (count * inner_count, inner_stride)
+        else:
+            folded.insert(0, (count, stride))
+    shim = TILES["shim"]
+    count, stride = folded[-1]
+    if len(folded) > 1 and count > shim.max_wrap:
+        inner = max(d for d in range(1, shim.max_wrap + 1) if count % d == 0)
+        folded[-1:] = [(count // inner, inner * stride), (inner, stride)]
+    repeats = folded[0][1] == 0
+    if repeats:
+        folded[1:1] = [(1, 0)] * (shim.dimensions + 1 - len(folded))
+    iterations = folded[0][0] if len(folded) > shim.dimensions else 1
+    if (
+        len(folded) > shim.dimensions + 1
+        or iterations > (MAX_REPEATS if repeats else MAX_ITERATIONS)
+        or any(n > shim.max_wrap for n, _ in folded[-shim.dimensions :][1:] if len(folded) > 1)
+    ):
+        raise ShapeError(
+            f"transfer on fifo {transfer.fifo}: (count, stride in words) of {folded} is more than "
+            f"one task of a shim walks: {shim.dimensions} dimensions, counts up to "
+            f"{shim.max_wrap}, and {MAX_ITERATIONS} iterations; give a smaller shape"
+        )
+    return [n for n, _ in folded], [s for _, s in folded]
+
+
+def write_sequence(
+    text: Text, name: str, plan: Configuration, go: Mapping[str, Value], run: Run | None
+) -> None:
+    """Write the runtime sequence `name`: that of `run`, or an empty one.
+
+    `go` has the locks of the workers. Host buffers are arrays of words, so that every transfer is
+    in whole ones; a buffer that this shape does not use is still an argument, and none is empty.
+    Raises ShapeError for more than runs before a wait: nothing is recycled in between.
+    """
+    sizes = run.argument_bytes() if run else {}
+    types = [f"memref<{max(1, size // WORD)}xi32>" for size in sizes.values()]
+    properties = {"sym_name": string(name)}
+    with (
+        text.nest("aie.runtime_sequence", properties=properties) as nest,
+        nest.region(*types) as arguments,
+    ):
+        if run is not None:
+            _Writer(text, plan, go, dict(zip(sizes, arguments, strict=True))).write(run)
+
+
+class _Writer:
+    def __init__(
+        self, text: Text, plan: Configuration, go: Mapping[str, Value], arguments: dict[str, Value]
+    ) -> None:
+        self._text = text
+        self._plan = plan
+        self._go = go
+        self._arguments = arguments
+
+    def write(self, run: Run) -> None:
+        text = self._text
+        operations = run.operations()
+        awaited = _awaited(operations)
+        outstanding = _Outstanding(self._plan)
+        tasks: dict[str, list[Value]] = defaultdict(list)  # by fifo, since the last wait
+        for number, operation in enumerate(operations):
+            match operation:
+                case Transfer(fifo):
+                    outstanding.add(fifo)
+                    tasks[fifo].append(self._task(operation, token=number in awaited))
+                case Start(worker, values):
+                    self._start(worker, values)
+                case Wait(fifos):
+                    for fifo in fifos:
+                        if fifo in tasks:
+                            text.op("aiex.dma_await_task", [tasks[fifo].pop()])
+                    for task in (t for of_fifo in tasks.values() for t in of_fifo):
+                        text.op("aiex.dma_free_task", [task])
+                    tasks.clear()
+                    outstanding.clear()
+
+    def _task(self, transfer: Transfer, *, token: bool) -> Value:
+        """Configure and start a task. Four dimensions are an iteration around three."""
+        text, fifo = self._text, transfer.fifo
+        counts, strides = shim_pattern(transfer)
+        runs = counts[0] if len(counts) > TILES["shim"].dimensions else 1
+        length = math.prod(counts) // runs
+        if runs > 1 and strides[0] == 0:  # the queue repeats, further than a descriptor iterates
+            del counts[0], strides[0]
+        task = {
+            "alloc": f"@{fifo}",
+            "issue_token": "true" if token else "false",
+            "repeat_count": i32(runs - 1),
+        }
+        descriptor = {
+            "operandSegmentSizes": array("i32", [1, 0, 0, 0, 0]),
+            "static_offset": i32(transfer.offset // WORD),
+            "static_len": i32(length),
+            "static_sizes": array("i64", counts),
+            "static_strides": array("i64", strides),
+        }
+        packet = self._plan.design.fifos[fifo].packet
+        if packet is not None and self._plan.shim_ports[fifo].direction == "MM2S":
+            descriptor["packet"] = packet_info(packet)
+        with (
+            text.nest(
+                "aiex.dma_configure_task_for", properties=task, results=["index"], hint="task"
+            ) as nest,
+            nest.region(),
+        ):
+            text.op("aie.dma_bd", [self._arguments[transfer.argument]], descriptor)
+            text.op("aie.end")
+        text.op("aiex.dma_start_task", nest.results)
+        return nest.results[0]
+
+    def _start(self, worker: str, values: tuple[int, ...]) -> None:
+        text = self._text
+        for i, value in enumerate(values):
+            word = {"buffer": f"@{worker}_parameters", "index": f"{i} : ui32"}
+            signed = (value + (1 << 31)) % (1 << 32) - (1 << 31)  # bits of a float32 may be given
+            text.op("aiex.npu.rtp_write", [text.constant(signed, "i32")], word)
+        text.op("aiex.set_lock", [self._go[worker]], {"value": i32(1)})
+
+
+def _awaited(operations: list[Operation]) -> set[int]:
+    """Which transfers give a token: the last on each fifo that a wait names."""
+    last: dict[str, int] = {}
+    awaited: set[int] = set()
+    for number, operation in enumerate(operations):
+        if isinstance(operation, Transfer):
+            last[operation.fifo] = number
+        elif isinstance(operation, Wait):
+            awaited.update(last[f] for f in operation.fifos if f in last)
+            last.clear()
+    return awaited
+
+
+class _Outstanding:
+    """Refuses what would overrun a queue or run out of descriptors; our own streams wait there."""
+
+    def __init__(self, plan: Configuration) -> None:
+        self._plan = plan
+        self._channels: dict[Any, int] = defaultdict(int)
+        self._columns: dict[int, int] = defaultdict(int)
+
+    def add(self, fifo: str) -> None:
+        port = self._plan.shim_ports[fifo]
+        self._channels[port] += 1
+        self._columns[port.tile.column] += 1
+        for used, limit, what in (
+            (self._channels[port], MAX_QUEUED_TASKS, f"tasks on {port}"),
+            (self._columns[port.tile.column], TILES["shim"].descriptors, f"BDs of {port.tile}"),
+        ):
+            if used > limit:
+                raise ShapeError(
+                    f"this shape needs {used} {what} before a wait, and there are {limit}: give a "
+                    "smaller shape (streams for any shape are written at run time)"
+                )
+
+    def clear(self) -> None:
+        self._channels.clear()
+        self._columns.clear()

@@ -1,0 +1,49 @@
+"""The command `package-overlay`: an overlay that mlir-air built becomes a package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ort_aie_ep.cli import console
+from ort_aie_ep.cli.application import app
+
+
+@app.command("package-overlay")
+def package_overlay_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where mlir-air's `make compile-decode` ended.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="PACKAGE", help="Folder of the package.")],
+    model: Annotated[
+        str | None, typer.Option(help="Refuse an overlay for another model than this one.")
+    ] = None,
+    commit: Annotated[
+        str | None,
+        typer.Option(help="Of mlir-air. Default: the one that is checked out where DIR is."),
+    ] = None,
+) -> None:
+    """Package an overlay of mlir-air's fused decode, after checking what it is.
+
+    DIR has a pair of builds (decode_L2048, decode_L2047), or one for each window of
+    `make compile-decode-windows`, and their stamps. What the words move says which model they are
+    for, and in which order they read its weights; whatever does not fit is refused by name. The
+    overlay stays its makers': the package is a copy with a manifest beside it. Nobody has run one
+    through this library on a device yet (docs/fused-decode.md).
+
+    ```
+    ort-aie package-overlay mlir-air/programming_examples/fused_decode \\
+      --out overlays/llama-3.2-1b
+    ```
+    """
+    from ort_aie_ep.npu.fused_decode.package import package_overlay
+
+    package = package_overlay(folder, out, model=model, commit=commit)
+    manifest = package.manifest
+    windows = ", ".join(str(window["positions"]) for window in manifest["windows"])
+    console.out.print(
+        f"{package.folder}: {manifest['model']}, contexts of up to {windows} tokens",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip

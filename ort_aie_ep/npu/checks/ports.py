@@ -1,0 +1,234 @@
+"""Which ports of the stream switches a routing takes, and how packets find their way through them.
+
+`route` counts ports; here they get numbers. A net has a port of its own on every hop. A memory tile
+passes on between south and north only under the same number, so nets that pass are numbered first.
+
+A switch sends packets by rules: a slave's slot that matches a packet's id names an arbiter and one
+of its four selections, and every master of that arbiter that takes the selection sends the packet
+on. Each net of packets has an arbiter of its own in every switch, so no two nets wait for each
+other, and a selection for each set of outputs. The header stays on the way and is dropped where a
+DMA channel receives. In the shims of a design's columns one arbiter is for completion tokens, which
+the control port sends south. aiecc routes otherwise; what is shown here is that ports, arbiters and
+slots suffice, and which words say so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
+from ort_aie_ep.npu.vocabulary.configuration import Port
+from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, Tile
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.switch import (
+    OPPOSITE,
+    SELECTIONS,
+    TOKEN_PACKET,
+    TOKENS_IN,
+    TOKENS_OUT,
+    SwitchPort,
+    dma_master,
+    dma_slave,
+    legal,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A slave's slot: packets whose id is `id` in the bits of `mask` take `selection`."""
+
+    id: int
+    mask: int
+    selection: int
+
+    def matches(self, packet: int) -> bool:
+        """Whether a packet with this id takes the rule."""
+        return packet & self.mask == self.id & self.mask
+
+
+@dataclass(frozen=True)
+class PacketMaster:
+    """A master of an arbiter: the selections that it takes, and whether it drops the header."""
+
+    port: SwitchPort
+    selections: frozenset[int]
+    drop_header: bool
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """What enters at `slave` leaves at all `masters`."""
+
+    slave: SwitchPort
+    masters: tuple[SwitchPort, ...]
+
+
+@dataclass(frozen=True)
+class PacketSwitch:
+    """What enters at `slave` goes where its rules send it, through `arbiter`."""
+
+    slave: SwitchPort
+    arbiter: int
+    rules: tuple[Rule, ...]
+    masters: tuple[PacketMaster, ...]
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The configuration of one tile's stream switch."""
+
+    circuits: tuple[Circuit, ...]
+    packets: tuple[PacketSwitch, ...]
+
+
+def assign_ports(routing: Routing) -> dict[Tile, Switch]:
+    """The switches of `routing`, by tile; tokens leave every shim where a stream starts or ends.
+
+    Raises DesignError where ports, arbiters, selections or slots do not suffice, or a switch cannot
+    join two ports.
+    """
+    numbers = _numbers(routing)
+    circuits: dict[Tile, list[Circuit]] = defaultdict(list)
+    packets: dict[Tile, list[PacketSwitch]] = defaultdict(list)
+    ports = [p for n in routing.nets for s in n.streams for p in (s.source, *s.destinations)]
+    for shim in {port.tile for port in ports if port.tile.kind == "shim"}:
+        out = PacketMaster(TOKENS_OUT, frozenset({0}), drop_header=False)
+        rules = (Rule(TOKEN_PACKET, MAX_PACKET_ID, 0),)
+        packets[shim].append(PacketSwitch(TOKENS_IN, 0, rules, (out,)))
+    for net in routing.nets:
+        leaves = _outputs(net)
+        for tile, slave in _slaves(net, numbers).items():
+            outputs = leaves[tile]
+            masters = {
+                out: SwitchPort(out.heading, numbers[net.source, out])
+                if isinstance(out, Hop)
+                else dma_master(tile.kind, out.index)
+                for out in sorted({o for outs in outputs.values() for o in outs}, key=str)
+            }
+            for master in masters.values():
+                if not legal(tile.kind, slave, master):
+                    raise DesignError(
+                        f"{tile} cannot pass fifo {net.streams[0].fifo} on from {slave} to {master}"
+                    )
+            if net.streams[0].packet is None:
+                circuits[tile].append(Circuit(slave, tuple(sorted(masters.values()))))
+            else:
+                arbiter = len(packets[tile])
+                packets[tile].append(_packet_switch(net, tile, arbiter, slave, outputs, masters))
+    return {
+        tile: Switch(tuple(circuits[tile]), tuple(packets[tile]))
+        for tile in sorted({*circuits, *packets})
+    }
+
+
+def _numbers(routing: Routing) -> dict[tuple[Port, Hop], int]:
+    """The number of the port that each net takes on each hop."""
+    taken: dict[Hop, set[int]] = defaultdict(set)
+    numbers: dict[tuple[Port, Hop], int] = {}
+
+    def take(net: Net, hops: Iterable[Hop]) -> None:
+        together = list(hops)
+        number = 0
+        while any(number in taken[hop] for hop in together):
+            number += 1
+        for hop in together:
+            if number >= hop.ports:
+                raise DesignError(
+                    f"{hop.tile} has {hop.ports} ports {hop.heading}, and fifo "
+                    f"{net.streams[0].fifo} needs one more"
+                )
+            taken[hop].add(number)
+            numbers[net.source, hop] = number
+
+    for net in routing.nets:
+        for hop in sorted(net.hops):
+            onwards = Hop(hop.to, hop.heading)
+            if hop.to.kind == "mem" and onwards in net.hops:
+                take(net, (hop, onwards))
+    for net in routing.nets:
+        for hop in sorted(net.hops):
+            if (net.source, hop) not in numbers:
+                take(net, (hop,))
+    return numbers
+
+
+def _slaves(net: Net, numbers: dict[tuple[Port, Hop], int]) -> dict[Tile, SwitchPort]:
+    """Where the net enters each switch on its way."""
+    source = net.source
+    slaves = {source.tile: dma_slave(source.tile.kind, source.index)}
+    for hop in net.hops:
+        slaves[hop.to] = SwitchPort(OPPOSITE[hop.heading], numbers[source, hop])
+    return slaves
+
+
+def _outputs(net: Net) -> dict[Tile, dict[int | None, frozenset[Hop | Port]]]:
+    """In each switch: where packets of each id, or the circuit, go."""
+    paths = net.paths()
+    out: dict[Tile, dict[int | None, set[Hop | Port]]] = defaultdict(lambda: defaultdict(set))
+    for stream in net.streams:
+        for hop in paths[stream.fifo]:
+            out[hop.tile][stream.packet].add(hop)
+        for port in stream.destinations:
+            out[port.tile][stream.packet].add(port)
+    return {
+        tile: {packet: frozenset(outs) for packet, outs in by.items()} for tile, by in out.items()
+    }
+
+
+def _packet_switch(
+    net: Net,
+    tile: Tile,
+    arbiter: int,
+    slave: SwitchPort,
+    outputs: dict[int | None, frozenset[Hop | Port]],
+    masters: dict[Hop | Port, SwitchPort],
+) -> PacketSwitch:
+    ids: dict[frozenset[Hop | Port], list[int]] = defaultdict(list)
+    for packet, outs in sorted(outputs.items(), key=lambda item: item[0] or 0):
+        assert packet is not None
+        ids[outs].append(packet)
+    rules = [
+        Rule(*pattern, selection)
+        for selection, own in enumerate(ids.values())
+        for pattern in _patterns(own, [i for other in ids.values() if other != own for i in other])
+    ]
+    name = "+".join(stream.fifo for stream in net.streams)
+    for what, used, limit in (
+        ("arbiters", arbiter + 1, ARBITERS),
+        ("selections", len(ids), SELECTIONS),
+        ("packet rules", len(rules), RULE_SLOTS),
+    ):
+        if used > limit:
+            raise DesignError(f"{tile}: packets of {name} need {used} {what}, the limit is {limit}")
+    return PacketSwitch(
+        slave,
+        arbiter,
+        tuple(rules),
+        tuple(
+            PacketMaster(
+                port,
+                frozenset(i for i, outs in enumerate(ids) if out in outs),
+                isinstance(out, Port),
+            )
+            for out, port in sorted(masters.items(), key=lambda item: item[1])
+        ),
+    )
+
+
+def _patterns(own: list[int], others: list[int]) -> list[tuple[int, int]]:
+    """The fewest (id, mask) pairs of which each of `own` matches one, and none of `others` any."""
+    by_ids: dict[frozenset[int], tuple[int, int]] = {}
+    for mask in range(MAX_PACKET_ID, -1, -1):  # of two that match the same, the stricter
+        for packet in own:
+            if any((other ^ packet) & mask == 0 for other in others):
+                continue
+            matched = frozenset(i for i in own if (i ^ packet) & mask == 0)
+            by_ids.setdefault(matched, (packet & mask, mask))
+    for count in range(1, len(own)):
+        for chosen in combinations(by_ids, count):
+            if sum(map(len, chosen)) == len(own) and frozenset().union(*chosen) == set(own):
+                return [by_ids[matched] for matched in chosen]
+    return [(packet, MAX_PACKET_ID) for packet in own]

@@ -1,0 +1,67 @@
+"""Room for the static data of a core's program: constants and tables of its kernels.
+
+mlir-aie's linker script (AIETargetLdScript.cpp) gives .data, .rodata and .bss the largest piece of
+the core's memory that stack and buffers leave, and what does not fit there does not link. How much
+a program needs, only the linker knows. What stands here is an estimate: the same sections of the
+same sources, compiled for x86-64 against the stand-in of the AIE API,
+
+    clang++-19 -std=c++20 -Os -ffp-contract=off -D__AIE_ARCH__=21 -Iaie_kernels/host -c SOURCE
+
+and added up as `size -A` shows them, with constants of vectors (16 bytes each there, up to 64 on a
+core, if the compiler does not make them of scalars) and some that the stand-in has for itself. The
+sources' own tables are 156 bytes in flow_qkv.cc, and at most 20 elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ort_aie_ep.npu.checks.report import Estimate, Findings
+from ort_aie_ep.npu.vocabulary.configuration import Configuration
+from ort_aie_ep.npu.vocabulary.device import STATIC_BYTES, TILES, Tile
+
+_HOST_BYTES = {
+    "activations.cc": 954, "copy.cc": 157, "dequant.cc": 373, "flow_kv.cc": 1242,
+    "flow_qkv.cc": 1566, "fused_dqp.cc": 889, "gemm.cc": 462, "rms_norm.cc": 590, "rope.cc": 670,
+    "row_operators.cc": 965,
+}  # fmt: skip
+_BASIS = (
+    "static data is what the sections .data, .rodata and .bss of the kernels take on x86-64, of "
+    "what the buffers leave in one piece; only the linker knows"
+)
+
+
+def static_data(findings: Findings, configuration: Configuration) -> None:
+    """Refuse cores whose buffers fit and leave less than `STATIC_BYTES` in one piece."""
+    for worker in configuration.design.workers.values():
+        gap = _gap(configuration, worker.tile)
+        if gap < STATIC_BYTES and configuration.memory[worker.tile] <= TILES["core"].memory:
+            findings.refuse(
+                worker.tile, "static data bytes",
+                f"stack and buffers leave {gap:,} bytes in one piece for what the linker places "
+                f"(constants of the kernels); at least {STATIC_BYTES:,} must be left",
+            )  # fmt: skip
+
+
+def estimates(configuration: Configuration) -> Iterator[Estimate]:
+    """What the kernels of each worker need, of what is left; nothing for kernels of others."""
+    for worker in configuration.design.workers.values():
+        sources = {kernel.source for kernel in worker.kernels}
+        if sources and sources <= set(_HOST_BYTES):
+            size = sum(_HOST_BYTES[source] for source in sources)
+            gap = _gap(configuration, worker.tile)
+            yield Estimate(worker.tile, "static data bytes", size, gap, _BASIS)
+
+
+def _gap(configuration: Configuration, tile: Tile) -> int:
+    items = configuration.memory_items[tile]
+    return largest_gap([(a, size) for _, a, size in items], TILES[tile.kind].memory)
+
+
+def largest_gap(items: Iterable[tuple[int, int]], memory: int) -> int:
+    """Bytes of the largest piece of `memory` that no (address, size) takes."""
+    largest = reached = 0
+    for address, size in [*sorted(item for item in items if item[1]), (memory, 0)]:
+        largest = max(largest, address - reached)
+        reached = max(reached, address + size)
+    return largest

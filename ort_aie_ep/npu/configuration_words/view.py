@@ -1,0 +1,113 @@
+"""What the words of a configuration say, tile by tile: plain facts, as `decode` found them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ort_aie_ep.npu.vocabulary.configuration import Direction
+from ort_aie_ep.npu.vocabulary.device import WORD, Tile
+from ort_aie_ep.npu.vocabulary.switch import SwitchPort
+
+
+@dataclass(frozen=True)
+class LockUse:
+    """A lock of the own tile that a descriptor acquires or releases, with the signed value."""
+
+    id: int
+    value: int
+
+    def __str__(self) -> str:
+        return f"lock {self.id} {self.value:+d}"
+
+
+@dataclass(frozen=True)
+class DescriptorView:
+    """A descriptor of a compute or memory tile. Addresses and steps are in bytes.
+
+    `address` is in the own tile's memory. `dimensions` are (count, step), outermost first; where
+    the wraps leave the outermost count open, the length makes it.
+    """
+
+    words: int
+    address: int
+    dimensions: tuple[tuple[int, int], ...]
+    acquire: LockUse | None
+    release: LockUse | None
+    packet: int | None
+    valid: bool
+    next: int | None
+
+    @property
+    def linear(self) -> bool:
+        """Whether the words lie one behind the other."""
+        size = WORD
+        for count, step in reversed(self.dimensions):
+            if count > 1 and step != size:
+                return False
+            size *= count
+        return True
+
+
+@dataclass(frozen=True)
+class QueueView:
+    """A task in a channel's queue."""
+
+    descriptor: int
+    runs: int
+    token: bool
+
+
+@dataclass(frozen=True)
+class SlotView:
+    """A slot of a slave: packets of this `id`, in the bits of `mask`, go to the selection."""
+
+    id: int
+    mask: int
+    arbiter: int
+    selection: int
+
+
+@dataclass(frozen=True)
+class SlaveView:
+    """A slave that is on."""
+
+    packets: bool
+    slots: tuple[SlotView, ...]
+
+
+@dataclass(frozen=True)
+class MasterView:
+    """A master that is on: of a circuit from `slave`, or of an arbiter's `selections`."""
+
+    slave: SwitchPort | None
+    arbiter: int = 0
+    selections: frozenset[int] = frozenset()
+    drop_header: bool = False
+
+
+@dataclass
+class TileView:
+    """What one tile is configured as."""
+
+    locks: dict[int, int] = field(default_factory=dict)
+    descriptors: dict[int, DescriptorView] = field(default_factory=dict)
+    queues: dict[tuple[Direction, int], list[QueueView]] = field(default_factory=dict)
+    channels: set[tuple[Direction, int]] = field(default_factory=set)  # that are on
+    slaves: dict[SwitchPort, SlaveView] = field(default_factory=dict)
+    masters: dict[SwitchPort, MasterView] = field(default_factory=dict)
+    from_dma: set[int] = field(default_factory=set)  # a shim's south slaves that its DMA feeds
+    to_dma: set[int] = field(default_factory=set)  # south masters that feed its DMA
+    core: str | None = None  # "on", "off" or "reset"; None where nothing is said
+    was_reset: bool = False  # before it was let go
+    memory: dict[int, int] = field(default_factory=dict)  # word by byte address
+
+
+@dataclass(frozen=True)
+class View:
+    """A decoded configuration."""
+
+    generation: int
+    columns: int
+    rows: int
+    tiles: Mapping[Tile, TileView]

@@ -1,0 +1,141 @@
+"""Packages of mlir-air's fused decode: what `src/targets/npu/fused_decode/manifest.cc` reads.
+
+A folder with `fused_decode.json` and, for each window, the overlay and the words of its shorter
+context, as they were built. The manifest says what nothing in them says: model, order of weights,
+sizes of buffers, and what a token more adds to which words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ort_aie_ep.npu.fused_decode.folder import DecodeFolder, Pair, read_folder
+from ort_aie_ep.npu.fused_decode.recognition import (
+    CACHE,
+    ELEMENT,
+    Geometry,
+    check_weights,
+    recognise,
+)
+from ort_aie_ep.npu.fused_decode.traffic import tasks_of
+from ort_aie_ep.npu.fused_decode.words import DEVICE, read_build, slopes_of
+from ort_aie_ep.npu.fused_decode.xclbin import kernel_of
+from ort_aie_ep.npu.packages.package import replaced_folder, xclbin_uuid
+from ort_aie_ep.npu.vocabulary.errors import PackageError, StreamError
+
+FORMAT = 1
+KIND = "fused_decode"
+MANIFEST = "fused_decode.json"
+
+
+@dataclass(frozen=True)
+class FusedDecodePackage:
+    """A package that was written."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+
+def package_overlay(
+    source: Path, out: Path, *, model: str | None = None, commit: str | None = None
+) -> FusedDecodePackage:
+    """Packages what mlir-air's `make compile-decode` left in `source`, beside and renamed.
+
+    Args:
+        source: the folder.
+        out: the package's folder; one that is there is replaced.
+        model: what the overlay must be for; None: what its words say.
+        commit: of mlir-air; None: the one that is checked out where `source` is, if any.
+
+    Raises:
+        PackageError: files are missing, left from other builds, damaged, for a model that is not
+            known or not `model`, or do not fit together; `out` is something else.
+    """
+    folder = read_folder(source)
+    windows, files, models = [], {}, set()
+    for pair in folder.pairs:
+        geometry, window = _window(folder, pair)
+        models.add(geometry.model)
+        windows.append(window)
+        files[window["overlay"]] = pair.overlay(pair.base_length)
+        files[window["words"]] = pair.words(pair.base_length)
+    if len(models) > 1:
+        raise PackageError(f"{source} has windows of several models: {', '.join(sorted(models))}")
+    (found,) = models
+    if model is not None and model != found:
+        raise PackageError(f"{source} is for {found}, not {model}")
+    sizes = Geometry(found, 0).bytes()
+    manifest = {
+        "format": FORMAT,
+        "kind": KIND,
+        "model": found,
+        "device": DEVICE,
+        "commit": commit if commit is not None else _commit(source),
+        "flags": dict(folder.flags),
+        "channels": folder.channels,
+        "elements": {
+            "w": [size // ELEMENT for name, size in sizes.items() if name.startswith("w")],
+            "rms": sizes["rms"] // ELEMENT,
+            "y": sizes["y"] // ELEMENT,
+        },
+        "windows": windows,
+    }
+    with replaced_folder(out, MANIFEST) as new:
+        for name, file in files.items():
+            shutil.copyfile(file, new / name)
+        (new / MANIFEST).write_text(json.dumps(manifest) + "\n")
+    return FusedDecodePackage(out, manifest)
+
+
+def _window(folder: DecodeFolder, pair: Pair) -> tuple[Geometry, dict[str, Any]]:
+    base = read_build(pair.words(pair.base_length))
+    try:
+        tasks = list(tasks_of(base.stream))
+    except StreamError as error:
+        raise PackageError(f"{base.path}: {error}") from error
+    geometry = recognise(base.path, tasks, pair.positions)
+    group = folder.flags.get("DECODE_WGROUP", 0)
+    if group != geometry.group:
+        raise PackageError(
+            f"{folder.path} was built with DECODE_WGROUP={group}, and {geometry.model} has "
+            f"{geometry.group or 'no'} layers in each buffer of weights"
+        )
+    check_weights(base.path, tasks, geometry, folder.channels)
+    slopes = slopes_of(pair, base, CACHE, geometry.row_bytes)
+    overlay = pair.overlay(pair.base_length)
+    # Both were built for the same words but for the length.
+    kernel, other = (kernel_of(pair.overlay(n)) for n in (pair.base_length, pair.positions))
+    if kernel != other:
+        raise PackageError(
+            f"{overlay} has the kernel {kernel}, and {pair.overlay(pair.positions).name} {other}"
+        )
+    return geometry, {
+        "positions": pair.positions,
+        "overlay": f"window_{pair.positions}.xclbin",
+        "uuid": xclbin_uuid(overlay),
+        "kernel": kernel,
+        "words": f"window_{pair.positions}.words",
+        "word_count": len(base.words),
+        "sha256": hashlib.sha256(base.words.tobytes()).hexdigest(),
+        "base_length": pair.base_length,
+        "slopes": sorted(slopes.items()),
+        "kvc": geometry.bytes()["kvc"] // ELEMENT,
+    }
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit that is checked out where `folder` is; None outside of a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True, text=True, check=False, timeout=20,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,129 @@
+"""What measurements have in common: differences between streams that take turns on a device.
+
+A host's clock sees only whole runs, so a constant is a difference: the same stream with more and
+with less of one thing, in turns, divided by how much more. What cannot be told apart in this way is
+not measured. The round trip through pyxrt is part of DISPATCH and cancels elsewhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ort_aie_ep.npu.packages.package import Package
+from ort_aie_ep.npu.validate import streams
+from ort_aie_ep.npu.validate.npu import Buffer, Context, Npu, Program
+from ort_aie_ep.npu.validate.problem import argument_bytes
+from ort_aie_ep.npu.validate.streams import Operations
+
+#: Writes in a short and in a long stream: 4,000 of 100 cycles are 0.2 ms.
+FEW, MANY = 200, 4000
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A constant of `costs` (or what follows from some) as measured, beside what stands there.
+
+    `measured` is None where `reason` says why. `spread` is the distance of the quartiles.
+    """
+
+    name: str
+    unit: str
+    how: str
+    in_costs: float
+    of_device: str
+    status: str
+    measured: float | None = None
+    spread: float | None = None
+    package: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """Of repetitions: the middle, and the distance of the quartiles."""
+
+    median: float
+    spread: float
+
+    def __sub__(self, other: Value) -> Value:
+        return Value(self.median - other.median, self.spread + other.spread)
+
+    def __add__(self, other: Value) -> Value:
+        return Value(self.median + other.median, self.spread + other.spread)
+
+    def scaled(self, factor: float) -> Value:
+        """Times `factor`."""
+        return Value(self.median * factor, self.spread * abs(factor))
+
+
+def value_of(times: list[float]) -> Value:
+    """Of single measurements, two at least."""
+    low, middle, high = statistics.quantiles(times, n=4)
+    return Value(middle, high - low)
+
+
+class Bench:
+    """A package on the device; streams are timed on it in turns."""
+
+    def __init__(
+        self, npu: Npu, package: Package, repetitions: int, beside: Context | None = None
+    ) -> None:
+        self.npu, self.package, self.repetitions = npu, package, repetitions
+        self.manifest: Mapping[str, Any] = package.manifest
+        self.context: Context = npu.open(package, beside)
+        self.buffers: list[Buffer] = [self.context.buffer(0, np.zeros(PAGE, np.uint8))]
+
+    @property
+    def columns(self) -> int:
+        """Of the package's device."""
+        return int(self.manifest["columns"])
+
+    def arguments(self, sequence: str, parameters: Mapping[str, int]) -> None:
+        """Buffers of zeros for a sequence, in the place of those before."""
+        described = self.manifest["sequences"][sequence]["arguments"]
+        sizes = [argument_bytes(a["name"], a["bytes"], parameters) for a in described]
+        self.buffers = [
+            self.context.buffer(i, np.zeros(max(size, PAGE), np.uint8))
+            for i, size in enumerate(sizes)
+        ]
+
+    def operations(self, sequence: str, parameters: Mapping[str, int]) -> Operations:
+        """The stream of a sequence, to be rewritten."""
+        return streams.operations_of(streams.build_one(self.manifest, sequence, parameters))
+
+    def program(self, operations: Operations) -> Program:
+        """A stream on the device, with the buffers that there are."""
+        return self.words(streams.encode(self.manifest, operations))
+
+    def words(self, words: streams.Words) -> Program:
+        """The same of words."""
+        return self.context.program(words, self.buffers)
+
+    def sequence(self, sequence: str, parameters: Mapping[str, int]) -> Program:
+        """The stream of a sequence on the device."""
+        return self.words(streams.build_one(self.manifest, sequence, parameters))
+
+    def seconds(self, *programs: Callable[[], float]) -> list[Value]:
+        """Of each program; they take turns, so that what drifts drifts for all."""
+        for program in programs:
+            program()
+        rounds = [[program() for program in programs] for _ in range(self.repetitions)]
+        return [value_of(list(times)) for times in zip(*rounds, strict=True)]
+
+    def each(self, operation: tuple[Any, ...], before: Operations | None = None) -> Value:
+        """Seconds of one operation."""
+        short, long = (
+            self.program([*(before or []), *[operation] * count]) for count in (FEW, MANY)
+        )
+        return self.more(short, long, MANY - FEW)
+
+    def more(self, less: Callable[[], float], more: Callable[[], float], by: float) -> Value:
+        """(seconds of `more` less those of `less`) / `by`, turn by turn."""
+        less(), more()
+        return value_of([(-less() + more()) / by for _ in range(self.repetitions)])

@@ -1,0 +1,41 @@
+"""Chains of runs, as XRT's runlist submits them: do all of them happen, and in their order?
+
+Each run takes what the one before has left in memory: the first object of a buffer goes to the
+second place, from there to the third and so on. Only on the overlay `micro`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ort_aie_ep.npu.packages.package import Package
+from ort_aie_ep.npu.validate import streams
+from ort_aie_ep.npu.validate.npu import MAX_CHAIN, Context
+from ort_aie_ep.npu.validate.problem import Output, doubles, generator
+from ort_aie_ep.npu.validate.references import BF16, Reference
+
+DESIGN, SEQUENCE = "micro", "passthrough"
+NAME = "chain"  # in reports, in the place of a sequence
+LENGTHS = (1, 2, MAX_CHAIN)
+_ELEMENTS = 4096  # bf16, of an object
+_SHAPE = {"bytes": 2 * _ELEMENTS, "lanes": 1, "first": 0}
+
+
+def run_chain(
+    context: Context, package: Package, runs: int, repetitions: int
+) -> tuple[Output, list[float]]:
+    """(what is to be compared, seconds of each repetition). Raises Fault and DesignError."""
+    objects = np.full((runs + 1, _ELEMENTS), np.nan, BF16)
+    objects[0] = generator({"runs": runs}).standard_normal(_ELEMENTS).astype(BF16)
+    buffer = context.buffer(0, objects)
+    programs = []
+    for i in range(runs):
+        places = {"x": (0, i * 2 * _ELEMENTS), "y": (0, (i + 1) * 2 * _ELEMENTS)}
+        words = streams.build(package.manifest, SEQUENCE, _SHAPE, places)
+        programs += [context.program(each, [buffer]) for each in words]
+    chain = context.chain(programs)
+    chain()
+    exact = np.repeat(doubles(objects[:1]), runs, axis=0)
+    got = doubles(buffer.read()[1:])
+    output = Output("objects", got, Reference(exact, np.zeros_like(exact)))
+    return output, [chain() for _ in range(repetitions)]

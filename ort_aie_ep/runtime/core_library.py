@@ -1,0 +1,45 @@
+"""What `libort_aie_ep.so` tells in C, as text."""
+
+from __future__ import annotations
+
+import ctypes
+
+import ort_aie_ep
+
+
+def npu_counters_text() -> str:
+    """What the NPU targets of this process have done, in JSON.
+
+    Raises:
+        AieError: the package was installed without its library.
+    """
+    library = ctypes.CDLL(ort_aie_ep.library_path())
+    library.ort_aie_npu_counters.restype = ctypes.c_void_p
+    return _take(library.ort_aie_npu_counters())
+
+
+def xrt_library() -> str:
+    """The file of XRT that the xrt target loads, which stays loaded; empty if it needs none.
+
+    Raises:
+        AieError: the package was installed without its library.
+        OSError: the target does not load, and why.
+    """
+    library = ctypes.CDLL(ort_aie_ep.library_path())
+    library.ort_aie_xrt_library.restype = ctypes.c_void_p
+    error = ctypes.c_void_p()
+    found = library.ort_aie_xrt_library(ctypes.byref(error))
+    if found is None:
+        raise OSError(_take(error.value))
+    return _take(found)
+
+
+def _take(text: int | None) -> str:
+    """A string of the library's, which is freed."""
+    assert text is not None
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    try:
+        return ctypes.string_at(text).decode()
+    finally:
+        free(text)

@@ -1,0 +1,195 @@
+"""Design packages: what is written is read again; what does not fit is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ort_aie_ep.aie_kernels.build import find_designs, make_design
+from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.npu.packages.package import (
+    PackageError,
+    manifest,
+    read_package,
+    validate,
+    write_package,
+    xclbin_uuid,
+)
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.device import device
+
+UUID = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    path = tmp_path / "aie.xclbin"
+    path.write_bytes(b"xclbin2\0" + bytes(408) + bytes(range(16)) + bytes(64))
+    return path
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    return json.loads(json.dumps(manifest(fused_dqp.build(device("npu2_1col")))))
+
+
+def test_a_manifest_has_what_the_configuration_assigned() -> None:
+    design = fused_dqp.build(device("npu2"), columns=8)
+    plan, made = configure(design), manifest(design)
+    assert set(made["fifos"]) == set(plan.shim_ports)
+    packet = design.fifos["x"].packet
+    assert packet is not None  # it shares its channel
+    assert made["fifos"]["x"] == {"column": 0, "channel": 0, "direction": "MM2S", "packet": packet}
+    worker = made["workers"]["dqp7_3"]
+    assert (worker["column"], worker["row"]) == (7, 5)
+    assert worker["address"] == plan.workers["dqp7_3"].parameters
+    assert worker["lock"] == plan.workers["dqp7_3"].go.id
+    assert made["bds"] == {str(c): list(range(16)) for c in range(8)}
+    assert (made["toolchain"], made["uuid"]) == (None, None)
+
+
+@pytest.mark.parametrize("name", find_designs())
+def test_every_design_has_a_valid_manifest(name: str) -> None:
+    validate(json.loads(json.dumps(manifest(make_design(name, device("npu2"))))), name)
+
+
+def test_a_package_is_read_as_it_was_written(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    content["uuid"] = xclbin_uuid(overlay)
+    assert content["uuid"] == UUID
+    write_package(tmp_path / "p" / "d", content, overlay)
+    package = read_package(tmp_path / "p" / "d", device="npu2_1col")
+    assert package.manifest == content
+    assert package.overlay.read_bytes() == overlay.read_bytes()
+    assert [p.name for p in (tmp_path / "p").iterdir()] == ["d"]
+
+
+def test_a_package_replaces_an_older_one_and_nothing_else(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    write_package(tmp_path / "d", content, overlay)
+    content["clock_hz"] = 1_000_000_000
+    write_package(tmp_path / "d", content, overlay)
+    assert read_package(tmp_path / "d").manifest["clock_hz"] == 1_000_000_000
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(PackageError, match="is no design package; give another folder"):
+        write_package(tmp_path / "mine", content, overlay)
+
+
+def test_two_writers_at_once_leave_one_whole_package(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    def write(clock: int) -> None:
+        for _ in range(30):
+            write_package(tmp_path / "p" / "d", content | {"clock_hz": clock}, overlay)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(write, clock) for clock in range(1, 5)]:
+            done.result()
+    assert read_package(tmp_path / "p" / "d").manifest["clock_hz"] in range(1, 5)
+    assert [p.name for p in (tmp_path / "p").iterdir()] == ["d"]
+
+
+def test_a_bad_manifest_is_not_written(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    del content["bds"]
+    with pytest.raises(PackageError, match=r"manifest\.json: bds is missing"):
+        write_package(tmp_path / "d", content, overlay)
+    assert not (tmp_path / "d").exists()
+
+
+CHANGES: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda m: m.update(format=2), "format 2, and this library reads format 1"),
+    (lambda m: m.pop("workers"), "workers is missing"),
+    (lambda m: m.update(device="npu9"), "device must be one of npu1, .*, got 'npu9'"),
+    (lambda m: m.update(generation=3), "generation must be 4 for npu2_1col, got 3"),
+    (lambda m: m.update(columns=8), "columns must be 1 for npu2_1col, got 8"),
+    (lambda m: m.update(clock_hz="fast"), "clock_hz must be a positive number, got 'fast'"),
+    (lambda m: m["costs"].pop("write32"), "costs.write32 is missing"),
+    (lambda m: m["costs"].update(stream="4"), "costs.stream must be a positive number, got '4'"),
+    (lambda m: m["costs"].update(stream=0), "costs.stream must be a positive number, got 0"),
+    (lambda m: m["costs"].update(lunch=1), "costs.lunch is not known"),
+    (lambda m: m["fifos"]["x"].update(column=1), r"x.column must be a whole .* 0 to 0"),
+    (lambda m: m["fifos"]["x"].update(channel=2), r"x.channel must be a whole .* 0 to 1"),
+    (lambda m: m["fifos"]["x"].update(packet=32), r"x.packet must be a whole .* 0 to 31"),
+    (lambda m: m["fifos"]["y0"].update(direction="OUT"), "must be one of MM2S, S2MM, got 'OUT'"),
+    (lambda m: m["fifos"]["y0"].pop("packet"), "fifos.y0.packet is missing"),
+    (lambda m: m["workers"]["dqp0_0"].update(lock=16), r"dqp0_0.lock must be a whole .* 0 to 15"),
+    (lambda m: m["workers"]["dqp0_0"].update(address=2), r"a multiple of 4"),
+    (lambda m: m["workers"]["dqp0_0"].update(address=65532), r"room for 5 words below 65536"),
+    (lambda m: m["workers"]["dqp0_0"].update(row=1), r"dqp0_0.row must be a whole .* 2 to 5"),
+    (lambda m: m["bds"].update({"0": [16]}), r"bds.0\[0\] must be a whole .* 0 to 15"),
+    (lambda m: m["bds"].update({"4": [1]}), r"bds.4 is no shim column; there are 0"),
+    (lambda m: m["sequences"]["matvec"].pop("body"), "matvec.body is missing"),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append({"jump": 1}),
+        r"matvec.body\[\d+\] must be a statement: let, .*, got {'jump'",
+    ),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append({"wait": ["z"]}),
+        r"matvec.body\[\d+\].wait\[0\] must be one of x, w0_0, .*, got 'z'",
+    ),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append({"start": "dqp0_0", "values": [1]}),
+        "must be 5 values, as worker dqp0_0 has parameters",
+    ),
+    (
+        lambda m: m["sequences"]["matvec"]["body"].append(
+            {"if": 1, "do": [{"for": "i", "count": 1, "do": [{"transfer": "x", "argument": "q",
+             "offset": 0, "run": 4, "outer": []}]}]}
+        ),
+        r"do\[0\].do\[0\].argument must be one of x, w, bias, y, got 'q'",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "match"), CHANGES)
+def test_a_manifest_that_does_not_fit_is_refused(
+    change: Callable[[Any], Any], match: str, content: dict[str, Any]
+) -> None:
+    validate(content, "manifest.json")
+    change(content)
+    with pytest.raises(PackageError, match=match):
+        validate(content, "manifest.json")
+
+
+def test_a_folder_that_is_no_package_is_refused(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    with pytest.raises(PackageError, match=r"has no manifest\.json"):
+        read_package(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(PackageError, match="cannot be read as JSON"):
+        read_package(tmp_path)
+    package = write_package(tmp_path / "d", content, overlay)
+    package.overlay.unlink()
+    with pytest.raises(PackageError, match=r"has no overlay\.xclbin"):
+        read_package(package.folder)
+
+
+def test_a_package_for_another_device_is_refused(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    write_package(tmp_path / "d", content, overlay)
+    with pytest.raises(PackageError, match="for npu2_1col, and the device is npu1"):
+        read_package(tmp_path / "d", device="npu1")
+
+
+def test_an_overlay_that_is_another_is_refused(
+    tmp_path: Path, content: dict[str, Any], overlay: Path
+) -> None:
+    content["uuid"] = UUID
+    package = write_package(tmp_path / "d", content, overlay)
+    package.overlay.write_bytes(b"xclbin2\0" + bytes(500))
+    with pytest.raises(PackageError, match=f"belongs to the xclbin {UUID}"):
+        read_package(package.folder)
+    package.overlay.write_bytes(b"ELF")
+    with pytest.raises(PackageError, match="is not an xclbin"):
+        read_package(package.folder)

@@ -1,0 +1,37 @@
+"""The words that mlir-aie's tools make of a printed design, where $MLIR_AIE_BIN has them.
+
+aie-opt assigns, routes and turns the whole configuration but programs of cores into writes, and
+aie-translate writes those as words (aie-rt does the encoding). They must say what `configure()`
+says: each lock, descriptor, ring and channel, and, through switches that are routed otherwise than
+here, each stream reaches its ends and nothing else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from combinations import DESIGNS
+from real_tools import BIN, MISSING, aie_opt, binary
+
+from ort_aie_ep.aie_kernels.mlir.module import print_module
+from ort_aie_ep.npu.configuration_words.compare import differences
+from ort_aie_ep.npu.configuration_words.decode import decode
+from ort_aie_ep.npu.vocabulary.configuration import configure
+from ort_aie_ep.npu.vocabulary.design import Design
+
+# What aiecc does before it translates, as far as it touches the configuration.
+PASSES = (
+    "builtin.module("
+    "aie.device(aie-assign-lock-ids,aie-assign-bd-ids,aie-assign-tile-controller-ids),"
+    "aie-generate-column-control-overlay{route-shim-to-tile-ctrl=false},"
+    "aie.device(aie-assign-buffer-addresses{alloc-scheme=basic-sequential},"
+    "aie-create-pathfinder-flows,convert-aie-to-transaction))"
+)
+
+
+@pytest.mark.skipif(BIN is None, reason=MISSING)
+@pytest.mark.parametrize("design", DESIGNS)
+def test_real_words_say_what_the_configuration_says(design: Design) -> None:
+    words = binary(aie_opt(PASSES, print_module(design)), sequence="configure")
+    view = decode(np.frombuffer(words, dtype=np.uint32))
+    assert differences(configure(design), view) == []

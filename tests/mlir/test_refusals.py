@@ -1,0 +1,201 @@
+"""What the dialect cannot say, and bodies that are wrong, are refused with the name of the part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ort_aie_ep.aie_kernels.mlir.module import print_module
+from ort_aie_ep.aie_kernels.mlir.sequences import ShapeError, Transfer, shim_pattern
+from ort_aie_ep.npu.vocabulary.design import (
+    Acquire,
+    Body,
+    Buffer,
+    Core,
+    Design,
+    Layout,
+    Parameters,
+    Read,
+    Release,
+    call,
+)
+from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
+
+COPY = Kernel("copy", "copy.cc", (Array("i32", 16), Array("i32", 16), int), lambda *_: 1.0)
+
+
+def forwarding(body: Body, kernel: Kernel = COPY) -> Design:
+    """Shim, memory tile, core, shim: 16 words an object."""
+    design = Design("forwarding", device("npu2_1col"))
+    fin = design.fifo("in", "i32", 16, design.shim(0), design.mem(0))
+    own = design.fifo("own", "i32", 16, design.mem(0), design.core(0, 0))
+    design.forward(fin, own)
+    out = design.fifo("out", "i32", 16, design.core(0, 0), design.shim(0))
+    design.worker(
+        "w", design.core(0, 0), body, inputs={"x": own}, outputs={"y": out}, kernels=[kernel],
+        buffers=[Buffer("acc", Array("f32", 4)), Buffer("plan", Array("i32", 4))],
+        parameters=["n"],
+    )  # fmt: skip
+    return design
+
+
+def copy(core: Core) -> Any:
+    (n,) = yield Parameters()
+    for i in core.loop(n):
+        x, y = (yield Acquire("x")), (yield Acquire("y"))
+        yield call(COPY, x, y, i)
+        yield Release("x")
+        yield Release("y")
+
+
+def test_a_design_without_fault_is_printed() -> None:
+    assert '"aie.core"' in print_module(forwarding(copy))
+
+
+def wrong(text: str) -> Body:
+    def body(core: Core) -> Any:
+        x = yield Acquire("x")
+        match text:
+            case "kernel":
+                yield call(replace(COPY, name="other"), x, x, 1)
+            case "buffer":
+                core.buffer("nothing")
+            case "type":
+                yield call(COPY, core.buffer("acc"), x, 1)
+            case "integer":
+                yield call(COPY, x, 1, 1)
+            case "pointer":
+                yield call(COPY, x, x, x)
+            case "read":
+                yield Read("acc", 0)
+            case "index":
+                yield Read("plan", 4)
+            case "step":
+                yield "nothing"
+            case "twice":
+                yield Release("x", 2)
+            case "deep":
+                yield Acquire("x", 3)
+            case "released":
+                yield Release("x")
+                yield call(COPY, x, x, 1)
+            case "loop":
+                for _ in core.loop(2):
+                    yield Release("x")
+            case "turned":
+                for _ in core.loop(2):
+                    yield call(COPY, x, x, 1)
+                    yield Release("x")
+                    yield Acquire("x")
+            case "kept":
+                pass
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("kernel", r"worker w calls other, which is not among its kernels"),
+        ("buffer", r"worker w has no buffer 'nothing'"),
+        ("type", r"worker w calls copy: argument 0 has 4 f32"),
+        ("integer", r"worker w calls copy: argument 1 must be a buffer"),
+        ("pointer", r"worker w calls copy: argument 2 must be an integer"),
+        ("read", r"worker w reads word 0 of buffer 'acc', which holds 4 f32"),
+        ("index", r"worker w reads word 4 of buffer 'plan', which holds 4 i32"),
+        ("step", r"worker w yields 'nothing', which is no step"),
+        ("twice", r"worker w releases 2 objects of x and holds 1"),
+        ("deep", r"worker w acquires 3 objects of x, which has 2 buffers"),
+        ("released", r"argument 0 is an object of port x that has been released"),
+        ("loop", r"worker w holds other objects of port x at the end of a loop"),
+        ("turned", r"worker w holds other objects of port x at the end of a loop"),
+        ("kept", r"worker w still holds objects of x when its body ends"),
+    ],
+)
+def test_a_wrong_body_is_refused(text: str, match: str) -> None:
+    with pytest.raises(DesignError, match=match):
+        print_module(forwarding(wrong(text)))
+
+
+def test_a_fifo_that_ends_at_a_core_without_a_worker_is_refused() -> None:
+    design = Design("nobody", device("npu2_1col"))
+    design.fifo("in", "i32", 16, design.shim(0), design.core(0, 0))
+    with pytest.raises(DesignError, match=r"ends at core tile \(0, 2\), where no worker takes"):
+        print_module(design)
+
+
+def test_names_that_meet_are_refused() -> None:
+    design = forwarding(copy)
+    design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))
+    design.worker("v", design.core(0, 1), lambda core: iter(()), outputs={},
+                  inputs={"x": design.fifos["copy"]})  # fmt: skip
+    with pytest.raises(DesignError, match="two things are named copy in the overlay"):
+        print_module(design)
+
+
+def test_an_order_at_a_shim_is_the_sequences() -> None:
+    design = Design("order", device("npu2_1col"))
+    end = replace(design.shim(0), layout=Layout(((4, 16), (4, 4))))
+    design.fifo("in", "i32", 16, end, design.core(0, 0))
+    with pytest.raises(DesignError, match="the order at a shim is the sequence's"):
+        print_module(design)
+
+
+@pytest.mark.parametrize("strides", [(2, 4), (8, 8)])
+def test_a_layout_that_is_not_in_words_is_refused(strides: tuple[int, int]) -> None:
+    design = Design("halves", device("npu2_1col"))
+    layout = Layout(((4, strides[0]), (2, strides[1])))
+    fin = design.fifo("in", "bf16", 16, design.shim(0), design.core(0, 0, layout=layout))
+    design.worker("w", design.core(0, 0), lambda core: iter(()), inputs={"x": fin}, outputs={})
+    with pytest.raises(DesignError, match=r"fifo in at .*they must be words"):
+        print_module(design)
+
+
+def test_a_symbol_has_one_signature_in_an_overlay() -> None:
+    design = forwarding(copy)
+    other = replace(COPY, arguments=(Array("i32", 8), Array("i32", 8), int))
+    more = design.fifo("more", "i32", 8, design.shim(0), design.core(0, 1))
+    design.worker(
+        "v", design.core(0, 1), lambda core: iter(()), inputs={"x": more}, outputs={},
+        kernels=[other],
+    )  # fmt: skip
+    with pytest.raises(DesignError, match="a symbol has one signature in an overlay"):
+        print_module(design)
+
+
+# --- patterns of a shim ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("dimensions", "sizes", "strides"),
+    [
+        (((64, 4),), [64], [1]),
+        (((8, 256), (64, 4)), [512], [1]),  # contiguous dimensions fold
+        (((8, 512), (64, 4)), [8, 64], [128, 1]),
+        (((1, 0), (8, 512), (1, 4)), [8], [128]),  # dimensions of one element go
+        (((2, 16384), (2048, 4)), [2, 4, 512], [4096, 512, 1]),  # 2,048 words in two
+        (((5, 0), (64, 4)), [5, 1, 1, 64], [0, 0, 0, 1]),  # a repetition is the iteration
+        (((1, 4),), [1], [1]),
+    ],
+)
+def test_a_transfer_in_the_fewest_dimensions(
+    dimensions: tuple[tuple[int, int], ...], sizes: list[int], strides: list[int]
+) -> None:
+    assert shim_pattern(Transfer("f", "a", 0, dimensions)) == (sizes, strides)
+
+
+@pytest.mark.parametrize(
+    "dimensions",
+    [
+        ((2, 40000), (2, 10000), (2, 2000), (2, 400), (8, 4)),  # five dimensions
+        ((65, 100000), (2, 10000), (2, 2000), (8, 4)),  # 65 iterations
+        ((257, 0), (8, 4)),  # 257 repetitions
+        ((2, 40000), (1100, 32), (4, 4)),  # a wrap has 10 bits
+        ((2, 40000), (1031, 4)),  # a prime above it
+    ],
+)
+def test_a_transfer_beyond_one_task_is_refused(dimensions: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ShapeError, match="give a smaller shape"):
+        shim_pattern(Transfer("f", "a", 0, dimensions))

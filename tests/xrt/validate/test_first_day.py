@@ -1,0 +1,329 @@
+"""`ort-aie first-day`: every step, whatever became of those before, and a report at any time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from overlay_site import Site
+from pyxrt_recorder import Recorder
+from typer.testing import CliRunner
+
+from ort_aie_ep.cli import app
+from ort_aie_ep.errors import AieError
+from ort_aie_ep.explain.machine import Finding
+from ort_aie_ep.npu.validate import first_day as first_day_module
+from ort_aie_ep.npu.validate import npu as npu_module
+from ort_aie_ep.npu.validate.control import measure
+from ort_aie_ep.npu.validate.first_day import FirstDay, Means, Token, first_day
+from ort_aie_ep.npu.validate.first_day_report import page, page_of, verdict, write
+from ort_aie_ep.npu.validate.session import shapes
+from ort_aie_ep.tools import first_token
+
+STEPS = ["machine", "device", "overlays", "small shapes", "shapes of a layer", "chains of runs",
+         "constants", "a model's tokens"]  # fmt: skip
+TOKEN = Token(
+    tokens=16, same=16, near_tie=False, largest_difference=0.1, largest_logit=12.0,
+    milliseconds=12.5, host_milliseconds=3.25, submissions=1.0, host_steps={},
+)  # fmt: skip
+DESIGNS = ("dequant", "micro")
+
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first small shape of each sequence, one of a layer for each design, one constant; no
+    simulation beside them."""
+
+    def first(manifest: Any, device: Any, sequence: str) -> list[Any]:
+        every = shapes(manifest, device, sequence)
+        small, typical = ([s for s in every if s.typical is kind] for kind in (False, True))
+        return [*small[:1], *(typical[:1] if sequence in ("passthrough", "dequant") else [])]
+
+    monkeypatch.setattr("ort_aie_ep.npu.validate.session.shapes", first)
+    monkeypatch.setattr("ort_aie_ep.npu.validate.session.MAX_SIMULATED", 0.0)
+    first_one = lambda *arguments: islice(measure(*arguments), 1)  # noqa: E731
+    monkeypatch.setattr(first_day_module, "measure", first_one)
+    monkeypatch.setattr(first_day_module, "RUNS", 2)
+    monkeypatch.setattr(first_day_module, "QUICK_RUNS", 2)
+
+
+@pytest.fixture
+def try_it(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[FirstDay, Path]]:
+    """A first day with two overlays; options are of Means, `recorder` of the Recorder."""
+
+    def tried(
+        recorder: dict[str, Any] | None = None,
+        designs: tuple[str, ...] = DESIGNS,
+        constants: bool = False,
+        **means: Any,
+    ) -> tuple[FirstDay, Path]:
+        if constants:
+            monkeypatch.setattr(first_day_module, "measure", measure)
+        for name in designs:
+            site.add(name)
+        pyxrt = Recorder(site.designs, **recorder or {})
+        monkeypatch.setattr(npu_module, "perf_counter", pyxrt.clock)
+        its: dict[str, Any] = {
+            "look": lambda: [Finding("NPU", "NPU2")], "wanted": lambda device: DESIGNS,
+            "token": lambda folder: TOKEN, "load": lambda: pyxrt,
+        }  # fmt: skip
+        out = tmp_path / "day.json"
+        folder = site.folder / "overlays"
+        return first_day(folder, Means(**its | means), lambda day: write(day, out)), out
+
+    return tried
+
+
+def outcomes(day: FirstDay) -> dict[str, str]:
+    assert [step.name for step in day.steps] == STEPS[: len(day.steps)]
+    return {step.name: step.outcome for step in day.steps}
+
+
+# --- a good day -----------------------------------------------------------------------------------
+def test_a_day_on_which_all_is_right(try_it: Any) -> None:
+    day, out = try_it(constants=True)
+    assert set(outcomes(day).values()) == {"done"}, day.steps
+    assert day.passed
+    # What computes nothing is first, though not by its name.
+    assert [design.design for design in day.report.designs] == ["micro", "dequant"]
+    right, fast, then = verdict(day)
+    assert right == (
+        "Right: 2 of 2 overlays (micro, dequant), 11 of 11 cases; the demonstration model writes "
+        "the same text on the NPU as on the host."
+    )
+    assert fast.startswith("Fast: runs take 1.")
+    assert "a run alone costs 212 µs (model 212); a channel carries 3.99 B/cycle (model 4)" in fast
+    assert fast.endswith("a token takes 12.5 ms, on the host 3.2.")
+    assert then.startswith("Next: nothing failed.")
+    content = json.loads(out.read_text())
+    assert content["passed"] is True
+    assert content["token"]["same"] == 16
+    assert content["validate"]["device"]["name"] == "NPU Strix"
+    assert page_of(out).read_text() == page(day)
+    assert page(day).rstrip().endswith("\n\n".join(verdict(day)))
+
+
+def test_small_shapes_of_all_designs_come_before_those_of_a_layer(try_it: Any) -> None:
+    said: list[str] = []
+    try_it(progress=said.append)
+    places = [said.index(text) for text in (
+        "small shapes", "micro passthrough bytes=8192 lanes=1 first=0",
+        "dequant dequant blocks=4", "shapes of a layer",
+        "micro passthrough bytes=1048576 lanes=1 first=0", "dequant dequant blocks=512",
+        "chains of runs", "micro chain runs=24", "constants", "DISPATCH", "a model's tokens",
+    )]  # fmt: skip
+    assert places == sorted(places)
+
+
+# --- days that go wrong ---------------------------------------------------------------------------
+def test_without_a_device_the_machine_is_still_looked_at(try_it: Any) -> None:
+    missing = [Finding("NPU", "NPU2"), Finding("amdxdna driver", "", "install Linux 6.14")]
+    day, _ = try_it(recorder={"names": ()}, look=lambda: missing)
+    assert list(outcomes(day).values()) == ["failed", "failed", *["skipped"] * 6]
+    assert verdict(day) == (
+        "Right: nothing has run on the NPU yet.",
+        "Fast: nothing was measured.",
+        "Next: 'machine' failed first: there is no amdxdna driver. Install Linux 6.14.",
+    )
+    assert "| amdxdna driver | missing | install Linux 6.14 |" in page(day)
+
+
+def test_wrong_results_do_not_end_the_day(try_it: Any) -> None:
+    def corrupt(buffers: dict[int, np.ndarray]) -> None:
+        if len(buffers) == 2:  # not the chains, nor the ids
+            buffers[1].view(np.uint16)[7] ^= 0x4000
+
+    day, _ = try_it(recorder={"corrupt": corrupt})
+    its = outcomes(day)
+    assert (its["small shapes"], its["shapes of a layer"]) == ("failed", "failed")
+    assert (its["constants"], its["a model's tokens"]) == ("done", "done")
+    right, _, then = verdict(day)
+    assert right.startswith("Right: 0 of 2 overlays (none), 5 of 11 cases")
+    assert "'small shapes' failed first: 2 of 6 cases are right" in then
+    assert "micro passthrough: wrong: 1 elements are off by more than their tolerance" in then
+    assert "| micro | passthrough bytes=8192 lanes=1 first=0 | wrong |" in page(day)
+
+
+def test_designs_that_hang_are_left_alone_and_the_next_is_tried(try_it: Any) -> None:
+    waits: list[int] = []
+
+    def fail(call: str) -> str | None:
+        waits.extend([1] if call == "run.wait" else [])
+        return "TIMEOUT" if call == "run.wait" and len(waits) <= 3 else None
+
+    day, _ = try_it(recorder={"fail": fail})
+    micro, dequant = day.report.designs
+    kinds = [case.outcome for case in micro.cases]
+    assert kinds[:3] == ["fault"] * 3
+    assert set(kinds[3:]) == {"refused"}, "also of the shapes of a layer"
+    assert dequant.passed
+    assert "dmesg" in verdict(day)[2]
+
+
+def test_a_missing_overlay_is_named_with_what_builds_it(try_it: Any, site: Site) -> None:
+    day, _ = try_it(designs=("micro",))
+    assert outcomes(day)["overlays"] == "failed"
+    assert outcomes(day)["small shapes"] == "done"
+    folder = site.folder / "overlays"
+    assert "missing: dequant" in verdict(day)[2]
+    assert f"Ort-aie kernels build dequant --device npu2 --out {folder}." in verdict(day)[2]
+
+
+def test_what_is_missing_is_built_where_that_is_asked_for(try_it: Any, site: Site) -> None:
+    def build(name: str, device: str, folder: Path) -> None:
+        if name == "micro":
+            raise AieError("aiecc is not installed")
+        site.add(name).rename(folder)
+
+    day, _ = try_it(designs=(), build=build)
+    assert "dequant for npu2; missing: micro; micro was not built: aiecc" in day.steps[2].says
+    assert outcomes(day)["shapes of a layer"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("token", "says"),
+    [
+        ({"same": 3}, "3 of 16 are the host's"),
+        ({"submissions": 0.0, "host_steps": {"no overlay gemm": 9}}, "did all of it: no overlay"),
+    ],
+)
+def test_tokens_that_are_not_the_hosts_are_a_failure(
+    try_it: Any, token: dict[str, Any], says: str
+) -> None:
+    day, _ = try_it(token=lambda folder: Token(**TOKEN.__dict__ | token))
+    assert outcomes(day)["a model's tokens"] == "failed"
+    assert says in verdict(day)[2]
+    assert not day.passed
+
+
+def test_texts_that_part_at_a_near_tie_are_right() -> None:
+    assert Token(**TOKEN.__dict__ | {"same": 3, "near_tie": True}).right
+
+
+def test_a_mistake_of_a_step_is_an_entry_and_the_next_begins(try_it: Any) -> None:
+    def look() -> list[Finding]:
+        raise ZeroDivisionError("a mistake")
+
+    day, _ = try_it(look=look)
+    assert list(outcomes(day).values()) == ["failed", *["done"] * 7]
+    assert "ZeroDivisionError: a mistake. This is a mistake of ort_aie_ep" in verdict(day)[2]
+
+
+def test_without_lists_the_chains_are_left_out(try_it: Any) -> None:
+    day, _ = try_it(recorder={"lists": False})
+    assert outcomes(day)["chains of runs"] == "skipped"
+    assert day.passed
+
+
+def test_a_chain_that_fails_is_found_after_everything_else_has_run(try_it: Any) -> None:
+    day, _ = try_it(recorder={"longest_list": 1})
+    its = outcomes(day)
+    assert its.pop("chains of runs") == "failed"
+    assert set(its.values()) == {"done"}
+    assert "1 of 3 cases are right; the first that is not: micro chain: wrong" in verdict(day)[2]
+
+
+# --- days that end early --------------------------------------------------------------------------
+def test_an_interrupted_day_leaves_what_was_done(try_it: Any) -> None:
+    def interrupt(text: str) -> None:
+        if text.startswith("dequant"):
+            raise KeyboardInterrupt
+
+    day, out = try_it(progress=interrupt)
+    assert list(outcomes(day).values()) == ["done"] * 3 + ["interrupted"]
+    assert day.interrupted
+    content = json.loads(out.read_text())
+    assert [step["outcome"] for step in content["steps"]][-1] == "interrupted"
+    assert {case["outcome"] for case in content["validate"]["designs"][0]["cases"]} == {"passed"}
+    assert "it was interrupted at 'small shapes'" in page_of(out).read_text()
+
+
+def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, tmp_path: Path) -> None:
+    class Dead(BaseException):
+        pass
+
+    def die(text: str) -> None:
+        if text.startswith("dequant"):
+            raise Dead
+
+    with pytest.raises(Dead):
+        try_it(progress=die)
+    content = json.loads((tmp_path / "day.json").read_text())
+    micro, dequant = content["validate"]["designs"]
+    assert len(micro["cases"]) == 5
+    assert dequant["cases"] == []
+    assert not list(tmp_path.glob(".day*"))
+
+
+def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, tmp_path: Path) -> None:
+    class Dead(BaseException):
+        pass
+
+    def die(text: str) -> None:
+        if text == "RTP_WORD":
+            raise Dead
+
+    with pytest.raises(Dead):
+        try_it(progress=die, constants=True, designs=("micro",))
+    control = json.loads((tmp_path / "day.json").read_text())["validate"]["control"]
+    assert [each["name"] for each in control] == ["DISPATCH", "WRITE32"]
+
+
+# --- the command ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_command_ends_with_three_lines(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    folder = site.add("micro").parent
+
+    def corrupt(buffers: dict[int, np.ndarray]) -> None:
+        if wrong:
+            buffers[len(buffers) - 1][0] ^= 0x40
+
+    recorder = Recorder(site.designs, corrupt=corrupt)
+    monkeypatch.setattr(npu_module, "perf_counter", recorder.clock)
+    monkeypatch.setitem(sys.modules, "pyxrt", recorder)
+    monkeypatch.setattr(first_token, "run_apart", lambda folder: dict(TOKEN.__dict__))
+    out = tmp_path / "day.json"
+    result = CliRunner().invoke(app, ["first-day", str(folder), "--out", str(out)])
+    # This machine has no NPU, and only one overlay is there.
+    assert result.exit_code == 1, result.output
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["Right", "Fast", "Next"]
+    content = json.loads(out.read_text())
+    assert [step["name"] for step in content["steps"]] == STEPS
+    assert content["steps"][3]["outcome"] == ("failed" if wrong else "done")
+    # The command simulates with the library's own designs.
+    assert content["validate"]["designs"][0]["not_simulated"] == ""
+
+
+def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "nowhere" / "day.json"
+    result = CliRunner().invoke(app, ["first-day", str(tmp_path), "--out", str(out)])
+    assert result.exit_code == 1
+    assert "is not a folder; make it first" in result.output
+
+
+# --- the model's process --------------------------------------------------------------------------
+def test_tokens_on_the_modelled_npu_are_the_hosts(tmp_path: Path) -> None:
+    found = Token(**first_token.measure(tmp_path, "sim", tokens=2, text="x"))
+    assert found.right
+    assert found.submissions == 1
+    assert 0 < found.largest_difference < 0.1 * found.largest_logit
+
+
+def test_a_model_that_fails_gives_its_last_words(tmp_path: Path) -> None:
+    with pytest.raises(AieError, match=r"ended with code 1 and said: .*xrt"):
+        first_token.run_apart(tmp_path, "xrt")
+
+
+def test_a_model_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(AieError, match="did not come within 0 s"):
+        first_token.run_apart(tmp_path, "host", limit=0.01)
