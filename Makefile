@@ -56,10 +56,11 @@ check: $(VENV)/test-ready $(CHECK_ORTS)
 	$(MAKE) fuzz FUZZ_SECONDS=25
 
 # The NPU kernels, and the stand-in that tests compile them against, beside the real headers:
-# make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api
+# make real-headers AIE_API=a checkout of github.com/Xilinx/aie_api; WRITE=1 renews the list of
+# signatures that tests hold the stand-in to.
 real-headers: $(VENV)/test-ready
 	$(if $(AIE_API),,$(error AIE_API is not set: a checkout of github.com/Xilinx/aie_api))
-	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) --rules
+	$(VENV)/bin/python scripts/check_aie_api.py $(AIE_API) --clang $(CLANG) $(if $(WRITE),--write)
 
 # Both doors and whole models on one version of ONNX Runtime.
 $(CHECK_ORTS): check-ort-%: $(VENV)/ort-%/ready

@@ -41,19 +41,23 @@ struct complex {
 
 template <typename Storage>
 struct four_bits {
-  Storage value;
   four_bits() = default;
-  constexpr four_bits(int) : value() {}
+  constexpr four_bits(int) : hidden() {}
   constexpr operator int() const { return 0; }
+
+ private:
+  Storage hidden;
 };
 
 }  // namespace aie_check
 
 struct bfloat16 {
-  short bits;
   bfloat16() = default;
-  constexpr bfloat16(float) : bits() {}
+  constexpr bfloat16(float) : hidden() {}
   constexpr operator float() const { return 0; }
+
+ private:
+  short hidden;
 };
 using int4_t = aie_check::four_bits<signed char>;
 using uint4_t = aie_check::four_bits<unsigned char>;

@@ -1,8 +1,9 @@
 """Reads the NPU kernels against the real headers of the AIE API, with an ordinary clang.
 
-    python scripts/check_aie_api.py AIE_API --clang clang++-19
+    make real-headers AIE_API=DIR
+    python scripts/check_aie_api.py DIR --clang clang++-19 [--write]
 
-AIE_API is a checkout of AMD's public headers (github.com/Xilinx/aie_api).
+DIR is a checkout of AMD's public headers (github.com/Xilinx/aie_api).
 
 Nothing is compiled: `-fsyntax-only`, for AIE2 and for AIE2P. Intrinsics and native vectors exist in
 the compilers for AIE alone, so they get declarations that fit everything (check_aie_api.h, and
@@ -11,8 +12,10 @@ failed static assertions, and templates without a definition: overloads that the
 of other types, constraints, shapes. What else it says of the API's insides comes from those
 declarations and does not count.
 
-With `--rules` also every snippet of tests/aie_kernels/test_standin_limits.py: what is legal with
-the stand-in must be legal here, and what the stand-in alone refuses is listed.
+The stand-in that tests compile the kernels against is held to the same headers: each of the uses
+in tests/aie_kernels/aie_api_uses.py that it takes must be one that the headers take, with the same
+result, and the list of these (aie_api_signatures.txt, `--write`) must be the one that tests go by
+where there are no headers. So must what test_standin_limits.py calls legal.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -62,8 +66,9 @@ class Reader:
         self._clang = clang
         self._arch, self._model = ARCHITECTURES[architecture]
         self._include = api / "include"
-        self._names = folder / f"names_{architecture}.h"
-        self._declare(folder / "api.cc")
+        self._folder = folder
+        self._names = folder / f"{architecture}.h"
+        self._declare(folder / f"{architecture}_api.cc")
 
     def _declare(self, source: Path) -> None:
         text = ""
@@ -91,30 +96,65 @@ class Reader:
             constants |= modes
             functions |= missing - modes
 
-    def errors(self, source: Path, *options: str) -> list[str]:
+    def errors(self, source: Path, *options: str | Path) -> list[str]:
         """Every error, as one line."""
+        return [line for line in self._say(source, *options) if ": error: " in line]
+
+    def own_errors(self, source: Path, *options: str) -> list[str]:
+        """Those that are about the lines of kernels."""
+        return [
+            line
+            for line in self.errors(source, *options)
+            if (line.startswith(str(KERNELS)) or OF_ITS_USER.search(line))
+            and not PEANO.search(line)
+        ]
+
+    def diagnose(self, code: str) -> dict[int, str]:
+        """The errors of a source by its lines: its own, and those in the API that it causes."""
+        source = self._folder / f"{self._names.stem}_uses.cc"
+        source.write_text(code)
+        at = re.compile(re.escape(str(source)) + r":(\d+):")
+        wrong: dict[int, str] = {}
+        error = ""
+        for line in self._say(source, *self._parsed):
+            where = at.match(line)
+            if ": error: " in line:
+                error = line if where or OF_ITS_USER.search(line) else ""
+            if where and error:
+                wrong.setdefault(int(where[1]), error)
+        return wrong
+
+    @cached_property
+    def _parsed(self) -> list[str | Path]:
+        """Options that give the API's headers as parsed before: a source of uses is short."""
+        header = self._folder / f"{self._names.stem}_api.h"
+        header.write_text("#include <aie_api/aie.hpp>\n")
+        parsed = header.with_suffix(".pch")
+        errors = ["-Xclang", "-fallow-pch-with-compiler-errors"]
+        self._say(header, "-Xclang", "-emit-pch", *errors, "-o", parsed, language="c++-header")
+        return ["-include-pch", parsed, *errors]
+
+    def _say(self, source: Path, *options: str | Path, language: str = "c++") -> list[str]:
+        """What clang says of a source, line by line."""
+        given: list[str | Path] = ["-x", language]
+        if language == "c++":
+            given += ["-fsyntax-only"]
+        if "-include-pch" not in options:  # which has these
+            given += ["-include", HERE / "check_aie_api.h", "-include", self._names]
         done = subprocess.run(
             [
-                self._clang, "-std=c++20", "-fsyntax-only", "-w", "-ferror-limit=0",
-                "-fno-caret-diagnostics", "-Wno-missing-template-arg-list-after-template-kw",
+                self._clang, "-std=c++20", "-w", "-ferror-limit=0",
+                "-fno-caret-diagnostics", "-ftemplate-backtrace-limit=0",
+                "-Wno-missing-template-arg-list-after-template-kw",
                 f"-D__AIE_ARCH__={self._arch}", f"-D__AIE_MODEL_VERSION__={self._model}",
                 "-D__AIECC__", "-D__AIENGINE__", "-D__AIE_API_AIE_ADF_HPP__", f"-I{self._include}",
-                f"-I{KERNELS}", "-include", HERE / "check_aie_api.h", "-include", self._names,
-                *options, source,
+                f"-I{KERNELS}", *given, *options, source,
             ],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode not in (0, 1):
             raise SystemExit(f"{self._clang} failed on {source}:\n{done.stderr}")
-        return [line for line in done.stderr.splitlines() if "error:" in line]
-
-    def own_errors(self, source: Path, folder: Path, *options: str) -> list[str]:
-        """Those that are about the lines in `folder`."""
-        return [
-            line
-            for line in self.errors(source, *options)
-            if (line.startswith(str(folder)) or OF_ITS_USER.search(line)) and not PEANO.search(line)
-        ]
+        return done.stderr.splitlines()
 
 
 def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> int:
@@ -124,7 +164,7 @@ def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> in
         jobs += [(name, source, []) for name in readers]
         if "mmul" in source.read_text():
             jobs.append(("aie2p", source, [EMULATED]))
-    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], KERNELS, *job[2]), jobs)
+    found = workers.map(lambda job: readers[job[0]].own_errors(job[1], *job[2]), jobs)
     wrong = 0
     for (name, source, options), errors in zip(jobs, found, strict=True):
         count = f"{len(errors) or 'no'} errors"
@@ -133,26 +173,57 @@ def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> in
     return wrong
 
 
-def check_rules(readers: dict[str, Reader], workers: ThreadPoolExecutor, folder: Path) -> int:
-    """Prints where the stand-in and the API differ; how many legal snippets the API refuses."""
+def check_stand_in(readers: dict[str, Reader], workers: ThreadPoolExecutor, write: bool) -> int:
+    """Prints where the stand-in and the API differ; how often the stand-in is wrong."""
     sys.path.insert(0, str(TESTS))
+    import aie_api_list
+    from aie_api_uses import all_uses
+    from standin import diagnose
     from test_standin_limits import PRELUDE, RULES
 
-    jobs = []
-    for number, rule in enumerate(RULES):
-        for name in rule.on:
-            for kind in ("legal", "illegal"):
-                source = folder / f"{number}_{name}_{kind}.cc"
-                source.write_text(f"{PRELUDE}\nvoid snippet() {{ {getattr(rule, kind)} }}\n")
-                jobs.append((rule.name, name, kind, source))
-    found = workers.map(lambda job: readers[job[1]].own_errors(job[3], folder), jobs)
     wrong = 0
-    for (rule_name, name, kind, _), errors in zip(jobs, found, strict=True):
-        if kind == "legal" and errors:
+    common: dict[str, aie_api_list.Results] = {}
+    for name, reader in readers.items():
+        first = PRELUDE.count("\n") + 1
+        rules = [rule for rule in RULES if name in rule.on]
+        bodies = (f"void rule_{i}() {{ {rule.legal} }}" for i, rule in enumerate(rules))
+        for line, error in sorted(reader.diagnose(PRELUDE + "\n".join(bodies)).items()):
             wrong += 1
-            print(f"{name:6} the API refuses what is legal: {rule_name}", *errors, sep="\n  ")
-        elif kind == "illegal" and not errors:
-            print(f"{name:6} the stand-in alone refuses: {rule_name}")
+            print(
+                f"{name:6} the API refuses what is legal: {rules[line - first].name}",
+                error,
+                sep="\n  ",
+            )
+
+        def stand_in(code: str, architecture: str = name) -> dict[int, str]:
+            return diagnose(code, architecture)
+
+        both = workers.map(
+            lambda compiler: aie_api_list.refused(all_uses(), compiler), [reader.diagnose, stand_in]
+        )
+        by_api, by_stand_in = both
+        offered = [use for use in all_uses() if use not in by_stand_in]
+        kinder = [use for use in offered if use in by_api]
+        for use in kinder:
+            print(f"{name:6} the API lacks what the stand-in has: {use.words}, N = {use.lanes}")
+        legal = [use for use in offered if use not in by_api]
+        real = aie_api_list.results(legal, reader.diagnose)
+        ours = aie_api_list.results(legal, stand_in)
+        other = [use for use in legal if ours[use] not in (real[use], aie_api_list.OWN)]
+        for use in other:
+            print(
+                f"{name:6} {use.words}, N = {use.lanes}: {real[use]}, with the stand-in {ours[use]}"
+            )
+        wrong += len(kinder) + len(other)
+        more = len(all_uses()) - len(by_api) - len(legal)
+        print(f"{name:6} {len(legal)} uses with both, {more} with the API alone")
+        common[name] = real
+    text = aie_api_list.write(common)
+    if write:
+        aie_api_list.LIST.write_text(text)
+    elif text != aie_api_list.LIST.read_text():
+        print(f"{aie_api_list.LIST.name} is another list: --write makes this one")
+        wrong += 1
     return wrong
 
 
@@ -163,7 +234,7 @@ def main() -> None:
     )
     parser.add_argument("api", type=Path, help="a checkout of github.com/Xilinx/aie_api")
     parser.add_argument("--clang", default="clang++", help="19 or later (default: %(default)s)")
-    parser.add_argument("--rules", action="store_true", help="also the snippets of the tests")
+    parser.add_argument("--write", action="store_true", help="write the list of signatures")
     arguments = parser.parse_args()
     if not (arguments.api / "include" / "aie_api" / "aie.hpp").is_file():
         raise SystemExit(f"{arguments.api} has no include/aie_api/aie.hpp")
@@ -174,8 +245,7 @@ def main() -> None:
             for name in ARCHITECTURES
         }
         wrong = check_kernels(readers, workers)
-        if arguments.rules:
-            wrong += check_rules(readers, workers, folder)
+        wrong += check_stand_in(readers, workers, arguments.write)
     if wrong:
         raise SystemExit(f"{wrong} errors")
 

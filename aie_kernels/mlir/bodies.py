@@ -2,7 +2,8 @@
 
 A body is traced into a tree of steps first (`trace`), because a loop has to say what it carries
 before what it does is known. What loops carry are the turns of the rings: which buffer of a port is
-next. They stay in registers, as arguments of the loops, and select among the buffers.
+next. They stay in registers, as arguments of the loops, and select among the buffers. Counters are
+32 bits wide, as the cores are, but that of the endless loop around a body.
 
 The rules of the real lowering of object fifos are kept: what a loop holds when it begins it holds
 when it ends, and nothing is used that has been released.
@@ -307,11 +308,11 @@ class _Writer:
         if count % depth == 0:
             return turn
         text = self._text
-        there = text.value("index", "arith.addi", [turn, text.constant(count, "index")])
-        end = text.constant(depth, "index")
+        there = text.value("i32", "arith.addi", [turn, text.constant(count, "i32")])
+        end = text.constant(depth, "i32")
         wraps = text.value("i1", "arith.cmpi", [there, end], {"predicate": i64(_UGE)})
-        wrapped = text.value("index", "arith.subi", [there, end])
-        return text.value("index", "arith.select", [wraps, wrapped, there], hint="turn")
+        wrapped = text.value("i32", "arith.subi", [there, end])
+        return text.value("i32", "arith.select", [wraps, wrapped, there], hint="turn")
 
     def _select(self, port: str, turn: Value | int) -> Value:
         buffers, text = self._at.rings[port].buffers, self._text
@@ -320,7 +321,8 @@ class _Writer:
         # The default, which the form has first, is the last of the buffers.
         cases = {"cases": array("i64", range(len(buffers) - 1))}
         type = buffers[0].type
-        with text.nest("scf.index_switch", [turn], cases, results=[type], hint=port) as switch:
+        chosen = text.value("index", "arith.index_cast", [turn])
+        with text.nest("scf.index_switch", [chosen], cases, results=[type], hint=port) as switch:
             for buffer in (buffers[-1], *buffers[:-1]):
                 with switch.region():
                     text.op("scf.yield", [buffer])
@@ -329,30 +331,27 @@ class _Writer:
     def _loop(self, loop: Loop) -> None:
         text = self._text
         carried = [port for port in self._turn if self._moves(loop.body, port)]
-        if isinstance(loop.count, int):
-            end = text.constant(loop.count, "index")
-        else:
-            end = text.value("index", "arith.index_cast", [self._number(loop.count)])
-        begin, step = text.constant(0, "index"), text.constant(1, "index")
-        turns = [self._index(self._turn[port]) for port in carried]
-        types = ["index"] * len(carried)
+        type = "index" if loop.count == sys.maxsize else "i32"
+        begin, step = text.constant(0, type), text.constant(1, type)
+        end = text.constant(sys.maxsize, type) if type == "index" else self._number(loop.count)
+        turns = [self._carried(self._turn[port]) for port in carried]
+        types = ["i32"] * len(carried)
         before = dict(self._turn)
         operands = [begin, end, step, *turns]
         with (
             text.nest("scf.for", operands, results=types, hint="turns") as nest,
-            nest.region("index", *types) as (index, *inside),
+            nest.region(type, *types) as (index, *inside),
         ):
-            if _uses(loop.body, loop.index):
-                self._numbers[loop.index] = text.value("i32", "arith.index_cast", [index])
+            self._numbers[loop.index] = index
             self._turn.update(zip(carried, inside, strict=True))
             for node in loop.body:
                 self.node(node)
-            text.op("scf.yield", [self._index(self._turn[port]) for port in carried])
+            text.op("scf.yield", [self._carried(self._turn[port]) for port in carried])
         # Of what is not carried, the turn is what it was: values of the region end with it.
         self._turn = {**before, **dict(zip(carried, nest.results, strict=True))}
 
-    def _index(self, turn: Value | int) -> Value:
-        return self._text.constant(turn, "index") if isinstance(turn, int) else turn
+    def _carried(self, turn: Value | int) -> Value:
+        return self._text.constant(turn, "i32") if isinstance(turn, int) else turn
 
     def _moves(self, body: list[Node], port: str) -> bool:
         """Whether a pass through `body` can leave another buffer of the port next."""
@@ -363,13 +362,3 @@ class _Writer:
             elif isinstance(node, Loop) and self._moves(node.body, port):
                 return True
         return given % len(self._at.rings[port].buffers) != 0
-
-
-def _uses(body: list[Node], number: Number) -> bool:
-    for node in body:
-        if isinstance(node, Loop):
-            if node.count is number or _uses(node.body, number):
-                return True
-        elif isinstance(node, Invoke) and any(a is number for a in node.arguments):
-            return True
-    return False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,9 +45,32 @@ def compile(source: str, arch: str, *options: str) -> subprocess.CompletedProces
             compiler(), "-std=c++20", "-ffp-contract=off", "-Wall", "-Wextra",
             f"-D__AIE_ARCH__={ARCHITECTURES[arch]}", f"-I{HOST}", *options, "-x", "c++", source,
         ],
+        env={**os.environ, "LC_ALL": "C"},  # quotes and words as tests expect them
         capture_output=True,
         text=True,
     )  # fmt: skip
+
+
+def diagnose(code: str, arch: str) -> dict[int, str]:
+    """The errors of a source by its lines; each counts for every line that it was reached from."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "code.cc"
+        source.write_text(code)
+        options = (
+            "-fsyntax-only",
+            "-w",
+            "-ftemplate-backtrace-limit=0",
+            "-fmax-errors=0",
+        )
+        done = compile(str(source), arch, *options)
+    wrong: dict[int, str] = {}
+    for line in done.stderr.splitlines():
+        where = re.match(re.escape(str(source)) + r":(\d+):", line)
+        if where and (": note: " not in line or "requested here" in line):
+            number = int(where[1])
+            if ": error: " in line or number not in wrong:
+                wrong[number] = line
+    return wrong
 
 
 def build_probe(folder: Path, arch: str, *options: str) -> ctypes.CDLL:

@@ -19,8 +19,8 @@ import subprocess
 from pathlib import Path
 
 DESCRIPTION = Path(__file__).with_name("aie.irdl.mlir")
-MLIR_OPT = os.environ.get("MLIR_OPT") or shutil.which("mlir-opt-19") or shutil.which("mlir-opt")
-MISSING = "mlir-opt is not on the PATH (Debian: mlir-19-tools); tests/check_mlir.sh installs it"
+MLIR_OPT = os.environ.get("MLIR_OPT") or shutil.which("mlir-opt-19")
+MISSING = "mlir-opt-19 is not on the PATH (Debian: mlir-19-tools); tests/check_mlir.sh installs it"
 
 _HEAD = re.compile(r'^(\s*)(.*?"(?:aie|unknown)[\w.]*"\([^)]*\)) <\{(.*)\}> \(\{$')
 _FLAT = re.compile(r'^(\s*)(.*?"[\w.]+"\([^)]*\)(?: \[[^]]*\])?) <\{(.*)\}>( : .*)$')

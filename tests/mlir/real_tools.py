@@ -54,8 +54,13 @@ def aie_opt(passes: str, text: str) -> str:
 
 def instruction_words(text: str) -> bytes:
     """The words of the runtime sequence of a routed module."""
-    lowered = aie_opt(INSTRUCTIONS, text)
-    return _output("aie-translate", ["--aie-npu-to-binary"], lowered)
+    return binary(aie_opt(INSTRUCTIONS, text), sequence="sequence")
+
+
+def binary(text: str, *, sequence: str) -> bytes:
+    """The words of a sequence whose operations have become writes."""
+    options = ["--aie-npu-to-binary", f"--aie-sequence-name={sequence}"]
+    return _output("aie-translate", options, text)
 
 
 def configuration(text: str, folder: Path) -> list[Path]:

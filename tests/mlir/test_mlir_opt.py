@@ -32,7 +32,7 @@ def test_every_design_is_accepted(design: Design) -> None:
         (('"func.call"(%w, ', '"func.call"(%b, '), "different type than prior uses"),
         (("@q4nx_dequant}", "@q4nx}"), "does not reference a valid function"),
         (("[^s2mm_0_1]", "[^s2mm_0_9]"), "reference to an undefined block"),
-        (('"scf.yield"(%turn, ', '"scf.yield"(%word, '), "type"),
+        (('"scf.yield"(%turn, ', '"scf.yield"(%b, '), "type"),
         (('sym_name = "w0_0_0_2_buffer_1"', 'sym_name = "w0"'), "redefinition of symbol"),
     ],
 )

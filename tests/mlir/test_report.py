@@ -30,7 +30,7 @@ def test_what_was_printed_and_kept_is_no_difference(name: str) -> None:
         (("len = 5120", "len = 5124"), "descriptor .* 5120 printed, .* 5124 reported"),
         (("@w0_1(%shim_0_0, MM2S, 1)", "@w0_1(%shim_0_0, MM2S, 0)"),
          "shim channel of fifo w0_1: (0, 0) MM2S 1 printed, (0, 0) MM2S 0 reported"),
-        (("aie.packet_flow(1)", "aie.packet_flow(0x5)"), "stream (0, 0) 0 (0, 2) 0 1:"),
+        (("aie.packet_flow(0)", "aie.packet_flow(0x5)"), "stream (0, 0) 0 (0, 2) 0 0:"),
         (("stack_size = 1024", "stack_size = 2048"), "stack of the core 0 2: 1024 printed, 2048"),
         (("%shim_0_0 =", "aie.shim_dma(%shim_0_0) {}\n%shim_0_0 ="),
          "descriptors of the shim of column 0: all were free"),

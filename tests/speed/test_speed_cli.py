@@ -66,7 +66,7 @@ def test_json_of_a_model() -> None:
     assert decoding["calibrates"]
     assert decoding["timing"]["parts"]["projections"] > 0
     assert prompt["residual"] is None
-    assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 3
+    assert len(report["what_if"]) == 3 * 4 + 1 + 4 + 4
 
 
 def test_json_of_the_papers() -> None:

@@ -2,7 +2,8 @@
 
 Limits are the hardware's (`device.TILES`) and those of mlir-aie's verifier, which counts elements
 of the buffer where the hardware counts words (`real_words` has its files). Of what it refuses,
-padding and iterations are nothing that a design can say.
+padding and iterations are nothing that a design can say; and a step of 2^19 elements, where its
+limit is, would leave any object that a descriptor can move.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.vocabulary.configuration import Channel, Configuration
 from ort_aie_ep.npu.vocabulary.design import Layout
-from ort_aie_ep.npu.vocabulary.device import MAX_ELEMENT_STEP, TILES, WORD, Tile
+from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES
 
 # A memory tile's DMA sees its own memory behind its western neighbour's (mlir-aie's target model).
@@ -154,12 +155,6 @@ def _layout_mistakes(
                 f"has a stride of {stride:,} bytes in dimension {place}, which mlir-aie refuses "
                 f"beyond the object's {words * WORD:,}, whatever the count",
                 beyond(stride),
-            )
-        elif stride // element >= MAX_ELEMENT_STEP:
-            yield (
-                f"has a stride of {stride // element:,} elements in dimension {place}, the limit "
-                f"of mlir-aie is {MAX_ELEMENT_STEP - 1:,}",
-                real_words.STEP_FIELD,
             )
         # The innermost dimension is of words, which hold several of the smaller elements.
         elements = count * max(1, WORD // element) if place == len(dimensions) - 1 else count

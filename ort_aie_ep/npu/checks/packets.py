@@ -8,6 +8,9 @@ Counted as aiecc counts (mlir-aie's AIECreatePathFindFlows.cpp), over the ways t
 * A port where packets leave belongs to one of 6 arbiters. Ids that leave by ports with nothing in
   common have an arbiter each. aiecc would let the seventh share one; then two streams wait for each
   other that have nothing to do with each other, so here it is refused.
+* Arbiters are given out in the order of ids. A packet that leaves by ports of two arbiters loses
+  some of its ends, without a word (7e00b579). aiecc's ways are others than those here, so that of a
+  channel's fifos those with more ends must have the lower ids, wherever they part.
 * Each set of ports is a selection of its arbiter, which has 4.
 * aiecc adds a stream of its own to every used column, which the design does not have: completion
   tokens, from the shim as a controller to its port south 0. It takes an arbiter of the shim.
@@ -25,51 +28,71 @@ from itertools import combinations
 
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
-from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Routing
-from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port
+from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
+from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream
 from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, PACKET_IDS, Tile
 from ort_aie_ep.npu.vocabulary.switch import SELECTIONS
 
 Masters = frozenset[tuple[Port, Hop] | Port]
 
 
+#: By the ports where packets leave a switch, in the order of their ids: their fifos.
+Leaving = dict[Masters, list[str]]
+
+
 def packets(findings: Findings, configuration: Configuration, routing: Routing) -> None:
     """Look at every switch that packets pass, with the tokens of the used columns."""
-    names: dict[Tile, dict[Masters, list[str]]] = defaultdict(lambda: defaultdict(list))
+    leaving: dict[Tile, Leaving] = defaultdict(lambda: defaultdict(list))
     for net, tile, outputs in routing.packet_outputs():
-        name = "+".join(stream.fifo for stream in net.streams)
-        rules = sum(
-            len(cover(ids, [i for o in outputs.values() if o is not ids for i in o]))
-            for ids in outputs.values()
-        )
-        if rules > RULE_SLOTS:
-            findings.refuse(
-                tile, "packet rules",
-                f"the packets of {name} part {len(outputs)} ways and need {rules} rules of the "
-                f"port where they enter, the limit is {RULE_SLOTS}",
-                real_words.RULES.format(limit=RULE_SLOTS),
-            )  # fmt: skip
-        for ports, ids in outputs.items():
+        _rules(findings, net, tile, list(outputs.values()))
+        for ports, ids in sorted(outputs.items(), key=lambda item: min(item[1])):
             # Two nets have ports of their own on a hop; channels where both end are the same.
             masters = frozenset((net.source, p) if isinstance(p, Hop) else p for p in ports)
-            names[tile][masters] += [s.fifo for s in net.streams if s.packet in ids]
+            leaving[tile][masters] += [s.fifo for s in net.streams if s.packet in ids]
     used = {tile.column for tile in _tiles(configuration)}
-    for tile in sorted({*names, *(Tile(column, 0) for column in used)}):
-        groups = list(_joined(names[tile]))
-        for group in groups:
-            if len(group) > SELECTIONS:
-                fifos = sorted({f for ports in group for f in names[tile][ports]})
-                findings.refuse(
-                    tile, "packet selections",
-                    f"{len(group)} sets of ports with ports in common ({', '.join(fifos)}), the "
-                    f"limit is {SELECTIONS} for an arbiter",
-                    real_words.SELECTIONS,
-                )  # fmt: skip
-        by = ["+".join(f for ports in group for f in names[tile][ports]) for group in groups]
-        if tile.kind == "shim":
-            by.append("completion tokens")
-        findings.use(tile, "packet arbiters", len(by), ARBITERS, ", ".join(by), real_words.ARBITERS)
+    for tile in sorted({*leaving, *(Tile(column, 0) for column in used)}):
+        _switch(findings, tile, leaving[tile])
     _unique(findings, configuration)
+    _ordered(findings, configuration)
+
+
+def _rules(findings: Findings, net: Net, tile: Tile, groups: list[list[int]]) -> None:
+    """Slots of the port where a net enters: `groups` are ids that leave by the same ports."""
+    rules = sum(
+        len(cover(ids, [i for other in groups if other is not ids for i in other]))
+        for ids in groups
+    )
+    if rules > RULE_SLOTS:
+        findings.refuse(
+            tile, "packet rules",
+            f"the packets of {'+'.join(s.fifo for s in net.streams)} part {len(groups)} ways and "
+            f"need {rules} rules of the port where they enter, the limit is {RULE_SLOTS}",
+            real_words.RULES.format(limit=RULE_SLOTS),
+        )  # fmt: skip
+
+
+def _switch(findings: Findings, tile: Tile, leaving: Leaving) -> None:
+    """Arbiters and selections."""
+    groups, between = _arbiters(leaving)
+    for masters in between:
+        findings.refuse(
+            tile, "packet arbiters",
+            f"the packets of {'+'.join(leaving[masters])} leave by ports that packets with lower "
+            "ids have given to several arbiters, and would lose an end; give those with the most "
+            "ends the lowest ids (give_packet_ids)",
+        )  # fmt: skip
+    by = ["+".join(fifo for masters in group for fifo in leaving[masters]) for group in groups]
+    for group, fifos in zip(groups, by, strict=True):
+        if len(group) > SELECTIONS:
+            findings.refuse(
+                tile, "packet selections",
+                f"{len(group)} sets of ports with ports in common ({fifos}), the limit is "
+                f"{SELECTIONS} for an arbiter",
+                real_words.SELECTIONS,
+            )  # fmt: skip
+    if tile.kind == "shim":
+        by.append("completion tokens")
+    findings.use(tile, "packet arbiters", len(by), ARBITERS, ", ".join(by))
 
 
 def _tiles(configuration: Configuration) -> Iterator[Tile]:
@@ -78,14 +101,18 @@ def _tiles(configuration: Configuration) -> Iterator[Tile]:
     yield from (worker.tile for worker in configuration.design.workers.values())
 
 
-def _joined(sets: Iterable[Masters]) -> Iterator[list[Masters]]:
-    """`sets` in groups that have no port in common."""
+def _arbiters(sets: Iterable[Masters]) -> tuple[list[list[Masters]], list[Masters]]:
+    """`sets` by arbiter, in the order in which they get one; and those that would need several."""
     groups: list[list[Masters]] = []
+    between = []
     for ports in sets:
-        apart = [group for group in groups if not any(ports & other for other in group)]
-        near = [other for group in groups if group not in apart for other in group]
-        groups = [*apart, [*near, ports]]
-    yield from groups
+        near = [group for group in groups if any(ports & other for other in group)]
+        if not near:
+            groups.append([ports])
+        else:
+            near[0].append(ports)
+            between += [ports] if len(near) > 1 else []
+    return groups, between
 
 
 def _unique(findings: Findings, configuration: Configuration) -> None:
@@ -106,6 +133,29 @@ def _unique(findings: Findings, configuration: Configuration) -> None:
             )  # fmt: skip
         else:
             findings.notes.append(f"packet {text}, whose ways are apart")
+
+
+def _ordered(findings: Findings, configuration: Configuration) -> None:
+    """Fifos of a channel: more ends, lower ids."""
+    channels: dict[Port, list[Stream]] = defaultdict(list)
+    for stream in configuration.streams:
+        if stream.packet is not None:
+            channels[stream.source].append(stream)
+    for port, streams in channels.items():
+        for stream in streams:
+            lower = [
+                s.fifo
+                for s in streams
+                if (s.packet or 0) < (stream.packet or 0)
+                and len(s.destinations) < len(stream.destinations)
+            ]
+            if lower:
+                findings.refuse(
+                    port.tile, "packet ids",
+                    f"fifo {stream.fifo} has {len(stream.destinations)} ends and a higher id than "
+                    f"{', '.join(lower)} on {port}: where their arbiters meet it would lose some "
+                    "(give_packet_ids)",
+                )  # fmt: skip
 
 
 def cover(ids: Iterable[int], others: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,8 +1,9 @@
 """What mlir-aie says to a design that breaks a rule which it checks too.
 
 The words are those of mlir-aie in August 2026, so that whoever meets them in its output finds the
-rule here, and the other way round; `tests/npu/test_real_words.py` holds them against the real tool
-where there is one. Numbers in braces are filled in. Each stands under the file that says it.
+rule here, and the other way round; `tests/npu/test_words_of_refusals.py` holds them against the
+real tool where there is one. What is in braces is filled in. Each stands under the file that says
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ OUT_OF_BOUNDS = "Specified stride(s) and size(s) result in out of bounds access 
 STEP_ZERO = "Invalid step size; must be a positive integer."
 STEP_BEYOND = "Step size {step} exceeds memref size {elements}"
 COUNT = "Size may not exceed 1023."  # of versions that refuse from 513 on
-STEP_FIELD = "Stride may not exceed 1048576"  # from 524288 on
 INNERMOST = "For <32b width datatypes, inner-most dim stride must be 1"
 DESCRIPTOR_ADDRESS = "bd address must be 4 byte (32b) aligned"
 OTHER_TILES_BUFFER = "Core tile DMAs can only access a buffer in the same tile."
@@ -48,4 +48,3 @@ ROUTING = "Unable to find a legal routing"
 PACKET_ID = "packet id {id} exceeds the maximum of {limit}"
 RULES = "slave port packet rules exceed the {limit}-slot limit"
 SELECTIONS = "has used up all its msels"
-ARBITERS = "tile op has used up all arbiter-msel combinations"  # of 24, where this says 6 arbiters

@@ -179,7 +179,7 @@ def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
             "a core reaches its own, its south, west and north neighbour's",
             real_words.UNREACHABLE.format(
                 column=fifo.consumers[0].tile.column, row=fifo.consumers[0].tile.row
-            ) if fifo.consumers else "",
+            ) if fifo.consumers and fifo.consumers[0].tile.kind == "core" else "",
         )  # fmt: skip
     for end in (fifo.producer, *fifo.consumers):
         if end.layout is not None or end.object is not None or end.channel is not None:

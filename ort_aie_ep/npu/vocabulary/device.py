@@ -109,10 +109,6 @@ CONTROLLER_PACKET_IDS = frozenset({15, 26, 27, 29, 30, 31})
 #: Those that a design can give to its fifos.
 PACKET_IDS = tuple(i for i in range(MAX_PACKET_ID + 1) if i not in CONTROLLER_PACKET_IDS)
 
-#: mlir-aie's verifier refuses strides of static descriptors from here on, in elements of the buffer
-#: (AIEDialect.cpp, DMABDOp::verify).
-MAX_ELEMENT_STEP = 1 << 19
-
 #: Bytes of a run's buffer that descriptors can reach: mlir-aie's address patch has 32 bits
 #: (TxnEncoding.h, txn_append_address_patch), and mlir-air divides what is larger.
 BUFFER_REACH = 1 << 32

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kAddressMultiple = 4;    // bytes, of what a transfer can start at
 constexpr int64_t kStoredTogether = 4096;  // elements to the host
+// Bytes of no use between two that come to the host, in one go.
+constexpr int64_t kFetchedTogether = 4096;
 
 }  // namespace
 
@@ -29,6 +31,13 @@ npu::BufferView Batch::NewPiece(Piece piece) {
   piece.bytes = RoundUp(piece.bytes, kAlignment);
   pieces_.push_back(piece);
   return {kFirstPiece + 1 - static_cast<int>(pieces_.size()), 0};
+}
+
+void Batch::Keep(npu::BufferView view, int64_t elements) {
+  Piece& piece = PieceOf(view);
+  const int64_t end = std::min(view.offset + 2 * elements, piece.bytes);
+  piece.read_first = piece.kept() ? std::min(piece.read_first, view.offset) : view.offset;
+  piece.read_end = std::max(piece.read_end, end);
 }
 
 npu::BufferView Batch::View(std::shared_ptr<Buffer> buffer, int64_t offset) {
@@ -189,17 +198,16 @@ Batch::Extent Batch::PlacePieces() {
   auto end = static_cast<int64_t>(2 * inputs_.size());
   const auto place = [&](bool zeros, bool kept) {
     for (Piece& piece : pieces_) {
-      if (piece.zeros != zeros || piece.kept != kept) continue;
+      if (piece.zeros != zeros || piece.kept() != kept) continue;
       piece.start = end;
       end += piece.bytes;
     }
     return end;
   };
+  place(true, false);
   Extent extent{};
-  extent.fetched = place(true, false);
   extent.sent = place(true, true);
-  extent.fetched_end = place(false, true);
-  extent.end = PlaceInTurns(end);
+  extent.end = PlaceInTurns(place(false, true));
   return extent;
 }
 
@@ -215,7 +223,7 @@ int64_t Batch::PlaceInTurns(int64_t first) {
       for (const auto& [name, view] : invocation.arguments) {
         if (view.argument > kFirstPiece) continue;
         const auto i = static_cast<size_t>(kFirstPiece - view.argument);
-        if (!pieces_[i].zeros && !pieces_[i].kept)
+        if (!pieces_[i].zeros && !pieces_[i].kept())
           uses.try_emplace(i, count, count).first->second.last = count;
       }
       ++count;
@@ -244,18 +252,11 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
     const size_t bytes = written.span.bytes;
     if (!written.stored_if_read) continue;
     written.read = written.read || !temporaries_.Holds(tensor, bytes) || wanted(tensor, bytes);
-    if (written.read && IsResult(*written.view)) Keep(*written.view);
+    if (!written.read || !IsResult(*written.view)) continue;
+    Keep(*written.view, static_cast<int64_t>(bytes / written.element_bytes));
   }
   const Extent extent = PlacePieces();
-  const auto bytes = static_cast<size_t>(extent.end);
-  Require(bytes <= kMaxBufferBytes, "the rows of a plan take ", bytes, " bytes, expected at most ",
-          kMaxBufferBytes);
-  PlanMemory::Activations arena;
-  if (memory_ != nullptr) {
-    arena = memory_->TakeActivations(first_, bytes, Layout(extent.sent));
-  } else {
-    arena.buffer = engine_.device().Allocate(bytes);
-  }
+  PlanMemory::Activations arena = TakeArena(extent);
   Send(arena, extent.sent);
   std::vector<Buffer*> buffers = {arena.buffer.get()};
   for (const auto& buffer : buffers_) buffers.push_back(buffer.get());
@@ -265,13 +266,49 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
     }
     engine_.Run(submission.design, submission.plan, buffers);
   }
-  if (extent.fetched_end > extent.fetched) {
-    arena.buffer->FromDevice(static_cast<size_t>(extent.fetched),
-                             static_cast<size_t>(extent.fetched_end - extent.fetched));
-  }
+  Fetch(*arena.buffer);
   const Results completed(*this, arena.buffer->host());
   for (const auto& action : actions_) action(completed);
   if (memory_ != nullptr) memory_->PutBack(first_, std::move(arena));
+}
+
+void Batch::Fetch(Buffer& arena) const {
+  constexpr int64_t kLine = 64;  // of the cache, of which whole ones come
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const Piece& piece : pieces_) {
+    if (!piece.kept()) continue;
+    ranges.emplace_back(piece.start + piece.read_first / kLine * kLine,
+                        piece.start + RoundUp(piece.read_end, kLine));
+  }
+  std::ranges::sort(ranges);
+  for (size_t i = 0; i < ranges.size();) {
+    const int64_t first = ranges[i].first;
+    int64_t end = ranges[i].second;
+    for (++i; i < ranges.size() && ranges[i].first <= end + kFetchedTogether; ++i) {
+      end = std::max(end, ranges[i].second);
+    }
+    arena.FromDevice(static_cast<size_t>(first), static_cast<size_t>(end - first));
+  }
+}
+
+PlanMemory::Activations Batch::TakeArena(const Extent& extent) const {
+  const auto bytes = static_cast<size_t>(extent.end);
+  if (bytes > kMaxBufferBytes) {
+    throw NoRoom(
+        Concat("the rows of a plan take ", bytes, " bytes, expected at most ", kMaxBufferBytes));
+  }
+  try {
+    if (memory_ != nullptr) return memory_->TakeActivations(first_, bytes, Layout(extent.sent));
+    if (rows_buffer_ == nullptr) return {engine_.device().Allocate(bytes), {}, false};
+    if (*rows_buffer_ == nullptr || (*rows_buffer_)->size() < bytes) {
+      rows_buffer_->reset();  // before another takes its place
+      *rows_buffer_ = engine_.device().Allocate(bytes);
+    }
+    return {*rows_buffer_, {}, false};
+  } catch (const DeviceError& error) {
+    if (error.fault() != Fault::kAllocation) throw;
+    throw NoRoom(error.what());
+  }
 }
 
 std::vector<int64_t> Batch::Layout(int64_t sent) const {

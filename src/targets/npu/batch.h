@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/error.h"
 #include "targets/npu/plan_memory.h"
 #include "targets/target.h"
 
@@ -32,17 +33,27 @@ struct MadeRow {
   npu::BufferView x, y;
 };
 
+// The device has no room for the rows of a batch. Fewer steps may have it.
+class NoRoom : public Error {
+ public:
+  explicit NoRoom(const std::string& message) : Error(ErrorCode::kRuntime, message) {}
+  size_t steps = 0;  // of the batch, where that is known
+};
+
 class Batch {
  public:
   // Of steps of a plan with such temporaries, from `first` on; `memory` is what keeps its rows for
-  // the next call, or null.
+  // the next call, or null. Then `rows`, if not null, is a buffer that batches have one after the
+  // other: gigabytes of a long prompt's rows are locked and flushed once.
   explicit Batch(Engine& engine, const ThreadPool& threads, const Arena& temporaries = {},
-                 PlanMemory* memory = nullptr, size_t first = 0)
+                 PlanMemory* memory = nullptr, size_t first = 0,
+                 std::shared_ptr<Buffer>* rows = nullptr)
       : engine_(engine),
         threads_(threads),
         temporaries_(temporaries),
         memory_(memory),
-        first_(first) {}
+        first_(first),
+        rows_buffer_(rows) {}
 
   // --- memory of the plan ---
 
@@ -65,7 +76,9 @@ class Batch {
   }
   // Of `elements` bfloat16: what the host reads after the run, and what it does not.
   npu::BufferView Result(int64_t elements) {
-    return NewPiece({.bytes = 2 * elements, .kept = true});
+    const npu::BufferView view = NewPiece({.bytes = 2 * elements});
+    Keep(view, elements);
+    return view;
   }
   npu::BufferView Scratch(int64_t elements) { return NewPiece({.bytes = 2 * elements}); }
   // In a buffer of somebody else's.
@@ -89,7 +102,9 @@ class Batch {
              std::function<void()> store = {});
   // Whether the host can read there after the run, which it does if it has asked for it.
   bool IsResult(npu::BufferView view) const { return view.argument <= kFirstPiece; }
-  void Keep(npu::BufferView view) { PieceOf(view).kept = true; }
+  void Keep(npu::BufferView view, int64_t elements);
+  // With all that lies there together with it.
+  void Keep(npu::BufferView view) { Keep({view.argument, 0}, PieceOf(view).bytes / 2); }
 
   // Elements of a tensor of the model that this batch will write; on the device they are bfloat16,
   // if they are there in one piece.
@@ -137,7 +152,8 @@ class Batch {
   };
   void Then(std::function<void(const Results&)> action) { actions_.push_back(std::move(action)); }
   const ThreadPool& threads() const { return threads_; }
-  // wanted(tensor, bytes): whether somebody reads that temporary after the batch.
+  // wanted(tensor, bytes): whether somebody reads that temporary after the batch. Throws NoRoom,
+  // and then nothing has run.
   void Run(const std::function<bool(const void* tensor, size_t bytes)>& wanted);
 
  private:
@@ -148,9 +164,11 @@ class Batch {
   static constexpr int kInputs = -1, kFirstPiece = -2;
   struct Piece {
     int64_t bytes;
-    bool zeros = false;  // behind a tensor: the host sends them
-    bool kept = false;   // the host reads it
-    int64_t start = 0;   // in the buffer, once it has a place
+    bool zeros = false;                    // behind a tensor: the host sends them
+    int64_t read_first = 0, read_end = 0;  // of these, by the host
+    int64_t start = 0;                     // in the buffer, once it has a place
+
+    bool kept() const { return read_end > 0; }
   };
   npu::BufferView NewPiece(Piece piece);
   Piece& PieceOf(npu::BufferView view) {
@@ -158,11 +176,14 @@ class Batch {
   }
   // Gives all pieces their places; those that only the device has share them in turns.
   struct Extent {
-    int64_t sent, fetched, fetched_end, end;
+    int64_t sent, end;
   };
   Extent PlacePieces();
   int64_t PlaceInTurns(int64_t first);
 
+  PlanMemory::Activations TakeArena(const Extent& extent) const;
+  // What the host reads.
+  void Fetch(Buffer& arena) const;
   std::vector<int64_t> Layout(int64_t sent) const;
   // Brings the inputs, and zeros up to `sent`, to the device.
   void Send(PlanMemory::Activations& arena, int64_t sent) const;
@@ -201,6 +222,7 @@ class Batch {
   const Arena temporaries_;
   PlanMemory* const memory_;
   const size_t first_;
+  std::shared_ptr<Buffer>* const rows_buffer_;
   std::vector<Submission> submissions_;
   std::vector<uint16_t> inputs_;
   std::map<TableKey, npu::BufferView> shared_;

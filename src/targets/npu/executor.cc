@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -116,8 +116,11 @@ class Executor final : public XrtTarget {
     PlanCaches caches;
     PromptWeights prompt;
     std::shared_ptr<PlanMemory> memory = nullptr;
-    bool on_device = false;            // steps were
-    std::vector<Reason> host_after{};  // of what the host did after those
+    bool on_device = false;                  // steps were
+    std::vector<Reason> host_after{};        // of what the host did after those
+    std::shared_ptr<Buffer> rows = nullptr;  // of a prompt's batches
+    // More than so many steps had no room on the device together.
+    size_t most_steps = std::numeric_limits<size_t>::max();
   };
 
   // Each of these executes step `first` of the plan, and perhaps some that follow, and gives the
@@ -136,6 +139,7 @@ class Executor final : public XrtTarget {
         fault = error.what();
       }
       progress.prompt.Forget();
+      progress.rows.reset();
       engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
       engine_.Renew(generation);
       const size_t next = Group(plan, first, plan.steps.size(), progress, threads);
@@ -143,6 +147,7 @@ class Executor final : public XrtTarget {
       return next;
     } catch (const DeviceError& error) {
       progress.prompt.Forget();
+      progress.rows.reset();
       if (engine_.options().raise_on_error) {
         engine_.Forget();
         Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
@@ -167,17 +172,25 @@ class Executor final : public XrtTarget {
     progress.caches.Refresh();
     size_t next = first;
     const char* const design = DesignOf(plan, plan.steps[first]);
+    most = std::min(most, progress.most_steps);
     const size_t count = design == nullptr ? 1 : std::min(plan.steps.size() - first, most);
     try {
       PlanMemory* const memory = MemoryOf(plan, progress);
       if (design != nullptr) {
         next = Submit(plan, first, first + count, memory, design, progress, threads);
+        if (next == first + progress.most_steps) Divide(Reason::kNoRoom, progress);
       } else {
         const StepSpan traced("step", plan, first);
         ByItself(memory, plan.steps[first], progress, threads);
         next = first + 1;
         CountDeviceSteps(1, progress);
       }
+    } catch (const NoRoom& error) {
+      progress.prompt.Forget();
+      const size_t steps = error.steps > 0 ? error.steps : count;
+      if (steps == 1) throw DeviceError(Fault::kAllocation, error.what());
+      progress.most_steps = steps / 2;
+      return Group(plan, first, most, progress, threads);
     } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
       progress.prompt.Forget();
       if (count > 1) {
@@ -211,7 +224,8 @@ class Executor final : public XrtTarget {
                 Progress& progress, const ThreadPool& threads) const {
     // A token's rows stay, and those of a prompt are many.
     const bool prompt = IsOfPrompts(design);
-    Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first);
+    Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first,
+                prompt ? &progress.rows : nullptr);
     std::vector<Reason> before, after;  // of the host's steps
     Reason divides = Reason::kNone;     // of the step that the batch does not take
     int64_t device_steps = 0;
@@ -246,10 +260,15 @@ class Executor final : public XrtTarget {
       batch.Appended(step);
     }
     Require(device_end > first, "a step that waits for itself");
-    batch.Run([&](const void* tensor, size_t bytes) {
-      return std::any_of(plan.steps.begin() + static_cast<std::ptrdiff_t>(next), plan.steps.end(),
-                         [&](const Step& step) { return Reads(step, tensor, bytes); });
-    });
+    try {
+      batch.Run([&](const void* tensor, size_t bytes) {
+        return std::any_of(plan.steps.begin() + static_cast<std::ptrdiff_t>(next), plan.steps.end(),
+                           [&](const Step& step) { return Reads(step, tensor, bytes); });
+      });
+    } catch (NoRoom& error) {
+      error.steps = next - first;
+      throw;
+    }
     CountDeviceSteps(device_steps, progress);
     CountHostSteps(before);
     CountHostSteps(after);

@@ -48,6 +48,8 @@ std::string Words(Reason reason) {
       return "an input that goes to the device from the host";
     case Reason::kOtherOverlay:
       return "a step of another overlay";
+    case Reason::kNoRoom:
+      return "no room for the rows of more steps";
     case Reason::kNoVectors:
       return Concat("no overlay ", kDecode);
     case Reason::kNoTokenProjection:

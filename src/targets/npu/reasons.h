@@ -35,6 +35,7 @@ enum class Reason {
   kHostPrepares,
   kHostHasInput,
   kOtherOverlay,
+  kNoRoom,
   kNoVectors,
   kNoTokenProjection,
   kNoTokenAttention,

@@ -88,7 +88,7 @@ void NormsBehindProjections() {
     if (own) {
       Check(next.y.bytes == whole, "the same result");
       const int64_t from = bench.device->counters().bytes_from;
-      Check(from == 2 * 512, "nothing but the result comes back, got ", from, " bytes");
+      Check(from == 2 * 288, "nothing but the result comes back, got ", from, " bytes");
     }
     whole = next.y.bytes;
     if (own) continue;
@@ -223,7 +223,36 @@ void SelectedRows() {
   }
 }
 
+// Nobody else reads the rows: of 3 the one comes back.
+void OfASelectedRowsTensorNoMoreIsFetched() {
+  const int64_t last = -1;
+  Bench bench;
+  Projection first({.rows = 3, .k = 256, .n = 256});
+  Values row(DataType::kFloat32, 256);
+  const GatherStep select{.weights = static_cast<const uint8_t*>(first.y.data()),
+                          .count = 1,
+                          .k = 256,
+                          .n = 3,
+                          .indices = &last,
+                          .index_type = DataType::kInt64,
+                          .y = row.data(),
+                          .type = DataType::kFloat32,
+                          .is_table = true};
+  const Values want = first.OnHost().y;
+  Plan plan = {first.Step(), select};
+  plan.temporaries = {first.y.bytes.data(), first.y.bytes.size()};
+  const int64_t before = bench.device->counters().bytes_from;
+  bench.Run(plan);
+  const int64_t fetched = bench.device->counters().bytes_from - before;
+  Check(fetched == 2 * 256, "bytes from the device: ", fetched);
+  Values only(DataType::kFloat32, std::vector<float>(256));
+  std::copy_n(want.bytes.begin() + 2 * 1024, 1024, only.bytes.begin());
+  const auto bounds = first.Bounds();
+  Near("the row", row, only, {bounds.begin() + 2 * 256, bounds.end()});
+}
+
 const Cases registered({
+    {"of_a_selected_rows_tensor_no_more_is_fetched", OfASelectedRowsTensorNoMoreIsFetched},
     {"selected_rows", SelectedRows},
     {"vector_operators_of_a_token", VectorOperatorsOfAToken},
     {"norms_behind_projections", NormsBehindProjections},

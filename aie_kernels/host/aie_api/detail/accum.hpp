@@ -59,13 +59,14 @@ T shift_round_saturate(int64_t value, unsigned shift) {
 template <typename Tag, unsigned N>
 class accum {
   using traits = detail::accum_traits<Tag>;
+  using storage = typename traits::storage;
   static_assert(traits::exists, "AIE: accumulators are accfloat, acc32 or acc64");
   static_assert(detail::is_power_of_two(N), "AIE: the lane count must be a power of two");
   static_assert(N >= traits::min_lanes && N <= traits::max_lanes,
                 "AIE: no accumulator of this lane count");
 
  public:
-  using value_type = typename traits::storage;
+  using value_type = Tag;
 
   accum() { detail::make_undefined(lanes_); }
   explicit accum(detail::unfilled) {}
@@ -93,7 +94,7 @@ class accum {
       static_assert(!detail::is_floating<T> && !detail::is_four_bit<T>,
                     "AIE: an integer accumulator is filled from integers of 8 bits or more");
       for (unsigned lane = 0; lane < N; ++lane) {
-        lanes_[lane] = static_cast<value_type>(static_cast<int64_t>(source[lane]) << shift);
+        lanes_[lane] = static_cast<storage>(static_cast<int64_t>(source[lane]) << shift);
       }
     }
   }
@@ -108,7 +109,7 @@ class accum {
       } else {
         const detail::rounder<16> rounding(detail::core.rounding);
         return detail::generate<vector<bfloat16, N>>([&](unsigned lane) {
-          return bfloat16::from_bits(
+          return detail::bf16_of_bits(
               detail::round_to_bf16(std::bit_cast<uint32_t>(lanes_[lane]), rounding));
         });
       }
@@ -159,10 +160,10 @@ class accum {
   }
 
   template <typename Tag2>
-  accum<Tag2, N * sizeof(value_type) / sizeof(typename detail::accum_traits<Tag2>::storage)>
-  cast_to() const {
-    accum<Tag2, N * sizeof(value_type) / sizeof(typename detail::accum_traits<Tag2>::storage)>
-        result{detail::unfilled{}};
+  accum<Tag2, N * sizeof(storage) / sizeof(typename detail::accum_traits<Tag2>::storage)> cast_to()
+      const {
+    accum<Tag2, N * sizeof(storage) / sizeof(typename detail::accum_traits<Tag2>::storage)> result{
+        detail::unfilled{}};
     static_assert(sizeof result.lanes_ == sizeof lanes_);
     std::memcpy(&result.lanes_, &lanes_, sizeof lanes_);
     return result;
@@ -172,7 +173,7 @@ class accum {
   template <typename, unsigned>
   friend class accum;
   friend struct detail::host;
-  detail::lanes_of<value_type, N> lanes_;
+  detail::lanes_of<storage, N> lanes_;
 };
 
 namespace detail {

@@ -40,10 +40,10 @@ template <typename T>
 bool less(T a, T b) {
   if constexpr (std::is_same_v<T, bfloat16>) {
     const auto key = [](bfloat16 x) {
-      const int bits = static_cast<int16_t>(x.bits());
+      const int bits = static_cast<int16_t>(bits_of_bf16(x));
       return bits < 0 ? -1 - (bits & 0x7FFF) : bits;
     };
-    const bool nan = (a.bits() & 0x7FFF) > 0x7F80 || (b.bits() & 0x7FFF) > 0x7F80;
+    const bool nan = (bits_of_bf16(a) & 0x7FFF) > 0x7F80 || (bits_of_bf16(b) & 0x7FFF) > 0x7F80;
     return !nan && key(a) < key(b);
   } else {
     return a < b;
@@ -52,7 +52,7 @@ bool less(T a, T b) {
 template <typename T>
 bool equal(T a, T b) {
   if constexpr (std::is_same_v<T, bfloat16>) {
-    return a.bits() == b.bits() && (a.bits() & 0x7FFF) <= 0x7F80;
+    return bits_of_bf16(a) == bits_of_bf16(b) && (bits_of_bf16(a) & 0x7FFF) <= 0x7F80;
   } else {
     return a == b;
   }
@@ -71,7 +71,7 @@ T add_lanes(T a, T b) {
 template <typename T>
 T negate(T value) {
   if constexpr (std::is_same_v<T, bfloat16>) {
-    return bfloat16::from_bits(value.bits() ^ 0x8000);
+    return bf16_of_bits(bits_of_bf16(value) ^ 0x8000);
   } else if constexpr (std::is_same_v<T, float>) {
     return -value;
   } else {
@@ -88,7 +88,7 @@ auto sum(const A& a, const B& b, bool subtract) {
     return lanewise(a, b, [&](bfloat16 x, bfloat16 y) {
       const float exact = flush(subtract ? static_cast<float>(x) - static_cast<float>(y)
                                          : static_cast<float>(x) + static_cast<float>(y));
-      return bfloat16::from_bits(round_to_bf16(std::bit_cast<uint32_t>(exact), rounding));
+      return bf16_of_bits(round_to_bf16(std::bit_cast<uint32_t>(exact), rounding));
     });
   } else {
     return lanewise(a, b, [subtract](T x, T y) { return add_lanes(x, subtract ? negate(y) : y); });
@@ -99,7 +99,7 @@ template <typename Tag, unsigned N, typename Lanes>
 accum<Tag, N> sum_accum(const accum<Tag, N>& acc, const Lanes& other, bool subtract) {
   const auto& x = host::lanes(acc);
   const auto& y = host::lanes(other);
-  using storage = typename accum<Tag, N>::value_type;
+  using storage = typename accum_traits<Tag>::storage;
   return generate<accum<Tag, N>>([&](unsigned lane) -> storage {
     const auto right = static_cast<storage>(y[lane]);
     if constexpr (std::is_same_v<Tag, accfloat>) {
@@ -169,7 +169,7 @@ template <typename T, unsigned N>
 vector<T, N> abs(const vector<T, N>& v) {
   return detail::lanewise(v, v, [](T x, T) -> T {
     if constexpr (std::is_same_v<T, bfloat16>) {
-      return bfloat16::from_bits(x.bits() & 0x7FFF);
+      return detail::bf16_of_bits(detail::bits_of_bf16(x) & 0x7FFF);
     } else if constexpr (std::is_same_v<T, float>) {
       return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7FFFFFFF);
     } else {

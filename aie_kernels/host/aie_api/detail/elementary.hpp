@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <concepts>
 
 #include "arithmetic.hpp"
 #include "moves.hpp"
@@ -80,8 +81,12 @@ vector<bfloat16, N> tanh(const vector<T, N>& v) {
 
 // Scalars and fp32 vectors: correctly rounded (assumed). AIE2P has no vector form for fp32: lane by
 // lane through the scalar unit.
-inline float inv(float x) { return detail::flush(1 / x); }
-inline float invsqrt(float x) {
+template <std::same_as<float> T>
+T inv(T x) {
+  return detail::flush(1 / x);
+}
+template <std::same_as<float> T>
+T invsqrt(T x) {
   return detail::flush(static_cast<float>(1 / std::sqrt(static_cast<double>(x))));
 }
 

@@ -6,7 +6,7 @@
 
 namespace aie {
 
-inline constexpr unsigned vector_decl_align = is_aie2p ? 64 : 32;
+inline constexpr unsigned vector_decl_align = detail::is_aie2p ? 64 : 32;
 
 // Bytes; 512-bit accesses need 32 on AIE2 and 64 on AIE2P.
 template <typename T, unsigned N>

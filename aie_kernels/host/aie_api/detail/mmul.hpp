@@ -62,7 +62,7 @@ bfp16_block to_bfp16(const Lanes& lanes, unsigned first, unsigned stride,
   std::array<uint32_t, 8> bits;
   uint32_t largest = 0;
   for (unsigned i = 0; i < 8; ++i) {
-    bits[i] = static_cast<uint32_t>(lanes[first + i * stride].bits()) << 16;
+    bits[i] = static_cast<uint32_t>(bits_of_bf16(lanes[first + i * stride])) << 16;
     const uint32_t exponent = (bits[i] >> 23) & 0xFF;
     largest = exponent > largest ? exponent : largest;
   }

@@ -24,9 +24,9 @@ accum<Tag, N> zeros() {
   return detail::generate<accum<Tag, N>>([](unsigned) { return 0; });
 }
 
-// Low to high; all of one width.
+// Low to high; two or more, all of one width.
 template <typename T, unsigned N, typename... More>
-  requires(std::is_same_v<vector<T, N>, More> && ...)
+  requires(sizeof...(More) > 0 && (std::is_same_v<vector<T, N>, More> && ...))
 auto concat(const vector<T, N>& first, const More&... more) {
   vector<T, N * (1 + sizeof...(More))> result{detail::unfilled{}};
   unsigned part = 0;
@@ -35,7 +35,7 @@ auto concat(const vector<T, N>& first, const More&... more) {
   return result;
 }
 template <typename Tag, unsigned N, typename... More>
-  requires(std::is_same_v<accum<Tag, N>, More> && ...)
+  requires(sizeof...(More) > 0 && (std::is_same_v<accum<Tag, N>, More> && ...))
 auto concat(const accum<Tag, N>& first, const More&... more) {
   accum<Tag, N * (1 + sizeof...(More))> result{detail::unfilled{}};
   unsigned part = 0;

@@ -16,8 +16,7 @@ struct product {
   static constexpr bool fp32 = std::is_same_v<a, float>;
   static constexpr unsigned lanes = common_lanes<A, B>;
   using tag =
-      std::conditional_t<floating, accfloat,
-                         std::conditional_t<bits_of<a> == 32 || bits_of<b> == 32, acc64, acc32>>;
+      std::conditional_t<floating, accfloat, std::conditional_t<bits_of<a> == 32, acc64, acc32>>;
   using accumulator = accum<tag, lanes>;
 
   static constexpr void check() {
@@ -26,8 +25,8 @@ struct product {
     static_assert(!floating || std::is_same_v<a, b>,
                   "AIE: no mixed multiplication: both operands must be float or both bfloat16");
     static_assert(!is_four_bit<a> && !is_four_bit<b>, "AIE: unpack four-bit lanes first");
-    static_assert(bits_of<a> <= 2 * bits_of<b> && bits_of<b> <= 2 * bits_of<a>,
-                  "AIE: no product of integers of 8 and 32 bits");
+    static_assert((bits_of<a> == 32) == (bits_of<b> == 32),
+                  "AIE: products of integers of 32 and fewer bits are not modelled");
     check_operands<A, B>();
   }
 };
@@ -83,7 +82,7 @@ Acc multiply(const Acc* acc, const A& a, const B& b, int sign) {
       return multiply_add<p::fp32, start>(sum, x(lane), y(lane), s);
     });
   } else {
-    using wide = typename Acc::value_type;
+    using wide = typename accum_traits<typename Acc::value_type>::storage;
     using modular = std::make_unsigned_t<wide>;
     const auto x = reader<typename p::a>(a);
     const auto y = reader<typename p::b>(b);

@@ -117,13 +117,16 @@ class bfloat16 {
   constexpr operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits_) << 16);
   }
-  constexpr uint16_t bits() const { return bits_; }
-  static constexpr bfloat16 from_bits(uint16_t bits) {
-    bfloat16 value;
-    value.bits_ = bits;
-    return value;
-  }
 
  private:
   uint16_t bits_;
 };
+
+namespace aie::detail {
+
+constexpr uint16_t bits_of_bf16(bfloat16 value) { return std::bit_cast<uint16_t>(value); }
+constexpr bfloat16 bf16_of_bits(int bits) {
+  return std::bit_cast<bfloat16>(static_cast<uint16_t>(bits));
+}
+
+}  // namespace aie::detail

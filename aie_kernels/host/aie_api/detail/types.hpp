@@ -28,13 +28,23 @@ using uint32 = std::uint32_t;
 
 // Four-bit integers are _BitInt(4) on the chip, and a byte apart in memory: a pointer steps bytes,
 // two codes each, and a vector of N of them has N / 2 bytes, low nibble first.
-struct uint4 {
-  uint8_t value;
-  constexpr operator int() const { return value; }
+class uint4 {
+ public:
+  uint4() = default;
+  explicit constexpr uint4(int value) : value_(static_cast<uint8_t>(value & 15)) {}
+  constexpr operator int() const { return value_; }
+
+ private:
+  uint8_t value_;
 };
-struct int4 {
-  int8_t value;
-  constexpr operator int() const { return value; }
+class int4 {
+ public:
+  int4() = default;
+  explicit constexpr int4(int value) : value_(static_cast<int8_t>(((value & 15) ^ 8) - 8)) {}
+  constexpr operator int() const { return value_; }
+
+ private:
+  int8_t value_;
 };
 
 // Trace markers.
@@ -45,8 +55,6 @@ inline void event1() {}
 #define AIE_API_HOST_STAND_IN 1
 
 namespace aie {
-
-inline constexpr bool is_aie2p = __AIE_ARCH__ == 21;
 
 // Codes of the hardware's control register.
 enum class rounding_mode : unsigned {
@@ -65,6 +73,8 @@ enum class rounding_mode : unsigned {
 enum class saturation_mode : unsigned { none = 0, saturate = 1, symmetric = 3 };
 
 namespace detail {
+
+inline constexpr bool is_aie2p = __AIE_ARCH__ == 21;
 
 // Core state that outlives a kernel's call, as after power-up.
 struct core_state {

@@ -76,11 +76,13 @@ class vector;
 template <typename T, unsigned N>
 class vector_elem_const_ref {
  public:
-  vector_elem_const_ref(const vector<T, N>& parent, unsigned lane) : parent_(parent), lane_(lane) {}
   operator T() const { return get(); }
   T get() const { return parent_.get(lane_); }
 
  private:
+  friend class vector<T, N>;
+  vector_elem_const_ref(const vector<T, N>& parent, unsigned lane) : parent_(parent), lane_(lane) {}
+
   const vector<T, N>& parent_;
   unsigned lane_;
 };
@@ -88,7 +90,6 @@ class vector_elem_const_ref {
 template <typename T, unsigned N>
 class vector_elem_ref {
  public:
-  vector_elem_ref(vector<T, N>& parent, unsigned lane) : parent_(parent), lane_(lane) {}
   operator T() const { return get(); }
   T get() const { return parent_.get(lane_); }
   vector_elem_ref& operator=(T value) {
@@ -97,6 +98,9 @@ class vector_elem_ref {
   }
 
  private:
+  friend class vector<T, N>;
+  vector_elem_ref(vector<T, N>& parent, unsigned lane) : parent_(parent), lane_(lane) {}
+
   vector<T, N>& parent_;
   unsigned lane_;
 };
@@ -130,11 +134,7 @@ class vector {
     detail::check(lane < N, "vector::get of a lane beyond the vector");
     if constexpr (detail::is_four_bit<T>) {
       const unsigned code = (lanes_[lane / 2] >> (lane % 2 * 4)) & 15;
-      if constexpr (traits::is_signed) {
-        return T{static_cast<int8>(static_cast<int>(code ^ 8) - 8)};
-      } else {
-        return T{static_cast<uint8_t>(code)};
-      }
+      return T(static_cast<int>(code));
     } else {
       return lanes_[lane];
     }
@@ -145,7 +145,8 @@ class vector {
     if constexpr (detail::is_four_bit<T>) {
       const unsigned shift = lane % 2 * 4;
       uint8_t& pair = lanes_[lane / 2];
-      pair = static_cast<uint8_t>((pair & ~(15u << shift)) | ((value.value & 15u) << shift));
+      pair = static_cast<uint8_t>((pair & ~(15u << shift)) |
+                                  ((static_cast<unsigned>(value) & 15u) << shift));
     } else {
       lanes_[lane] = value;
     }
