@@ -260,6 +260,9 @@ class _FusedDecodeGeometry(TypedDict):
     region_width: int
 
 def fused_decode_models() -> list[str]: ...
+def fused_decode_read_package(
+    folder: str,
+) -> tuple[str, int, list[int]]: ...  # model, channels, positions of windows
 def fused_decode_geometry(model: str) -> _FusedDecodeGeometry: ...
 def fused_decode_kv_elements(model: str, positions: int) -> int: ...
 def fused_decode_kv_offset(

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ort_aie_ep.aie_kernels.mlir.attributes import ACQUIRE_GREATER_EQUAL, RELEASE
-from ort_aie_ep.aie_kernels.mlir.placement import port_object
 from ort_aie_ep.aie_kernels.mlir.text import Text, Value, array, i64
 from ort_aie_ep.npu.vocabulary import design as steps
 from ort_aie_ep.npu.vocabulary.design import Worker
@@ -194,7 +193,7 @@ class _Tracer(steps.Core):
         if count > depth:
             raise self._error(f"acquires {count} objects of {port}, which has {depth} buffers")
         if count > len(held):
-            content = port_object(self._worker, port)
+            content = self._worker.object_at(port)
             new = [Memory(content, port) for _ in range(count - len(held))]
             self._append(Take(port, len(held), new))
             held.extend(new)

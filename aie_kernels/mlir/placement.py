@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ort_aie_ep.npu.vocabulary.configuration import Configuration, Lock
-from ort_aie_ep.npu.vocabulary.design import Worker
 from ort_aie_ep.npu.vocabulary.device import TILES, Kind, Tile
 from ort_aie_ep.npu.vocabulary.kernel import Array
 
@@ -34,16 +33,6 @@ class PlacedBuffer:
         return self.start // (TILES[self.tile.kind].memory // _BANKS[self.tile.kind])
 
 
-def port_object(worker: Worker, port: str) -> Array:
-    """What one object of a port holds: the receiver's own view of it, where it has one."""
-    fifo = worker.port(port)
-    if port in worker.inputs:
-        for end in fifo.consumers:
-            if end.tile == worker.tile and end.object is not None:
-                return end.object
-    return fifo.object
-
-
 def placed_buffers(plan: Configuration) -> list[PlacedBuffer]:
     """Every buffer of the overlay, by tile and address."""
     return sorted(_buffers(plan), key=lambda buffer: (buffer.tile, buffer.start))
@@ -63,7 +52,7 @@ def _buffers(plan: Configuration) -> Iterator[PlacedBuffer]:
                 continue
             pool_name = f"{worker.port(port).name}_{tile.column}_{tile.row}_buffer"
             for i, start in enumerate(pool.addresses):
-                yield PlacedBuffer(tile, start, f"{pool_name}_{i}", port_object(worker, port))
+                yield PlacedBuffer(tile, start, f"{pool_name}_{i}", worker.object_at(port))
         for buffer in worker.buffers:
             start = of_worker.buffers[buffer.name]
             yield PlacedBuffer(tile, start, f"{name}_{buffer.name}", buffer.array)

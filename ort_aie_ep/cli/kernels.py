@@ -31,6 +31,9 @@ app.add_typer(
 DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
 OneDesign = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`.")]
 DeviceName = Annotated[str, typer.Option("--device", help="A device of `list`.")]
+Columns = Annotated[
+    int | None, typer.Option(help="On so many columns, where a design can be on some.")
+]
 
 
 def _designs(name: str, device: str) -> Iterator[Design]:
@@ -171,6 +174,7 @@ def _summary(design: Design, result: Result) -> str:
 def words_command(
     design: OneDesign,
     device: DeviceName = "npu2",
+    columns: Columns = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="The words themselves, in hexadecimal.")
     ] = False,
@@ -188,7 +192,7 @@ def words_command(
     from ort_aie_ep.npu.vocabulary.configuration import configure
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
-    configuration = configure(make_design(design, find_device(device)))
+    configuration = configure(make_design(design, find_device(device), columns=columns))
     words = encode(configuration)
     if raw:
         print("\n".join(f"{word:08X}" for word in words))
@@ -220,9 +224,7 @@ def draw_command(
 def print_command(
     design: OneDesign,
     device: DeviceName = "npu2",
-    columns: Annotated[
-        int | None, typer.Option(help="On so many columns, where a design can be on some.")
-    ] = None,
+    columns: Columns = None,
     sequence: Annotated[
         str | None, typer.Option(help="With the instructions for a run of this one.")
     ] = None,

@@ -24,6 +24,10 @@ def package_overlay_command(
         str | None,
         typer.Option(help="Of mlir-air. Default: the one that is checked out where DIR is."),
     ] = None,
+    any_epsilon: Annotated[
+        bool,
+        typer.Option("--any-epsilon", help="Accept models with another eps than 1e-6, as Llama's."),
+    ] = False,
 ) -> None:
     """Package an overlay of mlir-air's fused decode, after checking what it is.
 
@@ -40,7 +44,7 @@ def package_overlay_command(
     """
     from ort_aie_ep.npu.fused_decode.package import package_overlay
 
-    package = package_overlay(folder, out, model=model, commit=commit)
+    package = package_overlay(folder, out, model=model, commit=commit, any_epsilon=any_epsilon)
     manifest = package.manifest
     windows = ", ".join(str(window["positions"]) for window in manifest["windows"])
     console.out.print(

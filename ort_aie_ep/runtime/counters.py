@@ -28,6 +28,8 @@ class NpuCounters:
         host_steps_between: reason → what divided a plan into submissions, for the device had steps
             before and behind it: those of the host's steps, and steps of the device that could not
             follow the ones before them.
+        fused_tokens: tokens of whole decoders that were one dispatch on an overlay of mlir-air.
+        fused_refused: model and reason → tokens for which such an overlay was not taken.
         retries: plans that ran again in a fresh context.
         fallbacks: plans that the host executed after a fault.
         cache_rows_sent: rows of K and V, of one head each, sent to the device.
@@ -49,6 +51,8 @@ class NpuCounters:
     device_steps: int = 0
     host_steps: dict[str, int] = field(default_factory=dict)
     host_steps_between: dict[str, int] = field(default_factory=dict)
+    fused_tokens: int = 0
+    fused_refused: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     fallbacks: int = 0
     cache_rows_sent: int = 0
@@ -75,13 +79,14 @@ def npu_counters() -> NpuCounters:
         AieError: the package was installed without its library.
     """
     targets = json.loads(npu_counters_text()).values()
-    by_reason = {"host_steps", "host_steps_between"}
+    by_reason = ("host_steps", "host_steps_between", "fused_refused")
     names = [counter.name for counter in fields(NpuCounters) if counter.name not in by_reason]
     sums = {name: sum(target[name] for target in targets) for name in names}
     return NpuCounters(
         **sums,
         host_steps=_sum_by_reason([target["host_steps"] for target in targets]),
         host_steps_between=_sum_by_reason([target["host_steps_between"] for target in targets]),
+        fused_refused=_sum_by_reason([target["fused_refused"] for target in targets]),
     )
 
 

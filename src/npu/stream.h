@@ -11,7 +11,8 @@
 
 namespace ort_aie::npu {
 
-// The driver gives up after 2 s; no run may be predicted to come near that.
+// The driver's watchdog looks every 2 s whether something has ended (xdna-driver: aie2_tdr.c); no
+// run may be predicted to come near that.
 constexpr double kMaxRunSeconds = 0.5;
 // From submission to completion of a run that does nothing: 66 to 89 µs were measured on Strix (the
 // dispatch benchmark of fifield/mlir-aie).

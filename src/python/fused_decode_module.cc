@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "q4nx/layout.h"
 #include "targets/npu/fused_decode/geometry.h"
+#include "targets/npu/fused_decode/package.h"
 #include "targets/npu/fused_decode/weights.h"
 #include "targets/npu/fused_decode/words.h"
 
@@ -123,10 +124,20 @@ Words WordsOfLength(const Words& base, const std::vector<std::pair<size_t, int64
   return words;
 }
 
+// (model, channels, positions of the windows) of a package that the runtime takes.
+py::tuple ReadPackageIn(const std::string& folder) {
+  const Package package = ReadPackage(folder);
+  std::vector<int64_t> positions;
+  for (const Window& window : package.windows) positions.push_back(window.positions);
+  return py::make_tuple(std::string(package.geometry.name),
+                        package.channels == Channels::kOne ? 1 : 2, positions);
+}
+
 }  // namespace
 
 void DefineFusedDecode(py::module_& m) {
   m.def("fused_decode_models", &Models);
+  m.def("fused_decode_read_package", &ReadPackageIn, py::arg("folder"));
   m.def("fused_decode_geometry", &Describe);
   m.def("fused_decode_kv_offset", [](const std::string& model, int64_t positions, int64_t layer,
                                      bool value, int64_t head, int64_t position) {

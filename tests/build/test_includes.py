@@ -28,10 +28,13 @@ MAY_INCLUDE = {
     "targets/host": f"base ops q4nx targets/target.h {TRACE} targets/host/kernels",
     "targets/host/kernels": "targets/host/kernels/generic",
     "targets/host/bench": "q4nx targets/host/kernels",
-    "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU}",
-    "targets/npu/fused_decode": "base ops q4nx",
+    "targets/npu": f"base npu ops q4nx targets/target.h {TRACE} {HOST_FOR_NPU} "
+    "targets/npu/fused_decode",
+    "targets/npu/fused_decode": f"base npu ops q4nx targets/npu targets/target.h {TRACE} "
+    f"{HOST_FOR_NPU}",
     # The door of the library, which puts the executor and a device together.
-    "targets/npu/module.cc": "base targets/module.h targets/npu/xrt targets/sim/control.h",
+    "targets/npu/module.cc": "base targets/module.h targets/npu/fused_decode "
+    "targets/npu/xrt targets/sim/control.h",
     "targets/npu/xrt": "base npu targets/npu/device.h targets/trace.h",
     "targets/sim": "",
     "targets/sim/xrt_standin": "targets/sim/control.h",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
-from ort_aie_ep.aie_kernels.designs import fused_dqp
+from ort_aie_ep.cli import app
 from ort_aie_ep.npu.checks.ports import Circuit, PacketMaster, PacketSwitch, Rule, Switch
 from ort_aie_ep.npu.configuration_words.compare import differences
 from ort_aie_ep.npu.configuration_words.decode import decode
@@ -34,18 +38,18 @@ from ort_aie_ep.npu.vocabulary.switch import SwitchPort
 
 
 def admitted(name: str) -> Iterator[Design]:
-    """The design on every device, and FusedDQP on any number of columns, that `build` admits."""
+    """The design on every device, number of columns and with every output that `build` admits."""
+    make = find_designs()[name]
+    parameters = inspect.signature(make).parameters
     for target in DEVICES.values():
-        variants = [None, *range(1, target.columns + 1)] if name == "fused_dqp" else [None]
-        for columns in variants:
-            try:
-                yield (
-                    find_designs()[name](target)
-                    if columns is None
-                    else fused_dqp.build(target, columns)
-                )
-            except DesignError:
-                continue
+        options: list[dict[str, Any]] = [{}]
+        if "columns" in parameters:
+            options = [{"columns": n} for n in range(1, target.columns + 1)]
+        if "output" in parameters:
+            options = [{"output": output} for output in ("bf16", "f32")]
+        for chosen in options:
+            with contextlib.suppress(DesignError):
+                yield make(target, **chosen)
 
 
 @pytest.mark.parametrize("name", find_designs())
@@ -328,3 +332,16 @@ def test_text_names_fifos_locks_and_ends() -> None:
     assert "NPU2, 2 columns, 6 rows" in text
     for lock in configuration.locks:
         assert f"lock {lock.id} = {lock.initial} ({lock.name})" in text
+
+
+def test_the_command_shows_words_and_what_they_say() -> None:
+    def ort_aie(*words: str) -> str:
+        result = CliRunner().invoke(app, ["kernels", "words", *words])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    where = ("fused_dqp", "--device", "npu2", "--columns", "2")
+    configuration = configure(make_design("fused_dqp", device("npu2"), columns=2))
+    words = [int(word, 16) for word in ort_aie(*where, "--raw").split()]
+    assert differences(configuration, decode(words)) == []
+    assert ort_aie(*where).rstrip("\n") == format_view(decode(words), configuration)

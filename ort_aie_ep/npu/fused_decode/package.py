@@ -7,10 +7,10 @@ sizes of buffers, and what a token more adds to which words.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,12 @@ class FusedDecodePackage:
 
 
 def package_overlay(
-    source: Path, out: Path, *, model: str | None = None, commit: str | None = None
+    source: Path,
+    out: Path,
+    *,
+    model: str | None = None,
+    commit: str | None = None,
+    any_epsilon: bool = False,
 ) -> FusedDecodePackage:
     """Packages what mlir-air's `make compile-decode` left in `source`, beside and renamed.
 
@@ -52,6 +57,7 @@ def package_overlay(
         out: the package's folder; one that is there is replaced.
         model: what the overlay must be for; None: what its words say.
         commit: of mlir-air; None: the one that is checked out where `source` is, if any.
+        any_epsilon: models whose norms have another epsilon than the overlay's are accepted.
 
     Raises:
         PackageError: files are missing, left from other builds, damaged, for a model that is not
@@ -79,6 +85,7 @@ def package_overlay(
         "commit": commit if commit is not None else _commit(source),
         "flags": dict(folder.flags),
         "channels": folder.channels,
+        "any_epsilon": any_epsilon,
         "elements": {
             "w": [size // ELEMENT for name, size in sizes.items() if name.startswith("w")],
             "rms": sizes["rms"] // ELEMENT,
@@ -122,7 +129,7 @@ def _window(folder: DecodeFolder, pair: Pair) -> tuple[Geometry, dict[str, Any]]
         "kernel": kernel,
         "words": f"window_{pair.positions}.words",
         "word_count": len(base.words),
-        "sha256": hashlib.sha256(base.words.tobytes()).hexdigest(),
+        "crc32": zlib.crc32(base.words.tobytes()),
         "base_length": pair.base_length,
         "slopes": sorted(slopes.items()),
         "kvc": geometry.bytes()["kvc"] // ELEMENT,

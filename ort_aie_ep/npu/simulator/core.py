@@ -12,7 +12,7 @@ from ort_aie_ep.npu.simulator.parts import LockCell, Process
 from ort_aie_ep.npu.simulator.state import ArrayState
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.configuration import Pool, WorkerPlan
-from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release, Worker
+from ort_aie_ep.npu.vocabulary.design import Acquire, Call, Core, Parameters, Read, Release
 from ort_aie_ep.npu.vocabulary.device import WORD
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array
@@ -90,7 +90,7 @@ class CoreProcess(Core):
             self.wait_seconds += self._array.env.now - start
             self.waits_for = ""
             yield self._array.env.timeout(self._array.clock.cost(costs.LOCK_ACQUIRE))
-            array = _object(self.plan.worker, step.port)
+            array = self.plan.worker.object_at(step.port)
             memory = self._array.memory(pool.tile)
             for _ in range(need):
                 held.append(_view(memory, pool.addresses[self._turn[step.port]], array))
@@ -139,15 +139,6 @@ class CoreProcess(Core):
                 )
         words = memory[start : start + WORD * len(names)].view(np.int32)
         return tuple(int(word) for word in words)
-
-
-def _object(worker: Worker, port: str) -> Array:
-    fifo = worker.port(port)
-    if port in worker.inputs:
-        for end in fifo.consumers:
-            if end.tile == worker.tile and end.object is not None:
-                return end.object
-    return fifo.object
 
 
 def _view(memory: np.ndarray, address: int, array: Array) -> np.ndarray:

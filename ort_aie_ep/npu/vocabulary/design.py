@@ -217,6 +217,15 @@ class Worker:
         """The fifo behind a port name."""
         return self.inputs[name] if name in self.inputs else self.outputs[name]
 
+    def object_at(self, port: str) -> Array:
+        """What one object of a port holds: the receiver's own view of it, where it has one."""
+        fifo = self.port(port)
+        if port in self.inputs:
+            for end in fifo.consumers:
+                if end.tile == self.tile and end.object is not None:
+                    return end.object
+        return fifo.object
+
 
 @dataclass(eq=False)
 class Design:

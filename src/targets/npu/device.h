@@ -80,6 +80,24 @@ struct Counters {
   int64_t buffer_bytes = 0;
 };
 
+// An overlay that others built, which has a stream of words of its own.
+struct OtherOverlay {
+  std::string path;    // of the xclbin
+  std::string uuid;    // that its header has
+  std::string kernel;  // its name
+  std::string device;  // that it is for, as manifests have it
+};
+
+class OtherStream {
+ public:
+  virtual ~OtherStream() = default;
+  virtual std::span<uint32_t> words() = 0;
+  // Executes the words on the kernel's buffers, in order, and waits for the end. Of the words,
+  // [begin, end) may have changed since the last run. Throws DeviceError; then what the buffers
+  // hold on the device is unknown, and the stream is of no use any more.
+  virtual void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) = 0;
+};
+
 // One device of the process, for all sessions and threads. Every wait in it is bounded.
 class Device {
  public:
@@ -105,6 +123,10 @@ class Device {
   virtual void Run(std::string_view design, const npu::Plan& plan,
                    std::span<Buffer* const> buffers) = 0;
 
+  // The words on their overlay, in a context of its own. Throws DeviceError.
+  virtual std::unique_ptr<OtherStream> Load(const OtherOverlay& overlay,
+                                            std::span<const uint32_t> words);
+
   // Gives up all contexts, so that the next Run makes fresh ones, and memory that nobody uses.
   virtual void Reset() = 0;
 
@@ -114,5 +136,10 @@ class Device {
   // those that there are.
   virtual std::vector<std::string> NoticesFrom(size_t first) const = 0;
 };
+
+inline std::unique_ptr<OtherStream> Device::Load(const OtherOverlay& overlay,
+                                                 std::span<const uint32_t>) {
+  throw DeviceError(Fault::kNoOverlay, name() + " takes no overlay of others: " + overlay.path);
+}
 
 }  // namespace ort_aie::npu_target

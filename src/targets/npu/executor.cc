@@ -12,6 +12,7 @@
 #include "targets/npu/attention.h"
 #include "targets/npu/batch.h"
 #include "targets/npu/engine.h"
+#include "targets/npu/fused_decode/fused_decoder.h"
 #include "targets/npu/plan_memory.h"
 #include "targets/npu/projection.h"
 #include "targets/npu/reasons.h"
@@ -74,7 +75,7 @@ AttentionFacts FactsOf(const AttentionStep& step) {
 class Executor final : public XrtTarget {
  public:
   Executor(std::shared_ptr<Device> device, const ExecutorOptions& options)
-      : engine_(std::move(device), options) {
+      : engine_(std::move(device), options), fused_(engine_, options.fused_decode) {
     if (!CanHaveDecode()) return;
     const std::string lost = WithoutDecode(engine_.overlays());
     if (!lost.empty()) engine_.Report(lost);
@@ -85,6 +86,7 @@ class Executor final : public XrtTarget {
   bool device_in_use() const override { return in_use_; }
 
   void Execute(const Plan& plan, const ThreadPool& threads) const override {
+    if (in_use_ && fused_.Execute(plan, threads)) return;
     const auto tokens = [this](const AttentionStep& step) {
       return WhyNot(step) == Reason::kNone ? TokensAtATime(engine_, step) : 0;
     };
@@ -426,6 +428,7 @@ class Executor final : public XrtTarget {
   }
 
   mutable Engine engine_;
+  mutable FusedDecoder fused_;
   mutable std::atomic<bool> in_use_ = true, cured_ = false, refused_ = false;
 };
 

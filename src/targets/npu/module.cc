@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "targets/npu/executor.h"
+#include "targets/npu/fused_decode/package.h"
 #include "targets/npu/xrt/overlays.h"
 #include "targets/npu/xrt/xrt_device.h"
 
@@ -84,6 +85,8 @@ void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
   for (const auto& [reason, count] : more.host_steps_between) {
     sum.host_steps_between[reason] += count;
   }
+  sum.fused_tokens += more.fused_tokens;
+  for (const auto& [reason, count] : more.fused_refused) sum.fused_refused[reason] += count;
   sum.retries += more.retries;
   sum.fallbacks += more.fallbacks;
   sum.cache_rows_sent += more.cache_rows_sent;
@@ -112,12 +115,15 @@ class OpenedTarget final : public Target {
     const std::vector<std::filesystem::path> folders = Folders(options);
     const std::shared_ptr<Device> device = OpenDevice(folders);
     Prepare(folders);
-    RequireOverlays(*device);
+    std::vector<std::string> refusals;
     ExecutorOptions executor;
+    executor.fused_decode = fused_decode::FindPackages(folders, refusals);
+    if (executor.fused_decode.empty()) RequireOverlays(*device);
     executor.raise_on_error = options.raise;
     executor.report = [quiet = options.quiet](const std::string& line) {
       if (!quiet) std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
     };
+    for (const std::string& line : refusals) executor.report(line);
     target_ = MakeXrtTarget(device, executor);
     Registry& registry = Registry::OfProcess();
     const std::lock_guard lock(registry.mutex);
@@ -165,6 +171,8 @@ std::string CountersText() {
               {"device_steps", executors.device_steps},
               {"host_steps", executors.host_steps},
               {"host_steps_between", executors.host_steps_between},
+              {"fused_tokens", executors.fused_tokens},
+              {"fused_refused", executors.fused_refused},
               {"retries", executors.retries},
               {"fallbacks", executors.fallbacks},
               {"cache_rows_sent", executors.cache_rows_sent},

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "targets/npu/fused_decode/token_memory.h"
 #include "targets/npu/kv_copies.h"
 #include "targets/npu/weights.h"
 
@@ -49,6 +50,12 @@ std::shared_ptr<KvCopies> PlanMemory::caches() {
   const std::lock_guard lock(mutex_);
   if (caches_ == nullptr) caches_ = std::make_shared<KvCopies>();
   return caches_;
+}
+
+std::shared_ptr<TokenMemory> PlanMemory::tokens(const fused_decode::Package& package) {
+  const std::lock_guard lock(mutex_);
+  if (tokens_ == nullptr) tokens_ = std::make_shared<TokenMemory>(engine_, package);
+  return tokens_;
 }
 
 PlanMemory::Activations PlanMemory::TakeActivations(size_t first, size_t bytes,

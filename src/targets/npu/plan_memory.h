@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "targets/npu/engine.h"
+#include "targets/npu/fused_decode/package.h"
 
 namespace ort_aie::npu_target {
 
 class KvCopies;
+class TokenMemory;
 
 // For several threads at once. What it holds is of one generation of the engine.
 class PlanMemory {
@@ -37,6 +39,9 @@ class PlanMemory {
   // The copies of all layers' KV caches; made on demand.
   std::shared_ptr<KvCopies> caches();
 
+  // What the whole decoder has on the overlay of a package; made on demand.
+  std::shared_ptr<TokenMemory> tokens(const fused_decode::Package& package);
+
   // Rows of the batch that begins with a step: one call's, until they are put back.
   struct Activations {
     std::shared_ptr<Buffer> buffer;
@@ -52,6 +57,7 @@ class PlanMemory {
   mutable std::mutex mutex_;
   std::unordered_map<const uint8_t*, DeviceMemory> weights_;
   std::shared_ptr<KvCopies> caches_;
+  std::shared_ptr<TokenMemory> tokens_;
   std::multimap<size_t, Activations> activations_;  // that nobody uses, by their first steps
 };
 

@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "targets/npu/xrt/mappings.h"
+#include "targets/npu/xrt/overlays.h"
 #include "targets/npu/xrt/xrt_device.h"
 #include "targets/sim/control.h"
 #include "targets/trace.h"
@@ -170,6 +171,73 @@ void StepsOfAPlanAreOneRun() {
   problem.Run(*device, {Matvec(0), Matvec(y), Matvec(2 * y), Matvec(3 * y)});
   CHECK(device->counters().runs == 1);
   for (size_t i = 0; i < 4; ++i) problem.Verify(i);
+}
+
+// The words of the matvec for these buffers, on an overlay that the device layer takes for
+// another's.
+void RunsWordsOfOthers() {
+  const auto device = Open();
+  OtherOverlay overlay{.path = folder + "/packages/npu2/fused_dqp/overlay.xclbin",
+                       .uuid = "",
+                       .kernel = "MLIR_AIE",
+                       .device = "npu2"};
+  overlay.uuid = UuidOf(overlay.path);
+  const std::vector<uint8_t> bytes = Read("words");
+  std::vector<uint32_t> words(bytes.size() / 4);
+  std::memcpy(words.data(), bytes.data(), bytes.size());
+  const auto load = [&](OtherOverlay changed) { device->Load(changed, words); };
+  OtherOverlay other = overlay;
+  other.device = "npu1";
+  Faulty(Fault::kWrongOverlay, {"is for npu1, and the device is npu2"}, [&] { load(other); });
+  other = overlay;
+  other.uuid = "00000000-0000-4000-8000-000000000000";
+  Faulty(Fault::kWrongOverlay, {overlay.uuid, other.uuid + " was packaged"}, [&] { load(other); });
+  other = overlay;
+  other.kernel = "OTHER";
+  Faulty(Fault::kWrongOverlay, {"OTHER"}, [&] { load(other); });
+
+  // Without the words of its last wait the run would not end; they come with the run.
+  const uint32_t last = words.back();
+  words.back() = 0xffffffff;
+  std::unique_ptr<OtherStream> stream = device->Load(overlay, words);
+  Problem problem(*device);
+  Buffer* const buffers[] = {problem.x.get(), problem.w.get(), problem.bias.get(), problem.y.get()};
+  stream->words().back() = last;
+  stream->Run(words.size() - 1, words.size(), buffers);
+  problem.Verify();
+  const Counters counters = device->counters();
+  CHECK(counters.runs == 1 && counters.submissions == 1);
+  // Another buffer in the place of one.
+  Problem again(*device);
+  Buffer* const others[] = {problem.x.get(), problem.w.get(), problem.bias.get(), again.y.get()};
+  stream->Run(0, 0, others);
+  again.Verify();
+  // Beside a context of a design, and a fault that ends this one's.
+  problem.Run(*device);
+  ort_aie_sim_inject("run_timeout");
+  Faulty(Fault::kTimeout, {overlay.path, "TIMEOUT"}, [&] { stream->Run(0, 0, buffers); });
+  stream = device->Load(overlay, words);
+  stream->words().back() = last;
+  stream->Run(words.size() - 1, words.size(), buffers);
+  problem.Verify();
+}
+
+// Without a package of a design, buffers are for the overlay of others.
+void OthersNeedNoPackages() {
+  const auto device = Open("nowhere");
+  OtherOverlay overlay{.path = folder + "/packages/npu2/fused_dqp/overlay.xclbin",
+                       .uuid = "",
+                       .kernel = "MLIR_AIE",
+                       .device = "npu2"};
+  overlay.uuid = UuidOf(overlay.path);
+  const std::vector<uint8_t> bytes = Read("words");
+  std::vector<uint32_t> words(bytes.size() / 4);
+  std::memcpy(words.data(), bytes.data(), bytes.size());
+  const std::unique_ptr<OtherStream> stream = device->Load(overlay, words);
+  Problem problem(*device);
+  Buffer* const buffers[] = {problem.x.get(), problem.w.get(), problem.bias.get(), problem.y.get()};
+  stream->Run(0, 0, buffers);
+  problem.Verify();
 }
 
 // The matvecs of several problems on the first one's x, in one plan.
@@ -708,6 +776,8 @@ const std::map<std::string, void (*)()> kCases = {
     {"PlansOfManyBuffersAreOneList", PlansOfManyBuffersAreOneList},
     {"ListsHave24RunsAtMost", ListsHave24RunsAtMost},
     {"LongPlansAreSeveralRuns", LongPlansAreSeveralRuns},
+    {"RunsWordsOfOthers", RunsWordsOfOthers},
+    {"OthersNeedNoPackages", OthersNeedNoPackages},
     {"PlansThatDoNotFitAreErrors", PlansThatDoNotFitAreErrors},
     {"StreamsShareTheInstructionMemory", StreamsShareTheInstructionMemory},
     {"AnOlderStreamMakesRoomForOneThatIsRefused", AnOlderStreamMakesRoomForOneThatIsRefused},

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cmake_program import Project
-from standin_inputs import matvec
+from standin_inputs import matvec, words
 
 from ort_aie_ep.aie_kernels.build import make_design
 from ort_aie_ep.npu.packages.simulated import write_simulated_packages
@@ -48,7 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         folder = folders[name] = tmp_path_factory.mktemp(name)
         (folder / "packages").symlink_to(packages)
         buffers, result, _, _ = matvec(name)
-        for file, data in {**buffers, "result": result}.items():
+        for file, data in {**buffers, "result": result, "words": words(name)}.items():
             if file != "y":
                 (folder / file).write_bytes(data.tobytes())
         # One matvec is predicted to take above 0.25 s, so two are no run.

@@ -16,13 +16,6 @@
 namespace ort_aie::npu_target {
 namespace {
 
-using std::chrono::milliseconds;
-
-// The driver looks every 2 s whether a job was submitted or has ended since, and resets all
-// contexts when it was none twice (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck in
-// aie2_ctx_runqueue.c): a job that hangs ends 4 to 6 s after it was submitted. Who waits for less
-// never hears at which operation it stopped. A list is one job, whatever its length.
-constexpr milliseconds kJobTimeout{8000};
 // XRT divides a list into chains of so many (submit_size of runlist_impl in xrt_kernel.cpp), each
 // of them one job of the driver's (aie2_cmdlist_multi_execbuf in aie2_message.c). So what is
 // predicted of a run at most is so of a chain's runs together.

@@ -8,6 +8,7 @@
 #include <xrt/xrt_hw_context.h>
 #include <xrt/xrt_kernel.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,6 +19,12 @@
 #include "targets/npu/xrt/overlays.h"
 
 namespace ort_aie::npu_target {
+
+// The driver looks every 2 s whether a job was submitted or has ended since, and resets all
+// contexts when it was none twice (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck in
+// aie2_ctx_runqueue.c): a job that hangs ends 4 to 6 s after it was submitted. Who waits for less
+// never hears at which operation it stopped. A list is one job, whatever its length.
+inline constexpr std::chrono::milliseconds kJobTimeout{8000};
 
 // Not for several threads at once.
 class Context {

@@ -15,9 +15,8 @@
 #include "targets/npu/device.h"
 
 namespace ort_aie::npu_target {
-namespace {
-
 namespace fs = std::filesystem;
+namespace {
 
 constexpr char kManifest[] = "manifest.json";
 constexpr char kOverlay[] = "overlay.xclbin";
@@ -26,27 +25,6 @@ constexpr char kOverlay[] = "overlay.xclbin";
 // versions, mode and platform name.
 constexpr char kMagic[] = "xclbin2";
 constexpr size_t kUuidOffset = 416, kUuidBytes = 16;
-
-// The uuid in an xclbin's header, in the usual notation.
-std::string UuidOf(const fs::path& xclbin) {
-  std::error_code ignored;
-  Require(fs::is_regular_file(xclbin, ignored), kOverlay, " is not a regular file");
-  std::ifstream file(xclbin, std::ios::binary);
-  std::array<char, kUuidOffset + kUuidBytes> header{};
-  file.read(header.data(), header.size());
-  Require(file.gcount() == static_cast<std::streamsize>(header.size()) &&
-              std::memcmp(header.data(), kMagic, sizeof(kMagic)) == 0,
-          kOverlay, " is no xclbin: it does not start with an axlf header");
-  std::string uuid;
-  for (size_t i = 0; i < kUuidBytes; ++i) {
-    char digits[3];
-    std::snprintf(digits, sizeof(digits), "%02x",
-                  static_cast<unsigned>(static_cast<unsigned char>(header[kUuidOffset + i])));
-    if (i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
-    uuid += digits;
-  }
-  return uuid;
-}
 
 // Throws Error for a folder that is no package of the design for the device.
 Package ReadPackage(const fs::path& folder, std::string_view design, const std::string& device) {
@@ -69,6 +47,26 @@ Package ReadPackage(const fs::path& folder, std::string_view design, const std::
 }
 
 }  // namespace
+
+std::string UuidOf(const fs::path& xclbin) {
+  std::error_code ignored;
+  Require(fs::is_regular_file(xclbin, ignored), kOverlay, " is not a regular file");
+  std::ifstream file(xclbin, std::ios::binary);
+  std::array<char, kUuidOffset + kUuidBytes> header{};
+  file.read(header.data(), header.size());
+  Require(file.gcount() == static_cast<std::streamsize>(header.size()) &&
+              std::memcmp(header.data(), kMagic, sizeof(kMagic)) == 0,
+          kOverlay, " is no xclbin: it does not start with an axlf header");
+  std::string uuid;
+  for (size_t i = 0; i < kUuidBytes; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x",
+                  static_cast<unsigned>(static_cast<unsigned char>(header[kUuidOffset + i])));
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid += '-';
+    uuid += digits;
+  }
+  return uuid;
+}
 
 Overlays::Overlays(std::string device, std::vector<fs::path> folders)
     : device_(std::move(device)), folders_(std::move(folders)) {}

@@ -47,6 +47,9 @@ class Overlays {
   std::map<std::string, Result, std::less<>> results_;
 };
 
+// The uuid in an xclbin's header, in the usual notation. Throws Error for a file that is none.
+std::string UuidOf(const std::filesystem::path& xclbin);
+
 // Folders with : between, as option `overlays` has them.
 std::vector<std::filesystem::path> FoldersOf(std::string_view option);
 

@@ -18,6 +18,7 @@
 #include "targets/npu/xrt/buffers.h"
 #include "targets/npu/xrt/context.h"
 #include "targets/npu/xrt/faults.h"
+#include "targets/npu/xrt/other_overlay.h"
 #include "targets/npu/xrt/overlays.h"
 
 namespace ort_aie::npu_target {
@@ -79,6 +80,28 @@ class XrtDevice final : public Device {
         Drop(contexts_.front().package->uuid);
         throw;
       }
+    });
+  }
+
+  std::unique_ptr<OtherStream> Load(const OtherOverlay& overlay,
+                                    std::span<const uint32_t> words) override {
+    const std::lock_guard lock(mutex_);
+    if (overlay.device != overlays_.device()) {
+      throw DeviceError(Fault::kWrongOverlay, Concat(overlay.path, " is for ", overlay.device,
+                                                     ", and the device is ", overlays_.device()));
+    }
+    return Watch([&] {
+      const auto load = [&] { return std::make_unique<XrtOtherStream>(device_, overlay, words); };
+      std::unique_ptr<XrtOtherStream> stream;
+      try {
+        stream = load();
+      } catch (const DeviceError& error) {
+        if (error.fault() != Fault::kContextRefused || contexts_.empty()) throw;
+        contexts_.clear();
+        stream = load();
+      }
+      if (pool_ == nullptr) pool_ = std::make_shared<BufferPool>(device_, stream->group());
+      return std::unique_ptr<OtherStream>(std::move(stream));
     });
   }
 

@@ -1,0 +1,80 @@
+#include "targets/npu/fused_decode/fused_decoder.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "targets/npu/fused_decode/token_memory.h"
+#include "targets/npu/plan_memory.h"
+#include "targets/npu/reasons.h"
+
+namespace ort_aie::npu_target {
+
+using fused_decode::DecoderPlan;
+using fused_decode::Package;
+
+bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
+  if (off_ || !fused_decode::IsToken(plan)) return false;
+  DecoderPlan decoder;
+  const Package* const package = Choose(plan, decoder);
+  if (package == nullptr) return false;
+  const uint64_t generation = engine_.generation();
+  try {
+    try {
+      Token(*package, plan, decoder, threads);
+    } catch (const DeviceError&) {
+      engine_.Count([](ExecutorCounters& counters) { ++counters.retries; });
+      engine_.Renew(generation);
+      Token(*package, plan, decoder, threads);
+    }
+  } catch (const DeviceError& error) {
+    engine_.Forget();
+    if (engine_.options().raise_on_error) {
+      Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
+           "; a fresh context did not help");
+    }
+    engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
+    off_ = true;
+    Report(Concat(package->geometry.name, ": ", error.what(),
+                  "; a fresh context did not help; going on without it"));
+    return false;
+  }
+  const auto host = static_cast<int64_t>(decoder.first);
+  engine_.Count([&](ExecutorCounters& counters) {
+    ++counters.fused_tokens;
+    counters.device_steps += static_cast<int64_t>(plan.steps.size()) - host;
+    if (host > 0) counters.host_steps[Words(Reason::kEmbedding)] += host;
+  });
+  return true;
+}
+
+const Package* FusedDecoder::Choose(const Plan& plan, DecoderPlan& decoder) {
+  for (const Package& package : packages_) {
+    const std::string reason = fused_decode::WhyNot(
+        plan, package.geometry, package.windows.back().positions, package.any_epsilon, decoder);
+    if (reason.empty()) return &package;
+    const std::string line = Concat(package.geometry.name, ": ", reason);
+    engine_.Count([&](ExecutorCounters& counters) { ++counters.fused_refused[line]; });
+    Report(line);
+  }
+  return nullptr;
+}
+
+void FusedDecoder::Token(const Package& package, const Plan& plan, const DecoderPlan& decoder,
+                         const ThreadPool& threads) {
+  Plan before;  // the embedding
+  before.steps.assign(plan.steps.begin(),
+                      plan.steps.begin() + static_cast<std::ptrdiff_t>(decoder.first));
+  HostTarget().Execute(before, threads);
+  const std::shared_ptr<PlanMemory> memory = PlanMemory::Of(engine_, plan);
+  const std::shared_ptr<TokenMemory> token = memory->tokens(package);
+  token->Token(decoder, threads);
+}
+
+void FusedDecoder::Report(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!reported_.insert(reason).second) return;
+  engine_.Report(Concat("the fused decode of ", reason));
+}
+
+}  // namespace ort_aie::npu_target

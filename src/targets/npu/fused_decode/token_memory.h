@@ -1,0 +1,63 @@
+// What a decoder has on the device for tokens in one dispatch: its weights in the order of the
+// overlay, norms and rotary values, the copy of the KV cache, a token and its logits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "targets/npu/engine.h"
+#include "targets/npu/fused_decode/decoder_plan.h"
+#include "targets/npu/fused_decode/package.h"
+#include "targets/npu/row_marks.h"
+
+namespace ort_aie::npu_target {
+
+// Of one plan and one generation of the engine. One token at a time.
+class TokenMemory {
+ public:
+  TokenMemory(Engine& engine, const fused_decode::Package& package)
+      : engine_(engine), package_(package) {}
+
+  // Executes a token whose embedding is there: logits, and the presents of all layers. Throws
+  // DeviceError before it has written any of them.
+  void Token(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
+
+ private:
+  using Layers = std::vector<fused_decode::DecoderPlan::Layer>;
+
+  void Prepare(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
+  void PackWeights(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
+  void WriteNorms(const fused_decode::DecoderPlan& decoder);
+  // The smallest window that has room for the context.
+  void UseWindow(int64_t length);
+  void SendToken(const fused_decode::DecoderPlan& decoder);
+  // Brings rows of the past to the device that it does not have.
+  void SendCache(const Layers& layers, const ThreadPool& threads);
+  void StoreLogits(const fused_decode::DecoderPlan& decoder);
+  // The token's rows to the presents.
+  void StoreRows(const Layers& layers, const ThreadPool& threads);
+
+  const fused_decode::Geometry& geometry() const { return package_.geometry; }
+  static uint16_t* Elements(Buffer& buffer, int64_t offset) {
+    return reinterpret_cast<uint16_t*>(buffer.host()) + offset;
+  }
+  RowMark& MarkOfRow(int64_t layer, bool value, int64_t head, int64_t position);
+  int64_t KvOffset(int64_t layer, bool value, int64_t head, int64_t position) const {
+    return geometry().kv_offset(positions_, layer, value, head, position);
+  }
+
+  Engine& engine_;
+  const fused_decode::Package& package_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Buffer>> weights_;
+  std::shared_ptr<Buffer> x_, rms_, y_, cache_;
+  std::map<int64_t, std::unique_ptr<OtherStream>> streams_;  // by positions
+  const fused_decode::Window* window_ = nullptr;
+  int64_t positions_ = 0;       // of the window
+  std::vector<RowMark> marks_;  // of the host's rows: [layer][key, value][head][position]
+};
+
+}  // namespace ort_aie::npu_target

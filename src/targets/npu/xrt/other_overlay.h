@@ -1,0 +1,45 @@
+// An overlay that others built, in a hardware context of its own, with a stream of words.
+#pragma once
+
+#include <xrt/experimental/xrt_kernel.h>
+#include <xrt/xrt_device.h>
+#include <xrt/xrt_hw_context.h>
+#include <xrt/xrt_kernel.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "targets/npu/device.h"
+#include "targets/npu/xrt/buffers.h"
+
+namespace ort_aie::npu_target {
+
+// Not for several threads at once.
+class XrtOtherStream final : public OtherStream {
+ public:
+  // Throws DeviceError: kWrongOverlay, kContextRefused, kAllocation, kDeviceLost.
+  XrtOtherStream(xrt::device device, const OtherOverlay& overlay, std::span<const uint32_t> words);
+
+  // The bank of the kernel's buffer arguments.
+  xrt::memory_group group() const { return group_; }
+
+  std::span<uint32_t> words() override { return words_; }
+  void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) override;
+
+ private:
+  void Bind(std::span<Buffer* const> buffers);
+  void Execute();
+
+  const OtherOverlay overlay_;
+  xrt::hw_context context_;
+  xrt::kernel kernel_;
+  xrt::memory_group group_ = 0;
+  std::optional<CountedBo> instructions_;
+  std::span<uint32_t> words_;
+  xrt::run run_;
+  std::vector<std::weak_ptr<xrt::bo_impl>> bound_;  // what its buffer arguments were set to
+};
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,125 @@
+"""What the runtime makes of a package: read, or refused by name; a model that is not its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from decode_folder import DecodeFolder
+from op_models import session_options
+
+import ort_aie_ep
+from ort_aie_ep import _native, npu_counters
+from ort_aie_ep.models.shapes import SHAPES
+from ort_aie_ep.npu.fused_decode.package import package_overlay
+from ort_aie_ep.tools.synth import synth
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nobody writes to it."""
+    folder = tmp_path_factory.mktemp("package")
+    built = DecodeFolder(folder / "built", windows=(64, 128)).write()
+    return package_overlay(built, folder / "overlays" / "llama").folder
+
+
+def copy_of(package: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in package.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+def test_what_was_packaged_is_read(package: Path) -> None:
+    assert _native.fused_decode_read_package(str(package)) == ("llama-3.2-1b", 2, [64, 128])
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda m: m.update(format=2), "has format 2, and this library reads 1; package"),
+        (lambda m: m.update(kind="design"), "is of another kind"),
+        (lambda m: m.update(model="llama-7b"), "is for llama-7b, which this version does not know"),
+        (lambda m: m.update(channels=3), "channels must be an integer from 1 to 2, got 3"),
+        (lambda m: m.update(extra=1), "extra"),
+        (lambda m: m.pop("flags"), 'has no "flags"'),
+        (lambda m: m["elements"].update(rms=67_649), "rms is 67649, and the model's is 67648"),
+        (lambda m: m["elements"].update(w=[1]), r"elements\.w must be \[386662400\], got \[1\]"),
+        (lambda m: m.update(windows=[]), "has no windows"),
+        (lambda m: m["windows"].reverse(), "not in ascending order"),
+        (lambda m: m["windows"][0].update(kvc=1), r"windows\[0\]\.kvc is 1, and the model's is"),
+        (lambda m: m["windows"][1].update(words="../x"), "must be the name of a file in the pack"),
+        (lambda m: m["windows"][1].update(words="none"), "none does not have"),
+        (lambda m: m["windows"][0].update(crc32=1), "its words are not those that were packaged"),
+        (lambda m: m["windows"][0].update(base_length=65), "base_length must be an integer from 1"),
+        (lambda m: m["windows"][0]["slopes"].reverse(), r"slopes\[1\] must be an integer from"),
+        (lambda m: m["windows"][0]["slopes"][0].append(1), r"slopes\[0\] must be a word and its"),
+    ],
+)
+def test_what_is_not_as_it_was_packaged_is_refused(
+    package: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    folder = copy_of(package, tmp_path / "changed")
+    manifest = json.loads((folder / "fused_decode.json").read_text())
+    edit(manifest)
+    (folder / "fused_decode.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=words):
+        _native.fused_decode_read_package(str(folder))
+
+
+def test_a_manifest_that_is_cut_or_not_there_is_refused(package: Path, tmp_path: Path) -> None:
+    folder = copy_of(package, tmp_path / "changed")
+    text = (folder / "fused_decode.json").read_text()
+    (folder / "fused_decode.json").write_text(text[:-10])
+    with pytest.raises(ValueError, match="is not JSON"):
+        _native.fused_decode_read_package(str(folder))
+    (folder / "fused_decode.json").unlink()
+    with pytest.raises(ValueError, match="cannot be read"):
+        _native.fused_decode_read_package(str(folder))
+
+
+def test_a_model_that_is_not_the_overlays_runs_as_before(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    if not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file():
+        pytest.skip("built without XRT's headers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    damaged = copy_of(package, tmp_path / "damaged")
+    (damaged / "window_64.words").write_bytes(b"")
+    small = replace(
+        SHAPES["llama-3.2-1b"], hidden=256, ffn=512, layers=2, heads=4, kv_heads=2, vocab=512
+    )
+    ort_aie_ep.compile(synth(small, tmp_path / "model"), tmp_path / "compiled")
+    logits = []
+    for overlays in ("", f"{package.parent}:{damaged}"):
+        options = session_options()
+        options.register_custom_ops_library(str(ort_aie_ep.library_path()))
+        options.add_session_config_entry("ort_aie.target", "sim")
+        options.add_session_config_entry("ort_aie.overlays", overlays)
+        session = onnxruntime.InferenceSession(
+            tmp_path / "compiled" / "model.onnx", options, providers=["CPUExecutionProvider"]
+        )
+        cache = np.zeros((1, 2, 8, 64), np.float32)
+        feeds = {
+            "input_ids": np.array([[7]]),
+            "attention_mask": np.ones((1, 1), np.int64),
+            **{f"past_key_values.{i}.{kv}": cache for i in range(2) for kv in ("key", "value")},
+        }
+        logits.append(session.run(["logits"], feeds)[0])
+    np.testing.assert_array_equal(*logits)
+    counters = npu_counters()
+    reason = (
+        "llama-3.2-1b: the weights of queries, keys and values are 512 x 256, the overlay's 512 x "
+        "2048"
+    )
+    assert counters.fused_refused == {reason: 1}
+    assert counters.fused_tokens == 0
+    said = capfd.readouterr().err
+    assert f": the fused decode of {reason}\n" in said
+    assert f"{damaged}: {damaged}/window_64.words does not have" in said

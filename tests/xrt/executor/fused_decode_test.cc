@@ -1,0 +1,637 @@
+// Tokens in one dispatch on an overlay as mlir-air's: what the device gets, told by a device that
+// unpacks it by loops of its own, and what keeps a plan from it.
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "bench.h"
+#include "fused_device.h"
+#include "targets/host/attention_inputs.h"
+#include "targets/npu/fused_decode/decoder_plan.h"
+#include "targets/npu/fused_decode/package.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+using fused_decode::Geometry;
+
+constexpr int64_t kVocabulary = 700, kCapacity = 48, kPast = 5, kWindow = 40;
+
+struct Variant {
+  const char* name;
+  bool gemma = false;     // four norms a layer, norms of heads, GELU, windowed caches
+  bool separate = false;  // projections of queries, keys and values
+  bool in_place = true;   // past and present are one buffer
+  int64_t rotary_dim = 64;
+  int64_t group = 0;
+  int64_t channels = 2;
+  DataType cache_type = DataType::kFloat32;
+  float epsilon = 1e-6f;
+};
+
+Geometry GeometryOf(const Variant& v) {
+  return {.name = "small",
+          .hidden = 512,
+          .heads = 8,
+          .kv_heads = 4,
+          .head_dim = 64,
+          .rotary_dim = v.rotary_dim,
+          .intermediate = 1024,
+          .layers = 2,
+          .norms = v.gemma ? 4 : 2,
+          .head_norms = v.gemma,
+          .activation = v.gemma ? Activation::kGeluTanh : Activation::kSilu,
+          .head_rows = 512,
+          .head_chunks = 2,
+          .group = v.group,
+          .sliding_window = v.gemma};
+}
+
+struct Matrix {
+  Matrix(int64_t rows, int64_t columns) : n(rows), k(columns), blocks(Weights(rows, columns)) {}
+  std::vector<float> floats() const {
+    std::vector<float> all(static_cast<size_t>(n * k));
+    q4nx::Dequantize(blocks.data(), n, k, all.data());
+    return all;
+  }
+  int64_t n, k;
+  std::vector<uint8_t> blocks;
+};
+
+// Around a quarter, which keeps scores small: errors of a score are errors of a probability.
+std::vector<float> NormWeights(int64_t n) {
+  std::vector<float> x = Exact(n, 0.015625f, 4);
+  for (float& value : x) value += 0.25f;
+  return x;
+}
+
+std::vector<float> AllRounded(std::vector<float> x) {
+  for (float& value : x) value = Rounded(value);
+  return x;
+}
+
+// A decoder and its user.
+class Model {
+ public:
+  explicit Model(const Variant& variant) : v(variant), g(GeometryOf(variant)) {
+    const int64_t queries = g.heads * g.head_dim, row = g.kv_heads * g.head_dim;
+    for (int64_t i = 0; i < g.layers; ++i) {
+      Layer layer;
+      const std::vector<int64_t> widths =
+          v.separate ? std::vector{queries, row, row} : std::vector{queries + 2 * row};
+      for (const int64_t n : widths) layer.qkv.emplace_back(n, g.hidden);
+      for (int64_t n = 0; n < g.norms; ++n) layer.norms.push_back(NormWeights(g.hidden));
+      layer.q_norm = NormWeights(g.head_dim);
+      layer.k_norm = NormWeights(g.head_dim);
+      const int64_t count = g.kv_heads * kCapacity * g.head_dim;
+      for (Values* cache : {&layer.keys, &layer.values}) {
+        *cache = Values(v.cache_type, Exact(count, 0.0625f));
+        *(cache == &layer.keys ? &layer.new_keys : &layer.new_values) = Values(v.cache_type, count);
+      }
+      layers.push_back(std::move(layer));
+    }
+    for (int64_t p = 0; p < 2 * kCapacity; ++p) {
+      for (int64_t i = 0; i < g.rotary_dim / 2; ++i) {
+        cos.push_back(std::cos(0.3f * static_cast<float>(p * (i + 1))));
+        sin.push_back(std::sin(0.3f * static_cast<float>(p * (i + 1))));
+      }
+    }
+    last_norm = NormWeights(g.hidden);
+  }
+  Model(const Model&) = delete;
+
+  // A token behind `past` of them.
+  Plan Token() {
+    Plan plan;
+    used_ = 0;
+    plan.temporaries = {arena_.data(), arena_.size()};
+    plan.kept = kept;
+    index_ = past % kVocabulary;
+    void* x = Temporary(g.hidden);
+    plan.steps.push_back(GatherStep{.weights = head.blocks.data(),
+                                    .count = 1,
+                                    .k = g.hidden,
+                                    .n = kVocabulary,
+                                    .indices = &index_,
+                                    .index_type = DataType::kInt64,
+                                    .y = x,
+                                    .type = DataType::kFloat32});
+    const void *residual = x, *left = nullptr;
+    const auto normed = [&](MatMulStep& step, const std::vector<float>& norm, void* sum) {
+      step.norm_weight = norm.data();
+      if (left == nullptr) return;
+      step.a = left;
+      step.skip = residual;
+      step.sum = sum;
+    };
+    const auto behind = [&](const void* y, const std::vector<float>& norm) -> const void* {
+      if (!v.gemma) return y;
+      void* to = Temporary(g.hidden);
+      plan.steps.push_back(NormStep{.rows = 1,
+                                    .k = g.hidden,
+                                    .a = y,
+                                    .skip = nullptr,
+                                    .weight = norm.data(),
+                                    .y = to,
+                                    .sum = nullptr,
+                                    .type = DataType::kFloat32,
+                                    .epsilon = v.epsilon});
+      return to;
+    };
+    for (Layer& layer : layers) {
+      size_t norm = 0;
+      void* sum = Temporary(g.hidden);
+      std::vector<void*> parts;
+      for (const Matrix& matrix : layer.qkv) {
+        MatMulStep step = Project(matrix, residual);
+        normed(step, layer.norms[0], sum);
+        parts.push_back(step.y);
+        plan.steps.push_back(step);
+      }
+      if (left != nullptr) residual = sum;
+      ++norm;
+      const AttentionStep attention = Attention(layer, parts);
+      plan.steps.push_back(attention);
+      plan.steps.push_back(Project(layer.o, attention.output));
+      left = behind(std::get<MatMulStep>(plan.steps.back()).y, layer.norms[v.gemma ? norm++ : 0]);
+      MatMulStep mlp = Project(layer.gate, residual);
+      mlp.up_weights = layer.up.blocks.data();
+      mlp.activation = g.activation;
+      sum = Temporary(g.hidden);
+      normed(mlp, layer.norms[norm++], sum);
+      residual = sum;
+      plan.steps.push_back(mlp);
+      plan.steps.push_back(Project(layer.down, mlp.y));
+      left = behind(std::get<MatMulStep>(plan.steps.back()).y, layer.norms[v.gemma ? norm++ : 0]);
+    }
+    MatMulStep last = Project(head, residual);
+    normed(last, last_norm, Temporary(g.hidden));
+    last.y = logits.data();
+    plan.steps.push_back(last);
+    return plan;
+  }
+
+  // What the overlay has to give for it.
+  TokenResult Expected() const {
+    DenseDecoder dense;
+    const auto table = [&](const std::vector<float>& all) {
+      const auto half = g.rotary_dim / 2;
+      return AllRounded({all.begin() + past * half, all.begin() + (past + 1) * half});
+    };
+    for (const Layer& layer : layers) {
+      DenseDecoder::Layer to{.qkv = {},
+                             .o = layer.o.floats(),
+                             .up = layer.up.floats(),
+                             .gate = layer.gate.floats(),
+                             .down = layer.down.floats(),
+                             .norms = {},
+                             .cos = table(cos),
+                             .sin = table(sin),
+                             .keys = PastRows(layer.keys),
+                             .values = PastRows(layer.values)};
+      for (const Matrix& matrix : layer.qkv) {
+        const std::vector<float> part = matrix.floats();
+        to.qkv.insert(to.qkv.end(), part.begin(), part.end());
+      }
+      for (const auto& norm : layer.norms) to.norms.push_back(AllRounded(norm));
+      if (v.gemma) {
+        to.q_norm = AllRounded(layer.q_norm);
+        to.k_norm = AllRounded(layer.k_norm);
+      }
+      dense.layers.push_back(std::move(to));
+    }
+    dense.last_norm = AllRounded(last_norm);
+    dense.head = head.floats();
+    std::vector<float> x(static_cast<size_t>(g.hidden));
+    q4nx::DequantizeRow(head.blocks.data(), past % kVocabulary, g.hidden, x.data());
+    return Decode(g, dense, AllRounded(x));
+  }
+
+  // The user's next call: its past is what the present was.
+  void Advance() {
+    ++past;
+    if (v.in_place) return;
+    for (Layer& layer : layers) {
+      std::swap(layer.keys, layer.new_keys);
+      std::swap(layer.values, layer.new_values);
+    }
+  }
+
+  // (position, kv head, dim) of a cache, as the device has it.
+  std::vector<float> PastRows(const Values& cache) const {
+    const std::vector<float> all = cache.floats();
+    std::vector<float> rows;
+    for (int64_t p = 0; p < past; ++p) {
+      for (int64_t head = 0; head < g.kv_heads; ++head) {
+        const auto row = all.begin() + (head * kCapacity + p) * g.head_dim;
+        for (int64_t d = 0; d < g.head_dim; ++d) rows.push_back(Rounded(row[d]));
+      }
+    }
+    return rows;
+  }
+
+  // The row of the token in a present.
+  std::vector<float> NewRow(const Values& cache) const {
+    const std::vector<float> all = cache.floats();
+    std::vector<float> row;
+    for (int64_t head = 0; head < g.kv_heads; ++head) {
+      const auto from = all.begin() + (head * kCapacity + past) * g.head_dim;
+      row.insert(row.end(), from, from + g.head_dim);
+    }
+    return row;
+  }
+
+  struct Layer {
+    std::deque<Matrix> qkv = {};
+    Matrix o{512, 512}, up{1024, 512}, gate{1024, 512}, down{512, 1024};
+    std::vector<std::vector<float>> norms = {};
+    std::vector<float> q_norm = {}, k_norm = {};
+    Values keys = {}, values = {}, new_keys = {}, new_values = {};
+  };
+  const Variant v;
+  const Geometry g;
+  std::deque<Layer> layers;
+  Matrix head{kVocabulary, 512};
+  std::vector<float> cos, sin, last_norm;
+  Values logits{DataType::kFloat32, kVocabulary};
+  int64_t past = kPast;
+  std::shared_ptr<KeptState> kept = std::make_shared<KeptState>();
+
+ private:
+  void* Temporary(int64_t elements) {
+    used_ += static_cast<size_t>(elements) * 4;
+    Check(used_ <= arena_.size(), "the arena is too small");
+    return arena_.data() + used_ - static_cast<size_t>(elements) * 4;
+  }
+
+  MatMulStep Project(const Matrix& matrix, const void* a) {
+    MatMulStep step{};
+    step.weights = matrix.blocks.data();
+    step.rows = 1;
+    step.k = matrix.k;
+    step.n = matrix.n;
+    step.a = a;
+    step.y = Temporary(matrix.n);
+    step.type = DataType::kFloat32;
+    step.numerics = Numerics::kBf16;
+    step.norm_epsilon = v.epsilon;
+    return step;
+  }
+
+  AttentionStep Attention(Layer& layer, const std::vector<void*>& parts) {
+    const int64_t queries = g.heads * g.head_dim, row = g.kv_heads * g.head_dim;
+    AttentionStep step;
+    step.batch = step.sequence = step.key_sequence = 1;
+    step.heads = g.heads;
+    step.kv_heads = g.kv_heads;
+    step.dim = g.head_dim;
+    step.query = parts[0];
+    step.query_stride = step.key_stride = step.value_stride = queries + 2 * row;
+    if (v.separate) {
+      step.query_stride = queries;
+      step.key_stride = step.value_stride = row;
+    }
+    step.key = v.separate ? parts[1] : host::Advance(parts[0], step.type, queries);
+    step.value = v.separate ? parts[2] : host::Advance(parts[0], step.type, queries + row);
+    step.past_key = layer.keys.data();
+    step.past_value = layer.values.data();
+    step.present_key = (v.in_place ? layer.keys : layer.new_keys).data();
+    step.present_value = (v.in_place ? layer.values : layer.new_values).data();
+    step.past_capacity = step.present_capacity = kCapacity;
+    step.cache_type = v.cache_type;
+    step.past_length = {past};
+    step.total_length = {past + 1};
+    step.windowed_cache = v.gemma;
+    step.window = v.gemma ? kWindow : 0;
+    if (v.gemma) {
+      step.q_norm = layer.q_norm.data();
+      step.k_norm = layer.k_norm.data();
+    }
+    step.norm_epsilon = v.epsilon;
+    step.cos = cos.data();
+    step.sin = sin.data();
+    step.rotary_dim = g.rotary_dim;
+    step.positions = {past};
+    step.scale = 0.125f;
+    step.causal = true;
+    step.output = Temporary(queries);
+    return step;
+  }
+
+  std::vector<uint8_t> arena_ = std::vector<uint8_t>(1 << 18, 0xab);
+  size_t used_ = 0;
+  int64_t index_ = 0;
+};
+
+struct Fused {
+  explicit Fused(const Variant& v, const std::vector<int64_t>& windows = {kCapacity},
+                 ExecutorOptions options = {}) {
+    const Geometry geometry = GeometryOf(v);
+    device = std::make_shared<FusedDevice>(geometry, v.channels);
+    fused_decode::Package package{
+        .geometry = geometry,
+        .device = "npu2",
+        .channels = v.channels == 2 ? fused_decode::Channels::kTwo : fused_decode::Channels::kOne,
+        .any_epsilon = false,
+        .windows = {}};
+    for (const int64_t positions : windows) {
+      const std::string path = std::to_string(positions);
+      device->windows[path] = positions;
+      // Words of a context of one token less than the window has room for.
+      const auto row = static_cast<uint32_t>(2 * geometry.region_width());
+      fused_decode::WordTemplate words{
+          .words = std::vector<uint32_t>(10, 77),
+          .slopes = {{FusedDevice::kLengthWord, 1}, {FusedDevice::kRowWord, row}},
+          .base_length = positions - 1,
+          .positions = positions};
+      words.words[FusedDevice::kLengthWord] = static_cast<uint32_t>(positions - 1);
+      words.words[FusedDevice::kRowWord] = 1000 + static_cast<uint32_t>(positions - 2) * row;
+      package.windows.push_back({.positions = positions,
+                                 .overlay = path,
+                                 .uuid = "",
+                                 .kernel = "MLIR_AIE",
+                                 .words = std::move(words)});
+    }
+    options.fused_decode = {std::move(package)};
+    options.report = [this](const std::string& line) { lines.push_back(line); };
+    target = MakeXrtTarget(device, options);
+  }
+
+  void Run(const Plan& plan) const { target->Execute(plan, kThreads); }
+
+  std::vector<std::string> lines;
+  std::shared_ptr<FusedDevice> device;
+  std::unique_ptr<XrtTarget> target;
+};
+
+// The model's next token is what the overlay has to give, bit for bit: unpacked, all that a token
+// reads is what the plan has, rounded to bfloat16.
+TokenResult CheckLogits(const Fused& fused, Model& model) {
+  const TokenResult expected = model.Expected();
+  const int64_t tokens = fused.target->counters().fused_tokens;
+  fused.Run(model.Token());
+  Check(fused.target->counters().fused_tokens == tokens + 1, model.v.name, ": not in one dispatch");
+  const std::vector<float> logits = model.logits.floats();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    Check(logits[i] == expected.logits[i], model.v.name, ": logit ", i, " is ", logits[i],
+          ", expected ", expected.logits[i]);
+  }
+  return expected;
+}
+
+void CheckToken(const Fused& fused, Model& model) {
+  const TokenResult expected = CheckLogits(fused, model);
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    const Model::Layer& layer = model.layers[l];
+    Check(model.NewRow(model.v.in_place ? layer.keys : layer.new_keys) == expected.keys[l],
+          model.v.name, ": the token's key of layer ", l);
+    Check(model.NewRow(model.v.in_place ? layer.values : layer.new_values) == expected.values[l],
+          model.v.name, ": the token's value of layer ", l);
+  }
+  model.Advance();
+}
+
+const std::vector<Variant> kVariants = {
+    {.name = "packed"},
+    {.name = "one channel", .channels = 1},
+    {.name = "separate, of another present", .separate = true, .in_place = false},
+    {.name = "a part of heads is rotated", .rotary_dim = 32},
+    {.name = "weights in several buffers", .group = 1},
+    {.name = "gemma", .gemma = true, .separate = true},
+    {.name = "gemma, of another present", .gemma = true, .in_place = false},
+    {.name = "caches of bfloat16", .cache_type = DataType::kBfloat16},
+};
+
+void ATokenIsOneDispatch() {
+  for (const Variant& variant : kVariants) {
+    Model model(variant);
+    const Fused fused(variant);
+    for (int64_t token = 0; token < 3; ++token) CheckToken(fused, model);
+    const ExecutorCounters counters = fused.target->counters();
+    Check(fused.device->runs.size() == 3, "there were ", fused.device->runs.size(), " runs");
+    // Rows of the past once: those of tokens are there.
+    const int64_t heads = 2 * model.g.layers * model.g.kv_heads;
+    Check(counters.cache_rows_sent == heads * kPast, variant.name, ": ", counters.cache_rows_sent,
+          " rows were sent");
+    Check(counters.host_steps == std::map<std::string, int64_t>{{"rows of an embedding", 3}},
+          "the host did more than the embedding");
+    Check(fused.lines.empty(), "a line was reported");
+  }
+}
+
+// Host and overlay differ by roundings alone. The host rounds activations of projections to
+// bfloat16, the overlay norms, tables, rows of the cache, x and logits. Each rounding moves what
+// it rounds by 0.42 * 2^-8 in the root of the mean of squares (docs/architecture.md, Numerics); at
+// most 12 a layer and 5 besides, all of which reach the logits about as they are.
+void ATokenIsTheHostsButForRoundings() {
+  for (const Variant& variant : kVariants) {
+    Model model(variant);
+    const Fused fused(variant);
+    CheckToken(fused, model);
+    const std::vector<float> got = model.logits.floats();
+    --model.past;
+    if (!variant.in_place) {
+      for (Model::Layer& layer : model.layers) {
+        std::swap(layer.keys, layer.new_keys);
+        std::swap(layer.values, layer.new_values);
+      }
+    }
+    HostTarget().Execute(model.Token(), kThreads);
+    const std::vector<float> want = model.logits.floats();
+    double error = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      error += std::pow(got[i] - want[i], 2);
+      size += std::pow(want[i], 2);
+    }
+    const double roundings = 12.0 * static_cast<double>(model.g.layers) + 5;
+    const double bound = std::sqrt(roundings) * 0.42 * kUnit * 2;  // twice what is expected
+    Check(std::sqrt(error / size) < bound, variant.name, ": logits are ", std::sqrt(error / size),
+          " from the host's, expected at most ", bound);
+  }
+}
+
+void RowsOfAnotherUserAreSent() {
+  Model model(kVariants[0]);
+  const Fused fused(kVariants[0]);
+  CheckToken(fused, model);
+  const int64_t sent = fused.target->counters().cache_rows_sent;
+  Model::Layer& layer = model.layers[1];
+  layer.values = Values(DataType::kFloat32, Exact(model.g.kv_heads * kCapacity * 64, 0.0625f));
+  CheckToken(fused, model);
+  // The values of a layer, of its four heads.
+  Check(fused.target->counters().cache_rows_sent == sent + 4 * (kPast + 1), "other rows were sent");
+}
+
+void ALongerContextTakesTheNextWindow() {
+  Model model(kVariants[0]);
+  const Fused fused(kVariants[0], {16, 48});
+  model.past = 14;
+  for (int64_t token = 0; token < 4; ++token) CheckToken(fused, model);
+  Check(fused.device->runs == std::vector<std::string>{"16", "16", "48", "48"},
+        "other windows were taken");
+}
+
+// What the cache's type does not hold is sent again as the host has it.
+void RowsThatFloat16RoundsAreTheHosts() {
+  Variant variant{.name = "caches of float16"};
+  variant.cache_type = DataType::kFloat16;
+  Model model(variant);
+  const Fused fused(variant);
+  // Rows 768 and on are values: made 2^20 times as small, below the normal numbers of float16.
+  auto* const blocks = reinterpret_cast<uint16_t*>(model.layers[0].qkv[0].blocks.data());
+  for (int64_t block = 24 * 2; block < 32 * 2; ++block) {
+    for (int64_t i = 0; i < 512; ++i) {  // scales, then minima
+      uint16_t& bits = blocks[block * 2560 + i];
+      bits = static_cast<uint16_t>(bits - (bits == 0 ? 0 : 20 << 7));
+    }
+  }
+  CheckLogits(fused, model);
+  model.Advance();
+  CheckLogits(fused, model);
+  const int64_t rows = 2 * model.g.layers * model.g.kv_heads;
+  Check(fused.target->counters().cache_rows_sent > rows * kPast, "no row was sent again");
+}
+
+struct Refused {
+  const char* reason;
+  std::function<void(Model&, Plan&)> change;
+  Variant variant = {.name = "refused"};
+};
+
+template <typename S>
+S& StepOf(Plan& plan, size_t which) {
+  for (Step& step : plan.steps) {
+    if (S* const found = std::get_if<S>(&step); found != nullptr && which-- == 0) return *found;
+  }
+  throw std::logic_error("there is no such step");
+}
+
+void WhatDoesNotFitIsTheHosts() {
+  static const std::vector<float> bias(1024, 0.5f);
+  const std::vector<Refused> all = {
+      {"its norms have eps 1e-05, the overlay's 1e-06 (package-overlay --any-epsilon accepts that)",
+       [](Model&, Plan&) {},
+       {.name = "eps", .epsilon = 1e-5f}},
+      {"a context of 49 tokens is longer than the overlay's 48",
+       [](Model& model, Plan& plan) {
+         model.past = 48;
+         for (auto* attention :
+              {&StepOf<AttentionStep>(plan, 0), &StepOf<AttentionStep>(plan, 1)}) {
+           attention->past_length = {48};
+           attention->total_length = {49};
+         }
+       }},
+      {"a context of 41 tokens is longer than a window of 40, which the overlay does not have",
+       [](Model& model, Plan& plan) {
+         model.past = 40;
+         plan = model.Token();
+       },
+       {.name = "window", .gemma = true}},
+      {"there is a bias of queries, keys and values",
+       [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 0).bias = bias.data(); }},
+      {"the weights of attention's output are not of 4 bits",
+       [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 1).form = WeightForm::kBf16; }},
+      {"the MLP has another activation",
+       [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 2).activation = Activation::kGeluTanh; }},
+      {"attention has the scale 0.25, the overlay 1 / sqrt(64)",
+       [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 0).scale = 0.25f; }},
+      {"attention rotates neighbouring channels",
+       [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 1).rotary_interleaved = true; }},
+      {"attention has a soft cap, a bias or a sink",
+       [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 0).softcap = 50; }},
+      {"keys of the context are hidden",
+       [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 0).visible_keys = {{2, 6}}; }},
+      {"the model gives more than logits",
+       [](Model& model, Plan& plan) { plan.temporaries = {model.logits.bytes.data(), 1}; }},
+      {"its vocabulary of 400 is not the overlay's of at most 1024",
+       [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 8).n = 400; }},
+      {"the model has more than 2 layers",
+       [](Model&, Plan& plan) { plan.steps.push_back(plan.steps.back()); }},
+      {"the model has less than 2 layers",
+       [](Model&, Plan& plan) {
+         const Step head = plan.steps.back();
+         plan.steps.resize(6);
+         plan.steps.push_back(head);
+       }},
+  };
+  for (const Refused& refused : all) {
+    Model model(refused.variant);
+    const Fused fused(refused.variant);
+    Plan plan = model.Token();
+    refused.change(model, plan);
+    fused_decode::DecoderPlan decoder;
+    const std::string reason = fused_decode::WhyNot(plan, model.g, kCapacity, false, decoder);
+    Check(reason.starts_with(refused.reason), "the reason is: ", reason,
+          "; expected: ", refused.reason);
+  }
+  // The host goes on, and the reason is counted and said once.
+  Model model(all[0].variant);
+  const Fused fused(all[0].variant);
+  fused.Run(model.Token());
+  const std::vector<float> got = model.logits.floats();
+  fused.Run(model.Token());
+  const std::string counted = std::string("small: ") + all[0].reason;
+  Check(fused.target->counters().fused_refused == std::map<std::string, int64_t>{{counted, 2}},
+        "the reason was not counted");
+  Check(fused.lines == std::vector<std::string>{"NPU of a test: the fused decode of " + counted},
+        "the reason was not said once");
+  Check(fused.device->runs.empty(), "there was a run");
+  HostTarget().Execute(model.Token(), kThreads);
+  Check(got == model.logits.floats(), "the logits are not the host's");
+}
+
+void AFaultIsCured() {
+  Model model(kVariants[0]);
+  const Fused fused(kVariants[0]);
+  CheckToken(fused, model);
+  int64_t runs = 0;
+  fused.device->before_run = [&runs] {
+    if (++runs == 1) throw DeviceError(Fault::kTimeout, "a timeout");
+  };
+  CheckToken(fused, model);
+  Check(fused.target->counters().retries == 1 && fused.device->resets == 1, "no fresh context");
+  Check(fused.target->device_in_use(), "the device was given up");
+}
+
+void AFaultThatStaysEndsTheUse() {
+  Model model(kVariants[0]);
+  Fused fused(kVariants[0]);
+  fused.device->before_run = [] { throw DeviceError(Fault::kTimeout, "a timeout"); };
+  fused.Run(model.Token());
+  const std::vector<float> got = model.logits.floats();
+  fused.Run(model.Token());
+  const ExecutorCounters counters = fused.target->counters();
+  Check(counters.fused_tokens == 0 && counters.retries == 1 && counters.fallbacks == 1,
+        "it was tried again");
+  Check(fused.lines.size() == 1 && fused.lines[0].find("a timeout") != std::string::npos,
+        "the fault was not said once");
+  HostTarget().Execute(model.Token(), kThreads);
+  Check(got == model.logits.floats(), "the logits are not the host's");
+
+  const Fused strict(kVariants[0], {kCapacity}, {.raise_on_error = true, .report = {}});
+  strict.device->before_run = [] { throw DeviceError(Fault::kTimeout, "a timeout"); };
+  try {
+    strict.Run(model.Token());
+  } catch (const Error& error) {
+    Check(std::string(error.what()).find("a fresh context did not help") != std::string::npos,
+          error.what());
+    return;
+  }
+  Check(false, "no error");
+}
+
+const Cases registered({
+    {"one_dispatch_on_what_the_overlay_reads", ATokenIsOneDispatch},
+    {"the_hosts_token_but_for_roundings", ATokenIsTheHostsButForRoundings},
+    {"fused_rows_of_another_user_are_sent", RowsOfAnotherUserAreSent},
+    {"a_longer_context_takes_the_next_window", ALongerContextTakesTheNextWindow},
+    {"fused_rows_that_float16_rounds", RowsThatFloat16RoundsAreTheHosts},
+    {"what_an_overlay_cannot_is_the_hosts", WhatDoesNotFitIsTheHosts},
+    {"a_fault_of_an_overlay_is_cured", AFaultIsCured},
+    {"a_fault_ends_the_use_of_an_overlay", AFaultThatStaysEndsTheUse},
+});
+
+}  // namespace
+}  // namespace ort_aie::npu_target

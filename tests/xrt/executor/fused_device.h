@@ -1,0 +1,77 @@
+// A device for tests with an overlay as mlir-air's fused decode is to its user: what a token gets
+// is unpacked by loops of its own, and its logits are computed in double. What the host writes
+// reaches it by transfers only, and what nobody wrote is NaN.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "targets/npu/device.h"
+#include "targets/npu/fused_decode/geometry.h"
+
+namespace ort_aie::npu_target {
+
+// A decoder as floats; matrices are row-major.
+struct DenseDecoder {
+  struct Layer {
+    std::vector<float> qkv, o, up, gate, down;
+    std::vector<std::vector<float>> norms;  // of `hidden`
+    std::vector<float> q_norm = {}, k_norm = {}, cos, sin;
+    std::vector<float> keys, values;  // of the past, (position, kv head, dim)
+  };
+  std::vector<Layer> layers;
+  std::vector<float> last_norm, head;
+};
+
+struct TokenResult {
+  std::vector<float> logits;
+  std::vector<std::vector<float>> keys, values;  // of the token, by layer: (kv head, dim)
+};
+
+// A token behind a past, in double; logits and rows rounded to bfloat16.
+TokenResult Decode(const fused_decode::Geometry& geometry, const DenseDecoder& model,
+                   std::vector<float> x);
+
+float Rounded(float x);  // to bfloat16
+
+class FusedDevice final : public Device {
+ public:
+  FusedDevice(const fused_decode::Geometry& geometry, int64_t channels)
+      : geometry_(geometry), channels_(channels) {}
+
+  const std::string& name() const override { return name_; }
+  const npu::Manifest* Overlay(std::string_view) override { return nullptr; }
+  std::shared_ptr<Buffer> Allocate(size_t bytes) override;
+  std::vector<DeviceMemory> Pin(std::span<const HostMemory>) override { return {}; }
+  void Run(std::string_view, const npu::Plan&, std::span<Buffer* const>) override {}
+  std::unique_ptr<OtherStream> Load(const OtherOverlay& overlay,
+                                    std::span<const uint32_t> words) override;
+  void Reset() override { ++resets; }
+  Counters counters() const override { return {}; }
+  std::vector<std::string> NoticesFrom(size_t) const override { return {}; }
+
+  // By the path of an overlay: the positions that its cache has.
+  std::map<std::string, int64_t> windows;
+  // Called before a run; what it throws is the run's end.
+  std::function<void()> before_run = [] {};
+  int64_t resets = 0;
+  std::vector<std::string> runs;  // overlays
+
+  // Of the words: which one has the length, and which one the byte of its row in a region.
+  static constexpr size_t kLengthWord = 3, kRowWord = 7;
+
+ private:
+  class Stream;
+  void Token(int64_t positions, int64_t length, std::span<Buffer* const> buffers);
+
+  const fused_decode::Geometry geometry_;
+  const int64_t channels_;
+  const std::string name_ = "NPU of a test";
+};
+
+}  // namespace ort_aie::npu_target
