@@ -376,6 +376,34 @@ void RunsDoNotKeepTheirBuffers() {
   CHECK(matvec.Right());
 }
 
+// To XRT a run goes on until a wait or a look at its state has seen the end.
+void RunsEndWhenTheirEndIsSeen() {
+  Matvec matvec;
+  xrt::run run = matvec.Start(matvec.words);
+  while (Counts().runs == 0) usleep(1000);
+  usleep(10000);  // over, if nobody knows
+  Refused(0, "can't launch", [&] { run.start(); });
+  CHECK(run.wait(kWait) == ERT_CMD_STATE_COMPLETED);
+  run.start();
+  while (run.state() < ERT_CMD_STATE_COMPLETED) usleep(1000);
+  CHECK(matvec.Right());
+}
+
+// Of a list it is the list that is waited for.
+void RunsOfListsMayGoUnseen() {
+  Matvec matvec;
+  xrt::runlist list(matvec.context);
+  list.add(matvec.Prepare(matvec.words));
+  list.execute();
+  CHECK(list.wait(std::chrono::milliseconds(kWait)) == std::cv_status::no_timeout);
+  CHECK(matvec.Right());
+}
+
+void RunDestroyedUnseen() {  // ends the process
+  Matvec matvec;
+  matvec.Start(matvec.words);
+}
+
 void FirstGenerationHasNoRunlists() {
   Matvec matvec;
   CHECK(matvec.Run() == ERT_CMD_STATE_COMPLETED);
@@ -565,6 +593,7 @@ void AbortTakesBackWhatHasNotBegun() {
   CHECK(runs[3].state() == ERT_CMD_STATE_ABORT);
   CHECK(runs[0].wait(kWait) == ERT_CMD_STATE_COMPLETED);
   CHECK(runs[0].abort() == ERT_CMD_STATE_COMPLETED);
+  CHECK(runs[1].wait(kWait) == ERT_CMD_STATE_COMPLETED);
   CHECK(runs[2].wait(kWait) == ERT_CMD_STATE_COMPLETED);
   CHECK(Counts().runs == 3);
 }
@@ -650,7 +679,7 @@ void ChildKilledInARun() {
   for (int i = 0; i < 3; ++i) runs.push_back(matvec.Start(matvec.words));
   kill(ort_aie_sim_child(), SIGKILL);
   Removed(matvec, [&] { runs[2].wait(kWait); });
-  CHECK(runs[0].state() == ERT_CMD_STATE_NORESPONSE);
+  for (const xrt::run& run : runs) CHECK(run.state() == ERT_CMD_STATE_NORESPONSE);
 }
 
 void InjectedRemoval() {
@@ -680,6 +709,9 @@ const std::map<std::string, void (*)()> kCases = {
     CASE(RunlistsBindTheBuffersThatARunHas),
     CASE(RunlistsWaitForAllTheirRuns),
     CASE(RunsDoNotKeepTheirBuffers),
+    CASE(RunsEndWhenTheirEndIsSeen),
+    CASE(RunsOfListsMayGoUnseen),
+    CASE(RunDestroyedUnseen),
     CASE(FirstGenerationHasNoRunlists),
     CASE(ThreadsShareADevice),
     CASE(ChildOutlivesTheThreadThatOpenedTheDevice),

@@ -30,7 +30,8 @@ CASES = [
     "RunsMatvec", "BytesMoveBySyncAlone", "InstructionsWithoutSyncAreAnError",
     "DataWithoutSyncIsPoison", "UserMemory", "PartsOfBuffers", "Runlist",
     "RunlistsBindTheBuffersThatARunHas", "RunlistsWaitForAllTheirRuns",
-    "RunsDoNotKeepTheirBuffers", "ThreadsShareADevice",
+    "RunsDoNotKeepTheirBuffers", "RunsEndWhenTheirEndIsSeen", "RunsOfListsMayGoUnseen",
+    "ThreadsShareADevice",
     "ChildOutlivesTheThreadThatOpenedTheDevice",
     "KindsOfBuffers", "Arguments", "Overlays", "OverlayOfAnotherNpuWritesNothing",
     "WatchdogResetsTheContext", "AbortTakesBackWhatHasNotBegun", "InjectedFailuresOfRuns",
@@ -115,6 +116,17 @@ def test_program(program: Path, folders: dict[str, Path], case: str) -> None:
 
 def test_first_generation(program: Path, folders: dict[str, Path]) -> None:
     run(program, "FirstGenerationHasNoRunlists", folders["npu1"], "npu1")
+
+
+def test_a_run_that_is_destroyed_before_its_end_is_seen_ends_the_process(
+    program: Path, folders: dict[str, Path]
+) -> None:
+    done = subprocess.run(
+        [program, "RunDestroyedUnseen", folders["npu2"]], env=environment("npu2"),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr == "xrt::run destructed while command is still in progress\n"
 
 
 def test_faults_of_the_environment(program: Path, folders: dict[str, Path]) -> None:

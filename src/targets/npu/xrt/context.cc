@@ -87,6 +87,12 @@ const char* StateName(int state) {
   }
 }
 
+// XRT ends the process when a run is destroyed whose end it has not seen (run_impl::~run_impl): one
+// that has no answer stays.
+void KeepForEver(const xrt::run& run) {
+  [[maybe_unused]] const xrt::run* const kept = std::make_unique<xrt::run>(run).release();
+}
+
 }  // namespace
 
 Context::Kept::Kept(size_t stream_bytes) : bytes(stream_bytes) {
@@ -288,9 +294,11 @@ void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& 
   } catch (const xrt::run::command_error& error) {
     ThrowAborted(error.what(), error.get_command_state(), StoppedAt(dispatch.run), run, plan);
   } catch (const std::exception& error) {
+    KeepForEver(dispatch.run);
     ThrowFault(Fault::kRunError, "waiting for a run", error);
   }
   if (status == std::cv_status::timeout) {
+    KeepForEver(dispatch.run);
     ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, run, plan);
   }
 }

@@ -1,7 +1,10 @@
 #include "targets/sim/xrt_standin/run.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "targets/sim/xrt_standin/faults.h"
@@ -43,6 +46,17 @@ ert_cmd_state Command::state() const {
   return state_;
 }
 
+ert_cmd_state Command::Look() {
+  const std::lock_guard lock(mutex_);
+  seen_ = seen_ || done_;
+  return state_;
+}
+
+bool Command::seen() const {
+  const std::lock_guard lock(mutex_);
+  return seen_;
+}
+
 bool Command::active() const {
   const std::lock_guard lock(mutex_);
   return !done_;
@@ -68,6 +82,7 @@ bool Command::Wait(std::chrono::milliseconds timeout) {
     return false;
   }
   passed_ = seconds_;
+  seen_ = true;
   return true;
 }
 
@@ -158,6 +173,13 @@ std::string kernel::get_name() const { return handle->name; }
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
 
 // --- one run -------------------------------------------------------------------------------------
+// XRT ends the process rather than free what the device may still use.
+run_impl::~run_impl() {
+  if (!own_ || command_->seen() || std::uncaught_exceptions() > 0) return;
+  std::fputs("xrt::run destructed while command is still in progress\n", stderr);
+  std::abort();
+}
+
 // As much of the value as the argument is large.
 void run_impl::SetValue(int index, const void* value, size_t bytes) {
   const std::lock_guard lock(mutex_);
@@ -246,7 +268,7 @@ void run_impl::Start(std::shared_ptr<std::atomic<bool>> failed) {
   Json request;
   {
     const std::lock_guard lock(mutex_);
-    if (command_ && command_->active()) {
+    if (command_ && (own_ ? !command_->seen() : command_->active())) {
       throw std::runtime_error("bad command state, can't launch");
     }
     std::vector<std::shared_ptr<ort_aie::sim::Allocation>> held;
@@ -258,6 +280,7 @@ void run_impl::Start(std::shared_ptr<std::atomic<bool>> failed) {
     hold(instructions_);
     for (const Span& buffer : buffers_) hold(buffer);
     command = command_ = std::make_shared<Command>(std::move(held));
+    own_ = !failed;
     request = Request();
   }
   const int resets = context->BeginCommand();
@@ -285,7 +308,7 @@ std::shared_ptr<Command> run_impl::Last() const {
 
 ert_cmd_state run_impl::State() const {
   const std::lock_guard lock(mutex_);
-  return command_ ? command_->state() : ERT_CMD_STATE_NEW;
+  return command_ ? command_->Look() : ERT_CMD_STATE_NEW;
 }
 
 ert_packet* run_impl::Packet() {

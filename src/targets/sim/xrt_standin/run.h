@@ -46,6 +46,9 @@ class Command {
 
   ert_cmd_state state() const;
   bool active() const;  // on its way, or at the device
+  // Whether a wait or a look at the state has seen the end. To XRT it runs until then.
+  bool seen() const;
+  ert_cmd_state Look();
   std::string error() const;
   uint32_t operation() const;
   double seconds();  // waits for the end
@@ -58,6 +61,7 @@ class Command {
   std::condition_variable changed_;
   ert_cmd_state state_ = ERT_CMD_STATE_QUEUED;
   bool done_ = false;
+  bool seen_ = false;
   bool cancelled_ = false;
   double seconds_ = 0;  // of the device
   double passed_ = 0;   // of these, seen by waits
@@ -81,6 +85,9 @@ class kernel_impl {
 class run_impl {
  public:
   explicit run_impl(std::shared_ptr<kernel_impl> kernel) : kernel(std::move(kernel)) {}
+  ~run_impl();
+  run_impl(const run_impl&) = delete;
+  run_impl& operator=(const run_impl&) = delete;
 
   // The memory of its buffer arguments, instructions first.
   using Memories = std::array<std::weak_ptr<ort_aie::sim::Allocation>, 1 + ort_aie::sim::kBuffers>;
@@ -114,6 +121,7 @@ class run_impl {
   Span instructions_;
   std::array<Span, ort_aie::sim::kBuffers> buffers_;
   std::shared_ptr<ort_aie::sim::Command> command_;
+  bool own_ = false;  // `command_` is of a start of this run, not of a list's
   alignas(ert_packet) std::array<uint32_t, 8> packet_{};
 };
 
