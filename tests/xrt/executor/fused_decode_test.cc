@@ -479,6 +479,7 @@ void ALongerContextTakesTheNextWindow() {
   for (int64_t token = 0; token < 4; ++token) CheckToken(fused, model);
   Check(fused.device->runs == std::vector<std::string>{"16", "16", "48", "48"},
         "other windows were taken");
+  Check(fused.device->alive->most_streams == 1, "a window's context outlived its use");
 }
 
 void PackagesOfOneModelFollowEachOther() {
@@ -637,6 +638,7 @@ void AFaultThatStaysEndsTheUse() {
   Fused fused(kVariants[0]);
   fused.device->before_run = [] { throw DeviceError(Fault::kTimeout, "a timeout"); };
   fused.Run(model.Token());
+  Check(fused.device->alive->buffers == 0, fused.device->alive->buffers, " buffers are kept");
   const std::vector<float> got = model.logits.floats();
   fused.Run(model.Token());
   const ExecutorCounters counters = fused.target->counters();
@@ -654,6 +656,7 @@ void AFaultThatStaysEndsTheUse() {
   } catch (const Error& error) {
     Check(std::string(error.what()).find("a fresh context did not help") != std::string::npos,
           error.what());
+    Check(strict.device->alive->buffers == 0, strict.device->alive->buffers, " buffers are kept");
     return;
   }
   Check(false, "no error");

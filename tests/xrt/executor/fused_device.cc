@@ -182,7 +182,11 @@ TokenResult Decode(const Geometry& geometry, const DenseDecoder& model, std::vec
 }
 
 std::shared_ptr<Buffer> FusedDevice::Allocate(size_t bytes) {
-  return std::make_shared<TwoSided>(bytes);
+  ++alive->buffers;
+  return {new TwoSided(bytes), [all = alive](Buffer* buffer) {
+            --all->buffers;
+            delete buffer;
+          }};
 }
 
 class FusedDevice::Stream final : public OtherStream {
@@ -190,8 +194,12 @@ class FusedDevice::Stream final : public OtherStream {
   Stream(FusedDevice& device, std::string overlay, std::span<const uint32_t> words)
       : device_(device),
         overlay_(std::move(overlay)),
+        alive_(device.alive),
         words_(words.begin(), words.end()),
-        sent_(words_) {}
+        sent_(words_) {
+    alive_->most_streams = std::max(alive_->most_streams, ++alive_->streams);
+  }
+  ~Stream() override { --alive_->streams; }
 
   std::span<uint32_t> words() override { return words_; }
   void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) override {
@@ -211,6 +219,7 @@ class FusedDevice::Stream final : public OtherStream {
  private:
   FusedDevice& device_;
   const std::string overlay_;
+  const std::shared_ptr<Alive> alive_;
   std::vector<uint32_t> words_, sent_;
 };
 

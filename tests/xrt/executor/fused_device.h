@@ -61,6 +61,11 @@ class FusedDevice final : public Device {
   std::function<void()> before_run = [] {};
   int64_t resets = 0;
   std::vector<std::string> runs;  // overlays
+  // What is alive, which may outlive the device.
+  struct Alive {
+    int64_t buffers = 0, streams = 0, most_streams = 0;
+  };
+  std::shared_ptr<Alive> alive = std::make_shared<Alive>();
 
   // Of the words: which one has the length, and which one the byte of its row in a region.
   static constexpr size_t kLengthWord = 3, kRowWord = 7;

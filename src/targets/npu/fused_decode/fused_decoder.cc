@@ -31,6 +31,11 @@ bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
     }
   } catch (const DeviceError& error) {
     engine_.Forget();
+    {
+      // Gigabytes that no token will use, of a plan that may never ask for them again.
+      const std::lock_guard lock(plan.kept->mutex);
+      plan.kept->object = nullptr;
+    }
     if (engine_.options().raise_on_error) {
       Fail(ErrorCode::kRuntime, engine_.device().name(), ": ", error.what(),
            "; a fresh context did not help");

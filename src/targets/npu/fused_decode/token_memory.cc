@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "targets/host/attention_inputs.h"
@@ -40,13 +41,12 @@ void TokenMemory::Token(const DecoderPlan& decoder, const ThreadPool& threads) {
   SendToken(decoder);
   SendCache(decoder.layers, threads);
 
-  OtherStream& stream = *streams_.at(positions_);
-  fused_decode::SetLength(window_->words, decoder.length(), stream.words());
+  fused_decode::SetLength(window_->words, decoder.length(), stream_->words());
   const fused_decode::WordSpan variable = fused_decode::VariableWords(window_->words);
   std::vector<Buffer*> buffers = {x_.get(), weights_.front().get(), rms_.get(), y_.get(),
                                   cache_.get()};
   for (size_t i = 1; i < weights_.size(); ++i) buffers.push_back(weights_[i].get());
-  stream.Run(variable.begin, variable.end, buffers);
+  stream_->Run(variable.begin, variable.end, buffers);
 
   Fetch(*y_, geometry().logits_offset(), decoder.head->n);
   const int64_t position = decoder.length() - 1;
@@ -67,25 +67,25 @@ void TokenMemory::UseWindow(int64_t length) {
   const auto window =
       std::ranges::lower_bound(package_.windows, length, {}, &fused_decode::Window::positions);
   Require(window != package_.windows.end(), "no window has room for ", length, " tokens");
-  if (window_ == &*window && cache_ != nullptr) return;
-  auto& stream = streams_[window->positions];
-  if (stream == nullptr) {
-    stream = engine_.device().Load({.path = window->overlay.string(),
-                                    .uuid = window->uuid,
-                                    .kernel = window->kernel,
-                                    .device = package_.device},
-                                   window->words.words);
-  }
+  if (window_ == &*window) return;
+  // Before others take their places: a device has few contexts, and nothing else uses this one.
+  window_ = nullptr;
+  stream_ = nullptr;
+  cache_ = nullptr;
+  stream_ = engine_.device().Load({.path = window->overlay.string(),
+                                   .uuid = window->uuid,
+                                   .kernel = window->kernel,
+                                   .device = package_.device},
+                                  window->words.words);
   // Rows lie elsewhere: all are sent again.
-  window_ = &*window;
   positions_ = window->positions;
-  cache_ = nullptr;  // before another takes its place
   const int64_t elements = geometry().kv_elements(positions_);
   cache_ = engine_.device().Allocate(static_cast<size_t>(kElementBytes * elements));
   std::memset(cache_->host(), 0, static_cast<size_t>(kElementBytes * elements));
   Send(*cache_, 0, elements);
   marks_.assign(static_cast<size_t>(geometry().layers * 2 * geometry().kv_heads * positions_),
                 RowMark{});
+  window_ = &*window;
 }
 
 RowMark& TokenMemory::MarkOfRow(int64_t layer, bool value, int64_t head, int64_t position) {
@@ -101,9 +101,9 @@ void TokenMemory::Prepare(const DecoderPlan& decoder, const ThreadPool& threads)
   PackWeights(decoder, threads);
   x_ = allocate(geometry().hidden);
   y_ = allocate(geometry().y_elements());
-  const std::shared_ptr<Buffer> rms = allocate(geometry().rms_elements());
-  rms_ = rms;
-  WriteNorms(decoder);
+  std::shared_ptr<Buffer> rms = allocate(geometry().rms_elements());
+  WriteNorms(decoder, *rms);
+  rms_ = std::move(rms);  // all is there
 }
 
 void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& threads) {
@@ -136,10 +136,10 @@ void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& thre
   for (const std::shared_ptr<Buffer>& buffer : weights_) buffer->ToDevice(0, buffer->size());
 }
 
-void TokenMemory::WriteNorms(const DecoderPlan& decoder) {
+void TokenMemory::WriteNorms(const DecoderPlan& decoder, Buffer& rms) {
   const auto& kernels = engine_.kernels();
   const auto write = [&](const void* norm, int64_t n, int64_t offset) {
-    ToBfloat16(kernels, decoder.type, norm, n, Elements(*rms_, offset));
+    ToBfloat16(kernels, decoder.type, norm, n, Elements(rms, offset));
   };
   for (int64_t i = 0; i < geometry().layers; ++i) {
     const DecoderPlan::Layer& layer = decoder.layers[static_cast<size_t>(i)];
@@ -153,7 +153,7 @@ void TokenMemory::WriteNorms(const DecoderPlan& decoder) {
     write(layer.attention->k_norm, geometry().head_dim, slab + geometry().head_dim);
   }
   write(decoder.last_norm, geometry().hidden, geometry().last_norm_offset());
-  Send(*rms_, 0, geometry().rms_elements());
+  Send(rms, 0, geometry().rms_elements());
 }
 
 void TokenMemory::SendToken(const DecoderPlan& decoder) {

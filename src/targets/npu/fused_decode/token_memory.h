@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -32,7 +31,7 @@ class TokenMemory {
 
   void Prepare(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
   void PackWeights(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
-  void WriteNorms(const fused_decode::DecoderPlan& decoder);
+  void WriteNorms(const fused_decode::DecoderPlan& decoder, Buffer& rms);
   // The smallest window that has room for the context.
   void UseWindow(int64_t length);
   void SendToken(const fused_decode::DecoderPlan& decoder);
@@ -56,9 +55,9 @@ class TokenMemory {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Buffer>> weights_;
   std::shared_ptr<Buffer> x_, rms_, y_, cache_;
-  std::map<int64_t, std::unique_ptr<OtherStream>> streams_;  // by positions
-  const fused_decode::Window* window_ = nullptr;
-  int64_t positions_ = 0;       // of the window
+  std::unique_ptr<OtherStream> stream_;
+  const fused_decode::Window* window_ = nullptr;  // that the stream and the cache are of
+  int64_t positions_ = 0;                         // of the window
   std::vector<RowMark> marks_;  // of the host's rows: [layer][key, value][head][position]
 };
 
