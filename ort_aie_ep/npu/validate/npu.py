@@ -24,7 +24,7 @@ from ort_aie_ep.models.checked_json import parse_json
 from ort_aie_ep.npu.packages.package import Package
 
 #: Milliseconds. The driver's watchdog looks every 2 s, and ends a run that hangs 4 to 6 s after its
-#: submission (kJobTimeout in src/targets/npu/xrt/context.cc).
+#: submission (kJobTimeout in src/targets/npu/xrt/runs.h).
 WAIT = 8000
 OPCODE = 3  # a transaction stream
 FIRST_BUFFER = 3  # arguments 0 to 2 of the kernel: opcode, instructions, their count

@@ -54,7 +54,10 @@ std::shared_ptr<KvCopies> PlanMemory::caches() {
 
 std::shared_ptr<TokenMemory> PlanMemory::tokens(const fused_decode::Package& package) {
   const std::lock_guard lock(mutex_);
-  if (tokens_ == nullptr) tokens_ = std::make_shared<TokenMemory>(engine_, package);
+  if (tokens_ == nullptr || &tokens_->package() != &package) {
+    tokens_ = nullptr;  // before another takes its place
+    tokens_ = std::make_shared<TokenMemory>(engine_, package);
+  }
   return tokens_;
 }
 

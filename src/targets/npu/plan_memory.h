@@ -39,7 +39,7 @@ class PlanMemory {
   // The copies of all layers' KV caches; made on demand.
   std::shared_ptr<KvCopies> caches();
 
-  // What the whole decoder has on the overlay of a package; made on demand.
+  // What the whole decoder has on the overlay of a package: of one at a time, made on demand.
   std::shared_ptr<TokenMemory> tokens(const fused_decode::Package& package);
 
   // Rows of the batch that begins with a step: one call's, until they are put back.

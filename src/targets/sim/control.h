@@ -25,6 +25,7 @@ void ort_aie_sim_get_counts(struct ort_aie_sim_counts* counts);
 // N-th operation from now on (from 1; default 1) fails, or the N-th to the M-th. Names, and what is
 // counted:
 //   run_timeout, run_error   runs
+//   run_unanswered           runs; nobody hears of the end
 //   device_removed           runs; the child is killed
 //   context_refused          hardware contexts
 //   overlay_corrupted        hardware contexts

@@ -215,11 +215,24 @@ void RunsWordsOfOthers() {
   // Beside a context of a design, and a fault that ends this one's.
   problem.Run(*device);
   ort_aie_sim_inject("run_timeout");
-  Faulty(Fault::kTimeout, {overlay.path, "TIMEOUT"}, [&] { stream->Run(0, 0, buffers); });
-  stream = device->Load(overlay, words);
-  stream->words().back() = last;
-  stream->Run(words.size() - 1, words.size(), buffers);
-  problem.Verify();
+  const auto faulty = [&](Fault fault, const std::vector<std::string>& texts) {
+    Faulty(fault, texts, [&] { stream->Run(0, 0, buffers); });
+    Faulty(Fault::kRunError, {overlay.path, "has failed"}, [&] { stream->Run(0, 0, buffers); });
+  };
+  const auto renew = [&] {
+    stream = device->Load(overlay, words);
+    stream->words().back() = last;
+    stream->Run(words.size() - 1, words.size(), buffers);
+    problem.Verify();
+  };
+  faulty(Fault::kTimeout, {overlay.path, "TIMEOUT", "it stopped at operation"});
+  renew();
+  // Of these, nobody sees the end of the run.
+  ort_aie_sim_inject("run_unanswered");
+  faulty(Fault::kTimeout, {overlay.path, "TIMEOUT (no answer)"});
+  renew();
+  ort_aie_sim_inject("device_removed@1");
+  faulty(Fault::kDeviceLost, {"the device is gone"});
 }
 
 // Without a package of a design, buffers are for the overlay of others.
@@ -639,6 +652,16 @@ void Timeout() {
 }
 void RunError() { Recovers("run_error@1", Fault::kRunError, {"ERROR", "matvec", Decoder()}); }
 
+// XRT would end the process with a run whose end nobody has seen.
+void NoAnswer() {
+  const auto device = Open();
+  Problem problem(*device);
+  ort_aie_sim_inject("run_unanswered");
+  Faulty(Fault::kTimeout, {"TIMEOUT (no answer)", Decoder()}, [&] { problem.Run(*device); });
+  problem.Run(*device);
+  problem.Verify();
+}
+
 void RefusedContext() {
   const auto device = Open();
   ort_aie_sim_inject("context_refused@1");
@@ -794,6 +817,7 @@ const std::map<std::string, void (*)()> kCases = {
     {"AnotherFileUnderTheNameIsNotTaken", AnotherFileUnderTheNameIsNotTaken},
     {"Timeout", Timeout},
     {"RunError", RunError},
+    {"NoAnswer", NoAnswer},
     {"RefusedContext", RefusedContext},
     {"AnOlderContextMakesRoom", AnOlderContextMakesRoom},
     {"DesignsOfOneOverlayShareAContext", DesignsOfOneOverlayShareAContext},

@@ -326,10 +326,20 @@ class Model {
 };
 
 struct Fused {
-  explicit Fused(const Variant& v, const std::vector<int64_t>& windows = {kCapacity},
+  // `packages`: the windows of each.
+  explicit Fused(const Variant& v,
+                 const std::vector<std::vector<int64_t>>& packages = {{kCapacity}},
                  ExecutorOptions options = {}) {
+    device = std::make_shared<FusedDevice>(GeometryOf(v), v.channels);
+    for (const std::vector<int64_t>& windows : packages) {
+      options.fused_decode.push_back(PackageOf(v, windows));
+    }
+    options.report = [this](const std::string& line) { lines.push_back(line); };
+    target = MakeXrtTarget(device, options);
+  }
+
+  fused_decode::Package PackageOf(const Variant& v, const std::vector<int64_t>& windows) const {
     const Geometry geometry = GeometryOf(v);
-    device = std::make_shared<FusedDevice>(geometry, v.channels);
     fused_decode::Package package{
         .geometry = geometry,
         .device = "npu2",
@@ -354,9 +364,7 @@ struct Fused {
                                  .kernel = "MLIR_AIE",
                                  .words = std::move(words)});
     }
-    options.fused_decode = {std::move(package)};
-    options.report = [this](const std::string& line) { lines.push_back(line); };
-    target = MakeXrtTarget(device, options);
+    return package;
   }
 
   void Run(const Plan& plan) const { target->Execute(plan, kThreads); }
@@ -466,11 +474,40 @@ void RowsOfAnotherUserAreSent() {
 
 void ALongerContextTakesTheNextWindow() {
   Model model(kVariants[0]);
-  const Fused fused(kVariants[0], {16, 48});
+  const Fused fused(kVariants[0], {{16, 48}});
   model.past = 14;
   for (int64_t token = 0; token < 4; ++token) CheckToken(fused, model);
   Check(fused.device->runs == std::vector<std::string>{"16", "16", "48", "48"},
         "other windows were taken");
+}
+
+void PackagesOfOneModelFollowEachOther() {
+  Model model(kVariants[0]);
+  const Fused fused(kVariants[0], {{16}, {48}});
+  model.past = 14;
+  for (int64_t token = 0; token < 4; ++token) CheckToken(fused, model);
+  model.past = 5;
+  CheckToken(fused, model);
+  Check(fused.device->runs == std::vector<std::string>{"16", "16", "48", "48", "16"},
+        "other packages were taken");
+  Check(fused.lines.empty() && fused.target->counters().fused_refused.empty(),
+        "a token that another package took counts as refused");
+}
+
+void AContextBeyondAllPackagesIsSaidOnce() {
+  Model model(kVariants[0]);
+  const Fused fused(kVariants[0], {{16}, {16}});
+  model.past = 15;
+  CheckToken(fused, model);
+  for (int64_t token = 0; token < 3; ++token) {
+    fused.Run(model.Token());
+    model.Advance();
+  }
+  const std::string reason = "small: the context is longer than the overlay's 16 tokens";
+  Check(fused.target->counters().fused_refused == std::map<std::string, int64_t>{{reason, 3}},
+        "another reason was counted");
+  Check(fused.lines == std::vector<std::string>{"NPU of a test: the fused decode of " + reason},
+        "the reason was not said once");
 }
 
 // What the cache's type does not hold is sent again as the host has it.
@@ -514,7 +551,7 @@ void WhatDoesNotFitIsTheHosts() {
       {"its norms have eps 1e-05, the overlay's 1e-06 (package-overlay --any-epsilon accepts that)",
        [](Model&, Plan&) {},
        {.name = "eps", .epsilon = 1e-5f}},
-      {"a context of 49 tokens is longer than the overlay's 48",
+      {"the context is longer than the overlay's 48 tokens",
        [](Model& model, Plan& plan) {
          model.past = 48;
          for (auto* attention :
@@ -523,7 +560,7 @@ void WhatDoesNotFitIsTheHosts() {
            attention->total_length = {49};
          }
        }},
-      {"a context of 41 tokens is longer than a window of 40, which the overlay does not have",
+      {"the context is longer than a window of 40 tokens, which the overlay does not have",
        [](Model& model, Plan& plan) {
          model.past = 40;
          plan = model.Token();
@@ -610,7 +647,7 @@ void AFaultThatStaysEndsTheUse() {
   HostTarget().Execute(model.Token(), kThreads);
   Check(got == model.logits.floats(), "the logits are not the host's");
 
-  const Fused strict(kVariants[0], {kCapacity}, {.raise_on_error = true, .report = {}});
+  const Fused strict(kVariants[0], {{kCapacity}}, {.raise_on_error = true, .report = {}});
   strict.device->before_run = [] { throw DeviceError(Fault::kTimeout, "a timeout"); };
   try {
     strict.Run(model.Token());
@@ -627,6 +664,8 @@ const Cases registered({
     {"the_hosts_token_but_for_roundings", ATokenIsTheHostsButForRoundings},
     {"fused_rows_of_another_user_are_sent", RowsOfAnotherUserAreSent},
     {"a_longer_context_takes_the_next_window", ALongerContextTakesTheNextWindow},
+    {"packages_of_one_fused_model", PackagesOfOneModelFollowEachOther},
+    {"a_context_beyond_fused_packages", AContextBeyondAllPackagesIsSaidOnce},
     {"fused_rows_that_float16_rounds", RowsThatFloat16RoundsAreTheHosts},
     {"what_an_overlay_cannot_is_the_hosts", WhatDoesNotFitIsTheHosts},
     {"a_fault_of_an_overlay_is_cured", AFaultIsCured},

@@ -202,10 +202,10 @@ class Reader {
              (step.visible_keys.empty() ||
               (step.visible_keys[0].first <= 0 && step.visible_keys[0].end >= total)),
          "keys of the context are hidden");
-    Want(total <= positions_, "a context of ", total, " tokens is longer than the overlay's ",
-         positions_);
-    Want(step.window <= 0 || total <= step.window, "a context of ", total,
-         " tokens is longer than a window of ", step.window, ", which the overlay does not have");
+    // Without the length, which would make each token's reason another one.
+    Want(total <= positions_, "the context is longer than the overlay's ", positions_, " tokens");
+    Want(step.window <= 0 || total <= step.window, "the context is longer than a window of ",
+         step.window, " tokens, which the overlay does not have");
     Want(step.windowed_cache || total <= step.present_capacity, "the context outgrows its cache");
     const AttentionStep* const before =
         decoder_.layers.empty() ? nullptr : decoder_.layers.front().attention;

@@ -1,6 +1,8 @@
 #include "targets/npu/fused_decode/fused_decoder.h"
 
+#include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -49,14 +51,17 @@ bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
 }
 
 const Package* FusedDecoder::Choose(const Plan& plan, DecoderPlan& decoder) {
+  std::set<std::string> lines;  // packages of one model may have the same
   for (const Package& package : packages_) {
     const std::string reason = fused_decode::WhyNot(
         plan, package.geometry, package.windows.back().positions, package.any_epsilon, decoder);
     if (reason.empty()) return &package;
-    const std::string line = Concat(package.geometry.name, ": ", reason);
-    engine_.Count([&](ExecutorCounters& counters) { ++counters.fused_refused[line]; });
-    Report(line);
+    lines.insert(Concat(package.geometry.name, ": ", reason));
   }
+  engine_.Count([&](ExecutorCounters& counters) {
+    for (const std::string& line : lines) ++counters.fused_refused[line];
+  });
+  std::ranges::for_each(lines, [&](const std::string& line) { Report(line); });
   return nullptr;
 }
 

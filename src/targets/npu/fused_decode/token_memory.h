@@ -21,6 +21,8 @@ class TokenMemory {
   TokenMemory(Engine& engine, const fused_decode::Package& package)
       : engine_(engine), package_(package) {}
 
+  const fused_decode::Package& package() const { return package_; }
+
   // Executes a token whose embedding is there: logits, and the presents of all layers. Throws
   // DeviceError before it has written any of them.
   void Token(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);

@@ -1,16 +1,17 @@
 #include "targets/npu/xrt/context.h"
 
-#include <xrt/detail/ert.h>
 #include <xrt/experimental/xrt_xclbin.h>
 
 #include <algorithm>
-#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "targets/npu/xrt/faults.h"
+#include "targets/npu/xrt/runs.h"
 #include "targets/trace.h"
 
 namespace ort_aie::npu_target {
@@ -20,13 +21,6 @@ namespace {
 // of them one job of the driver's (aie2_cmdlist_multi_execbuf in aie2_message.c). So what is
 // predicted of a run at most is so of a chain's runs together.
 constexpr size_t kMaxChain = 24;
-// A transaction: the buffer holds register operations.
-constexpr uint64_t kOpcode = 3;
-// Arguments of mlir-aie's kernels.
-constexpr int kOpcodeArgument = 0, kInstructionArgument = 1, kCountArgument = 2, kFirstBuffer = 3;
-// What synchronisation moves at least.
-constexpr size_t kCacheLineWords = 16;
-constexpr uint32_t kNoOperation = 0xffffffff;
 
 // Reports say that chained commands are dropped silently by a firmware of NPU1.
 bool HasChains(const npu::Manifest& manifest) {
@@ -46,51 +40,12 @@ std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest)
                     Concat("the overlay ", manifest.name, " has no kernel ", manifest.kernel));
 }
 
-// The operation of the stream at which a command stopped, which the driver leaves in the packet of
-// one that timed out. (aie_error::data() would give the same, and libxrt_coreutil 2.25 does not
-// export it.)
-uint32_t StoppedAt(const xrt::run& run) {
-  const ert_packet* const packet = run.get_ert_packet();
-  const ert_ctx_health_data* const health = get_ert_ctx_health_data(packet);
-  if (health == nullptr) return kNoOperation;
-  if (health->version == ERT_CTX_HEALTH_DATA_V0) return health->txn_op_idx;
-  const ert_ctx_health_data_v1* const newer = get_ert_ctx_health_data_v1(packet);
-  return newer->npu_gen == NPU_GEN_AIE2 ? newer->aie2.txn_op_idx : kNoOperation;
-}
-
 std::string SourceText(const npu::Manifest& manifest, const npu::Plan& plan,
                        const npu::OpSource& source) {
   const npu::Invocation& invocation = plan[static_cast<size_t>(source.invocation)];
   const auto sequence =
       std::ranges::find(manifest.sequences, invocation.sequence, &npu::Sequence::name);
   return Concat(npu::Describe(invocation), " ", sequence->paths[static_cast<size_t>(source.path)]);
-}
-
-// Also false if what it referred to is gone and another is at its address.
-bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
-  const std::shared_ptr<xrt::bo_impl>& handle = bo.get_handle();
-  return !reference.owner_before(handle) && !handle.owner_before(reference);
-}
-
-const char* StateName(int state) {
-  switch (state) {
-    case ERT_CMD_STATE_ERROR:
-      return "ERROR";
-    case ERT_CMD_STATE_ABORT:
-      return "ABORT";
-    case ERT_CMD_STATE_TIMEOUT:
-      return "TIMEOUT";
-    case ERT_CMD_STATE_NORESPONSE:
-      return "NORESPONSE";
-    default:
-      return "an unexpected state";
-  }
-}
-
-// XRT ends the process when a run is destroyed whose end it has not seen (run_impl::~run_impl): one
-// that has no answer stays.
-void KeepForEver(const xrt::run& run) {
-  [[maybe_unused]] const xrt::run* const kept = std::make_unique<xrt::run>(run).release();
 }
 
 }  // namespace
@@ -191,10 +146,7 @@ Context::Dispatch Context::LoadRun(const npu::Run& run, const npu::Plan& plan,
         xrt::bo bo(device_, bytes, xrt::bo::flags::cacheable, instruction_group_);
         auto* words = bo.map<uint32_t*>();
         std::memcpy(words, run.words.data(), bytes);
-        xrt::run command(kernel_);
-        command.set_arg(kOpcodeArgument, kOpcode);
-        command.set_arg(kInstructionArgument, bo);
-        command.set_arg(kCountArgument, static_cast<uint32_t>(run.words.size()));
+        xrt::run command = NewRun(kernel_, bo, run.words.size());
         return Dispatch{
             CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command), {}};
       });
@@ -267,9 +219,7 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
     std::copy(words.begin() + static_cast<std::ptrdiff_t>(range.begin),
               words.begin() + static_cast<std::ptrdiff_t>(range.end),
               kept.dispatches[range.run].words + range.begin);
-    const size_t begin = range.begin / kCacheLineWords * kCacheLineWords;
-    const size_t end = std::min(
-        words.size(), (range.end + kCacheLineWords - 1) / kCacheLineWords * kCacheLineWords);
+    const auto [begin, end] = WholeLines(range.begin, range.end, words.size());
     if (pending.begin != pending.end && pending.run == range.run && begin <= pending.end) {
       pending.end = end;
       continue;
@@ -281,26 +231,8 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
 }
 
 void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan) {
-  ++Tally::OfProcess().runs;
-  ++Tally::OfProcess().submissions;
-  {
-    const TraceSpan traced("dispatch", plan.front().sequence);
-    Ask(Fault::kRunError, "starting a run", [&] { dispatch.run.start(); });
-  }
-  const TraceSpan traced("wait", plan.front().sequence);
-  std::cv_status status = std::cv_status::no_timeout;
-  try {
-    status = dispatch.run.wait2(kJobTimeout);
-  } catch (const xrt::run::command_error& error) {
-    ThrowAborted(error.what(), error.get_command_state(), StoppedAt(dispatch.run), run, plan);
-  } catch (const std::exception& error) {
-    KeepForEver(dispatch.run);
-    ThrowFault(Fault::kRunError, "waiting for a run", error);
-  }
-  if (status == std::cv_status::timeout) {
-    KeepForEver(dispatch.run);
-    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, run, plan);
-  }
+  const std::optional<Aborted> aborted = npu_target::Execute(dispatch.run, plan.front().sequence);
+  if (aborted) ThrowAborted(*aborted, run, plan);
 }
 
 void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
@@ -325,28 +257,25 @@ void Context::Execute(Chain& chain, const Kept& kept, const npu::Stream& stream,
     status = chain.list.wait(kJobTimeout);
   } catch (const xrt::runlist::command_error& error) {
     const xrt::run failed = error.get_run();
-    ThrowAborted(error.what(), error.get_command_state(), StoppedAt(failed), run_of(failed), plan);
+    ThrowAborted(AbortedBy(error, failed), run_of(failed), plan);
   } catch (const std::exception& error) {
     ThrowFault(Fault::kRunError, "waiting for a list of runs", error);
   }
   if (status == std::cv_status::timeout) {
-    ThrowAborted("no answer", ERT_CMD_STATE_TIMEOUT, kNoOperation, stream.runs[chain.begin], plan);
+    ThrowAborted(NoAnswer(), stream.runs[chain.begin], plan);
   }
 }
 
-void Context::ThrowAborted(const char* error, int state, uint32_t operation, const npu::Run& run,
+void Context::ThrowAborted(const Aborted& aborted, const npu::Run& run,
                            const npu::Plan& plan) const {
-  Fault fault = Fault::kRunError;
-  if (state == ERT_CMD_STATE_TIMEOUT) fault = Fault::kTimeout;
-  if (state == ERT_CMD_STATE_NORESPONSE) fault = Fault::kDeviceLost;
-  std::string text = Concat("a run of ", npu::Describe(plan.front()), " on the overlay ",
-                            streams_.manifest().name, " ended in ", StateName(state), " (", error,
-                            "); predicted were ", run.predicted_seconds * 1e3, " ms");
-  if (operation < run.sources.size()) {
-    text += Concat("; it stopped at operation ", operation, ", ",
-                   SourceText(streams_.manifest(), plan, run.sources[operation]));
+  std::string text =
+      Concat("a run of ", npu::Describe(plan.front()), " on the overlay ", streams_.manifest().name,
+             " ", aborted.text(), "; predicted were ", run.predicted_seconds * 1e3, " ms");
+  if (aborted.operation < run.sources.size()) {
+    text += Concat("; it stopped at operation ", aborted.operation, ", ",
+                   SourceText(streams_.manifest(), plan, run.sources[aborted.operation]));
   }
-  throw DeviceError(fault, text);
+  throw DeviceError(aborted.fault(), text);
 }
 
 }  // namespace ort_aie::npu_target

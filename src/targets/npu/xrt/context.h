@@ -8,7 +8,6 @@
 #include <xrt/xrt_hw_context.h>
 #include <xrt/xrt_kernel.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -17,14 +16,9 @@
 #include "npu/stream_cache.h"
 #include "targets/npu/xrt/buffers.h"
 #include "targets/npu/xrt/overlays.h"
+#include "targets/npu/xrt/runs.h"
 
 namespace ort_aie::npu_target {
-
-// The driver looks every 2 s whether a job was submitted or has ended since, and resets all
-// contexts when it was none twice (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck in
-// aie2_ctx_runqueue.c): a job that hangs ends 4 to 6 s after it was submitted. Who waits for less
-// never hears at which operation it stopped. A list is one job, whatever its length.
-inline constexpr std::chrono::milliseconds kJobTimeout{8000};
 
 // Not for several threads at once.
 class Context {
@@ -75,8 +69,8 @@ class Context {
   void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
   void Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan);
   void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
-  [[noreturn]] void ThrowAborted(const char* error, int state, uint32_t operation,
-                                 const npu::Run& run, const npu::Plan& plan) const;
+  [[noreturn]] void ThrowAborted(const Aborted& aborted, const npu::Run& run,
+                                 const npu::Plan& plan) const;
 
   xrt::device device_;
   xrt::hw_context context_;

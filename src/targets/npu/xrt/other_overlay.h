@@ -30,7 +30,6 @@ class XrtOtherStream final : public OtherStream {
 
  private:
   void Bind(std::span<Buffer* const> buffers);
-  void Execute();
 
   const OtherOverlay overlay_;
   xrt::hw_context context_;

@@ -9,9 +9,9 @@
 namespace ort_aie::sim {
 namespace {
 
-constexpr std::string_view kNames[] = {"run_timeout",      "run_error",     "device_removed",
-                                       "context_refused",  "overlay_wrong", "allocation",
-                                       "overlay_corrupted"};
+constexpr std::string_view kNames[] = {"run_timeout",    "run_error",        "run_unanswered",
+                                       "device_removed", "context_refused",  "overlay_wrong",
+                                       "allocation",     "overlay_corrupted"};
 
 long Number(std::string_view text) {
   long value = 0;

@@ -14,6 +14,8 @@ namespace {
 // After three looks of the driver's watchdog, of which the first sees that the command was
 // submitted (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck).
 constexpr double kWatchdogSeconds = 6.0;
+// Longer than anybody waits.
+constexpr double kUnansweredSeconds = 3600.0;
 }  // namespace
 
 // Who waits for the end finds the buffers released.
@@ -101,6 +103,7 @@ Outcome Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& cont
   Faults& faults = Faults::Get();
   const bool timeout = faults.Happens("run_timeout");
   const bool error = faults.Happens("run_error");
+  const bool unanswered = faults.Happens("run_unanswered");
   if (faults.Happens("device_removed")) conversation.Kill();
   if (timeout || error) request["fault"] = timeout ? "timeout" : "error";
   try {
@@ -113,6 +116,7 @@ Outcome Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& cont
       outcome.seconds = late ? kWatchdogSeconds : 0.0;
       if (late) context.CountReset();
     }
+    if (unanswered) outcome.seconds = kUnansweredSeconds;
     ++Totals::Get().runs;
     Totals::Get().device_nanoseconds += static_cast<int64_t>(outcome.seconds * 1e9);
     return outcome;

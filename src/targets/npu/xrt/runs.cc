@@ -1,0 +1,115 @@
+#include "targets/npu/xrt/runs.h"
+
+#include <xrt/detail/ert.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+
+#include "base/error.h"
+#include "targets/npu/xrt/buffers.h"
+#include "targets/npu/xrt/faults.h"
+#include "targets/trace.h"
+
+namespace ort_aie::npu_target {
+namespace {
+
+constexpr int kOpcodeArgument = 0, kCountArgument = 2;
+// A transaction: the buffer holds register operations.
+constexpr uint64_t kOpcode = 3;
+constexpr size_t kCacheLineWords = 16;
+
+// The operation of the stream at which a command stopped, which the driver leaves in the packet of
+// one that timed out. (aie_error::data() would give the same, and libxrt_coreutil 2.25 does not
+// export it.)
+uint32_t StoppedAt(const xrt::run& run) {
+  const ert_packet* const packet = run.get_ert_packet();
+  const ert_ctx_health_data* const health = get_ert_ctx_health_data(packet);
+  if (health == nullptr) return kNoOperation;
+  if (health->version == ERT_CTX_HEALTH_DATA_V0) return health->txn_op_idx;
+  const ert_ctx_health_data_v1* const newer = get_ert_ctx_health_data_v1(packet);
+  return newer->npu_gen == NPU_GEN_AIE2 ? newer->aie2.txn_op_idx : kNoOperation;
+}
+
+const char* StateName(int state) {
+  switch (state) {
+    case ERT_CMD_STATE_ERROR:
+      return "ERROR";
+    case ERT_CMD_STATE_ABORT:
+      return "ABORT";
+    case ERT_CMD_STATE_TIMEOUT:
+      return "TIMEOUT";
+    case ERT_CMD_STATE_NORESPONSE:
+      return "NORESPONSE";
+    default:
+      return "an unexpected state";
+  }
+}
+
+// XRT ends the process when a run is destroyed whose end it has not seen (run_impl::~run_impl): one
+// that has no answer stays.
+void KeepForEver(const xrt::run& run) {
+  [[maybe_unused]] const xrt::run* const kept = std::make_unique<xrt::run>(run).release();
+}
+
+}  // namespace
+
+xrt::run NewRun(const xrt::kernel& kernel, const xrt::bo& instructions, size_t words) {
+  xrt::run run(kernel);
+  run.set_arg(kOpcodeArgument, kOpcode);
+  run.set_arg(kInstructionArgument, instructions);
+  run.set_arg(kCountArgument, static_cast<uint32_t>(words));
+  return run;
+}
+
+std::pair<size_t, size_t> WholeLines(size_t begin, size_t end, size_t words) {
+  const size_t lines = (end + kCacheLineWords - 1) / kCacheLineWords;
+  return {begin / kCacheLineWords * kCacheLineWords, std::min(words, lines * kCacheLineWords)};
+}
+
+bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
+  const std::shared_ptr<xrt::bo_impl>& handle = bo.get_handle();
+  return !reference.owner_before(handle) && !handle.owner_before(reference);
+}
+
+Fault Aborted::fault() const {
+  if (state == ERT_CMD_STATE_TIMEOUT) return Fault::kTimeout;
+  if (state == ERT_CMD_STATE_NORESPONSE) return Fault::kDeviceLost;
+  return Fault::kRunError;
+}
+
+std::string Aborted::text() const {
+  return Concat("ended in ", StateName(state), " (", error, ")");
+}
+
+Aborted AbortedBy(const xrt::run::command_error& error, const xrt::run& run) {
+  return {error.get_command_state(), StoppedAt(run), error.what()};
+}
+
+Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run) {
+  return {error.get_command_state(), StoppedAt(run), error.what()};
+}
+
+Aborted NoAnswer() { return {ERT_CMD_STATE_TIMEOUT, kNoOperation, "no answer"}; }
+
+std::optional<Aborted> Execute(xrt::run& run, std::string_view name) {
+  ++Tally::OfProcess().runs;
+  ++Tally::OfProcess().submissions;
+  {
+    const TraceSpan traced("dispatch", name);
+    Ask(Fault::kRunError, "starting a run", [&] { run.start(); });
+  }
+  const TraceSpan traced("wait", name);
+  try {
+    if (run.wait2(kJobTimeout) == std::cv_status::no_timeout) return std::nullopt;
+  } catch (const xrt::run::command_error& error) {
+    return AbortedBy(error, run);
+  } catch (const std::exception& error) {
+    KeepForEver(run);
+    ThrowFault(Fault::kRunError, "waiting for a run", error);
+  }
+  KeepForEver(run);
+  return NoAnswer();
+}
+
+}  // namespace ort_aie::npu_target

@@ -1,0 +1,64 @@
+// Runs of XRT's: their arguments, the wait for their end, and the faults that end them.
+#pragma once
+
+#include <xrt/experimental/xrt_kernel.h>
+#include <xrt/xrt_bo.h>
+#include <xrt/xrt_kernel.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "targets/npu/device.h"
+
+namespace ort_aie::npu_target {
+
+// The driver looks every 2 s whether a job was submitted or has ended since, and resets all
+// contexts when it was none twice (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck in
+// aie2_ctx_runqueue.c): a job that hangs ends 4 to 6 s after it was submitted. Who waits for less
+// never hears at which operation it stopped. A list is one job, whatever its length.
+inline constexpr std::chrono::milliseconds kJobTimeout{8000};
+
+// Arguments of mlir-aie's kernels.
+inline constexpr int kInstructionArgument = 1, kFirstBuffer = 3;
+
+// A run of `words` words of instructions in a buffer. Throws XRT's exceptions.
+xrt::run NewRun(const xrt::kernel& kernel, const xrt::bo& instructions, size_t words);
+
+// Words [begin, end) of `words` as whole cache lines, which is what synchronisation moves at least.
+std::pair<size_t, size_t> WholeLines(size_t begin, size_t end, size_t words);
+
+// Also false if what it referred to is gone and another is at its address.
+bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo);
+
+// In place of an operation of a stream.
+inline constexpr uint32_t kNoOperation = 0xffffffff;
+
+// How a run ended that did not complete.
+struct Aborted {
+  int state;           // ERT_CMD_STATE_*
+  uint32_t operation;  // of the stream, at which it stopped
+  std::string error;
+
+  Fault fault() const;
+  // "ended in STATE (error)"
+  std::string text() const;
+};
+
+// The end that XRT's exception tells of a run.
+Aborted AbortedBy(const xrt::run::command_error& error, const xrt::run& run);
+Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run);
+// That of what has not answered within kJobTimeout.
+Aborted NoAnswer();
+
+// Executes a run, in the timeline as `name`, and waits for its end, which it returns unless it
+// completed. One that does not answer, whose end nobody has seen, is kept for ever: whoever called
+// may let go of `run`. Throws DeviceError.
+std::optional<Aborted> Execute(xrt::run& run, std::string_view name);
+
+}  // namespace ort_aie::npu_target
