@@ -29,9 +29,11 @@ from ort_aie_ep.aie_kernels.mlir.toolchain import (
     run,
 )
 from ort_aie_ep.npu.packages.package import (
+    MANIFEST,
     MAX_KERNEL_NAME,
     Package,
     manifest,
+    require_replaceable,
     write_package,
     xclbin_uuid,
 )
@@ -151,17 +153,19 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
         work = Path(name)
         overlay = _overlay(tools, design, work, sequence)
         finished = manifest(design, toolchain=_versions(tools), uuid=xclbin_uuid(overlay))
+        instructions = None if sequence is None else _output(work / "insts.bin")
         package = write_package(folder, finished, overlay)
-        if sequence is not None:
-            shutil.move(_output(work / "insts.bin"), folder.with_name(f"{folder.name}.insts.bin"))
+        if instructions is not None:
+            shutil.move(instructions, folder.with_name(f"{folder.name}.insts.bin"))
     return package
 
 
 def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
     """Build packages `folder`/<design> of one xclbin, with a kernel for each design.
 
-    They share a hardware context. Raises DesignError for designs of several devices, names that are
-    no kernels' or too many, and otherwise as `build` does.
+    They share a hardware context. Packages are replaced when all of the xclbin is there, one after
+    the other. Raises DesignError for designs of several devices, names that are no kernels' or too
+    many, and otherwise as `build` does.
     """
     devices = {design.device.name for design in designs}
     if len(devices) != 1:
@@ -174,6 +178,8 @@ def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
         )
     if len(designs) > MAX_KERNELS:
         raise DesignError(f"a context has {MAX_KERNELS} kernels at most, got {len(designs)}")
+    for design in designs:
+        require_replaceable(folder / design.name, MANIFEST)
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix="together-") as name:
         overlay = None

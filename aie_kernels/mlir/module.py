@@ -12,6 +12,7 @@ enumerations as numbers.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import PurePath
 
@@ -94,6 +95,11 @@ class _Printer:
         return str(text)
 
     def _symbol(self, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise DesignError(
+                f"design {self._design.name}: {name!r} cannot be a name in the overlay; fifos, "
+                "workers and buffers have names of letters, digits and underscores"
+            )
         if name in self._symbols:
             raise DesignError(
                 f"design {self._design.name}: two things are named {name} in the overlay; rename a "

@@ -102,7 +102,7 @@ def _folder(package: str, variable: str) -> Path:
 
 def _version(aiecc: Path) -> str:
     """Of the package whose aiecc it is; a build of one's own is taken at its word."""
-    if "MLIR_AIE_INSTALL_DIR" in os.environ or "AIECC_PATH" in os.environ:
+    if os.environ.get("MLIR_AIE_INSTALL_DIR") or os.environ.get("AIECC_PATH"):
         found = re.search(r"git SHA:\s*(\S+)", run([aiecc, "--aie-version"], "aiecc", Path.cwd()))
         return f"aiecc {found[1]}" if found else "unknown"
     version = metadata.version("mlir_aie")

@@ -1,4 +1,4 @@
-"""Commands on the NPU's designs: list, check, simulate, words, draw, build."""
+"""Commands on the NPU's designs: list, check, simulate, words, draw, print, build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Columns = Annotated[
 ]
 
 
-def _designs(name: str, device: str) -> Iterator[Design]:
+def _designs(name: str, device: str, columns: int | None = None) -> Iterator[Design]:
     """The design `name`, or all that exist for the device; the others are noted."""
     from ort_aie_ep.aie_kernels.build import find_designs, make_design
     from ort_aie_ep.npu.vocabulary.device import device as find_device
@@ -44,8 +44,10 @@ def _designs(name: str, device: str) -> Iterator[Design]:
 
     target = find_device(device)
     if name != "all":
-        yield make_design(name, target)
+        yield make_design(name, target, columns=columns)
         return
+    if columns is not None:
+        raise AieError(f"--columns {columns} is for one design, not for all")
     for known in find_designs():
         try:
             yield make_design(known, target)
@@ -85,7 +87,9 @@ def list_command(as_json: Json = False) -> None:
 
 
 @kernels.command("check")
-def check_command(design: DesignName, device: DeviceName = "npu2", as_json: Json = False) -> None:
+def check_command(
+    design: DesignName, device: DeviceName = "npu2", columns: Columns = None, as_json: Json = False
+) -> None:
     """Does a design fit a device, and can it go on? Exit code 1 if not.
 
     What only the compiler can confirm (program size, stack) is shown as an estimate.
@@ -93,7 +97,7 @@ def check_command(design: DesignName, device: DeviceName = "npu2", as_json: Json
     from ort_aie_ep.npu.checks.check import examine
 
     reports = []
-    for made in _designs(design, device):
+    for made in _designs(design, device, columns):
         report = examine(made)
         reports.append(report)
         if not as_json:
@@ -238,7 +242,7 @@ def print_command(
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
     made = make_design(design, find_device(device), columns=columns)
-    run = None if sequence is None else _run(made, sequence, shape or [])
+    run = _run(made, sequence, shape or [])
     print(print_module(made, run), end="")
 
 
@@ -247,6 +251,7 @@ def build_command(
     design: DesignName,
     out: Annotated[Path, typer.Option("--out", help="Folder for the packages.")],
     device: DeviceName = "npu2",
+    columns: Columns = None,
     sequence: Annotated[
         str | None,
         typer.Option(help="Also keep the compiler's own instructions for a run of this one."),
@@ -270,24 +275,28 @@ def build_command(
     from ort_aie_ep.npu.checks.check import check
 
     if together:
-        if design != "all" or sequence is not None:
+        if design != "all" or sequence is not None or shape:
             raise AieError("--together is for all designs, and keeps no compiler's instructions")
-        designs = list(_designs(design, device))
+        designs = list(_designs(design, device, columns))
         for made in designs:
             check(made)
         for package in build_together(designs, out):
             console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
         return
-    for made in _designs(design, device):
+    for made in _designs(design, device, columns):
         check(made)
-        run = None if sequence is None else _run(made, sequence, shape or [])
+        run = _run(made, sequence, shape or [])
         package = build(made, out / made.name, sequence=run)
         console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _run(design: Design, name: str, shape: list[str]) -> Run:
+def _run(design: Design, name: str | None, shape: list[str]) -> Run | None:
     from ort_aie_ep.aie_kernels.mlir.sequences import Run
 
+    if name is None:
+        if shape:
+            raise AieError(f"--shape {shape[0]} is of no sequence: give --sequence NAME too")
+        return None
     sequence = _sequence(design, name)
     return Run(sequence, _values(sequence, shape))
 

@@ -128,6 +128,17 @@ def test_a_fifo_that_ends_at_a_core_without_a_worker_is_refused() -> None:
         print_module(design)
 
 
+@pytest.mark.parametrize("name", ["a-b", 'a"b', "1st", "a b"])
+def test_a_name_that_is_no_symbol_is_refused(name: str) -> None:
+    design = Design("named", device("npu2_1col"))
+    design.forward(
+        design.fifo(name, "i32", 16, design.shim(0), design.mem(0)),
+        design.fifo("back", "i32", 16, design.mem(0), design.shim(0)),
+    )
+    with pytest.raises(DesignError, match=r"design named: .* cannot be a name in the overlay"):
+        print_module(design)
+
+
 def test_names_that_meet_are_refused() -> None:
     design = forwarding(copy)
     design.fifo("copy", "i32", 16, design.shim(0), design.core(0, 1))

@@ -205,6 +205,18 @@ def test_parameters_are_words_of_data_memory_and_then_the_go_lock() -> None:
 
 
 # --- what is wrong is noticed ---------------------------------------------------------------------
+def test_tokens_under_another_id_are_noticed() -> None:
+    configuration = configure(make_design("dequant", device("npu2_1col")))
+    words = encode(configuration)
+    (slot,) = (
+        op
+        for op in txn.decode(words).operations
+        if isinstance(op, txn.Write) and op.address == 0x3F200  # of the shim's control port
+    )
+    assert slot.value >> 24 == 15
+    words[slot.offset + 4] = slot.value & 0xFFFFFF | 3 << 24
+    (difference,) = differences(configuration, decode(words))
+    assert "its completion tokens, packets of id 15, reach nobody" in difference
 
 
 def value_places(words: np.ndarray) -> list[tuple[txn.Operation, int]]:

@@ -128,6 +128,7 @@ def test_designs_leave_more_than_their_kernels_are_estimated_to_need(name: str) 
             continue  # not for so few columns
         report = check(design)
         rows = [e for e in report.estimates if e.resource == "static data bytes"]
+        assert len(rows) == sum(1 for worker in design.workers.values() if worker.kernels)
         assert all(e.limit >= max(STATIC_BYTES, e.estimate) for e in rows)
 
 

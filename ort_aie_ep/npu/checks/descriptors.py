@@ -76,7 +76,8 @@ def _fields(findings: Findings, configuration: Configuration, channel: Channel) 
     words = {descriptor.words for descriptor in channel.ring}
     layout = channel.ring[0].layout
     if layout is not None:
-        element = DTYPES[configuration.design.fifos[channel.fifo].object.element].itemsize
+        there = configuration.design.fifos[channel.fifo].object_at(channel.tile)
+        element = DTYPES[there.element].itemsize
         for text, real in _layout_mistakes(layout, channel.tile, min(words), element):
             findings.refuse(channel.tile, "layout", f"fifo {channel.fifo} {text}", real)
 

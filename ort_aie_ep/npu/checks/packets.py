@@ -132,7 +132,7 @@ def _unique(findings: Findings, configuration: Configuration) -> None:
                 f"{text}; {len(PACKET_IDS)} ids suffice for {count} fifos (give_packet_ids)",
             )  # fmt: skip
         else:
-            findings.notes.append(f"packet {text}, whose ways are apart")
+            findings.notes.append(f"packet {text}: the router must keep their ways apart")
 
 
 def _ordered(findings: Findings, configuration: Configuration) -> None:

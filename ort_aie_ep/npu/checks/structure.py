@@ -118,7 +118,9 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
                 f"{device.name} has columns 0..{device.columns - 1} and rows 0..{device.rows - 1}",
                 real_words.COLUMN.format(index=end.tile.column, limit=device.columns)
                 if end.tile.column >= device.columns
-                else real_words.ROW.format(index=end.tile.row, limit=device.rows),
+                else real_words.ROW.format(index=end.tile.row, limit=device.rows)
+                if end.tile.row >= device.rows
+                else "",
             )  # fmt: skip
     for tile, count in Counter(end.tile for end in ends).items():
         if count > 1:

@@ -27,6 +27,7 @@ from ort_aie_ep.npu.vocabulary.configuration import (
 )
 from ort_aie_ep.npu.vocabulary.device import WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import StreamError
+from ort_aie_ep.npu.vocabulary.switch import TOKEN_PACKET
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -140,8 +141,10 @@ def _streams(configuration: Configuration, view: View) -> Iterator[str]:
         yield f"streams: {error}"
         return
     shims = {port.tile for port in configuration.shim_ports.values()}
-    for tile in sorted(shims - set(tokens(view))):
-        yield f"{tile}: its completion tokens reach nobody"
+    leaving = tokens(view)
+    for tile in sorted(shims):
+        if TOKEN_PACKET not in leaving.get(tile, ()):
+            yield f"{tile}: its completion tokens, packets of id {TOKEN_PACKET}, reach nobody"
     wanted = {(stream.source, stream.packet): stream for stream in configuration.streams}
     found = {(reach.source, reach.packet): reach for reach in reached}
     sources = {source for source, _ in wanted}

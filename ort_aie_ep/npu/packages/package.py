@@ -180,6 +180,12 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
     return Package(folder, dict(manifest))
 
 
+def require_replaceable(folder: Path, manifest: str) -> None:
+    """Raise PackageError if `folder` is something else than a package, with a file `manifest`."""
+    if folder.exists() and not (folder / manifest).is_file():
+        raise PackageError(f"{folder} exists and is no design package; give another folder")
+
+
 @contextmanager
 def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
     """A folder that becomes `folder` when the block ends, and disappears when it fails.
@@ -191,8 +197,7 @@ def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
         _held(folder.parent),
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside,
     ):
-        if folder.exists() and not (folder / manifest).is_file():
-            raise PackageError(f"{folder} exists and is no design package; give another folder")
+        require_replaceable(folder, manifest)
         new = Path(beside) / "new"
         new.mkdir()
         yield new

@@ -48,6 +48,7 @@ from ort_aie_ep.npu.packages.package import (
     xclbin_uuid,
 )  # fmt: skip
 from ort_aie_ep.npu.packages.simulated import (
+    SimulatedOverlay,
     read_simulated_overlay,
     simulated_overlay,
     write_simulated_packages,
@@ -204,16 +205,15 @@ class DeviceProcess:
         if overlay.uuid != uuid:
             raise PackageError(f"{path} is the overlay {overlay.uuid}, and {uuid} was registered")
         wrong = request.find("wrong")
-        kernels = None if wrong is not None and wrong.boolean() else self._kernels(path)
+        kernels = None if wrong is not None and wrong.boolean() else self._kernels(path, overlay)
         self._contexts[self._next] = Context(kernels)
         self._next += 1
         return {"context": self._next - 1}
 
-    def _kernels(self, path: Path) -> dict[str, Design] | None:
-        """The designs of an overlay by kernel; None if it is for another NPU."""
+    def _kernels(self, path: Path, overlay: SimulatedOverlay) -> dict[str, Design] | None:
+        """The designs of the overlay in `path` by kernel; None if it is for another NPU."""
         from ort_aie_ep.aie_kernels.build import make_design
 
-        overlay = read_simulated_overlay(path)
         target = device(overlay.device)
         if target.generation != self._device.generation:
             return None

@@ -1,7 +1,8 @@
 """An NPU through pyxrt, XRT's Python binding: contexts, buffers, runs with bounded waits.
 
 Only what the binding had before 2.25 too is used, positionally: names of parameters came with
-that. Whatever fails is a Fault with its kind; nothing here waits without a limit.
+that. Whatever fails is a Fault with its kind; nothing here waits without a limit but a
+chain, of which the binding cannot.
 """
 
 from __future__ import annotations

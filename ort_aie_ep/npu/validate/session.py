@@ -321,7 +321,7 @@ def run_case(
     if longest > costs.WATCHDOG_BUDGET.value:
         raise DesignError(
             f"a run is predicted to take {longest:.2f} s, and none above "
-            f"{costs.WATCHDOG_BUDGET.value} s is submitted (the driver's watchdog acts after 2 s)"
+            f"{costs.WATCHDOG_BUDGET.value} s is submitted (the driver's watchdog acts after 4 s)"
         )
     buffers = {n: context.buffer(i, a) for i, (n, a) in enumerate(problem.buffers.items())}
     programs = [context.program(run["words"], list(buffers.values())) for run in built]

@@ -84,7 +84,7 @@ std::string WithoutDecode(const HasOverlay& has) {
       "there is no overlay ", kDecode, ", which does a token in one submission: its ",
       "projections run ", where(projections), ", its attention ", where(attention),
       ", and what stands between them on this CPU, so a layer takes several submissions; ",
-      "build it with: ort-aie kernels build ", kDecode, " --device npu2 --out DIR/", kDecode);
+      "build it with: ort-aie kernels build ", kDecode, " --device npu2 --out DIR");
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {

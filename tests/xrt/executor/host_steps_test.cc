@@ -187,7 +187,7 @@ void WhatIsLostWithoutDecodeIsSaidOnce() {
   const std::string both = said({"fused_dqp", "flow_kv", "dequant", "gemm", "flow_qkv"});
   has(both, "NPU Reference: there is no overlay decode");
   has(both, "its projections run on the overlay fused_dqp, its attention on the overlay flow_kv");
-  has(both, "ort-aie kernels build decode --device npu2");
+  has(both, "ort-aie kernels build decode --device npu2 --out DIR");
   has(said({"flow_kv"}), "its projections run on this CPU, its attention on the overlay flow_kv");
   has(said({"gemm"}), "its projections run on this CPU, its attention on this CPU");
 }

@@ -398,10 +398,14 @@ void Everybody(const Model& model, const Model& host) {
 
 // --- cases ---------------------------------------------------------------------------------------
 
-// What ops and targets had is given back with them.
+// Runs that had no answer when the device was removed: one at most each time, for a device does one
+// after the other. XRT ends the process with such a run, so it stays, and its context with it.
+int64_t unanswered_runs = 0;
+
+// What else ops and targets had is given back with them.
 void NothingIsLeft() {
   const ort_aie_sim_counts counts = Counts();
-  Check(counts.buffers == 0 && counts.contexts == 0, counts.buffers, " buffers of ",
+  Check(counts.buffers == 0 && counts.contexts <= unanswered_runs, counts.buffers, " buffers of ",
         counts.buffer_bytes, " bytes and ", counts.contexts, " contexts are left");
 }
 
@@ -435,6 +439,7 @@ void TheDeviceIsRemoved() {
   const int64_t fallbacks = Counter("fallbacks");
   {
     const Model model({});
+    ++unanswered_runs;
     Inject("device_removed@10");
     std::vector<std::unique_ptr<Generator>> generators;
     Crew crew;

@@ -50,13 +50,14 @@ Package ReadPackage(const fs::path& folder, std::string_view design, const std::
 
 std::string UuidOf(const fs::path& xclbin) {
   std::error_code ignored;
-  Require(fs::is_regular_file(xclbin, ignored), kOverlay, " is not a regular file");
+  const std::string name = xclbin.filename().string();
+  Require(fs::is_regular_file(xclbin, ignored), name, " is not a regular file");
   std::ifstream file(xclbin, std::ios::binary);
   std::array<char, kUuidOffset + kUuidBytes> header{};
   file.read(header.data(), header.size());
   Require(file.gcount() == static_cast<std::streamsize>(header.size()) &&
               std::memcmp(header.data(), kMagic, sizeof(kMagic)) == 0,
-          kOverlay, " is no xclbin: it does not start with an axlf header");
+          name, " is no xclbin: it does not start with an axlf header");
   std::string uuid;
   for (size_t i = 0; i < kUuidBytes; ++i) {
     char digits[3];
