@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -84,43 +85,104 @@ def test_a_manifest_that_is_cut_or_not_there_is_refused(package: Path, tmp_path:
         _native.fused_decode_read_package(str(folder))
 
 
-def test_a_model_that_is_not_the_overlays_runs_as_before(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-) -> None:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled; llama-3.2-1b, but small."""
     if not Path(ort_aie_ep.library_path()).with_name("libort_aie_sim.so").is_file():
         pytest.skip("built without XRT's headers")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    damaged = copy_of(package, tmp_path / "damaged")
-    (damaged / "window_64.words").write_bytes(b"")
+    folder = tmp_path_factory.mktemp("model")
     small = replace(
         SHAPES["llama-3.2-1b"], hidden=256, ffn=512, layers=2, heads=4, kv_heads=2, vocab=512
     )
-    ort_aie_ep.compile(synth(small, tmp_path / "model"), tmp_path / "compiled")
-    logits = []
-    for overlays in ("", f"{package.parent}:{damaged}"):
-        # ONNX Runtime 1.23 hands no entries of a session to operators.
-        monkeypatch.setenv("ORT_AIE_TARGET", "sim")
-        monkeypatch.setenv("ORT_AIE_OVERLAYS", overlays)
-        options = session_options()
-        options.register_custom_ops_library(str(ort_aie_ep.library_path()))
-        session = onnxruntime.InferenceSession(
-            tmp_path / "compiled" / "model.onnx", options, providers=["CPUExecutionProvider"]
-        )
-        cache = np.zeros((1, 2, 8, 64), np.float32)
-        feeds = {
-            "input_ids": np.array([[7]]),
-            "attention_mask": np.ones((1, 1), np.int64),
-            **{f"past_key_values.{i}.{kv}": cache for i in range(2) for kv in ("key", "value")},
-        }
-        logits.append(session.run(["logits"], feeds)[0])
+    ort_aie_ep.compile(synth(small, folder / "source"), folder / "compiled")
+    return folder / "compiled" / "model.onnx"
+
+
+def token(model: Path, overlays: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The logits of a token on the modelled NPU, with packages in `overlays`."""
+    # ONNX Runtime 1.23 hands no entries of a session to operators.
+    monkeypatch.setenv("ORT_AIE_TARGET", "sim")
+    monkeypatch.setenv("ORT_AIE_OVERLAYS", overlays)
+    options = session_options()
+    options.register_custom_ops_library(str(ort_aie_ep.library_path()))
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    cache = np.zeros((1, 2, 8, 64), np.float32)
+    feeds = {
+        "input_ids": np.array([[7]]),
+        "attention_mask": np.ones((1, 1), np.int64),
+        **{f"past_key_values.{i}.{kv}": cache for i in range(2) for kv in ("key", "value")},
+    }
+    return session.run(["logits"], feeds)[0]
+
+
+def for_npu1(package: Path, to: Path) -> Path:
+    copy_of(package, to)
+    manifest = json.loads((to / "fused_decode.json").read_text())
+    (to / "fused_decode.json").write_text(json.dumps({**manifest, "device": "npu1"}))
+    return to
+
+
+def test_a_model_that_is_not_the_overlays_runs_as_before(
+    package: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    damaged = copy_of(package, tmp_path / "damaged")
+    (damaged / "window_64.words").write_bytes(b"")
+    before = npu_counters().fused_refused
+    logits = [
+        token(model, overlays, monkeypatch) for overlays in ("", f"{package.parent}:{damaged}")
+    ]
     np.testing.assert_array_equal(*logits)
     counters = npu_counters()
     reason = (
         "llama-3.2-1b: the weights of queries, keys and values are 512 x 256, the overlay's 512 x "
         "2048"
     )
-    assert counters.fused_refused == {reason: 1}
+    assert counters.fused_refused == {reason: before.get(reason, 0) + 1}
     assert counters.fused_tokens == 0
     said = capfd.readouterr().err
     assert f": the fused decode of {reason}\n" in said
     assert f"{damaged}: {damaged}/window_64.words does not have" in said
+
+
+def test_a_package_of_another_device_is_refused(
+    package: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    other = for_npu1(package, tmp_path / "other")
+    before = npu_counters().fused_refused
+    token(model, str(other), monkeypatch)
+    assert npu_counters().fused_refused == before
+    said = capfd.readouterr().err
+    assert f"{other}: it was built for npu1, and the device is npu2\n" in said
+
+
+def test_packages_alone_say_what_is_missing(
+    package: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    token(model, "", monkeypatch)
+    # A process writes the packages of the modelled NPU once.
+    shutil.rmtree(tmp_path / "cache" / "ort_aie_ep" / "simulated_overlays")
+    token(model, str(package), monkeypatch)
+    said = capfd.readouterr().err
+    assert "no package of a fused decode takes, stay on this CPU: there is no overlay" in said
+    assert "ort-aie kernels build all --device npu2" in said
+    # None of this device's: as without any.
+    token(model, str(for_npu1(package, tmp_path / "other")), monkeypatch)
+    said = capfd.readouterr().err
+    assert f"{tmp_path / 'other'}: it was built for npu1, and the device is npu2\n" in said
+    assert "the host computes, because the NPU cannot be used" in said
+    assert "there is no overlay decode for npu2" in said

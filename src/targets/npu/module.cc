@@ -117,13 +117,20 @@ class OpenedTarget final : public Target {
     Prepare(folders);
     std::vector<std::string> refusals;
     ExecutorOptions executor;
-    executor.fused_decode = fused_decode::FindPackages(folders, refusals);
-    if (executor.fused_decode.empty()) RequireOverlays(*device);
+    executor.fused_decode = fused_decode::FindPackages(folders, DeviceKind(*device), refusals);
     executor.raise_on_error = options.raise;
     executor.report = [quiet = options.quiet](const std::string& line) {
       if (!quiet) std::fprintf(stderr, "ort_aie_ep: %s\n", line.c_str());
     };
     for (const std::string& line : refusals) executor.report(line);
+    try {
+      RequireOverlays(*device);
+    } catch (const DeviceError& error) {
+      if (executor.fused_decode.empty()) throw;
+      executor.report(
+          Concat("prompts, and tokens that no package of a fused decode takes, stay on ",
+                 "this CPU: ", error.what()));
+    }
     target_ = MakeXrtTarget(device, executor);
     Registry& registry = Registry::OfProcess();
     const std::lock_guard lock(registry.mutex);

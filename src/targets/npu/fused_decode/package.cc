@@ -136,14 +136,17 @@ Package ReadPackage(const fs::path& folder) {
   return package;
 }
 
-std::vector<Package> FindPackages(const std::vector<fs::path>& folders,
+std::vector<Package> FindPackages(const std::vector<fs::path>& folders, std::string_view device,
                                   std::vector<std::string>& refusals) {
   std::vector<Package> packages;
   const auto look = [&](const fs::path& folder) {
     std::error_code ignored;
     if (!fs::is_regular_file(folder / kManifest, ignored)) return;
     try {
-      packages.push_back(ReadPackage(folder));
+      Package package = ReadPackage(folder);
+      Require(package.device == device, "it was built for ", package.device, ", and the device is ",
+              device);
+      packages.push_back(std::move(package));
     } catch (const std::exception& error) {
       refusals.push_back(Concat(folder.string(), ": ", error.what()));
     }

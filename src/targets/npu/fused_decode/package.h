@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "targets/npu/fused_decode/geometry.h"
@@ -33,10 +34,11 @@ struct Package {
 // of the model, words that are not those that were packaged.
 Package ReadPackage(const std::filesystem::path& folder);
 
-// All packages in `folders`, each a package or a folder of packages, in their order. Of those that
-// cannot be read, `refusals` has a line each.
+// All packages for `device`, as manifests have it, in `folders`, each a package or a folder of
+// packages, in their order. Of those that cannot be read or are for another device, `refusals` has
+// a line each.
 std::vector<Package> FindPackages(const std::vector<std::filesystem::path>& folders,
-                                  std::vector<std::string>& refusals);
+                                  std::string_view device, std::vector<std::string>& refusals);
 
 // CRC-32 of zlib and PNG.
 uint32_t Crc32(const std::vector<uint32_t>& words);

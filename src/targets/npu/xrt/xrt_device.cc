@@ -122,6 +122,8 @@ class XrtDevice final : public Device {
     return notices;
   }
 
+  const std::string& kind() const { return overlays_.device(); }
+
   void RequireOverlays() {
     const std::lock_guard lock(mutex_);
     AnyPackage();
@@ -241,6 +243,10 @@ std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& fol
 }
 
 void RequireOverlays(Device& device) { static_cast<XrtDevice&>(device).RequireOverlays(); }
+
+const std::string& DeviceKind(const Device& device) {
+  return static_cast<const XrtDevice&>(device).kind();
+}
 
 Counters CountersOfProcess() { return Tally::OfProcess().Read(); }
 

@@ -20,6 +20,9 @@ std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& fol
 // Throws DeviceError, kNoOverlay or kWrongOverlay, unless a device of OpenDevice has some package.
 void RequireOverlays(Device& device);
 
+// The device as manifests have it, such as npu2.
+const std::string& DeviceKind(const Device& device);
+
 // Of all devices that this process has had. Retries and fallbacks are the executor's.
 Counters CountersOfProcess();
 
