@@ -1,4 +1,4 @@
-"""Packages of mlir-air's fused decode: what `src/targets/npu/fused_decode/manifest.cc` reads.
+"""Packages of mlir-air's fused decode: what `src/targets/npu/fused_decode/package.cc` reads.
 
 A folder with `fused_decode.json` and, for each window, the overlay and the words of its shorter
 context, as they were built. The manifest says what nothing in them says: model, order of weights,

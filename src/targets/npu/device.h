@@ -86,6 +86,7 @@ struct OtherOverlay {
   std::string uuid;    // that its header has
   std::string kernel;  // its name
   std::string device;  // that it is for, as manifests have it
+  size_t buffers;      // that it takes as arguments
 };
 
 class OtherStream {

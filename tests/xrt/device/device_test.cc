@@ -180,7 +180,8 @@ void RunsWordsOfOthers() {
   OtherOverlay overlay{.path = folder + "/packages/npu2/fused_dqp/overlay.xclbin",
                        .uuid = "",
                        .kernel = "MLIR_AIE",
-                       .device = "npu2"};
+                       .device = "npu2",
+                       .buffers = 5};
   overlay.uuid = UuidOf(overlay.path);
   const std::vector<uint8_t> bytes = Read("words");
   std::vector<uint32_t> words(bytes.size() / 4);
@@ -195,6 +196,9 @@ void RunsWordsOfOthers() {
   other = overlay;
   other.kernel = "OTHER";
   Faulty(Fault::kWrongOverlay, {"OTHER"}, [&] { load(other); });
+  other = overlay;
+  other.buffers = 6;
+  Faulty(Fault::kWrongOverlay, {other.path, "argument 8"}, [&] { load(other); });
 
   // Without the words of its last wait the run would not end; they come with the run.
   const uint32_t last = words.back();
@@ -212,8 +216,18 @@ void RunsWordsOfOthers() {
   Buffer* const others[] = {problem.x.get(), problem.w.get(), problem.bias.get(), again.y.get()};
   stream->Run(0, 0, others);
   again.Verify();
-  // Beside a context of a design, and a fault that ends this one's.
+  // Beside a context of a design, and a fault that ends this one's. Its words are in the memory for
+  // instructions, where the design's oldest stream makes room for them.
   problem.Run(*device);
+  problem.Run(*device, {Matvec(), Matvec()});
+  CHECK(device->counters().stream_bytes == Counts().instruction_bytes);
+  stream = nullptr;
+  ort_aie_sim_inject("allocation@1");
+  stream = device->Load(overlay, words);
+  stream->words().back() = last;
+  stream->Run(words.size() - 1, words.size(), buffers);
+  CHECK(device->counters().streams_dropped == 1);
+  CHECK(device->counters().stream_bytes == Counts().instruction_bytes);
   ort_aie_sim_inject("run_timeout");
   const auto faulty = [&](Fault fault, const std::vector<std::string>& texts) {
     Faulty(fault, texts, [&] { stream->Run(0, 0, buffers); });
@@ -241,7 +255,8 @@ void OthersNeedNoPackages() {
   OtherOverlay overlay{.path = folder + "/packages/npu2/fused_dqp/overlay.xclbin",
                        .uuid = "",
                        .kernel = "MLIR_AIE",
-                       .device = "npu2"};
+                       .device = "npu2",
+                       .buffers = 5};
   overlay.uuid = UuidOf(overlay.path);
   const std::vector<uint8_t> bytes = Read("words");
   std::vector<uint32_t> words(bytes.size() / 4);

@@ -45,8 +45,7 @@ Geometry GeometryOf(const Variant& v) {
           .activation = v.gemma ? Activation::kGeluTanh : Activation::kSilu,
           .head_rows = 512,
           .head_chunks = 2,
-          .group = v.group,
-          .sliding_window = v.gemma};
+          .group = v.group};
 }
 
 struct Matrix {

@@ -34,8 +34,7 @@ struct Geometry {
   Activation activation;
   int64_t head_rows;  // of the LM head in a chunk
   int64_t head_chunks;
-  int64_t group;        // layers in a buffer of weights; 0: all weights are in one
-  bool sliding_window;  // the model has one, and the overlay does not
+  int64_t group;  // layers in a buffer of weights; 0: all weights are in one
 
   int64_t qkv_rows() const { return (heads + 2 * kv_heads) * head_dim; }
   // Query, key and value; output; up and gate; down.

@@ -75,7 +75,8 @@ void TokenMemory::UseWindow(int64_t length) {
   stream_ = engine_.device().Load({.path = window->overlay.string(),
                                    .uuid = window->uuid,
                                    .kernel = window->kernel,
-                                   .device = package_.device},
+                                   .device = package_.device,
+                                   .buffers = 4 + geometry().weight_elements().size()},
                                   window->words.words);
   // Rows lie elsewhere: all are sent again.
   positions_ = window->positions;

@@ -61,6 +61,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   BufferPool(xrt::device device, xrt::memory_group group)
       : device_(std::move(device)), group_(group) {}
 
+  xrt::memory_group group() const { return group_; }
+
   // A buffer that nobody uses any more, or a new one.
   std::shared_ptr<Buffer> Allocate(size_t bytes);
 

@@ -50,12 +50,6 @@ std::string SourceText(const npu::Manifest& manifest, const npu::Plan& plan,
 
 }  // namespace
 
-Context::Kept::Kept(size_t stream_bytes) : bytes(stream_bytes) {
-  Tally::OfProcess().stream_bytes += static_cast<int64_t>(bytes);
-}
-
-Context::Kept::~Kept() { Tally::OfProcess().stream_bytes -= static_cast<int64_t>(bytes); }
-
 Context::Context(xrt::device device, const Package& package, const Context* sibling,
                  std::shared_ptr<npu::StreamMemory> memory)
     : device_(std::move(device)), streams_(package.manifest, std::move(memory)) {
@@ -74,14 +68,7 @@ Context::Context(xrt::device device, const Package& package, const Context* sibl
   Ask(Fault::kWrongOverlay, name, [&] {
     kernel_ = xrt::kernel(context_, kernel);
     instruction_group_ = static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument));
-    group_ = static_cast<xrt::memory_group>(kernel_.group_id(kFirstBuffer));
-    // Throws for an argument that the kernel does not have.
-    for (int i = 1; i < static_cast<int>(npu::kRunBuffers); ++i) {
-      const auto group = static_cast<xrt::memory_group>(kernel_.group_id(kFirstBuffer + i));
-      Require(group == group_, "argument ", kFirstBuffer + i, " of its kernel is in memory group ",
-              group, ", and argument ", kFirstBuffer, " in ", group_,
-              "; a buffer must do for both");
-    }
+    group_ = GroupOfBuffers(kernel_, npu::kRunBuffers);
   });
 }
 
@@ -124,7 +111,7 @@ std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream, const np
   for (const npu::Run& run : stream.runs) {
     while (true) {
       try {
-        kept->dispatches.push_back(LoadRun(run, plan, kept->bytes));
+        kept->dispatches.push_back(LoadRun(run, plan, kept->counted.bytes()));
         break;
       } catch (const DeviceError& error) {
         // Others of this process may have a part of the heap. A stream less is room for this one.

@@ -51,10 +51,9 @@ class Context {
   };
   // Of a stream, for as long as it is kept.
   struct Kept : npu::StreamCompanion {
-    explicit Kept(size_t stream_bytes);
-    ~Kept() override;
+    explicit Kept(size_t bytes) : counted(bytes) {}
 
-    const size_t bytes;  // of the device's memory for instructions
+    const CountedStream counted;
     std::vector<Dispatch> dispatches;
     std::vector<Chain> chains;  // none: the dispatches go one after the other
   };

@@ -13,9 +13,17 @@
 
 namespace ort_aie::npu_target {
 
+namespace {
+
+size_t WholeUnits(size_t bytes) {
+  return (bytes + npu::kStreamUnit - 1) / npu::kStreamUnit * npu::kStreamUnit;
+}
+
+}  // namespace
+
 XrtOtherStream::XrtOtherStream(xrt::device device, const OtherOverlay& overlay,
-                               std::span<const uint32_t> words)
-    : overlay_(overlay) {
+                               std::span<const uint32_t> words, npu::StreamMemory& memory)
+    : overlay_(overlay), counted_(WholeUnits(words.size_bytes())) {
   const std::string& name = overlay_.path;
   try {
     const std::string uuid = UuidOf(name);
@@ -28,11 +36,24 @@ XrtOtherStream::XrtOtherStream(xrt::device device, const OtherOverlay& overlay,
       Ask(Fault::kWrongOverlay, name, [&] { return device.register_xclbin(xclbin); });
   context_ = Ask(Fault::kContextRefused, Concat("a hardware context for ", name),
                  [&] { return xrt::hw_context(device, uuid); });
-  const size_t bytes = words.size() * sizeof(uint32_t);
   Ask(Fault::kWrongOverlay, name, [&] {
     kernel_ = xrt::kernel(context_, overlay_.kernel);
-    group_ = static_cast<xrt::memory_group>(kernel_.group_id(kFirstBuffer));
+    group_ = GroupOfBuffers(kernel_, overlay_.buffers);
   });
+  const int64_t dropped = memory.dropped();
+  while (!instructions_) {
+    try {
+      Load(device, words);
+    } catch (const DeviceError& error) {
+      // As for streams of designs: one less is room for this one.
+      if (error.fault() != Fault::kAllocation || !memory.DropOldest()) throw;
+    }
+  }
+  Tally::OfProcess().streams_dropped += memory.dropped() - dropped;
+}
+
+void XrtOtherStream::Load(xrt::device& device, std::span<const uint32_t> words) {
+  const size_t bytes = words.size_bytes();
   Ask(Fault::kAllocation, Concat("an instruction buffer of ", bytes, " bytes"), [&] {
     xrt::bo bo(device, bytes, xrt::bo::flags::cacheable,
                static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument)));

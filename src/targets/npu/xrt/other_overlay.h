@@ -11,16 +11,20 @@
 #include <span>
 #include <vector>
 
+#include "npu/stream_cache.h"
 #include "targets/npu/device.h"
 #include "targets/npu/xrt/buffers.h"
+#include "targets/npu/xrt/runs.h"
 
 namespace ort_aie::npu_target {
 
 // Not for several threads at once.
 class XrtOtherStream final : public OtherStream {
  public:
-  // Throws DeviceError: kWrongOverlay, kContextRefused, kAllocation, kDeviceLost.
-  XrtOtherStream(xrt::device device, const OtherOverlay& overlay, std::span<const uint32_t> words);
+  // Its words lie where `memory`'s streams do, the oldest of which make room for them. Throws
+  // DeviceError: kWrongOverlay, kContextRefused, kAllocation, kDeviceLost.
+  XrtOtherStream(xrt::device device, const OtherOverlay& overlay, std::span<const uint32_t> words,
+                 npu::StreamMemory& memory);
 
   // The bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
@@ -29,12 +33,14 @@ class XrtOtherStream final : public OtherStream {
   void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) override;
 
  private:
+  void Load(xrt::device& device, std::span<const uint32_t> words);
   void Bind(std::span<Buffer* const> buffers);
 
   const OtherOverlay overlay_;
   xrt::hw_context context_;
   xrt::kernel kernel_;
   xrt::memory_group group_ = 0;
+  const CountedStream counted_;
   std::optional<CountedBo> instructions_;
   std::span<uint32_t> words_;
   xrt::run run_;

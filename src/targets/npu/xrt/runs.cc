@@ -72,6 +72,24 @@ bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
   return !reference.owner_before(handle) && !handle.owner_before(reference);
 }
 
+uint16_t BankOf(xrt::memory_group group) { return static_cast<uint16_t>(group); }
+
+xrt::memory_group GroupOfBuffers(const xrt::kernel& kernel, size_t count) {
+  const auto group_of = [&](int i) { return static_cast<xrt::memory_group>(kernel.group_id(i)); };
+  const xrt::memory_group group = group_of(kFirstBuffer);
+  for (int i = kFirstBuffer + 1; i < kFirstBuffer + static_cast<int>(count); ++i) {
+    Require(group_of(i) == group, "argument ", i, " of its kernel is in memory group ", group_of(i),
+            ", and argument ", kFirstBuffer, " in ", group, "; a buffer must do for both");
+  }
+  return group;
+}
+
+CountedStream::CountedStream(size_t bytes) : bytes_(bytes) {
+  Tally::OfProcess().stream_bytes += static_cast<int64_t>(bytes_);
+}
+
+CountedStream::~CountedStream() { Tally::OfProcess().stream_bytes -= static_cast<int64_t>(bytes_); }
+
 Fault Aborted::fault() const {
   if (state == ERT_CMD_STATE_TIMEOUT) return Fault::kTimeout;
   if (state == ERT_CMD_STATE_NORESPONSE) return Fault::kDeviceLost;

@@ -36,6 +36,27 @@ std::pair<size_t, size_t> WholeLines(size_t begin, size_t end, size_t words);
 // Also false if what it referred to is gone and another is at its address.
 bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo);
 
+// Of a memory group, what two kernels have in common: the rest names the hardware context (struct
+// xcl_bo_flags in XRT's xrt_mem.h).
+uint16_t BankOf(xrt::memory_group group);
+
+// The group of a kernel's buffer arguments. Throws Error unless all `count` of them are in one, for
+// a buffer must do for each, and XRT's exceptions where it has fewer.
+xrt::memory_group GroupOfBuffers(const xrt::kernel& kernel, size_t count);
+
+// Bytes of the device's memory for instructions that a stream takes, counted while it lives.
+class CountedStream {
+ public:
+  explicit CountedStream(size_t bytes);
+  CountedStream(const CountedStream&) = delete;
+  ~CountedStream();
+
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const size_t bytes_;
+};
+
 // In place of an operation of a stream.
 inline constexpr uint32_t kNoOperation = 0xffffffff;
 

@@ -20,6 +20,7 @@
 #include "targets/npu/xrt/faults.h"
 #include "targets/npu/xrt/other_overlay.h"
 #include "targets/npu/xrt/overlays.h"
+#include "targets/npu/xrt/runs.h"
 
 namespace ort_aie::npu_target {
 namespace {
@@ -91,7 +92,9 @@ class XrtDevice final : public Device {
                                                      ", and the device is ", overlays_.device()));
     }
     return Watch([&] {
-      const auto load = [&] { return std::make_unique<XrtOtherStream>(device_, overlay, words); };
+      const auto load = [&] {
+        return std::make_unique<XrtOtherStream>(device_, overlay, words, *streams_);
+      };
       std::unique_ptr<XrtOtherStream> stream;
       try {
         stream = load();
@@ -101,6 +104,12 @@ class XrtDevice final : public Device {
         stream = load();
       }
       if (pool_ == nullptr) pool_ = std::make_shared<BufferPool>(device_, stream->group());
+      const uint16_t bank = BankOf(stream->group()), ours = BankOf(pool_->group());
+      if (bank != ours) {
+        throw DeviceError(Fault::kWrongOverlay,
+                          Concat(overlay.path, ": the buffers of its kernel are in memory bank ",
+                                 bank, ", and those of this device in ", ours));
+      }
       return std::unique_ptr<OtherStream>(std::move(stream));
     });
   }
