@@ -15,6 +15,7 @@ import pkgutil
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def find_designs() -> dict[str, Callable[..., Design]]:
         make = getattr(importlib.import_module(f"{designs.__name__}.{module.name}"), "build", None)
         if make is not None:
             found[module.name] = make
+    return found
+
+
+def designs_on(device: Device) -> dict[str, Design]:
+    """By name, the designs that exist for `device`: others have kernels or layouts not for it."""
+    found = {}
+    for name, make in find_designs().items():
+        with suppress(DesignError):
+            found[name] = make(device)
     return found
 
 

@@ -61,19 +61,14 @@ def list_command(as_json: Json = False) -> None:
     from rich import box
     from rich.table import Table
 
-    from ort_aie_ep.aie_kernels.build import find_designs
+    from ort_aie_ep.aie_kernels.build import designs_on, find_designs
     from ort_aie_ep.npu.vocabulary.device import DEVICES
-    from ort_aie_ep.npu.vocabulary.errors import DesignError
 
     table = Table("design", "sequences", "devices", box=box.SIMPLE_HEAD, pad_edge=False)
     rows = []
-    for name, make in find_designs().items():
-        made = {}
-        for device in DEVICES.values():
-            try:
-                made[device.name] = make(device)
-            except DesignError:  # its kernels or its layout are not for this one
-                continue
+    there = {device.name: designs_on(device) for device in DEVICES.values()}
+    for name in find_designs():
+        made = {device: designs[name] for device, designs in there.items() if name in designs}
         sequences = {
             s.name: list(s.parameters) for d in made.values() for s in d.sequences.values()
         }

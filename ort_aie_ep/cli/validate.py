@@ -80,23 +80,15 @@ def first_day_command(
     ort-aie first-day ~/.cache/ort_aie_ep/overlays/npu2 --out first-day.json
     ```
     """
-    from ort_aie_ep.aie_kernels.build import find_designs, make_design
+    from ort_aie_ep.aie_kernels.build import designs_on, make_design
     from ort_aie_ep.explain.machine import npu_device
     from ort_aie_ep.explain.overlays import overlay_folders
     from ort_aie_ep.npu.validate.first_day import Means, first_day
     from ort_aie_ep.npu.validate.first_day_report import page_of, verdict, write
     from ort_aie_ep.npu.vocabulary.device import device as find_device
-    from ort_aie_ep.npu.vocabulary.errors import DesignError
 
     def wanted(device: str) -> list[str]:
-        names = []
-        for name in find_designs():
-            try:
-                make_design(name, find_device(device))
-            except DesignError:  # written for the other architecture
-                continue
-            names.append(name)
-        return names
+        return list(designs_on(find_device(device)))
 
     folder = overlays or overlay_folders()[-1] / (npu_device() or "npu2")
     if not out.parent.is_dir():

@@ -73,11 +73,13 @@ std::optional<std::vector<size_t>> Differences(const Plan& a, const Plan& b) {
 
 }  // namespace
 
+size_t RunBytes(size_t words) {
+  return (words * sizeof(uint32_t) + kStreamUnit - 1) / kStreamUnit * kStreamUnit;
+}
+
 size_t StreamBytes(const Stream& stream) {
   size_t bytes = 0;
-  for (const Run& run : stream.runs) {
-    bytes += (run.words.size() * sizeof(uint32_t) + kStreamUnit - 1) / kStreamUnit * kStreamUnit;
-  }
+  for (const Run& run : stream.runs) bytes += RunBytes(run.words.size());
   return bytes;
 }
 

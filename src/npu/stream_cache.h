@@ -23,7 +23,8 @@ inline constexpr size_t kInstructionBytes = size_t{48} << 20;
 // dev_mem_buf_shift in npu1_regs.c and npu4_family.h).
 inline constexpr size_t kStreamUnit = 32 << 10;
 
-// What a stream takes of that memory, in bytes.
+// What a run's words, and all of a stream's, take of that memory, in bytes.
+size_t RunBytes(size_t words);
 size_t StreamBytes(const Stream& stream);
 
 // What the owner of a cache keeps with a stream, such as the buffers that hold it. It goes when the

@@ -115,6 +115,11 @@ def token(model: Path, overlays: str, monkeypatch: pytest.MonkeyPatch) -> np.nda
     return session.run(["logits"], feeds)[0]
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def for_npu1(package: Path, to: Path) -> Path:
     copy_of(package, to)
     manifest = json.loads((to / "fused_decode.json").read_text())
@@ -129,7 +134,6 @@ def test_a_model_that_is_not_the_overlays_runs_as_before(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     damaged = copy_of(package, tmp_path / "damaged")
     (damaged / "window_64.words").write_bytes(b"")
     before = npu_counters().fused_refused
@@ -156,7 +160,6 @@ def test_a_package_of_another_device_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     other = for_npu1(package, tmp_path / "other")
     before = npu_counters().fused_refused
     token(model, str(other), monkeypatch)
@@ -172,7 +175,6 @@ def test_packages_alone_say_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     token(model, "", monkeypatch)
     # A process writes the packages of the modelled NPU once.
     shutil.rmtree(tmp_path / "cache" / "ort_aie_ep" / "simulated_overlays")

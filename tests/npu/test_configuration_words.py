@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
+from combinations import admitted
 from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels.build import find_designs, make_design
@@ -32,29 +29,14 @@ from ort_aie_ep.npu.vocabulary.configuration import (
     configure,
 )
 from ort_aie_ep.npu.vocabulary.design import Design, Layout
-from ort_aie_ep.npu.vocabulary.device import DEVICES, Tile, device
+from ort_aie_ep.npu.vocabulary.device import Tile, device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 from ort_aie_ep.npu.vocabulary.switch import SwitchPort
 
 
-def admitted(name: str) -> Iterator[Design]:
-    """The design on every device, number of columns and with every output that `build` admits."""
-    make = find_designs()[name]
-    parameters = inspect.signature(make).parameters
-    for target in DEVICES.values():
-        options: list[dict[str, Any]] = [{}]
-        if "columns" in parameters:
-            options = [{"columns": n} for n in range(1, target.columns + 1)]
-        if "output" in parameters:
-            options = [{"output": output} for output in ("bf16", "f32")]
-        for chosen in options:
-            with contextlib.suppress(DesignError):
-                yield make(target, **chosen)
-
-
 @pytest.mark.parametrize("name", find_designs())
 def test_words_say_what_the_configuration_says(name: str) -> None:
-    designs = list(admitted(name))
+    designs = admitted(name)
     assert designs
     for design in designs:
         configuration = configure(design)

@@ -5,24 +5,23 @@ from __future__ import annotations
 import random
 
 import pytest
+from combinations import on_each_device
 from small_designs import add_worker, empty, refusal
 
 from ort_aie_ep.aie_kernels.build import find_designs
 from ort_aie_ep.npu.checks.check import check, examine
-from ort_aie_ep.npu.checks.packets import cover, packets
+from ort_aie_ep.npu.checks.packets import packets
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.checks.route import Hop, Net, Routing
 from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream, configure
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import (
     CONTROLLER_PACKET_IDS,
-    DEVICES,
     PACKET_IDS,
     Tile,
     device,
 )
-from ort_aie_ep.npu.vocabulary.errors import DesignError
-from ort_aie_ep.npu.vocabulary.packet_ids import give_packet_ids
+from ort_aie_ep.npu.vocabulary.packet_ids import cover, give_packet_ids
 
 HUB = Tile(1, 2)
 #: Five ways out of the switch of `HUB`, where packets come from below.
@@ -215,12 +214,7 @@ def test_ids_are_not_a_controllers_and_unique_while_there_are_enough() -> None:
 
 @pytest.mark.parametrize("name", sorted(find_designs()))
 def test_designs_have_unique_ids(name: str) -> None:
-    make = find_designs()[name]
-    for each in DEVICES.values():
-        try:
-            design = make(each)
-        except DesignError:
-            continue  # not for so few columns
+    for design in on_each_device(name):
         ids = [s.packet for s in configure(design).streams if s.packet is not None]
         assert len(ids) == len(set(ids))
         assert not set(ids) & CONTROLLER_PACKET_IDS

@@ -4,7 +4,7 @@ Counted as aiecc counts (mlir-aie's AIECreatePathFindFlows.cpp), over the ways t
 
 * A packet that enters a switch is matched with the rules of the port where it enters, (id & mask)
   == value, of which a port has 4. Ids that leave by the same ports share rules where a mask covers
-  them and no other id of the port.
+  them and no other id of the port; no id matches two, as in the words that are encoded (`ports`).
 * A port where packets leave belongs to one of 6 arbiters. Ids that leave by ports with nothing in
   common have an arbiter each. aiecc would let the seventh share one; then two streams wait for each
   other that have nothing to do with each other, so here it is refused.
@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import combinations
 
 from ort_aie_ep.npu.checks import real_words
 from ort_aie_ep.npu.checks.report import Findings
 from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
 from ort_aie_ep.npu.vocabulary.configuration import Configuration, Port, Stream
-from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, PACKET_IDS, Tile
+from ort_aie_ep.npu.vocabulary.device import PACKET_IDS, Tile
+from ort_aie_ep.npu.vocabulary.packet_ids import cover
 from ort_aie_ep.npu.vocabulary.switch import SELECTIONS
 
 Masters = frozenset[tuple[Port, Hop] | Port]
@@ -156,20 +156,3 @@ def _ordered(findings: Findings, configuration: Configuration) -> None:
                     f"{', '.join(lower)} on {port}: where their arbiters meet it would lose some "
                     "(give_packet_ids)",
                 )  # fmt: skip
-
-
-def cover(ids: Iterable[int], others: Iterable[int]) -> list[tuple[int, int]]:
-    """The fewest (mask, value) that match all of `ids` and none of `others`."""
-    wanted, avoided = set(ids), set(others)
-    best: dict[frozenset[int], tuple[int, int]] = {}
-    for mask in range(MAX_PACKET_ID, -1, -1):
-        for value in {i & mask for i in wanted}:
-            if not any(i & mask == value for i in avoided):
-                # Later masks have fewer bits or other ones; of those that match the same ids the
-                # first is as good.
-                best.setdefault(frozenset(i for i in wanted if i & mask == value), (mask, value))
-    for number in range(1, len(wanted) + 1):
-        for matched in combinations(best, number):
-            if frozenset().union(*matched) == wanted:
-                return [best[ids] for ids in matched]
-    return []

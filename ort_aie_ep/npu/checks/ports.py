@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations
 
 from ort_aie_ep.npu.checks.route import ARBITERS, RULE_SLOTS, Hop, Net, Routing
 from ort_aie_ep.npu.vocabulary.configuration import Port
 from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.npu.vocabulary.packet_ids import cover
 from ort_aie_ep.npu.vocabulary.switch import (
     OPPOSITE,
     SELECTIONS,
@@ -99,7 +99,7 @@ def assign_ports(routing: Routing) -> dict[Tile, Switch]:
         rules = (Rule(TOKEN_PACKET, MAX_PACKET_ID, 0),)
         packets[shim].append(PacketSwitch(TOKENS_IN, 0, rules, (out,)))
     for net in routing.nets:
-        leaves = _outputs(net)
+        leaves = net.outputs()
         for tile, slave in _slaves(net, numbers).items():
             outputs = leaves[tile]
             masters = {
@@ -164,20 +164,6 @@ def _slaves(net: Net, numbers: dict[tuple[Port, Hop], int]) -> dict[Tile, Switch
     return slaves
 
 
-def _outputs(net: Net) -> dict[Tile, dict[int | None, frozenset[Hop | Port]]]:
-    """In each switch: where packets of each id, or the circuit, go."""
-    paths = net.paths()
-    out: dict[Tile, dict[int | None, set[Hop | Port]]] = defaultdict(lambda: defaultdict(set))
-    for stream in net.streams:
-        for hop in paths[stream.fifo]:
-            out[hop.tile][stream.packet].add(hop)
-        for port in stream.destinations:
-            out[port.tile][stream.packet].add(port)
-    return {
-        tile: {packet: frozenset(outs) for packet, outs in by.items()} for tile, by in out.items()
-    }
-
-
 def _packet_switch(
     net: Net,
     tile: Tile,
@@ -191,9 +177,9 @@ def _packet_switch(
         assert packet is not None
         ids[outs].append(packet)
     rules = [
-        Rule(*pattern, selection)
+        Rule(value, mask, selection)
         for selection, own in enumerate(ids.values())
-        for pattern in _patterns(own, [i for other in ids.values() if other != own for i in other])
+        for mask, value in cover(own, [i for other in ids.values() if other != own for i in other])
     ]
     name = "+".join(stream.fifo for stream in net.streams)
     for what, used, limit in (
@@ -216,19 +202,3 @@ def _packet_switch(
             for out, port in sorted(masters.items(), key=lambda item: item[1])
         ),
     )
-
-
-def _patterns(own: list[int], others: list[int]) -> list[tuple[int, int]]:
-    """The fewest (id, mask) pairs of which each of `own` matches one, and none of `others` any."""
-    by_ids: dict[frozenset[int], tuple[int, int]] = {}
-    for mask in range(MAX_PACKET_ID, -1, -1):  # of two that match the same, the stricter
-        for packet in own:
-            if any((other ^ packet) & mask == 0 for other in others):
-                continue
-            matched = frozenset(i for i in own if (i ^ packet) & mask == 0)
-            by_ids.setdefault(matched, (packet & mask, mask))
-    for count in range(1, len(own)):
-        for chosen in combinations(by_ids, count):
-            if sum(map(len, chosen)) == len(own) and frozenset().union(*chosen) == set(own):
-                return [by_ids[matched] for matched in chosen]
-    return [(packet, MAX_PACKET_ID) for packet in own]

@@ -69,6 +69,20 @@ class Net:
             out[stream.fifo] = tuple(sorted(taken))
         return out
 
+    def outputs(self) -> dict[Tile, dict[int | None, frozenset[Hop | Port]]]:
+        """In each switch: where packets of each id, or the circuit (None), go."""
+        paths = self.paths()
+        out: dict[Tile, dict[int | None, set[Hop | Port]]] = defaultdict(lambda: defaultdict(set))
+        for stream in self.streams:
+            for hop in paths[stream.fifo]:
+                out[hop.tile][stream.packet].add(hop)
+            for port in stream.destinations:
+                out[port.tile][stream.packet].add(port)
+        return {
+            tile: {packet: frozenset(outs) for packet, outs in by.items()}
+            for tile, by in out.items()
+        }
+
 
 @dataclass(frozen=True)
 class Routing:
@@ -91,19 +105,12 @@ class Routing:
         for net in self.nets:
             if any(s.packet is None for s in net.streams):
                 continue
-            paths = net.paths()
-            outputs: dict[Tile, dict[frozenset[Hop | Port], list[int]]] = defaultdict(dict)
-            for stream in net.streams:
-                leaves: dict[Tile, set[Hop | Port]] = defaultdict(set)
-                for hop in paths[stream.fifo]:
-                    leaves[hop.tile].add(hop)
-                for port in stream.destinations:
-                    leaves[port.tile].add(port)
-                for tile, out in leaves.items():
-                    assert stream.packet is not None
-                    outputs[tile].setdefault(frozenset(out), []).append(stream.packet)
-            for tile, by in sorted(outputs.items()):
-                yield net, tile, by
+            for tile, by in sorted(net.outputs().items()):
+                ids: dict[frozenset[Hop | Port], list[int]] = defaultdict(list)
+                for packet, out in by.items():
+                    assert packet is not None
+                    ids[out].append(packet)
+                yield net, tile, ids
 
     def longest(self) -> tuple[int, str]:
         """The most switches that a stream passes to one of its ends, and its fifo."""

@@ -4,7 +4,7 @@
 
 Written from the register tables (`encode` names them), apart from the encoder: fields, ports and
 steps are read here by tables of their own. A register that nothing here knows, and a bit that means
-nothing, raise StreamError with the operation and the register.
+nothing, raise StreamError with the tile and the register.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -130,15 +131,13 @@ def _start_watchdog(machine: Machine) -> None:
 
 def designs_for(target: Device) -> dict[str, Design]:
     """By the name that `aie_kernels` has for it, every design that exists for a device."""
-    from ort_aie_ep.aie_kernels.build import find_designs
+    from ort_aie_ep.aie_kernels.build import designs_on
 
     found = {}
-    for name, build in find_designs().items():
-        try:
-            found[name] = build(target)
-            simulated_overlay({name: found[name]})
-        except DesignError:  # its kernels or its layout are not for this one
-            found.pop(name, None)
+    for name, design in designs_on(target).items():
+        with suppress(DesignError):  # its layout is not for this one
+            simulated_overlay({name: design})
+            found[name] = design
     return found
 
 

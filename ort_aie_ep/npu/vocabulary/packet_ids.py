@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from itertools import combinations
 
 from ort_aie_ep.npu.vocabulary.design import Design, Fifo
-from ort_aie_ep.npu.vocabulary.device import PACKET_IDS, Tile
+from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, PACKET_IDS, Tile
 
 
 def give_packet_ids(design: Design) -> None:
@@ -46,3 +48,21 @@ def _block(free: list[int], count: int) -> list[int]:
         if set(ids) <= set(free):
             return ids
     return []
+
+
+def cover(ids: Iterable[int], others: Iterable[int]) -> list[tuple[int, int]]:
+    """The fewest rules (mask, value) of a slave port, of which each of `ids` matches one, and none
+    of `others` any: an id that two rules match would be sent by both."""
+    own, avoided = list(ids), list(others)
+    by_ids: dict[frozenset[int], tuple[int, int]] = {}
+    for mask in range(MAX_PACKET_ID, -1, -1):  # of two that match the same, the stricter
+        for packet in own:
+            if any((other ^ packet) & mask == 0 for other in avoided):
+                continue
+            matched = frozenset(i for i in own if (i ^ packet) & mask == 0)
+            by_ids.setdefault(matched, (mask, packet & mask))
+    for count in range(1, len(own)):
+        for chosen in combinations(by_ids, count):
+            if sum(map(len, chosen)) == len(own) and frozenset().union(*chosen) == set(own):
+                return [by_ids[matched] for matched in chosen]
+    return [(MAX_PACKET_ID, packet) for packet in own]

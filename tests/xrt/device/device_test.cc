@@ -173,19 +173,23 @@ void StepsOfAPlanAreOneRun() {
   for (size_t i = 0; i < 4; ++i) problem.Verify(i);
 }
 
-// The words of the matvec for these buffers, on an overlay that the device layer takes for
-// another's.
-void RunsWordsOfOthers() {
-  const auto device = Open();
-  OtherOverlay overlay{.path = folder + "/packages/npu2/fused_dqp/overlay.xclbin",
-                       .uuid = "",
-                       .kernel = "MLIR_AIE",
-                       .device = "npu2",
-                       .buffers = 5};
-  overlay.uuid = UuidOf(overlay.path);
+// An overlay that the device layer takes for another's, and the words of the matvec on it.
+OtherOverlay OverlayOfOthers() {
+  const std::string path = folder + "/packages/npu2/fused_dqp/overlay.xclbin";
+  return {.path = path, .uuid = UuidOf(path), .kernel = "MLIR_AIE", .device = "npu2", .buffers = 5};
+}
+
+std::vector<uint32_t> WordsOfOthers() {
   const std::vector<uint8_t> bytes = Read("words");
   std::vector<uint32_t> words(bytes.size() / 4);
   std::memcpy(words.data(), bytes.data(), bytes.size());
+  return words;
+}
+
+void RunsWordsOfOthers() {
+  const auto device = Open();
+  const OtherOverlay overlay = OverlayOfOthers();
+  std::vector<uint32_t> words = WordsOfOthers();
   const auto load = [&](OtherOverlay changed) { device->Load(changed, words); };
   OtherOverlay other = overlay;
   other.device = "npu1";
@@ -252,15 +256,8 @@ void RunsWordsOfOthers() {
 // Without a package of a design, buffers are for the overlay of others.
 void OthersNeedNoPackages() {
   const auto device = Open("nowhere");
-  OtherOverlay overlay{.path = folder + "/packages/npu2/fused_dqp/overlay.xclbin",
-                       .uuid = "",
-                       .kernel = "MLIR_AIE",
-                       .device = "npu2",
-                       .buffers = 5};
-  overlay.uuid = UuidOf(overlay.path);
-  const std::vector<uint8_t> bytes = Read("words");
-  std::vector<uint32_t> words(bytes.size() / 4);
-  std::memcpy(words.data(), bytes.data(), bytes.size());
+  const OtherOverlay overlay = OverlayOfOthers();
+  const std::vector<uint32_t> words = WordsOfOthers();
   const std::unique_ptr<OtherStream> stream = device->Load(overlay, words);
   Problem problem(*device);
   Buffer* const buffers[] = {problem.x.get(), problem.w.get(), problem.bias.get(), problem.y.get()};

@@ -16,7 +16,7 @@ using fused_decode::DecoderPlan;
 using fused_decode::Package;
 
 bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
-  if (off_ || !fused_decode::IsToken(plan)) return false;
+  if (packages_.empty() || off_ || !fused_decode::IsToken(plan)) return false;
   DecoderPlan decoder;
   const Package* const package = Choose(plan, decoder);
   if (package == nullptr) return false;

@@ -67,7 +67,6 @@ Context::Context(xrt::device device, const Package& package, const Context* sibl
   }
   Ask(Fault::kWrongOverlay, name, [&] {
     kernel_ = xrt::kernel(context_, kernel);
-    instruction_group_ = static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument));
     group_ = GroupOfBuffers(kernel_, npu::kRunBuffers);
   });
 }
@@ -109,36 +108,13 @@ Context::Kept& Context::Keep(const npu::StreamCache::Lookup& lookup, const npu::
 std::unique_ptr<Context::Kept> Context::Load(const npu::Stream& stream, const npu::Plan& plan) {
   auto kept = std::make_unique<Kept>(npu::StreamBytes(stream));
   for (const npu::Run& run : stream.runs) {
-    while (true) {
-      try {
-        kept->dispatches.push_back(LoadRun(run, plan, kept->counted.bytes()));
-        break;
-      } catch (const DeviceError& error) {
-        // Others of this process may have a part of the heap. A stream less is room for this one.
-        if (error.fault() != Fault::kAllocation || !streams_.memory().DropOldest()) throw;
-      }
-    }
+    const std::string what =
+        Concat("an instruction buffer of ", run.words.size() * sizeof(uint32_t), " bytes, of ",
+               kept->counted.bytes(), " for the stream of ", npu::Describe(plan.front()),
+               " on the overlay ", streams_.manifest().name);
+    kept->dispatches.push_back(LoadRun(device_, kernel_, run.words, what, streams_.memory()));
   }
   return kept;
-}
-
-Context::Dispatch Context::LoadRun(const npu::Run& run, const npu::Plan& plan,
-                                   size_t stream_bytes) {
-  const size_t bytes = run.words.size() * sizeof(uint32_t);
-  Dispatch dispatch = Ask(
-      Fault::kAllocation,
-      Concat("an instruction buffer of ", bytes, " bytes, of ", stream_bytes, " for the stream of ",
-             npu::Describe(plan.front()), " on the overlay ", streams_.manifest().name),
-      [&] {
-        xrt::bo bo(device_, bytes, xrt::bo::flags::cacheable, instruction_group_);
-        auto* words = bo.map<uint32_t*>();
-        std::memcpy(words, run.words.data(), bytes);
-        xrt::run command = NewRun(kernel_, bo, run.words.size());
-        return Dispatch{
-            CountedBo(std::move(bo), "an instruction buffer"), words, std::move(command), {}};
-      });
-  dispatch.instructions.ToDevice(0, bytes);
-  return dispatch;
 }
 
 void Context::Divide(Kept& kept, const npu::Stream& stream) {
@@ -169,16 +145,10 @@ void Context::Divide(Kept& kept, const npu::Stream& stream) {
 void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers) {
   std::vector<bool> changed(kept.dispatches.size());
   for (size_t i = 0; i < kept.dispatches.size(); ++i) {
-    Dispatch& dispatch = kept.dispatches[i];
     const std::vector<int>& arguments = stream.runs[i].buffers;
-    dispatch.bound.resize(arguments.size());
     for (size_t a = 0; a < arguments.size(); ++a) {
-      const xrt::bo& bo = static_cast<XrtBuffer*>(buffers[static_cast<size_t>(arguments[a])])->bo();
-      if (Refers(dispatch.bound[a], bo)) continue;
-      Ask(Fault::kRunError, "setting the arguments of a run",
-          [&] { dispatch.run.set_arg(kFirstBuffer + static_cast<int>(a), bo); });
-      dispatch.bound[a] = bo.get_handle();
-      changed[i] = true;
+      const Buffer& buffer = *buffers[static_cast<size_t>(arguments[a])];
+      if (kept.dispatches[i].Bind(a, buffer)) changed[i] = true;
     }
   }
   for (Chain& chain : kept.chains) {
@@ -205,7 +175,7 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
     const std::vector<uint32_t>& words = lookup.stream.runs[range.run].words;
     std::copy(words.begin() + static_cast<std::ptrdiff_t>(range.begin),
               words.begin() + static_cast<std::ptrdiff_t>(range.end),
-              kept.dispatches[range.run].words + range.begin);
+              kept.dispatches[range.run].words.begin() + static_cast<std::ptrdiff_t>(range.begin));
     const auto [begin, end] = WholeLines(range.begin, range.end, words.size());
     if (pending.begin != pending.end && pending.run == range.run && begin <= pending.end) {
       pending.end = end;
@@ -217,7 +187,7 @@ void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
   send();
 }
 
-void Context::Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan) {
+void Context::Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Plan& plan) {
   const std::optional<Aborted> aborted = npu_target::Execute(dispatch.run, plan.front().sequence);
   if (aborted) ThrowAborted(*aborted, run, plan);
 }

@@ -36,12 +36,6 @@ class Context {
   void Run(const npu::Plan& plan, std::span<Buffer* const> buffers);
 
  private:
-  struct Dispatch {
-    CountedBo instructions;
-    uint32_t* words;
-    xrt::run run;
-    std::vector<std::weak_ptr<xrt::bo_impl>> bound;  // what its buffer arguments were set to
-  };
   // Of dispatches [begin, end), executed as one. XRT hands to the driver, which pins them and waits
   // for them, the buffers that a run has when it is added.
   struct Chain {
@@ -54,19 +48,18 @@ class Context {
     explicit Kept(size_t bytes) : counted(bytes) {}
 
     const CountedStream counted;
-    std::vector<Dispatch> dispatches;
+    std::vector<LoadedRun> dispatches;
     std::vector<Chain> chains;  // none: the dispatches go one after the other
   };
 
   Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Plan& plan);
   std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Plan& plan);
-  Dispatch LoadRun(const npu::Run& run, const npu::Plan& plan, size_t stream_bytes);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
   // Divides the dispatches into chains, where that is not as it was.
   void Divide(Kept& kept, const npu::Stream& stream);
   // Sets what is not set yet, or to another buffer, and fills anew the lists of such runs.
   void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
-  void Execute(Dispatch& dispatch, const npu::Run& run, const npu::Plan& plan);
+  void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Plan& plan);
   void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
   [[noreturn]] void ThrowAborted(const Aborted& aborted, const npu::Run& run,
                                  const npu::Plan& plan) const;
@@ -74,7 +67,7 @@ class Context {
   xrt::device device_;
   xrt::hw_context context_;
   xrt::kernel kernel_;
-  xrt::memory_group group_ = 0, instruction_group_ = 0;
+  xrt::memory_group group_ = 0;
   npu::StreamCache streams_;  // with what is kept of them, which goes before the context
 };
 

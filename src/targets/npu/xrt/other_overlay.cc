@@ -13,17 +13,9 @@
 
 namespace ort_aie::npu_target {
 
-namespace {
-
-size_t WholeUnits(size_t bytes) {
-  return (bytes + npu::kStreamUnit - 1) / npu::kStreamUnit * npu::kStreamUnit;
-}
-
-}  // namespace
-
 XrtOtherStream::XrtOtherStream(xrt::device device, const OtherOverlay& overlay,
                                std::span<const uint32_t> words, npu::StreamMemory& memory)
-    : overlay_(overlay), counted_(WholeUnits(words.size_bytes())) {
+    : overlay_(overlay), counted_(npu::RunBytes(words.size())) {
   const std::string& name = overlay_.path;
   try {
     const std::string uuid = UuidOf(name);
@@ -41,40 +33,23 @@ XrtOtherStream::XrtOtherStream(xrt::device device, const OtherOverlay& overlay,
     group_ = GroupOfBuffers(kernel_, overlay_.buffers);
   });
   const int64_t dropped = memory.dropped();
-  while (!instructions_) {
-    try {
-      Load(device, words);
-    } catch (const DeviceError& error) {
-      // As for streams of designs: one less is room for this one.
-      if (error.fault() != Fault::kAllocation || !memory.DropOldest()) throw;
-    }
-  }
+  loaded_.emplace(LoadRun(device, kernel_, words,
+                          Concat("an instruction buffer of ", words.size_bytes(), " bytes"),
+                          memory));
   Tally::OfProcess().streams_dropped += memory.dropped() - dropped;
 }
 
-void XrtOtherStream::Load(xrt::device& device, std::span<const uint32_t> words) {
-  const size_t bytes = words.size_bytes();
-  Ask(Fault::kAllocation, Concat("an instruction buffer of ", bytes, " bytes"), [&] {
-    xrt::bo bo(device, bytes, xrt::bo::flags::cacheable,
-               static_cast<xrt::memory_group>(kernel_.group_id(kInstructionArgument)));
-    words_ = {bo.map<uint32_t*>(), words.size()};
-    std::ranges::copy(words, words_.begin());
-    run_ = NewRun(kernel_, bo, words.size());
-    instructions_.emplace(std::move(bo), "an instruction buffer");
-  });
-  instructions_->ToDevice(0, bytes);
-}
-
 void XrtOtherStream::Run(size_t begin, size_t end, std::span<Buffer* const> buffers) {
-  if (!run_)
+  if (!loaded_->run) {
     throw DeviceError(Fault::kRunError, Concat("the run on ", overlay_.path, " has failed"));
-  if (begin < end) {
-    const auto [first, last] = WholeLines(begin, end, words_.size());
-    instructions_->ToDevice(first * sizeof(uint32_t), (last - first) * sizeof(uint32_t));
   }
-  Bind(buffers);
+  if (begin < end) {
+    const auto [first, last] = WholeLines(begin, end, loaded_->words.size());
+    loaded_->instructions.ToDevice(first * sizeof(uint32_t), (last - first) * sizeof(uint32_t));
+  }
+  for (size_t i = 0; i < buffers.size(); ++i) loaded_->Bind(i, *buffers[i]);
   try {
-    const std::optional<Aborted> aborted = Execute(run_, "fused decode");
+    const std::optional<Aborted> aborted = Execute(loaded_->run, "fused decode");
     if (!aborted) return;
     std::string text = Concat("a run on the overlay ", overlay_.path, " ", aborted->text());
     if (aborted->operation != kNoOperation) {
@@ -83,21 +58,10 @@ void XrtOtherStream::Run(size_t begin, size_t end, std::span<Buffer* const> buff
     throw DeviceError(aborted->fault(), text);
   } catch (const DeviceError&) {
     // Only the end of the context makes sure that the run no longer writes to the buffers.
-    run_ = {};
+    loaded_->run = {};
     kernel_ = {};
     context_ = {};
     throw;
-  }
-}
-
-void XrtOtherStream::Bind(std::span<Buffer* const> buffers) {
-  bound_.resize(buffers.size());
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    const xrt::bo& bo = static_cast<XrtBuffer*>(buffers[i])->bo();
-    if (Refers(bound_[i], bo)) continue;
-    Ask(Fault::kRunError, "setting the arguments of a run",
-        [&] { run_.set_arg(kFirstBuffer + static_cast<int>(i), bo); });
-    bound_[i] = bo.get_handle();
   }
 }
 

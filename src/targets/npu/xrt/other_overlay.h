@@ -29,22 +29,16 @@ class XrtOtherStream final : public OtherStream {
   // The bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
 
-  std::span<uint32_t> words() override { return words_; }
+  std::span<uint32_t> words() override { return loaded_->words; }
   void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) override;
 
  private:
-  void Load(xrt::device& device, std::span<const uint32_t> words);
-  void Bind(std::span<Buffer* const> buffers);
-
   const OtherOverlay overlay_;
   xrt::hw_context context_;
   xrt::kernel kernel_;
   xrt::memory_group group_ = 0;
   const CountedStream counted_;
-  std::optional<CountedBo> instructions_;
-  std::span<uint32_t> words_;
-  xrt::run run_;
-  std::vector<std::weak_ptr<xrt::bo_impl>> bound_;  // what its buffer arguments were set to
+  std::optional<LoadedRun> loaded_;  // always there; its run is null when it has failed
 };
 
 }  // namespace ort_aie::npu_target

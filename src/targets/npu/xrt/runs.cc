@@ -7,14 +7,14 @@
 #include <exception>
 
 #include "base/error.h"
-#include "targets/npu/xrt/buffers.h"
 #include "targets/npu/xrt/faults.h"
 #include "targets/trace.h"
 
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr int kOpcodeArgument = 0, kCountArgument = 2;
+// Arguments of mlir-aie's kernels.
+constexpr int kOpcodeArgument = 0, kInstructionArgument = 1, kCountArgument = 2;
 // A transaction: the buffer holds register operations.
 constexpr uint64_t kOpcode = 3;
 constexpr size_t kCacheLineWords = 16;
@@ -52,24 +52,55 @@ void KeepForEver(const xrt::run& run) {
   [[maybe_unused]] const xrt::run* const kept = std::make_unique<xrt::run>(run).release();
 }
 
-}  // namespace
+// Also false if what it referred to is gone and another is at its address.
+bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
+  const std::shared_ptr<xrt::bo_impl>& handle = bo.get_handle();
+  return !reference.owner_before(handle) && !handle.owner_before(reference);
+}
 
-xrt::run NewRun(const xrt::kernel& kernel, const xrt::bo& instructions, size_t words) {
+LoadedRun LoadRun(const xrt::device& device, const xrt::kernel& kernel,
+                  std::span<const uint32_t> words) {
+  const auto group = static_cast<xrt::memory_group>(kernel.group_id(kInstructionArgument));
+  xrt::bo bo(device, words.size_bytes(), xrt::bo::flags::cacheable, group);
+  const std::span<uint32_t> mapped(bo.map<uint32_t*>(), words.size());
+  std::ranges::copy(words, mapped.begin());
   xrt::run run(kernel);
   run.set_arg(kOpcodeArgument, kOpcode);
-  run.set_arg(kInstructionArgument, instructions);
-  run.set_arg(kCountArgument, static_cast<uint32_t>(words));
-  return run;
+  run.set_arg(kInstructionArgument, bo);
+  run.set_arg(kCountArgument, static_cast<uint32_t>(words.size()));
+  return {CountedBo(std::move(bo), "an instruction buffer"), mapped, std::move(run)};
+}
+
+}  // namespace
+
+bool LoadedRun::Bind(size_t argument, const Buffer& buffer) {
+  const xrt::bo& bo = static_cast<const XrtBuffer&>(buffer).bo();
+  bound.resize(std::max(bound.size(), argument + 1));
+  if (Refers(bound[argument], bo)) return false;
+  Ask(Fault::kRunError, "setting the arguments of a run",
+      [&] { run.set_arg(kFirstBuffer + static_cast<int>(argument), bo); });
+  bound[argument] = bo.get_handle();
+  return true;
+}
+
+LoadedRun LoadRun(const xrt::device& device, const xrt::kernel& kernel,
+                  std::span<const uint32_t> words, const std::string& what,
+                  npu::StreamMemory& memory) {
+  while (true) {
+    try {
+      LoadedRun loaded =
+          Ask(Fault::kAllocation, what, [&] { return LoadRun(device, kernel, words); });
+      loaded.instructions.ToDevice(0, words.size_bytes());
+      return loaded;
+    } catch (const DeviceError& error) {
+      if (error.fault() != Fault::kAllocation || !memory.DropOldest()) throw;
+    }
+  }
 }
 
 std::pair<size_t, size_t> WholeLines(size_t begin, size_t end, size_t words) {
   const size_t lines = (end + kCacheLineWords - 1) / kCacheLineWords;
   return {begin / kCacheLineWords * kCacheLineWords, std::min(words, lines * kCacheLineWords)};
-}
-
-bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
-  const std::shared_ptr<xrt::bo_impl>& handle = bo.get_handle();
-  return !reference.owner_before(handle) && !handle.owner_before(reference);
 }
 
 uint16_t BankOf(xrt::memory_group group) { return static_cast<uint16_t>(group); }

@@ -3,6 +3,7 @@
 
 #include <xrt/experimental/xrt_kernel.h>
 #include <xrt/xrt_bo.h>
+#include <xrt/xrt_device.h>
 #include <xrt/xrt_kernel.h>
 
 #include <chrono>
@@ -10,11 +11,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "npu/stream_cache.h"
 #include "targets/npu/device.h"
+#include "targets/npu/xrt/buffers.h"
 
 namespace ort_aie::npu_target {
 
@@ -24,17 +29,28 @@ namespace ort_aie::npu_target {
 // never hears at which operation it stopped. A list is one job, whatever its length.
 inline constexpr std::chrono::milliseconds kJobTimeout{8000};
 
-// Arguments of mlir-aie's kernels.
-inline constexpr int kInstructionArgument = 1, kFirstBuffer = 3;
+// Of the arguments of mlir-aie's kernels.
+inline constexpr int kFirstBuffer = 3;
 
-// A run of `words` words of instructions in a buffer. Throws XRT's exceptions.
-xrt::run NewRun(const xrt::kernel& kernel, const xrt::bo& instructions, size_t words);
+// A run whose instructions are on the device.
+struct LoadedRun {
+  CountedBo instructions;
+  std::span<uint32_t> words;  // the host's side of them
+  xrt::run run;
+  std::vector<std::weak_ptr<xrt::bo_impl>> bound = {};  // what its buffer arguments were set to
+
+  // Sets a buffer argument unless it is what it was set to; whether it did.
+  bool Bind(size_t argument, const Buffer& buffer);
+};
+
+// Where there is no room for the instructions, the oldest streams of `memory` make some: others of
+// this process may have a part of the heap. Throws DeviceError, kAllocation with `what`.
+LoadedRun LoadRun(const xrt::device& device, const xrt::kernel& kernel,
+                  std::span<const uint32_t> words, const std::string& what,
+                  npu::StreamMemory& memory);
 
 // Words [begin, end) of `words` as whole cache lines, which is what synchronisation moves at least.
 std::pair<size_t, size_t> WholeLines(size_t begin, size_t end, size_t words);
-
-// Also false if what it referred to is gone and another is at its address.
-bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo);
 
 // Of a memory group, what two kernels have in common: the rest names the hardware context (struct
 // xcl_bo_flags in XRT's xrt_mem.h).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,16 +17,26 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.sequence import Sequence
 
 
+def on_each_device(name: str) -> Iterator[Design]:
+    """The design as it is by default, where it can be."""
+    for device in DEVICES.values():
+        with suppress(DesignError):  # not for this architecture or so few columns
+            yield find_designs()[name](device)
+
+
+def admitted(name: str) -> list[Design]:
+    """The design on every device, number of columns and with every output."""
+    return [param.values[0] for param in DESIGNS if param.id.split("-")[0] == name]
+
+
 def combinations() -> Iterator[Any]:
     for name, make in find_designs().items():
         for device in DEVICES.values():
             for options in _options(make, device):
-                try:
-                    design = make(device, **options)
-                except DesignError:  # not for this architecture or so few columns
-                    continue
                 chosen = "".join(f"-{value}" for value in options.values())
-                yield pytest.param(design, id=f"{name}-{device.name}{chosen}")
+                with suppress(DesignError):
+                    design = make(device, **options)
+                    yield pytest.param(design, id=f"{name}-{device.name}{chosen}")
 
 
 def _options(make: Any, device: Device) -> list[dict[str, Any]]:
