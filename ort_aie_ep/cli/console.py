@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -25,6 +24,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from ort_aie_ep.requirements import runtime_version
 
 
 def _width(stream: TextIO) -> int | None:
@@ -169,7 +170,7 @@ def environment() -> dict[str, str]:
 
     return {
         "ort_aie_ep": ort_aie_ep.__version__,
-        "onnxruntime": metadata.version("onnxruntime"),
+        "onnxruntime": runtime_version() or "not installed",
         "python": platform.python_version(),
         "cpu": cpu_model(),
         "kernels": kernels_line(chosen_kernels()),
