@@ -28,6 +28,8 @@ SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -n
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
+ISSUE_FORMS = $(filter-out %/config.yml, $(wildcard .github/ISSUE_TEMPLATE/*.yml))
+
 # Reads the NPU kernels against the AIE API's headers: 19 or later.
 CLANG ?= clang++-19
 
@@ -101,6 +103,11 @@ lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy ort_aie_ep graph_passes aie_kernels
 	find src aie_kernels examples tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	$(VENV)/bin/actionlint -shellcheck $(VENV)/bin/shellcheck
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(VENV)/bin/shellcheck --severity=warning .ci/run $(shell find cmake tests -name '*.sh')
 
 # The site of docs/ (mkdocs.yml), into site/. REPO_URL=https://HOST/OWNER/NAME makes links to sources
 # lead into the repository. Not --quiet: MkDocs then counts no warnings, and nothing would fail.

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 # Pages of the site that lie outside of docs/.
-ADDED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ADDED = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 # MkDocs counts warnings of its loggers, and a strict build fails after them.
 log = logging.getLogger("mkdocs.hooks.site")
 
