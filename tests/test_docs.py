@@ -35,6 +35,11 @@ def test_the_tests_that_the_docs_name_exist() -> None:
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    assert len((PROJECT / "README.md").read_text().split()) < 900
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_the_files_that_the_docs_name_exist() -> None:
     folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
     missing = [
