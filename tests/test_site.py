@@ -25,6 +25,15 @@ def script(name: str) -> ModuleType:
     return module
 
 
+def test_the_navigation_has_every_page_once() -> None:
+    docs = SCRIPTS.parent / "docs"
+    pages = [path.relative_to(docs).as_posix() for path in docs.rglob("*.md")]
+    nav = (SCRIPTS.parent / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    assert sorted(re.findall(r"[\w/-]+\.md$", nav, re.M)) == sorted(
+        [*pages, *script("site_hook").ADDED.values()]
+    )
+
+
 @pytest.mark.parametrize(
     ("page", "link", "on_the_site"),
     [
