@@ -47,7 +47,7 @@ def check_operators(region: Region) -> None:
         reason = _why_not(region, node, data, of)
         if reason:
             raise NoMatch(
-                f"{node.op_type} '{node_label(node)}' on the way of its {_way(region, of)} {reason}"
+                f"{node.op_type} '{node_label(node)}' on the path of its {_way(region, of)} {reason}"
             )
 
 
