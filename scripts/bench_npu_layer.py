@@ -5,7 +5,7 @@
 
 The layer runs on the overlay `decode`, byte by byte, on random weights: first its steps one after
 the other, then as one run. The closed forms of the performance model stand beside them. Times are
-those of the modelled device; nothing here has met one.
+those of the modelled device; nothing here has run on an NPU yet.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ def test_the_tests_that_the_docs_name_exist() -> None:
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    assert len((PROJECT / "README.md").read_text().split()) < 900
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_the_files_that_the_docs_name_exist() -> None:
     folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
     missing = [
@@ -51,6 +56,17 @@ def anchors(page: Path) -> set[str]:
     texts = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text) for text in texts)
     return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in plain}
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_tables_have_a_line_below_their_head() -> None:
+    heads = 0
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for head, below in re.findall(r"(?<!\|\n)^(\|.*)\n(.*)", text, re.M):
+            heads += 1
+            assert re.fullmatch(r"[|: -]+", below), f"{page.relative_to(PROJECT)}: {head}"
+    assert heads > 100
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")

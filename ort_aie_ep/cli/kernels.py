@@ -167,7 +167,7 @@ def _summary(design: Design, result: Result) -> str:
     channel = max(result.channels, key=lambda n: result.channels[n])
     return (
         f"{design.name} on {design.device.name}: {result.seconds * 1e6:.1f} µs on the modelled NPU "
-        "(costs of the control path measured on NPU1; nothing here has met a device)\n"
+        "(costs of the control path measured on NPU1; nothing here has run on an NPU yet)\n"
         f"  {result.operations} operations, {result.read:,} bytes read "
         f"({result.read / result.seconds / 1e9:.1f} GB/s), {result.written:,} written\n"
         f"  busiest core: {busiest}, in kernels {at_work:.0%}\n"

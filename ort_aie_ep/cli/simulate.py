@@ -87,8 +87,8 @@ def simulate_command(
         else:
             console.out.print(tables.simulation_tables(simulations[0]))
             console.note(
-                "*: a constant was fitted to it. Predicted, not measured: no part of this has met "
-                "an NPU."
+                "*: a constant was fitted to it. Predicted, not measured: nothing here has run on "
+                "an NPU yet."
             )
             console.next_command("ort-aie", "simulate", "--papers")
     if plot is not None:
@@ -115,7 +115,7 @@ def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: b
         console.print_json(simulation)
     else:
         console.out.print(tables.plan_tables(simulation))
-        console.note("Predicted, not measured: no part of this has met an NPU.")
+        console.note("Predicted, not measured: nothing here has run on an NPU yet.")
 
 
 def _tokens(text: str | None) -> tuple[int, ...] | None:

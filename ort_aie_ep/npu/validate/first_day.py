@@ -334,7 +334,7 @@ class _Run:
         if token.submissions == 0:
             reasons = ", ".join(token.host_steps) or "no reason was given"
             says = f"the host did all of it: {reasons}"
-            return Step("", "failed", says, "see 'What takes the host' in docs/ryzen-ai.md")
+            return Step("", "failed", says, "see 'What runs on the host' in docs/ryzen-ai.md")
         says = f"{token.same} of {token.tokens} are the host's"
         return Step("", "done" if token.right else "failed", says, "" if token.right else _WRONG)
 
