@@ -3,9 +3,9 @@
     python scripts/bench_npu_layer.py                               # llama-3.2-1b, 1,024 keys
     python scripts/bench_npu_layer.py --model llama-3.2-3b --context 4096
 
-The layer runs on the overlay `decode`, byte by byte, on random weights: first its steps one after
-the other, then as one run. The closed forms of the performance model stand beside them. Times are
-those of the modelled device; nothing here has run on an NPU yet.
+The script simulates the layer on the overlay `decode`, byte by byte, with random weights: first
+each step alone, then all steps as one run. It prints the closed forms of the performance model
+beside them. Times are those of the modelled device; nothing here has run on an NPU yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYS_OF_A_CHUNK = 4096  # elements
 
 @dataclass
 class Layer:
-    """The steps of a layer as `npu_build` takes them, and how large its five buffers are."""
+    """A layer's steps, in the form that `npu_build` accepts, and the sizes of its five buffers."""
 
     shape: Shape
     context: int
@@ -128,7 +128,7 @@ class Layer:
 
 
 def run(machine: Machine, described: str, layer: Layer, steps: list[dict[str, Any]]) -> Result:
-    """The steps as one stream; its runs added up."""
+    """The result of the steps as one stream."""
     runs = _native.npu_build(described, steps)
     results = [machine.run(np.asarray(r["words"]), layer.buffers()) for r in runs]
     if len(results) != 1:
@@ -142,7 +142,9 @@ def main() -> None:
     parser.add_argument("--model", default="llama-3.2-1b", choices=[
         name for name, shape in SHAPES.items() if shape.family == "llama"
     ])  # fmt: skip
-    parser.add_argument("--context", type=int, default=1024, help="keys, the token's own included")
+    parser.add_argument(
+        "--context", type=int, default=1024, help="number of keys, including the token's own"
+    )
     options = parser.parse_args()
     shape = SHAPES[options.model]
     design = decode.build(device("npu2"))

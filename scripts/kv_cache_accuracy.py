@@ -1,10 +1,10 @@
-"""Perplexity with each type of the KV cache, where nothing else of a model is changed.
+"""Perplexity with each type of the KV cache, without any other change to the model.
 
     python scripts/make_smollm2.py SMOLLM2
     python scripts/kv_cache_accuracy.py SMOLLM2 --tokens 2000 --decode-tokens 500
 
-For a source with float projections, which `ort-aie accuracy` has no use for: they stay on ONNX
-Runtime's CPU EP, attention is compiled. Prints Markdown.
+This is for a source with float projections, which `ort-aie accuracy` does not support. The
+projections stay on ONNX Runtime's CPU EP, and attention is compiled. Prints Markdown.
 """
 
 from __future__ import annotations

@@ -87,6 +87,21 @@ def test_links_lead_to_pages_and_headings() -> None:
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_tables_have_one_heading_and_as_many_cells_in_each_row() -> None:
+    wrong, checked = [], 0
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for table in re.findall(r"(?:^\|.*\n)+", text + "\n", re.M):
+            rows = re.sub(r"`[^`\n]*`|\\\|", "", table).splitlines()
+            cells = {row.count("|") for row in rows}
+            checked += 1
+            if len(rows) < 3 or not re.fullmatch(r"\|[ :|-]+\|", rows[1]) or len(cells) > 1:
+                wrong.append(f"{page.relative_to(PROJECT)}: {table.splitlines()[0]}")
+    assert not wrong
+    assert checked > 50
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_commands_have_the_options_that_the_docs_give_them() -> None:
     root = typer.main.get_command(app)
     wrong, checked = [], 0

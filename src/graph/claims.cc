@@ -315,7 +315,7 @@ class Claims {
     const int64_t n = projection.Int("N", 0), k = projection.Int("K", 0);
     const int64_t block_size = projection.Int("block_size", 0);
     if (k % block_size != 0) {
-      return Concat("K=", k, " is no multiple of block_size=", block_size);
+      return Concat("K=", k, " is not a multiple of block_size=", block_size);
     }
     if (data.shape != Shape{n, k * bits / 8}) {
       return Concat("its data is reshaped to something else than ", n, " rows");
