@@ -40,7 +40,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
     monkeypatch.setattr(progress, "SHORT", 0.0)
 
     def read(stderr: str) -> dict[str, str]:
-        found = re.findall(r"^([a-z][^:\n]*): (.*) in [\d.]+ s, .* ?(?:/s|s per \w+)$", stderr, re.M)
+        line = r"^([a-z][^:\n]*): (.*) in [\d.]+ s, .* ?(?:/s|s per \w+)$"
+        found = re.findall(line, stderr, re.MULTILINE)
         return {title: done for title, done in found if " of " not in done}
 
     return read
