@@ -358,7 +358,7 @@ def test_a_tied_embedding_shares_the_projections_weights(
         ({"gather_block_size": 64}, "its weights are not tied to a MatMulNBits"),
         ({"bits": 8}, "the projection that it is tied to stays on the CPU EP: weights have 8 bits"),
         ({"block_size": 16}, "stays on the CPU EP: block_size is 16"),
-        ({"k": 300}, "K=300 is no multiple of block_size=32"),
+        ({"k": 300}, "K=300 is not a multiple of block_size=32"),
         ({"reshape": [140, 80]}, "its data is reshaped"),
     ],
 )
