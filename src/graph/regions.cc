@@ -78,8 +78,7 @@ class Joining {
   }
 
   std::vector<Regions> before_;  // by region: every region that it depends on
-  std::vector<Regions> next_;    // by item: its own region; for one outside, the regions just
-                                 // before it
+  std::vector<Regions> next_;    // by item: its own region; for one outside, those just before
 };
 
 // The connected parts of regions: a number for each item, or kAbsent.
