@@ -28,6 +28,8 @@ SOURCES := $(shell find src cmake graph_passes aie_kernels ort_aie_ep -type f -n
 BENCH_MODEL ?= $(VENV)/bench/llama-3.2-1b
 OPTIONS ?=
 
+ISSUE_FORMS = $(filter-out %/config.yml, $(wildcard .github/ISSUE_TEMPLATE/*.yml))
+
 # Reads the NPU kernels against the AIE API's headers: 19 or later.
 CLANG ?= clang++-19
 
@@ -35,7 +37,7 @@ CLANG ?= clang++-19
 FUZZ_SECONDS ?= 120
 FUZZ_FOLDER ?= .cache/fuzz
 
-.PHONY: demo test lint check real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
+.PHONY: demo test lint check docs real-headers $(CHECK_ORTS) bench kernel-bench fuzz fuzz-replay fuzz-ready clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/ort-aie demo
@@ -46,8 +48,8 @@ test: $(VENV)/test-ready $(VENV)/ort-$(OLDEST_ORT)/ready
 	$(VENV)/ort-$(OLDEST_ORT)/bin/python -m pytest $(PARALLEL) $(NEWEST_ALONE)
 
 # What continuous integration runs besides `test`: other versions of ONNX Runtime, every instruction
-# set, an old CPU, sanitizers, MLIR's own reader, each fuzz target for a short time.
-check: $(VENV)/test-ready $(CHECK_ORTS)
+# set, an old CPU, sanitizers, MLIR's own reader, each fuzz target for a short time, the site of docs/.
+check: docs $(VENV)/test-ready $(CHECK_ORTS)
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_isas.sh
 	VENV=$(VENV) bash tests/check_old_cpu.sh
 	VENV=$(VENV) PARALLEL="$(PARALLEL)" bash tests/check_sanitizers.sh
@@ -101,9 +103,19 @@ lint: $(VENV)/lint-ready
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy ort_aie_ep graph_passes aie_kernels
 	find src aie_kernels examples tests -name '*.cc' -o -name '*.h' -o -name '*.hpp' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	$(VENV)/bin/actionlint -shellcheck $(VENV)/bin/shellcheck
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(VENV)/bin/shellcheck --severity=warning .ci/run $(shell find cmake tests -name '*.sh')
+
+# The site of docs/ (mkdocs.yml), into site/. REPO_URL=https://HOST/OWNER/NAME makes links to sources
+# lead into the repository. Not --quiet: MkDocs then counts no warnings, and nothing would fail.
+docs: $(VENV)/docs/ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -143,4 +155,11 @@ $(VENV)/bench/ready: $(VENV)/bin/python $(SOURCES)
 	$(PYTHON) -m venv $(VENV)/bench
 	CMAKE_ARGS='-DGGML_NATIVE=ON' $(VENV)/bench/bin/python -m pip install --quiet '.[bench]'
 	-$(VENV)/bench/bin/python -m pip install --quiet --only-binary :all: ik-llama-cpp-python==0.1.5
+	touch $@
+
+# The extra alone, without the package that it belongs to.
+$(VENV)/docs/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)/docs
+	$(PYTHON) -c "import tomllib; print(*tomllib.load(open('$<', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" \
+	  | $(VENV)/docs/bin/python -m pip install --quiet --requirement /dev/stdin
 	touch $@

@@ -1,1 +1,1 @@
-"""Kernels for AMD's AI Engines, the designs that call them, and the MLIR that is built of them."""
+"""Kernels for AMD's AI Engines, the designs that call them, and the MLIR built from them."""

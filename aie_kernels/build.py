@@ -1,10 +1,10 @@
-"""Building a design package: MLIR, kernels, xclbin, manifest.
+"""Build a design package: MLIR, kernels, xclbin, manifest.
 
     build(fused_dqp.build(device("npu2")), Path("overlays/fused_dqp"))
     build_together([decode.build(npu2), gemm.build(npu2)], Path("overlays"))    # one xclbin
 
-Needs mlir_aie, Peano and XRT's xclbinutil; without them it says what to install.
-docs/npu-toolchain.md says what of this has met the real tools.
+Needs mlir_aie, Peano and XRT's xclbinutil; if one is missing, the error says what to install.
+docs/npu-toolchain.md says which of these steps have run with the real tools.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Architecture, Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.progress import Count, Progress
 
 KERNELS = Path(__file__).parent / "kernels"
 
-# Sources that take AIE2P's matrix unit at the price of bfp16 rounding (AIE2 has a bf16 one);
-# aie_kernels/CMakeLists.txt has the same for the host.
+# Sources that use AIE2P's matrix unit and accept bfp16 rounding (AIE2 has a bf16 unit);
+# aie_kernels/CMakeLists.txt does the same for the host.
 _EMULATED = ("gemm.cc", "flow_qkv.cc")
 
 _FIRST_KERNEL_ID = 0x901  # aiecc's
@@ -65,7 +66,7 @@ def find_designs() -> dict[str, Callable[..., Design]]:
 
 
 def designs_on(device: Device) -> dict[str, Design]:
-    """By name, the designs that exist for `device`: others have kernels or layouts not for it."""
+    """By name, the designs that `device` can run: the others' kernels or layouts do not suit it."""
     found = {}
     for name, make in find_designs().items():
         with suppress(DesignError):
@@ -74,9 +75,9 @@ def designs_on(device: Device) -> dict[str, Design]:
 
 
 def make_design(name: str, device: Device, *, columns: int | None = None) -> Design:
-    """The design `name` on `device`, on `columns` of its columns where it can be on some.
+    """The design `name` on `device`, on `columns` of its columns if the design allows a choice.
 
-    Raises DesignError that lists the known ones, or says that the design takes all columns.
+    Raises DesignError, which lists the known designs or says that this one takes all columns.
     """
     known = find_designs()
     if name not in known:
@@ -91,10 +92,10 @@ def make_design(name: str, device: Device, *, columns: int | None = None) -> Des
 def compile_command(
     tools: Toolchain, architecture: Architecture, source: Path, target: Path
 ) -> list[str]:
-    """What compiles one kernel source for the tiles.
+    """The command that compiles one kernel source for the tiles.
 
     The flags are those of mlir-aie's own driver (python/utils/compile/utils.py), with sections per
-    function, so that a core links only what it calls, and with the sizes of stacks, which aiecc
+    function, so that a core links only the functions it calls, and with stack sizes, which aiecc
     measures.
     """
     emulated = architecture == "aie2p" and source.name in _EMULATED
@@ -119,7 +120,7 @@ class SharedXclbin:
 
     @property
     def options(self) -> list[str]:
-        """Of aiecc: the PDI and the kernel are added to what is there (tools/aiecc/aiecc.cpp)."""
+        """Options of aiecc that add the PDI and the kernel to an xclbin (tools/aiecc/aiecc.cpp)."""
         return [
             f"--xclbin-kernel-name={self.kernel}", f"--xclbin-instance-name={self.kernel}",
             f"--xclbin-kernel-id={_FIRST_KERNEL_ID + self.number:#x}",
@@ -135,10 +136,11 @@ def aiecc_command(
     instructions: bool = False,
     shared: SharedXclbin | None = None,
 ) -> list[str]:
-    """What makes the xclbin `overlay.xclbin`, and the report on addresses, of an MLIR file.
+    """The command that makes `overlay.xclbin` and the report on addresses from an MLIR file.
 
-    Allocation by banks, which aiecc tries first, knows a pinned buffer in the bank where it begins
-    only and refuses what reaches into the next (AIEAssignBuffers.cpp); in sequence it keeps all.
+    aiecc first tries to allocate by banks. That scheme counts a pinned buffer only in the bank
+    where it begins, and refuses one that reaches into the next bank (AIEAssignBuffers.cpp). The
+    sequential scheme keeps every buffer where it is.
     """
     return [
         str(tools.aiecc), f"--peano={tools.peano}",
@@ -150,18 +152,30 @@ def aiecc_command(
     ]  # fmt: skip
 
 
-def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Package:
-    """Build the package of `design` in `folder`.
+def tool_runs(design: Design) -> int:
+    """How often `build` runs a compiler: for each source of kernels, and aiecc for the design."""
+    return len(_kernels(design)) + 1
 
-    With `sequence`, the compiler's own instructions for that run are left beside the package as
-    `<folder>.insts.bin`, to be compared with ours; the overlay is the same. Raises DesignError for
-    what the dialect cannot say, ToolchainError when a tool is missing or fails, or when the
-    compiler has put something elsewhere than it was told.
+
+def build(
+    design: Design,
+    folder: Path,
+    *,
+    sequence: Run | None = None,
+    progress: Progress | None = None,
+) -> Package:
+    """Build the package of `design` in `folder`. `progress` counts runs of compilers.
+
+    With `sequence`, the compiler's own instructions for that run are written beside the package as
+    `<folder>.insts.bin`, to be compared with those that src/npu writes; the overlay is the same.
+    Raises DesignError for what the dialect cannot express, and ToolchainError when a tool is
+    missing or fails, or when the compiler has placed something elsewhere than it was told to.
     """
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix=f"{design.name}-") as name:
         work = Path(name)
-        overlay = _overlay(tools, design, work, sequence)
+        count = Count(progress, tool_runs(design))
+        overlay = _overlay(tools, design, work, sequence, count)
         finished = manifest(design, toolchain=_versions(tools), uuid=xclbin_uuid(overlay))
         instructions = None if sequence is None else _output(work / "insts.bin")
         package = write_package(folder, finished, overlay)
@@ -170,12 +184,15 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
     return package
 
 
-def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
-    """Build packages `folder`/<design> of one xclbin, with a kernel for each design.
+def build_together(
+    designs: Sequence[Design], folder: Path, *, progress: Progress | None = None
+) -> list[Package]:
+    """Build packages `folder`/<design> that share one xclbin, with a kernel for each design.
+    `progress` counts runs of compilers.
 
-    They share a hardware context. Packages are replaced when all of the xclbin is there, one after
-    the other. Raises DesignError for designs of several devices, names that are no kernels' or too
-    many, and otherwise as `build` does.
+    The packages share a hardware context. They are replaced one by one, once the xclbin is
+    complete. Raises DesignError for designs of several devices, for names that kernels cannot have
+    and for too many designs; otherwise as `build` does.
     """
     devices = {design.device.name for design in designs}
     if len(devices) != 1:
@@ -193,11 +210,12 @@ def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix="together-") as name:
         overlay = None
+        count = Count(progress, sum(map(tool_runs, designs)))
         for number, design in enumerate(designs):
             work = Path(name) / design.name
             work.mkdir()
             shared = SharedXclbin(design.name, number, overlay)
-            overlay = _overlay(tools, design, work, None, shared)
+            overlay = _overlay(tools, design, work, None, count, shared)
         assert overlay is not None
         versions, uuid = _versions(tools), xclbin_uuid(overlay)
         return [
@@ -215,17 +233,22 @@ def _overlay(
     design: Design,
     work: Path,
     sequence: Run | None,
+    count: Count,
     shared: SharedXclbin | None = None,
 ) -> Path:
-    """The xclbin of `design`, made in the folder `work`."""
+    """Build the xclbin of `design` in the folder `work`."""
     text = print_module(design, sequence)
     for kernel in _kernels(design):
+        count.begin(f"{design.name}: {kernel.source}")
         _compile(tools, design.device.architecture, kernel, work)
+        count.step()
     mlir = work / "aie.mlir"
     mlir.write_text(text)
     # In the folder of the objects: link_with is relative to the MLIR.
     command = aiecc_command(tools, work, mlir, instructions=sequence is not None, shared=shared)
+    count.begin(f"{design.name}: aiecc")
     run(command, "aiecc", work)
+    count.step()
     overlay = _output(work / "overlay.xclbin")
     report.compare(configure(design), _output(work / "input_with_addresses.mlir").read_text())
     return overlay
@@ -236,7 +259,7 @@ def _versions(tools: Toolchain) -> dict[str, str]:
 
 
 def _kernels(design: Design) -> list[Kernel]:
-    """One kernel for every source that the workers need."""
+    """One kernel for each source that the workers need."""
     by_source = {k.source: k for w in design.workers.values() for k in w.kernels}
     return [by_source[source] for source in sorted(by_source)]
 

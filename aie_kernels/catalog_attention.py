@@ -1,22 +1,23 @@
 """FlowKV and FlowQKV as designs and the simulator see them.
 
-Cycles are a model, never measured: what a core issues for the code as written, loop by loop. In a
-loop that pipelines, a trip costs its busiest unit. Each cycle starts two 512-bit loads, a 512-bit
-store, a shuffle, and a vector multiplication, addition or conversion: 64 lanes of bfloat16 macs or
-fp32 sums, 512 bits of anything else. A loop costs `LOOP` cycles more to fill, drain and set up, a
-call `CALL`. Chains that do not overlap count their latency, `LATENCY` cycles an operation (AM020: 5
-to 7 for loads and float macs).
+Cycles come from a model and were never measured. The model counts what a core issues for the code
+as written, loop by loop. In a loop that pipelines, an iteration costs as much as its busiest unit.
+Each cycle can start two 512-bit loads, a 512-bit store, a shuffle, and a vector multiplication,
+addition or conversion: 64 lanes of bfloat16 macs or fp32 sums, 512 bits of anything else. A loop
+costs `LOOP` extra cycles to fill, drain and set up; a call costs `CALL`. Chains that do not overlap
+count their latency, `LATENCY` cycles an operation (AM020: 5 to 7 for loads and float macs).
 
 A chunk of FlowKV, 8 KiB, takes 2,048 cycles on its stream of 4 bytes per cycle. By this model both
-cores keep up with it to a group of 4 at head dimension 64, of 6 at 128 and 256; larger groups are
-bound by compute (8: 3,650, 2,650 and 2,400 cycles). Under a soft cap those are groups above 2 at 64
-and 128, above 4 at 256.
+cores keep up with groups of up to 4 at head dimension 64 and up to 6 at 128 and 256. Larger groups
+are bound by compute (8: 3,650, 2,650 and 2,400 cycles). With a soft cap, groups above 2 at 64 and
+128, and above 4 at 256, are bound by compute.
 
 A chunk of FlowQKV, 4 KiB, takes 1,024 cycles. With all rows, 8192 / head_dim, the score core takes
-6.9, 2.3 and 0.9 times as long at head dimensions 64, 128 and 256, the value core 1.9, 1.2 and 1.0
-times: prefill is bound by compute but for the largest heads, most by exponentials, of which there
-are rows * keys. mlir-aie publishes 1,696 cycles for a partial softmax of 64 x 64 scores with the
-core's own exponential, 27 per 64; ours cost 66 per 64, 20 of them to scale and mask.
+6.9, 2.3 and 0.9 times as long at head dimensions 64, 128 and 256, and the value core 1.9, 1.2 and
+1.0 times. So compute bounds prefill except for the largest heads, mostly through exponentials, of
+which there are rows * keys. mlir-aie publishes 1,696 cycles for a partial softmax of 64 x 64 scores
+with the core's own exponential, 27 per 64; the kernel here costs 66 per 64, 20 of them to scale and
+mask.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _map_scores(vectors: int, softcap: int) -> float:
 
 
 def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
-    """Per pair of heads: products per 16 keys, scores, maximum, probabilities."""
+    """For each pair of heads: products per 16 keys, scores, maximum, probabilities."""
     group, head_dim, _begin, _end, _scale, softcap = scalars
     pairs = (group + 1) // 2
     steps = KV_CHUNK // head_dim // 16
@@ -68,7 +69,7 @@ def _flow_kv_scores(arch: str, scalars: tuple[int, ...]) -> float:
 
 
 def _flow_kv_values(arch: str, scalars: tuple[int, ...]) -> float:
-    """Per head: rescaling (taken as always needed), then passes of 16 keys over Y."""
+    """For each head: rescaling (assumed always needed), then passes of 16 keys over Y."""
     group, head_dim = scalars
     rescale = LOOP + 10 * head_dim / 32
     # Eight macs and ten adds per 32 dimensions; 12 shuffles repeat the probabilities before.
@@ -84,7 +85,7 @@ def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
     # Sixteen stores after four tiles of products.
     products = key_blocks * (head_dim / 8 * 4 * TILE_PRODUCT + LOOP + 16)
     tiles = 4 * key_blocks
-    # Per tile: the mask 4 (16, but for the few chunks at an edge), rounding and maximum 4.
+    # Per tile: the mask takes 4 (16 in the few chunks at an edge), rounding and maximum 4.
     scores = _map_scores(2 * tiles, softcap) + 2 * LOOP + 8 * tiles
     maximum = 30 + 10 * LATENCY
     # Per tile: two halves of 20 issues, a quarter of them integer operations of 16 lanes, then the
@@ -94,7 +95,7 @@ def _flow_qkv_scores(arch: str, scalars: tuple[int, ...]) -> float:
 
 
 def _flow_qkv_values(arch: str, scalars: tuple[int, ...]) -> float:
-    """Per 8 rows: tiles of Y in fours; a quarter of the calls rescales, as early chunks do."""
+    """For 8 rows: tiles of Y in fours; a quarter of the calls rescale, as early chunks do."""
     head_dim, rows = scalars
     key_blocks = QKV_CHUNK // head_dim // 8
     # Sixteen stores of Y, or the products.
@@ -109,7 +110,7 @@ def _flow_kv_heads(group: int, head_dim: int) -> bool:
 
 
 def _flow_kv_keys(scalars: tuple[int, ...]) -> bool:
-    """Scores also want at least one key of the chunk."""
+    """Scores also need at least one key of the chunk."""
     group, head_dim, begin, end, _scale, _softcap = scalars
     return _flow_kv_heads(group, head_dim) and 0 <= begin < end <= KV_CHUNK // head_dim
 
@@ -136,13 +137,13 @@ def _flow_qkv_load_q(arch: str, scalars: tuple[int, ...]) -> float:
 
 
 def _flow_qkv_pieces(scalars: tuple[int, ...]) -> bool:
-    """Whether there is such a piece of the queries."""
+    """Whether the queries have a piece with this index."""
     index, head_dim, rows = scalars
     return _flow_qkv_rows(head_dim, rows) and 0 <= index < rows * head_dim // 512
 
 
 def _flow_qkv_keys(scalars: tuple[int, ...]) -> bool:
-    """Scores also want the chunk to begin with a key that there is."""
+    """Scores also need the chunk to begin with an existing key."""
     head_dim, rows, chunk_rows, index, total, window, causal, _scale, _softcap = scalars
     if not _flow_qkv_rows(head_dim, rows) or causal not in (0, 1) or window < 0:
         return False

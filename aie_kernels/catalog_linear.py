@@ -1,10 +1,10 @@
 """Kernels of projections: FusedDQP (decoding), the dequantisation engine and GEMM (prefill).
 
-Cycles are models, never measured: counts of what the code issues on the busiest unit of a core,
-which starts a multiply-accumulate, a vector operation, two loads and a store each cycle (AM020,
-AM027, mlir-aie's kernel notes). Vectors have 512 bits; loads and stores 256 on AIE2, 512 on
-AIE2P. Beside a model stands the nearest published cycle count (mlir-aie's kernel tables), as a
-check of its size.
+Cycles come from models and were never measured. They count what the code issues on the busiest unit
+of a core, which starts a multiply-accumulate, a vector operation, two loads and a store each cycle
+(AM020, AM027, mlir-aie's kernel notes). Vectors have 512 bits; loads and stores 256 on AIE2, 512 on
+AIE2P. Next to each model is the nearest published cycle count (mlir-aie's kernel tables), as a
+check of the model's size.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ DQP_LOAD_BIAS = Kernel(
     (Array("bf16", 256), Array("bf16", 2560), int, int, int),
     # The quotient is counted up and eight places are looked at, six cycles each.
     lambda arch, scalars: CALL + 10 + 6 * (8 * scalars[0] // scalars[2] + 8),
-    # The kernel drops rounds that have no room; their number is kept in 32 bits.
+    # The kernel drops rounds for which it has no room and counts them in 32 bits.
     limits=lambda scalars: 0 <= 8 * scalars[0] < 1 << 31 and scalars[2] > 0,
 )
 DQP_ZERO = Kernel("dqp_zero", "fused_dqp.cc", (Array("f32", 32),), _fixed(CALL))
@@ -106,7 +106,7 @@ def _dqp_finish_cycles(arch: str, scalars: tuple[int, ...]) -> float:
 
 
 def _dqp_finish_limits(scalars: tuple[int, ...]) -> bool:
-    """Without a bias the round is not looked at."""
+    """Without a bias the kernel ignores the round."""
     round_, epilogue = scalars
     return 0 <= epilogue < 6 and (not epilogue & 1 or 0 <= round_ < 80)
 

@@ -10,11 +10,11 @@ from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 from .catalog_attention import CALL, LATENCY, LOOP
 from .catalog_vector import GELU_ISSUES, INVERSE_ROOT, SILU_ISSUES
 
-# `mode` of a worker is what it does; times CORE, the number of the core in its column. Of a norm
-# also, times SLABS, the columns of a row in slabs of 256, and times MEAN those of which the mean is
-# taken. Of a rotation, times HEAD, 0, 1 or 2 for heads of 64, 128 or 256; times ROTARY, the
-# dimensions that are rotated in 32; and INTERLEAVED, HEAD_NORM where they are wanted, NARROW for
-# rows of 128, IN_BLOCKS for results in the order of a cache.
+# `mode` says what a worker does. It is a sum: the operation; CORE times the number of the core in
+# its column; for a norm, SLABS times the slabs of 256 columns in a row, and MEAN times the columns
+# over which the mean is taken; for a rotation, HEAD times 0, 1 or 2 (heads of 64, 128 or 256),
+# ROTARY times the rotated dimensions in units of 32, and INTERLEAVED and HEAD_NORM if requested,
+# NARROW for rows of 128, IN_BLOCKS for results in the order of a cache.
 PRODUCT, SILU_GATE, GELU_GATE, SUM, NORM, ROTATE = range(6)
 CORE = 1 << 3
 SLABS = 1 << 5

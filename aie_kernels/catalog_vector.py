@@ -3,8 +3,8 @@
 Cycles are a model of what the code issues, as in `catalog_attention`; never measured. mlir-aie
 publishes for 1024 values on AIE2P 438 cycles for an RMS normalisation, 298 for a rotary embedding,
 856 for SwiGLU and 211 to 318 for SiLU and GELU on the core's own tanh. A piece of 256 compares with
-a quarter: a rotation costs 1.6 to 3 times that, for its short loops; a gated activation 4.5 times,
-for a sigmoid that is right to 2^-13 instead of 0.038.
+a quarter of those: a rotation costs 1.6 to 3 times as much, because its loops are short; a gated
+activation 4.5 times, because its sigmoid is accurate to 2^-13 instead of 0.038.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _rope_limits(scalars: tuple[int, ...]) -> bool:
 
 
 def _values(scalars: tuple[int, ...]) -> bool:
-    """Whether so many values fit, in vectors of 32."""
+    """Whether this many values fit, in vectors of 32."""
     return 0 < scalars[0] <= 256 and scalars[0] % 32 == 0
 
 

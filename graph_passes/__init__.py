@@ -1,7 +1,8 @@
-"""Graph passes: ONNX to ONNX, each saying what it left alone and why, in `pipeline.py`'s order.
+"""Graph passes: ONNX to ONNX, in `pipeline.py`'s order. Each reports what it left alone and why.
 
-`attention/`, `projection/` and `weights/` hold what makes aie operators; here is what all share
-(`base.py`, `walk.py`, `subgraph.py`) and what sees a whole model. Not here: files, sessions, tools.
+`attention/`, `projection/` and `weights/` make aie operators. This folder has the code they share
+(`base.py`, `walk.py`, `subgraph.py`) and passes over a whole model. Not here: files, sessions,
+tools.
 """
 
 from ort_aie_ep.graph_passes.base import DOMAIN, FORMAT, NodeOutcome, Report

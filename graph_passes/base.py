@@ -1,14 +1,14 @@
-"""What all passes share: the report of each node's fate, and the kinds of passes.
+"""Code that all passes share: the report of each node's fate, and the kinds of passes.
 
-A pass is one of three, by how much of a graph it has to see:
+There are three kinds of passes, by how much of a graph they need to see:
 
-* one node, perhaps with what it reads: a `NodeRule`, whose refusals are reasons in the report;
-* several nodes in a pattern, which one takes the place of: a rewrite rule of onnxscript, whose
-  `check` fails with its reason, and whose `rewrite` reports the nodes as fused;
-* a graph: a function of the model that is named as what it does (`infer_types`, `fuse_steps`), with
-  the report where it replaces nodes.
+* one node, perhaps with its inputs: a `NodeRule`, whose refusals are reasons in the report;
+* several nodes in a pattern, replaced by one node: a rewrite rule of onnxscript, whose `check`
+  fails with its reason, and whose `rewrite` reports the nodes as fused;
+* a graph: a function of the model, named for what it does (`infer_types`, `fuse_steps`), which
+  takes the report if it replaces nodes.
 
-A docstring says before and after. `pipeline.py` has their order.
+A pass's docstring shows the graph before and after. `pipeline.py` has their order.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Attribute = int | float | str
 class NodeOutcome:
     """What became of one node: the op that replaces it, or why it stays on the CPU EP.
 
-    `body`: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often none.
-    `weight_bytes`, `token_bytes`: of the source, as work.py counts them.
+    `body`: the bodies of If, Loop or Scan that it is in, "then_branch of 'if'"; often empty.
+    `weight_bytes`, `token_bytes`: those of the source, as work.py counts them.
     """
 
     node: str
@@ -56,11 +56,11 @@ class NodeOutcome:
 
 @dataclass
 class Report:
-    """Outcomes of the nodes that some pass looked at, in graph order of their first look.
+    """Outcomes of the nodes that passes examined, in graph order of the first examination.
 
     Attributes:
         outcomes: by node.
-        layers: float weights that were asked to be replaced, and what each lost once written.
+        layers: float weights to be replaced, and the error of each once it is written.
     """
 
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
@@ -86,9 +86,9 @@ class Report:
 class NodeRule:
     """Nodes of one kind -> aie operators, one by one.
 
-    A subclass says which nodes those are, gives the reason against one of them (`why_not`, empty
-    for none) and the inputs and attributes of what takes its place (`replacement`); where more than
-    the node changes, it overrides `replace`. Both outcomes go into the report.
+    A subclass selects the nodes, gives the reason against one of them (`why_not`, empty for none)
+    and the inputs and attributes of its replacement (`replacement`). If more than the node changes,
+    it overrides `replace`. Both outcomes go into the report.
     """
 
     becomes: str
@@ -114,11 +114,11 @@ class NodeRule:
                 self.report.fused(other, becomes)
 
     def takes(self, node: ir.Node) -> bool:
-        """Whether the rule is about `node`."""
+        """Whether the rule applies to nodes like `node`."""
         return is_op(node, self.op_type, domain=self.domain)
 
     def becomes_of(self, node: ir.Node) -> str:
-        """The operator that takes the place of `node`."""
+        """The operator that replaces `node`."""
         return self.becomes
 
     def why_not(self, node: ir.Node) -> str:
@@ -126,9 +126,9 @@ class NodeRule:
         raise NotImplementedError
 
     def replace(self, node: ir.Node) -> Sequence[ir.Node]:
-        """Puts `becomes` in the place of `node`, which `why_not` has no reason against.
+        """Replaces `node`, against which `why_not` has no reason, with `becomes`.
 
-        Returns other nodes that it takes in.
+        Returns the other nodes that it absorbs.
         """
         inputs, attributes = self.replacement(node)
         put_in_place(node, aie_node(node, self.becomes_of(node), inputs, attributes))
@@ -146,7 +146,7 @@ def aie_node(
     attributes: Mapping[str, Attribute],
     outputs: int = 1,
 ) -> ir.Node:
-    """An aie operator under the name of `old`, in no graph yet."""
+    """An aie operator with the name of `old`, not yet in a graph."""
     return ir.node(
         op_type,
         inputs,
@@ -159,8 +159,8 @@ def aie_node(
 
 
 def put_in_place(old: ir.Node, *new: ir.Node) -> None:
-    """Puts nodes where `old` is, the outputs of the last under the names, types and shapes of
-    old's; nobody reads those of old that it has not."""
+    """Puts nodes in the place of `old`. The outputs of the last node take the names, types and
+    shapes of old's outputs; nothing reads outputs of `old` that the last node lacks."""
     graph = old.graph
     assert isinstance(graph, ir.Graph)
     results = new[-1].outputs
@@ -169,8 +169,8 @@ def put_in_place(old: ir.Node, *new: ir.Node) -> None:
 
 
 def none_value(node: ir.Node) -> ir.Value:
-    """The initializer of the node's graph that stands for an input that is not given, where others
-    follow: ONNX Runtime 1.23 crashes on an empty name."""
+    """The initializer of the node's graph that stands for an absent input before other inputs: ONNX
+    Runtime 1.23 crashes on an empty name."""
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     if NONE not in graph.initializers:

@@ -1,11 +1,12 @@
 """Bodies of If, Loop and Scan as models of their own, so that each pass sees one graph at a time.
 
 Before: a node with graphs among its attributes, whose nodes read values of the graphs around them
-After:  while passes run, the node stands in a domain of its own, has no graphs, and takes as inputs
-        what its bodies read; a body is a model that has these as graph inputs, and constants as
-        constants
+After:  while passes run, the node has a separate domain and no graphs, and takes the values that
+        its bodies read as inputs; a body is a model that has these values as graph inputs, and
+        constants as constants
 
-So what a body reads has a reader where it is computed, and nothing matches across a body's edge.
+So a value that a body reads has a reader where it is computed, and nothing matches across the edge
+of a body.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Body:
     """A body that was taken out of its node.
 
     Attributes:
-        model: the body, with what it reads as inputs behind its own.
+        model: the body; the values that it reads are inputs after its own.
         captured: those inputs.
-        first: the place of the first of them among the inputs of the holder.
+        first: the index of the first of them among the inputs of the holder.
         constants: the body's initializers that stand for constants of graphs around it.
     """
 
@@ -41,7 +42,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Holder:
-    """A node without its bodies, and what it had."""
+    """A node without its bodies, and the bodies it had."""
 
     node: ir.Node
     domain: str
@@ -51,7 +52,7 @@ class Holder:
 
 
 def body_labels(model: ir.Model) -> dict[str, str]:
-    """Of the nodes of bodies, by name: the bodies that a node is in, "then_branch of 'if'"."""
+    """For the nodes of bodies, by name: the bodies that a node is in, "then_branch of 'if'"."""
     labels: dict[str, str] = {}
 
     def look(graph: ir.Graph, where: str) -> None:
@@ -75,7 +76,7 @@ def take_out(model: ir.Model) -> list[Holder]:
 
 
 def parts(holders: list[Holder]) -> Iterator[ir.Model]:
-    """The bodies, each with what is known by then of the values that it reads."""
+    """The bodies, each with what is known so far about the values that it reads."""
     for holder in _still_there(holders):
         for body in holder.bodies:
             outer = holder.node.inputs[body.first :]
@@ -100,7 +101,7 @@ def put_back(model: ir.Model, holders: list[Holder]) -> None:
 
 
 def _still_there(holders: list[Holder]) -> Iterator[Holder]:
-    """Those whose nodes no pass has removed, nor the body that a node is in."""
+    """The holders whose node, and the body it is in, no pass has removed."""
     gone: set[ir.Graph] = set()
     for holder in holders:
         if holder.node.graph is None or holder.node.graph in gone:
@@ -114,7 +115,7 @@ def _take_out(model: ir.Model, graph: ir.Graph) -> Iterator[Holder]:
         attributes = graph_attributes(node)
         if not attributes:
             continue
-        # Inner ones first: what they read of graphs further out is then an input of their holder.
+        # Inner ones first: the values they read from outer graphs are then inputs of their holder.
         inner = [h for attribute in attributes for h in _take_out(model, attribute.as_graph())]
         own_inputs = len(node.inputs)
         for attribute in attributes:
@@ -128,7 +129,7 @@ def _take_out(model: ir.Model, graph: ir.Graph) -> Iterator[Holder]:
 
 
 def _capture(model: ir.Model, graph: ir.Graph, holder: ir.Node) -> Body:
-    """Gives `graph` values of its own for those that it reads of others."""
+    """Gives `graph` its own values for those that it reads from other graphs."""
     captured: dict[ir.Value, ir.Value] = {}
     constants: dict[ir.Value, ir.Value] = {}
     for node in graph:
@@ -161,14 +162,14 @@ def _capture(model: ir.Model, graph: ir.Graph, holder: ir.Node) -> Body:
 
 
 def _inner_name(model: ir.Model, value: ir.Value) -> str | None:
-    """The value's own name; but passes know inputs that hosts feed by theirs."""
+    """The value's own name, except that passes know inputs that hosts feed by the input's name."""
     if value.name in HOST_INPUTS and value not in model.graph.inputs:
         return f"{value.name} (computed)"
     return value.name
 
 
 def _release(model: ir.Model, body: Body, holder: ir.Node) -> None:
-    """Lets the body read again what it read, or what passes have put in its place."""
+    """Lets the body read its former values again, or the values with which passes replaced them."""
     graph = body.model.graph
     for inner, value in zip(body.captured, holder.inputs[body.first :], strict=False):
         assert value is not None

@@ -1,4 +1,4 @@
-"""A float16 model whose projections stay on the CPU EP keeps as many digits as it has there.
+"""A float16 model whose projections stay on the CPU EP keeps the precision that it has there.
 
 Before: SimplifiedLayerNormalization of float16; aie.FlowAttention of float16
 After:  Cast, SimplifiedLayerNormalization of float32, Cast; aie.FlowAttention with float32_products
@@ -18,12 +18,12 @@ from ort_aie_ep.graph_passes.base import DOMAIN, put_in_place
 
 
 def keep_float16_digits(model: ir.Model) -> None:
-    """Does nothing where a projection became an aie operator: its activations are rounded too."""
+    """Does nothing if a projection became an aie operator: its activations are rounded too."""
     aie = [node for node in model.graph if node.domain == DOMAIN]
     if not all(is_flow_attention(node) for node in aie):
         return
     for node in aie:
-        # Not of a cache that `--kv` makes float16: who asks for that asks for speed.
+        # Not for a cache that `--kv` makes float16: a user who chooses that wants speed.
         if _is_float16(node.inputs[0]) or _is_float16(named_input(node, "past_key")):
             node.attributes.add(ir.AttrInt64("float32_products", 1))
     for node in list(model.graph):

@@ -1,10 +1,10 @@
-"""Shapes of hidden states are read off the tokens: nothing stands between a decoder's steps then.
+"""Shapes of hidden states are read from the tokens, so that nothing divides a decoder's steps.
 
 Before: Shape(h), h (batch, sequence, K) with the dimensions of input_ids (batch, sequence)
 After:  Concat(Shape(input_ids), [K])
 
-Exports ask a hidden state how many tokens there are, to make angles and masks of the answer. Who
-computes these then waits for a step of the decoder, and later steps for them: two plans, not one.
+Exports read the number of tokens from a hidden state and compute angles and masks from it. These
+computations then wait for a step of the decoder, and later steps wait for them: two plans, not one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ort_aie_ep.graph_passes.walk import input_at, is_op
 
 
 def read_shapes_off_tokens(model: ir.Model) -> None:
-    """On the main graph: bodies have no inputs by that name."""
+    """Only for the main graph: bodies have no inputs of that name."""
     graph = model.graph
     tokens = next((value for value in graph.inputs if value.name == INPUT_IDS), None)
     if tokens is None or tokens.shape is None or len(tokens.shape) != 2 or not _is_named(tokens):

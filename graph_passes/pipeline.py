@@ -47,12 +47,12 @@ def run_passes(
 ) -> Report:
     """Rewrites `model` in place. Weights are packed when they are read, not here.
 
-    Without `fuse` each node is replaced by one of its own.
-    `quantize` is what float weights become, but for nodes whose names match a pattern of `keep`.
-    Bodies of If, Loop and Scan are graphs as the main one is.
+    Without `fuse` each node gets its own replacement. `quantize` is the format of float weights,
+    except for nodes whose names match a pattern of `keep`. Bodies of If, Loop and Scan are treated
+    like the main graph.
 
     Raises:
-        AieError: a node that should be replaced is malformed; a pattern matches nothing.
+        AieError: a node to be replaced is malformed; a pattern matches nothing.
     """
     report, packed = Report(), PackedWeights()
     name_nodes(model)
@@ -70,11 +70,11 @@ def run_passes(
     name_values(model)
     for node in model.graph.all_nodes():
         label = node_label(node)
-        # What no pass looked at, and a token reads weights of.
+        # Nodes that no pass examined and whose weights a token reads.
         unseen = label in works and label not in report.outcomes and node.domain != DOMAIN
         if unseen and works[label].token_bytes:
             report.left(node, NO_OPERATOR)
-    # Nodes that a pass made on the way are no nodes of the model.
+    # Nodes that a pass made temporarily are not nodes of the model.
     report.outcomes = {
         label: replace(
             outcome,
@@ -98,7 +98,7 @@ def _run_on_graph(
     quantize: WeightForm | None,
     keep: Sequence[str],
 ) -> None:
-    """The passes, on the main graph or on a body that was taken out."""
+    """Runs the passes on the main graph or on a body that was taken out."""
     remove_unread_nodes(model)
     if fuse:
         remove_idle_nodes(model)

@@ -1,13 +1,13 @@
-"""aie nodes -> fewer of them, and in the end one for each region: what C++ decides for both doors.
+"""aie nodes -> fewer of them, and finally one for each region. C++ decides this for both doors.
 
 `fuse_steps`, before: aie nodes, with norms, biases, residuals, gates and activations around them
-            after:  aie nodes that take those in (src/graph/fusions)
-`plan`, before: aie nodes, with what stands between them
+            after:  aie nodes that absorb those (src/graph/fusions)
+`plan`, before: aie nodes, and the nodes between them
         after:  one aie.Plan for each region (src/graph/regions.h), or with `whole` false one aie
                 node for each of its steps
 
-Both describe the graph to `_native` and put what it finds into the places of nodes. The execution
-provider asks the same of the graphs that it sees.
+Both describe the graph to `_native` and replace nodes by what it finds. The execution provider asks
+the same questions about the graphs that it sees.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ort_aie_ep.graph_passes.work import work_of
 if TYPE_CHECKING:
     from ort_aie_ep._native import _FusedStep, _GraphPlan, _GraphRegion
 
-# Constants of so many bytes are shown: shapes of Reshape, one number to multiply by.
+# `_native` sees constants of up to this many bytes: shapes of Reshape, single factors.
 SHOWN_BYTES = 1024
 _SHOWN = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64}
 _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
@@ -46,7 +46,7 @@ _KINDS: dict[ir.AttributeType, Callable[[ir.Attr], Any]] = {
 
 
 def fuse_steps(model: ir.Model, report: Report) -> None:
-    """Lets projections and attention take in what belongs to them."""
+    """Lets projections and attention absorb the nodes that belong to them."""
     view = _View(model.graph)
     for step in view.fused_steps():
         nodes = [view.nodes[place] for place in step["places"]]
@@ -63,8 +63,8 @@ def fuse_steps(model: ir.Model, report: Report) -> None:
 
 
 def plan(model: ir.Model, report: Report, *, whole: bool = True) -> None:
-    """Puts one node into the place of each region of the main graph and of bodies, or with `whole`
-    false one for each step."""
+    """Replaces each region of the main graph and of bodies with one node, or with `whole` false
+    with one node for each step."""
     bodies = body_labels(model)
     plans = 0
     for graph in list(model.graphs()):
@@ -74,7 +74,7 @@ def plan(model: ir.Model, report: Report, *, whole: bool = True) -> None:
 def _plan_graph(
     graph: ir.Graph, report: Report, bodies: dict[str, str], whole: bool, before: int
 ) -> int:
-    """Returns how many regions the graph has; `before` it there are so many in others."""
+    """Returns how many regions the graph has; graphs before it have `before`."""
     view = _View(graph)
     found = view.plan(whole=whole)
     for number, region in enumerate(found["regions"], before):
@@ -96,7 +96,7 @@ def _plan_graph(
 
 
 def expand_plans(model: ir.Model) -> None:
-    """Puts the aie nodes of its steps into the place of each aie.Plan.
+    """Replaces each aie.Plan with the aie nodes of its steps.
 
     Raises:
         AieError: a recipe is damaged, or of another version.
@@ -178,7 +178,7 @@ class _View:
         shape = None
         if value.shape is not None:
             shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        # Constants of a graph around a body are none to kernels of ONNX Runtime 1.23.
+        # Kernels of ONNX Runtime 1.23 do not see constants of a graph around a body as constants.
         producer = value.producer()
         own = (
             self.graph.initializers.get(value.name or "") is value
@@ -235,7 +235,7 @@ class _View:
             self._new[value] = int(name)
 
     def replace(self, nodes: Sequence[ir.Node], new: ir.Node) -> None:
-        """Puts a new node in the place of others. Values keep their names, types and shapes."""
+        """Replaces nodes with a new one. Values keep their names, types and shapes."""
         known = {value: self._new.pop(value) for value in new.outputs if value in self._new}
         ir.convenience.replace_nodes_and_values(
             self.graph,

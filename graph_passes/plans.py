@@ -33,7 +33,7 @@ class PlanSteps:
 
 @dataclass(frozen=True)
 class Divider:
-    """A node of ONNX Runtime's that reads what one plan gives, and that another plan waits for."""
+    """A node of ONNX Runtime that reads a result of one plan, and that another plan waits for."""
 
     node: str
     op: str
@@ -43,14 +43,14 @@ class Divider:
 
 @dataclass(frozen=True)
 class Plans:
-    """A model's plans in graph order, and what lies between them."""
+    """A model's plans in graph order, and the nodes between them."""
 
     plans: tuple[PlanSteps, ...] = ()
     divided_by: tuple[Divider, ...] = ()
 
 
 def find_plans(model: ir.Model, reasons: Mapping[str, str]) -> Plans:
-    """The plans of a model that has them; `reasons` tells by label why nodes are in none.
+    """The plans of a model that has them; `reasons` says by label why nodes are in no plan.
 
     Raises:
         AieError: a recipe is damaged, or of another version.
@@ -89,7 +89,7 @@ def read_recipe(node: ir.Node) -> _native._Recipe:
 
 
 def _between_plans(graph: ir.Graph) -> list[ir.Node]:
-    """Nodes on a way from one plan to another."""
+    """Nodes on a path from one plan to another."""
     nodes = list(graph)
     plans = {node for node in nodes if is_op(node, PLAN, domain=DOMAIN)}
     sources = {node: list(_sources(node)) for node in nodes}
@@ -114,7 +114,7 @@ def _reached(start: Iterable[ir.Node], following: Mapping[ir.Node, list[ir.Node]
 
 
 def _sources(node: ir.Node) -> Iterator[ir.Node]:
-    """Who writes what a node and its bodies read."""
+    """The nodes that write the values that a node and its bodies read."""
     inner = (n for attr in graph_attributes(node) for n in attr.as_graph().all_nodes())
     for reader in (node, *inner):
         for value in reader.inputs:

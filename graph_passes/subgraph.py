@@ -1,7 +1,7 @@
-"""Parts of a graph as models of their own, to find out by running them what they compute.
+"""Parts of a graph as separate models, to find out what they compute by running them.
 
-A part that is run on random inputs and agrees with a formula up to float rounding computes that
-formula, whatever nodes an exporter wrote it with.
+A part that agrees with a formula on random inputs, up to float rounding, computes that formula,
+whatever nodes an exporter wrote it with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.walk import Array, attribute, constant, nodes_above
 
-# Of nodes whose bodies are models of their own while passes run (bodies.py).
+# The domain of nodes whose bodies are separate models while passes run (bodies.py).
 HOLDER_DOMAIN = "ort_aie.holder"
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 BITS = dict.fromkeys(HALVES, 16) | {ir.DataType.FLOAT: 32, ir.DataType.DOUBLE: 64}
@@ -24,7 +24,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 # exp(-1e4) is 0 in float32.
 MASKED = -1e4
 ENDLESS = np.iinfo(np.int32).max  # and above: ends of slices
-# Constants of a part, in all: none that is looked into has weights of a projection.
+# Constants of a part, in total: no part that is examined has weights of a projection.
 MOST_BYTES = 16 << 20
 
 
@@ -33,10 +33,10 @@ class NoMatch(Exception):
 
 
 class Part:
-    """The nodes between some inputs and outputs, in a session of their own; `nodes` of the model.
+    """The nodes between some inputs and outputs, in their own session; `nodes` are the model's.
 
-    Half precision is widened to float32, so that what is measured is the formula and not the
-    rounding of every step.
+    Half precision is widened to float32, so that the result shows the formula and not the rounding
+    of every step.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ def narrows(cast: ir.Node, dtype: ir.DataType | None) -> bool:
 
 
 def magnitude(array: Array) -> int:
-    """The largest magnitude, rounded up, of a few numbers, but for those that stand for no end and
-    for what hides a score."""
+    """The largest magnitude, rounded up, of a few numbers, except those that stand for "no end" or
+    hide a score."""
     if array.size == 0 or array.dtype.kind not in "biuf":
         return 0
     numbers = array.astype(np.float64)
@@ -140,11 +140,11 @@ def _between(
 
 
 def _embed(graph: ir.Graph) -> None:
-    """Takes tensors in from their files: bytes of a model have no folder to find those in."""
+    """Reads tensors from their files: a serialized model has no folder in which to find them."""
     for value in graph.initializers.values():
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor):
-            # A copy: whoever writes the model closes the file, which a view keeps open.
+            # A copy: the writer of the model closes the file, and a view would keep it open.
             value.const_value = ir.tensor(tensor.numpy().copy(), name=tensor.name)
 
 
@@ -195,7 +195,7 @@ def _float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _failure(error: Exception) -> str:
-    """What ONNX Runtime says of nodes that are run apart from their model."""
+    """ONNX Runtime's message about nodes that were run separately from their model."""
     line = str(error).strip().splitlines()[0]
     node = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", line)
     if node is None:

@@ -1,9 +1,10 @@
-"""Names that tell nodes and values apart, in all graphs of a model.
+"""Unique names of nodes and values, in all graphs of a model.
 
-Before: nodes without a name or of one name; values of two bodies of one name. ONNX allows both
-After:  each node is named, "Attention -> y" where it had no name, "name -> y" where others had the
-        same: reports, explanations and --keep tell nodes apart by name. Values of bodies are named
-        apart from all others: passes derive names from names
+Before: nodes without a name or with the same name; values of two bodies with the same name, which
+        ONNX allows
+After:  each node has a name: "Attention -> y" if it had none, "name -> y" if others had the same.
+        Reports, explanations and --keep identify nodes by name. Names of values in bodies differ
+        from all others, because passes derive names from names
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ort_aie_ep.graph_passes.base import HOST_INPUTS
 
 
 def name_nodes(model: ir.Model) -> None:
-    """Names the nodes of the main graph and of all bodies."""
+    """Gives names to the nodes of the main graph and of all bodies."""
     nodes = list(model.graph.all_nodes())
     used = Counter(node.name for node in nodes if node.name)
     taken: set[str | None] = set(used)
@@ -43,7 +44,7 @@ def name_values(model: ir.Model) -> None:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Those that a graph has by itself; outputs that are left out have no name."""
+    """The values that a graph itself has; outputs that are left out have no name."""
     yield from dict.fromkeys((*graph.inputs, *graph.initializers.values()))
     for node in graph:
         yield from (value for value in node.outputs if value.name)

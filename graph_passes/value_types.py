@@ -1,10 +1,10 @@
-"""Types of values that a model file leaves out, and nodes that change nothing.
+"""Types of values that a model file omits, and nodes that change nothing.
 
 Before: values without a type; Cast(x, to=the type that x has); Identity(initializer)
-After:  every value has the type that its operator's schema gives it; such nodes are gone, and those
-        that nobody reads
+After:  every value has the type that its operator's schema gives it; such nodes are gone, and so
+        are nodes whose results nothing reads
 
-optimum's exports carry types for their inputs and outputs alone, and share equal tensors through
+optimum's exports carry types only for their inputs and outputs, and share equal tensors through
 Identity.
 """
 
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.walk import graph_attributes, is_read
 
-# Operators that ONNX has no schema for: the input whose type their outputs have.
+# Operators without a schema in ONNX: the input whose type their outputs have.
 LIKE_INPUT = {
     ("com.microsoft", "MatMulNBits"): 0,
     ("", "SimplifiedLayerNormalization"): 1,
@@ -60,7 +60,7 @@ def _infer_types(graph: ir.Graph, opsets: dict[str, int]) -> None:
 
 
 def remove_unread_nodes(model: ir.Model) -> None:
-    """Removes nodes whose results nobody reads: nothing is to be replaced there, or said of it."""
+    """Removes nodes whose results nothing reads: there is nothing to replace or to report."""
     for node in reversed(list(model.graph)):
         if not any(map(is_read, node.outputs)):
             model.graph.remove(node, safe=True)
@@ -86,7 +86,7 @@ def remove_idle_nodes(model: ir.Model) -> None:
 
 
 def _body_type(node: ir.Node, index: int, body: ir.Graph) -> ir.DataType | None:
-    """Of an output of If, Loop or Scan: its elements are those of the body's output."""
+    """The type of an output of If, Loop or Scan: its elements are those of the body's output."""
     before = None if node.domain else BODY_OUTPUTS_BEFORE.get(node.op_type)
     if before is None or before + index >= len(body.outputs):
         return None

@@ -1,7 +1,6 @@
-"""Questions to a graph: what a node and a value are, who gives a value, who reads it, of what it is
-made.
+"""Questions about a graph: what nodes and values are, where a value comes from, who reads it.
 
-Here: whatever walks a graph, for all passes. Not here: anything that changes one.
+Here: code that walks a graph, for all passes. Not here: code that changes one.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from ort_aie_ep.errors import AieError
 
 Array = npt.NDArray[Any]
 T = TypeVar("T", int, float, str)
-# Operators that take of a value its shape alone.
+# Operators that read only the shape of a value.
 OF_LENGTHS = ("Shape", "Size")
 
 # --- nodes ----------------------------------------------------------------------------------------
 
 
 def node_label(node: ir.Node) -> str:
-    """The node's name, or what it computes where it has none."""
+    """The node's name, or what it computes if it has no name."""
     return node.name or f"{node.op_type} -> {node.outputs[0].name}"
 
 
@@ -33,7 +32,7 @@ def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> TypeGuard[i
 
 
 def attribute(node: ir.Node, name: str, default: T) -> T:
-    """An attribute's value, or the default that the op's schema gives."""
+    """An attribute's value, or its default in the op's schema."""
     attr = node.attributes.get(name)
     if attr is None:
         return default
@@ -67,12 +66,12 @@ def given_inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def value_inputs(node: ir.Node) -> list[ir.Value]:
-    """The inputs whose elements a node takes: none of an operator that takes a shape alone."""
+    """The inputs whose elements a node reads: none for an operator that reads only a shape."""
     return [] if node.op_type in OF_LENGTHS else given_inputs(node)
 
 
 def used_output(node: ir.Node, index: int) -> ir.Value | None:
-    """Output `index`, where the node has it and somebody reads it."""
+    """Output `index`, if the node has it and something reads it."""
     output = node.outputs[index] if index < len(node.outputs) else None
     return output if output is not None and is_read(output) else None
 
@@ -81,12 +80,12 @@ def used_output(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def rank(value: ir.Value | None) -> int | None:
-    """The number of dimensions, where it is known."""
+    """The number of dimensions, if it is known."""
     return len(value.shape) if value is not None and value.shape is not None else None
 
 
 def fixed_dim(value: ir.Value | None, axis: int) -> int | None:
-    """A dimension, where it is a number."""
+    """A dimension, if it is a number."""
     if value is None or value.shape is None or len(value.shape) <= axis:
         return None
     dim = value.shape[axis]
@@ -94,7 +93,7 @@ def fixed_dim(value: ir.Value | None, axis: int) -> int | None:
 
 
 def type_name(*values: ir.Value | None) -> str:
-    """ONNX's name of the first type that is known among values of one type."""
+    """ONNX's name of the first known type among values of the same type."""
     for value in values:
         if value is not None and value.dtype is not None:
             return value.dtype.name
@@ -118,31 +117,31 @@ def constant_array(value: ir.Value | None) -> Array | None:
 
 
 def producer(value: ir.Value) -> ir.Node:
-    """The node that computes a value of which it is known that one does."""
+    """The node that computes a value that is known to be computed."""
     node = value.producer()
     assert node is not None
     return node
 
 
 def made_by(value: ir.Value | None, *op_types: str, domain: str = "") -> ir.Node | None:
-    """The node that computes `value`, where it is one of these operators of `domain`."""
+    """The node that computes `value`, if it is one of these operators of `domain`."""
     node = value.producer() if value is not None else None
     return node if is_op(node, *op_types, domain=domain) else None
 
 
 def is_read(value: ir.Value) -> bool:
-    """Whether a node or whoever runs the graph reads `value`."""
+    """Whether a node, or the caller of the graph, reads `value`."""
     return bool(value.uses()) or value.is_graph_output()
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """The node that reads `value`, once, where that is all that does."""
+    """The node that reads `value`, if it is the only reader and reads it once."""
     uses = value.uses()
     return next(iter(uses))[0] if len(uses) == 1 and not value.is_graph_output() else None
 
 
 def before(value: ir.Value, *op_types: str, domains: tuple[str, ...] = ("",)) -> ir.Value:
-    """What `value` was before any of these operators, by their first inputs."""
+    """`value` before any of these operators, followed through their first inputs."""
     while True:
         node = value.producer()
         if node is None or node.domain not in domains or node.op_type not in op_types:
@@ -154,7 +153,7 @@ def before(value: ir.Value, *op_types: str, domains: tuple[str, ...] = ("",)) ->
 
 
 def before_transpose(matrix: ir.Value | None) -> tuple[ir.Value | None, bool] | None:
-    """A matrix before it was transposed, and whether it was; None for another Transpose."""
+    """A matrix before it was transposed, and whether it was; None for any other Transpose."""
     node = made_by(matrix, "Transpose")
     if node is None:
         return matrix, False
@@ -172,8 +171,8 @@ def above(
     edge: Callable[[ir.Value], bool] = lambda value: False,
     inputs: Callable[[ir.Node], Iterable[ir.Value]] = given_inputs,
 ) -> Iterator[ir.Value]:
-    """Values and what they are made of, each once; not what is behind an `edge`, which is asked
-    about each of them. `inputs` gives those of a node that count."""
+    """Values and the values they are computed from, each once, up to an `edge`, which is called for
+    each of them. `inputs` returns the inputs of a node that count."""
     stack, seen = list(values), set[ir.Value]()
     while stack:
         value = stack.pop()
@@ -192,8 +191,8 @@ def nodes_above(
     edge: Callable[[ir.Value], bool],
     inputs: Callable[[ir.Node], Iterable[ir.Value]] = given_inputs,
 ) -> list[ir.Node]:
-    """The nodes that make `values`, sources first; none behind an `edge`, which is asked about each
-    value that is met, also one that no node makes."""
+    """The nodes that compute `values`, sources first, up to an `edge`, which is called for each
+    value found, even one that no node computes."""
     nodes: dict[ir.Node, None] = {}
     stack, edges = list(values), set[ir.Value]()
     while stack:
@@ -215,7 +214,7 @@ def nodes_above(
 
 
 def below(node: ir.Node, limit: int) -> Iterator[ir.Node]:
-    """The nodes that follow while each first result has one reader, at most `limit`."""
+    """The nodes that follow, as long as each first result has one reader; at most `limit`."""
     for _ in range(limit):
         readers = node.outputs[0].consumers()
         if len(readers) != 1 or node.outputs[0].is_graph_output():
@@ -225,7 +224,7 @@ def below(node: ir.Node, limit: int) -> Iterator[ir.Node]:
 
 
 def bottlenecks(value: ir.Value, limit: int) -> list[ir.Value]:
-    """Values through which all of `value` comes, nearest first, found in at most `limit` nodes."""
+    """Values on every path to `value`, nearest first, found within at most `limit` nodes."""
     graph = value.graph
     assert isinstance(graph, ir.Graph)
     position: dict[ir.Node | None, int] = {node: index for index, node in enumerate(graph)}

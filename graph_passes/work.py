@@ -1,8 +1,8 @@
-"""What of a model's weights a node has, and what of them a token reads.
+"""How much of a model's weights a node has, and how much of them a token reads.
 
-The measure is bytes: of the matrices that a token is multiplied by, of the experts that it is sent
-to, and of recurrent states. Not counted are rows that are looked up, vectors (norms, biases), and
-keys and values of the context, whose number the model does not say.
+The measure is bytes: of the matrices that multiply a token, of the experts that it is sent to, and
+of recurrent states. It leaves out rows that are looked up, vectors (norms, biases), and keys and
+values of the context, whose number the model does not state.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import onnx_ir as ir
 
 from ort_aie_ep.graph_passes.walk import attribute, before, constant, input_at
 
-# Their results are constants where their inputs are: the weights are those of who reads them.
+# Their results are constant if their inputs are: the weights belong to the node that reads them.
 PASSED_ON = {"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 DOMAINS = ("", "com.microsoft")
 LOOKED_UP = {
     "EmbedLayerNormalization", "Gather", "GatherBlockQuantized", "GatherElements", "GatherND",
     "Q4NXGather",
 }  # fmt: skip
-# Tables of angles and masks, and what is added, are no weights that a token is multiplied by.
+# Tables of angles and masks, and terms that are added, do not multiply a token.
 WITHOUT_PRODUCTS = {
     "Add", "And", "Clip", "Concat", "ConstantOfShape", "Cos", "CumSum", "Div", "Equal", "Expand",
     "FlowAttention", "GemmaRotaryEmbedding", "Greater", "GreaterOrEqual", "GroupQueryAttention",
@@ -38,7 +38,7 @@ STATES = {"CausalConvWithState": 3, "GatedDeltaNet": 6, "LinearAttention": 3}
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes of a node's weights, and of those and of states what one token reads."""
+    """Bytes of a node's weights, and bytes of weights and states that one token reads."""
 
     weight_bytes: int = 0
     token_bytes: int = 0
@@ -62,7 +62,7 @@ def work_of(node: ir.Node) -> Work:
 
 
 def _constants(value: ir.Value | None) -> list[ir.TensorProtocol]:
-    """The tensors that a constant is made of: itself, or codes, scales and zero points."""
+    """The tensors that make up a constant: itself, or codes, scales and zero points."""
     source = None if value is None else before(value, *PASSED_ON, domains=DOMAINS)
     tensor = constant(source)
     if tensor is not None:
@@ -75,7 +75,7 @@ def _constants(value: ir.Value | None) -> list[ir.TensorProtocol]:
 
 
 def _state_bytes(node: ir.Node) -> int:
-    """A recurrent state's, of one sequence; 0 where its size is not known."""
+    """Bytes of a recurrent state for one sequence; 0 if its size is not known."""
     place = STATES.get(node.op_type)
     state = input_at(node, place) if place is not None else None
     if state is None or state.shape is None or state.dtype is None:

@@ -3,11 +3,12 @@
     python scripts/accuracy_by_bits.py                       # the demonstration model
     python scripts/accuracy_by_bits.py MODEL --tokens 5000
 
-The weights of every MatMulNBits but a tied lm_head are dequantised, quantised anew and run by our
-operators with bf16 numerics on text held out of training (`ort-aie accuracy`). What the source lost
-to its own 4 bits stays lost. Each group of weights is rounded to nearest between its extremes, or
-in the best of ranges that lose some of either end, fitted by least squares to the codes that it
-gives (the error being that of the weights, no activations are seen). Prints Markdown.
+The script dequantises the weights of every MatMulNBits except a tied lm_head, quantises them again
+and runs ort_aie_ep's operators with bf16 numerics on text held out of training (`ort-aie
+accuracy`). What the source lost to its own 4 bits stays lost. Each group of weights is rounded to
+nearest between its extremes ("extremes"), or in the best of several narrower ranges, fitted by
+least squares to the codes that it gives ("searched"). The criterion is the error of the weights;
+activations are not considered. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from rich.console import Console
-from rich.progress import Progress
 
 from ort_aie_ep import _native
+from ort_aie_ep.cli import console
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.progress import Count
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_operator
 from ort_aie_ep.tools.bench import accuracy, demo
 
 Floats = npt.NDArray[np.float32]
 BLOCK = 32
-# Parts of a range's width that either end may lose. The best range of 4 levels for normal numbers
-# ends at 1.5 deviations, the extremes of hundreds of them are at 3 and more.
+# Fractions of a range's width that either end may lose. The best range of 4 levels for normal
+# numbers ends at 1.5 deviations; the extremes of hundreds of numbers are at 3 and more.
 LOST = np.arange(0, 0.4, 0.05, np.float32)
 FITS = 2
 
@@ -47,9 +48,9 @@ class Method:
     """How weights are quantised.
 
     Attributes:
-        bits: of a code.
+        bits: bits of a code.
         per_channel: one scale and minimum for all in-features, instead of one for each 32.
-        search: of the range, instead of the extremes.
+        search: search for the best range, instead of using the extremes.
     """
 
     bits: int
@@ -57,7 +58,7 @@ class Method:
     search: bool
 
     def __str__(self) -> str:
-        """As a row of the table starts."""
+        """The first cells of a row of the table."""
         grain = "per channel" if self.per_channel else f"per block of {BLOCK}"
         return f"{self.bits} | {grain} | {'searched' if self.search else 'extremes'}"
 
@@ -103,7 +104,7 @@ def _codes(x: Floats, scale: Floats, minimum: Floats, bits: int) -> Floats:
 
 
 def projections(model: ir.Model) -> Iterator[ir.Node]:
-    """Those whose weights nobody else reads."""
+    """The projections whose weights no other node reads."""
     for node in model.graph:
         if node.op_type != "MatMulNBits" or why_not_matmul(node):
             continue
@@ -114,8 +115,8 @@ def projections(model: ir.Model) -> Iterator[ir.Node]:
 def requantised(source: ModelFolder, method: Method) -> tuple[ir.Model, float]:
     """The model with other weights, and their root mean square error relative to the source's.
 
-    The new MatMulNBits has blocks of 32, as no operator shares a scale among all of K: a scale per
-    channel is repeated. Minima are zero points of the scales' type.
+    The new MatMulNBits has blocks of 32, because no operator shares a scale among all of K: a scale
+    per channel is repeated. Minima are zero points of the scales' type.
     """
     model = load_model(source.model)
     lost = total = 0.0
@@ -151,9 +152,9 @@ def requantised(source: ModelFolder, method: Method) -> tuple[ir.Model, float]:
 
 
 def decoder(model: ir.Model, source: ModelFolder, options: argparse.Namespace) -> Decoder:
-    """Our operators on a model, bf16 numerics on this CPU."""
+    """A decoder that runs ort_aie_ep's operators on a model, with bf16 numerics on this CPU."""
     run_passes(model)
-    for value in model.graph.initializers.values():  # into the model: it is no file
+    for value in model.graph.initializers.values():  # into the model, which is not a file
         if value.const_value is not None:
             value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
     content = ir.to_proto(model).SerializeToString()
@@ -172,18 +173,16 @@ def main() -> None:
     source = find_model(options.model)
     errors: dict[str, float] = {}
     variants = [("the source", decoder(load_model(source.model), source, options))]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("quantising", total=len(METHODS))
+    with console.bar("quantise", "methods") as progress:
+        count = Count(progress, len(METHODS))
         for method in METHODS:
+            count.begin(str(method))
             model, errors[str(method)] = requantised(source, method)
             variants.append((str(method), decoder(model, source, options)))
-            progress.advance(task)
-        scoring = progress.add_task("scoring")
-        report = accuracy.score(
-            lambda: variants, source, accuracy.Plan(options.tokens, 0, options.window),
-            lambda count: progress.update(scoring, total=count),
-            lambda _: progress.advance(scoring),
-        )  # fmt: skip
+            count.step()
+    plan = accuracy.Plan(options.tokens, 0, options.window)
+    with console.bar("score", "tokens") as progress:
+        report = accuracy.score(lambda: variants, source, plan, progress)
     print(
         f"{source.path.name}: {report.scores[0].tokens} tokens in windows of {report.window}; "
         f"kernels {_native.selected_isa()}; ( ): 95 %, bootstrap over windows in pairs\n\n"

@@ -1,9 +1,10 @@
 """What onnxruntime-genai's n-gram drafts gain on a model: bench_drafts.py COMPILED [K,K ...]
 
 Completes the beginnings of held-out modules of Python's standard library, greedily, without drafts
-and with up to K drafted tokens a round, in turns. Prints tokens per second of decoding over all
-prompts (the prompt left out), the ratio with 95 % bounds by a bootstrap over prompts, the share of
-verified drafts that were right, tokens for each call of the model, and how many texts are the same.
+and with up to K drafted tokens a round, in interleaved rounds. Prints the decoding speed over all
+prompts in tokens per second (without the prompt itself), and its ratio with 95 % bounds from a
+bootstrap over prompts. It also prints the share of verified drafts that were right, the tokens for
+each call of the model, and the number of texts that are the same.
 COMPILED needs a tokenizer and all logits: genai refuses drafts with `compile --last-logits`.
 """
 
@@ -28,10 +29,10 @@ class Text:
     """A completion.
 
     Attributes:
-        tokens: new ones.
-        seconds: of all but the first.
-        right, verified: drafted tokens.
-        calls: of the model, after the prompt's.
+        tokens: the new tokens.
+        seconds: time for all new tokens except the first.
+        right, verified: numbers of drafted tokens.
+        calls: calls of the model, after the one for the prompt.
     """
 
     tokens: tuple[int, ...]
@@ -83,7 +84,7 @@ def main() -> None:
                 made = complete(model, prompt, k)
                 if turn:
                     texts[k][index].append(made)
-    # By draft and prompt, seconds of the median round.
+    # For each draft size and prompt, the seconds of the median round.
     seconds = np.array([[np.median([t.seconds for t in made]) for made in texts[k]] for k in sizes])
     new = np.array([len(made[0].tokens) - 1 for made in texts[0]])
     picks = np.random.default_rng(0).integers(0, len(prompts), (RESAMPLES, len(prompts)))

@@ -3,16 +3,18 @@
     python scripts/bench_gpt2_gemms.py             # full sizes: 34 G multiply-accumulates
     python scripts/bench_gpt2_gemms.py --eighth    # the largest dimension of each divided by 8
 
-bf16 in, float32 out, as in the paper. Every product is simulated byte by byte, and all of C is
-compared in float64, |error| over the sum of |a||b|, with two products:
+The input is bf16 and the output float32, as in the paper. The script simulates every product byte
+by byte, and compares all of C in float64, as |error| over the sum of |a||b|, with two products:
 
-* that of the bf16 operands, which is what the array was given: the error of its arithmetic;
-* that of the float32 operands, as in the paper: it contains their rounding to bf16, which no design
-  can avoid. It is independent from term to term, so that it falls with the root of K, and its
-  largest value grows with the number of results.
+* the product of the bf16 operands, which the array received: this gives the error of its
+  arithmetic;
+* the product of the float32 operands, as in the paper: this includes their rounding to bf16, which
+  no design can avoid. That rounding is independent from term to term, so its error falls with the
+  root of K, and the largest error grows with the number of results.
 
-Prints the simulated time and the errors of each size, and what a change of size costs beside what
-replacing the whole configuration would. Exits with 1 if the arithmetic misses the paper's figures.
+Prints the simulated time and the errors of each size, and compares the cost of a change of size
+with the cost of replacing the whole configuration. Exits with 1 if the arithmetic misses the
+paper's figures.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ SIZES: tuple[Size, ...] = (
     (2304, 256, 768), (768, 256, 768), (3072, 256, 768), (50304, 256, 768), (768, 256, 3072),
 )  # fmt: skip
 
-# Seconds. One dispatch of the design that is loaded, on 4 columns, and what a firmware load of
-# another adds (dispatch_micro report, Strix, XRT 2.23: 60.5 to 65.7 µs); another xclbin with a
-# context of its own (the same report). Nobody has published these for Phoenix.
+# Seconds: one dispatch of the loaded design, on 4 columns; what a firmware load of another design
+# adds (dispatch_micro report, Strix, XRT 2.23: 60.5 to 65.7 µs); what another xclbin with a context
+# of its own adds (the same report). Nobody has published these times for Phoenix.
 DISPATCH = 75.2e-6
 FIRMWARE_LOAD = 65.7e-6
 NEW_CONTEXT = 40e-3
@@ -137,7 +139,7 @@ def measure(session: Session, size: Size) -> Outcome:
 
 
 def switch_seconds(session: Session, size: Size) -> float:
-    """What a stream writes to the cores: parameters and go locks. It is there in every run."""
+    """Time of a stream's writes to the cores: parameters and go locks. Every run has them."""
     m, k, n = padded(size)
     writes = sum(
         isinstance(operation, Write)
@@ -149,9 +151,9 @@ def switch_seconds(session: Session, size: Size) -> float:
 
 
 def main() -> int:
-    """Simulates all sizes; gives the exit code."""
+    """Simulates all sizes and returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--eighth", action="store_true", help="an eighth of every size")
+    parser.add_argument("--eighth", action="store_true", help="simulate an eighth of every size")
     sizes = tuple(map(eighth, SIZES)) if parser.parse_args().eighth else SIZES
     session = Session(gemm.build(device("npu1"), "f32"))
     work = sum(m * k * n for m, k, n in sizes)
@@ -197,7 +199,7 @@ def _print_switches(session: Session, outcomes: list[Outcome]) -> None:
     own = max(switch_seconds(session, o.size) for o in outcomes)
     print(
         f"change of size: {own * 1e6:.1f} µs for two parameters and the go lock of each core, "
-        "which every run writes: nothing more than the same size again"
+        "which every run writes: no more than repeating the same size"
     )
 
     def ratio(more: float) -> float:

@@ -3,9 +3,9 @@
     python scripts/bench_npu_layer.py                               # llama-3.2-1b, 1,024 keys
     python scripts/bench_npu_layer.py --model llama-3.2-3b --context 4096
 
-The layer runs on the overlay `decode`, byte by byte, on random weights: first its steps one after
-the other, then as one run. The closed forms of the performance model stand beside them. Times are
-those of the modelled device; nothing here has met one.
+The script simulates the layer on the overlay `decode`, byte by byte, with random weights: first
+each step alone, then all steps as one run. It prints the closed forms of the performance model
+beside them. Times are those of the modelled device; nothing here has run on an NPU yet.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import decode
+from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
@@ -32,6 +32,7 @@ from ort_aie_ep.npu.speed.operators import Machine as Model
 from ort_aie_ep.npu.speed.phases import decode as predict
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.progress import Count
 
 EPSILON_BITS = int(np.float32(1e-5).view(np.int32))
 KEYS_OF_A_CHUNK = 4096  # elements
@@ -39,7 +40,7 @@ KEYS_OF_A_CHUNK = 4096  # elements
 
 @dataclass
 class Layer:
-    """The steps of a layer as `npu_build` takes them, and how large its five buffers are."""
+    """A layer's steps, in the form that `npu_build` accepts, and the sizes of its five buffers."""
 
     shape: Shape
     context: int
@@ -127,7 +128,7 @@ class Layer:
 
 
 def run(machine: Machine, described: str, layer: Layer, steps: list[dict[str, Any]]) -> Result:
-    """The steps as one stream; its runs added up."""
+    """The result of the steps as one stream."""
     runs = _native.npu_build(described, steps)
     results = [machine.run(np.asarray(r["words"]), layer.buffers()) for r in runs]
     if len(results) != 1:
@@ -141,7 +142,9 @@ def main() -> None:
     parser.add_argument("--model", default="llama-3.2-1b", choices=[
         name for name, shape in SHAPES.items() if shape.family == "llama"
     ])  # fmt: skip
-    parser.add_argument("--context", type=int, default=1024, help="keys, the token's own included")
+    parser.add_argument(
+        "--context", type=int, default=1024, help="number of keys, including the token's own"
+    )
     options = parser.parse_args()
     shape = SHAPES[options.model]
     design = decode.build(device("npu2"))
@@ -152,12 +155,18 @@ def main() -> None:
         f"one layer of {options.model}, {options.context} keys, on the modelled npu2"
     ))  # fmt: skip
     began = time.perf_counter()
-    for title, step in track(layer.steps, "simulating", console=console, transient=True):
-        result = run(machine, described, layer, [step])
-        busiest = max(w["kernel"] for w in result.workers.values()) / result.seconds
-        rate = result.read / result.seconds / 1e9
-        table.add_row(title, f"{result.seconds * 1e6:.1f}", f"{rate:.1f}", f"{busiest:.0%}")
-    whole = run(machine, described, layer, [step for _, step in layer.steps])
+    with bar("simulate", "steps") as progress:
+        count = Count(progress, 2 * len(layer.steps))
+        for title, step in layer.steps:
+            count.begin(title)
+            result = run(machine, described, layer, [step])
+            busiest = max(w["kernel"] for w in result.workers.values()) / result.seconds
+            rate = result.read / result.seconds / 1e9
+            table.add_row(title, f"{result.seconds * 1e6:.1f}", f"{rate:.1f}", f"{busiest:.0%}")
+            count.step()
+        count.begin("all, one stream")
+        whole = run(machine, described, layer, [step for _, step in layer.steps])
+        count.step(len(layer.steps))
     rate = whole.read / whole.seconds / 1e9
     table.add_section()
     table.add_row("all, one stream", f"{whole.seconds * 1e6:.1f}", f"{rate:.1f}", "")

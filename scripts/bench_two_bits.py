@@ -1,12 +1,12 @@
-"""The projections of decoder layers at 2 and at 4 bits: our operators beside ONNX Runtime's.
+"""The projections of decoder layers at 2 and 4 bits: ort_aie_ep's operators and ONNX Runtime's.
 
     python scripts/bench_two_bits.py                                # llama-3.2-1b, four layers
     python scripts/bench_two_bits.py --rows 1 --rounds 30
 
-Random weights; q, k, v, output, gate, up and down as MatMulNBits nodes of their own, the same graph
-compiled for our library or run by ONNX Runtime's CPU EP alone. Variants take turns: a round repeats
-each for `--seconds` and takes the fastest call, and ratios are taken within a round.
-Prints Markdown.
+Weights are random. q, k, v, output, gate, up and down are separate MatMulNBits nodes. The same
+graph is compiled for ort_aie_ep, or run by ONNX Runtime's CPU EP alone. Variants run in interleaved
+rounds: a round repeats each variant for `--seconds` and uses the fastest call, and ratios are
+within a round. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
-from rich.console import Console
-from rich.progress import track
 
 from ort_aie_ep import _native
+from ort_aie_ep.cli.console import bar
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.progress import Count
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_operator
 from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
 
 BLOCK = 32
-REFERENCE = "2 bits, ours"
-# Accuracy levels and what they stand for; ONNX Runtime's level 0 has float activations.
+REFERENCE = "2 bits, ort_aie_ep"
+# Accuracy levels and their names; ONNX Runtime's level 0 has float activations.
 LEVELS = {0: "bf16 (ONNX Runtime: float)", 4: "int8"}
 
 
@@ -55,7 +55,7 @@ class Variant:
 
 
 def projections(shape: Shape, layers: int) -> list[Projection]:
-    """All of some layers."""
+    """All projections of the first `layers` layers."""
     s = shape
     sizes = [
         ("q", s.queries, s.hidden, "x"), ("k", s.keys, s.hidden, "x"), ("v", s.keys, s.hidden, "x"),
@@ -99,7 +99,7 @@ def _value(name: str, width: int) -> ir.Value:
 
 
 def variants(parts: list[Projection], level: int, rows: int, threads: int) -> list[Variant]:
-    """Ours and ONNX Runtime's at 2 and 4 bits, the reference first."""
+    """ort_aie_ep's and ONNX Runtime's variants at 2 and 4 bits, the reference first."""
     found = []
     for bits in (2, 4):
         model = model_of(parts, bits, level)
@@ -110,7 +110,8 @@ def variants(parts: list[Projection], level: int, rows: int, threads: int) -> li
         compiled = ir.to_proto(model).SerializeToString()
         options = Options("host", threads=threads)
         sessions = {
-            "ours": (open_operator(compiled, options), codes + 2 * groups),  # bfloat16 scales
+            # Its scales are bfloat16.
+            "ort_aie_ep": (open_operator(compiled, options), codes + 2 * groups),
             # The folder is where external weights would be.
             "ONNX Runtime": (open_edited(source, Path(), options), codes + 4 * groups),
         }
@@ -120,7 +121,7 @@ def variants(parts: list[Projection], level: int, rows: int, threads: int) -> li
 
 
 def _runner(session: onnxruntime.InferenceSession, rows: int) -> Callable[[], None]:
-    """Runs a session with inputs and outputs that are bound once."""
+    """A function that runs a session whose inputs and outputs are bound once."""
     rng = np.random.default_rng(1)
     binding = session.io_binding()
     for value in session.get_inputs():
@@ -133,7 +134,7 @@ def _runner(session: onnxruntime.InferenceSession, rows: int) -> Callable[[], No
 
 
 def time_of(run: Callable[[], None], seconds: float) -> float:
-    """The fastest of as many calls as fit, at least one: what else runs can only slow one down."""
+    """The fastest of the calls that fit, at least one: other programs can only slow a call down."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
@@ -143,18 +144,20 @@ def time_of(run: Callable[[], None], seconds: float) -> float:
     return min(times)
 
 
-def measure(
-    parts: list[Projection], level: int, rows: int, options: argparse.Namespace, console: Console
-) -> None:
-    """One table: all variants at some numerics and number of rows."""
+def measure(parts: list[Projection], level: int, rows: int, options: argparse.Namespace) -> None:
+    """One table: all variants at one accuracy level and number of rows."""
     found = variants(parts, level, rows, options.threads)
     for variant in found:
         variant.run()
     rounds: dict[str, list[float]] = {variant.name: [] for variant in found}
     title = f"{rows} rows, {LEVELS[level]}"
-    for _ in track(range(options.rounds), title, console=console, transient=True):
-        for variant in found:
-            rounds[variant.name].append(time_of(variant.run, options.seconds))
+    with bar(title, "rounds") as progress:
+        count = Count(progress, options.rounds)
+        count.begin("")
+        for _ in range(options.rounds):
+            for variant in found:
+                rounds[variant.name].append(time_of(variant.run, options.seconds))
+            count.step()
     flops = 2 * rows * sum(p.n * p.k for p in parts)
     print(f"\n**{rows} row{'s' if rows > 1 else ''}, {LEVELS[level]}**\n")
     rate = "GB/s of weights" if rows == 1 else "GFLOP/s"
@@ -175,10 +178,12 @@ def main() -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="llama-3.2-1b", choices=list(SHAPES))
-    parser.add_argument("--layers", type=int, default=4, help="beyond the caches (default 4)")
+    parser.add_argument(
+        "--layers", type=int, default=4, help="enough to exceed the caches (default 4)"
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 128])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.2, help="of a variant in a round")
+    parser.add_argument("--seconds", type=float, default=0.2, help="time for a variant in a round")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     parts = projections(SHAPES[options.model], options.layers)
@@ -186,11 +191,11 @@ def main() -> None:
         f"{options.layers} layers of {options.model}, {len(parts)} projections of "
         f"{sum(p.n * p.k for p in parts) / 1e6:.0f} million weights; {options.threads} thread(s); "
         f"kernels {_native.selected_isa()}; onnxruntime {onnxruntime.__version__}; median of "
-        f"{options.rounds} rounds and its 95 % bounds"
+        f"{options.rounds} rounds with its 95 % bounds"
     )
     for rows in options.rows:
         for level in LEVELS:
-            measure(parts, level, rows, options, Console(stderr=True))
+            measure(parts, level, rows, options)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Two versions of the library, or two compilations of a model, in turns: bench_versions.py A B
+"""Compare two versions of the library, or two compilations of a model: bench_versions.py A B
 
-A and B are PYTHON=FOLDER: the Python of an environment with that version installed, and a model of
-the builder's kind (past and present share memory), compiled, or a source, which runs through the
-execution provider. Each has a process of its own, because the threads of a session in the same
-process spin on the cores that the other wants, and both measure in turns of half a second, because
-memory is not equally fast all the time. Prints milliseconds that ONNX Runtime's `run` takes, the
-median over turns, and B's time in A's: the median of the ratios of neighbouring turns with its 95 %
-bounds (bootstrap over rounds), and the ratio of the least times.
+A and B are PYTHON=FOLDER: the Python of an environment with that version installed, and a model
+from the builder (past and present share memory). The model is either compiled, or a source, which
+runs through the execution provider. Each side has a process of its own, because the threads of a
+session spin on cores that another session in the same process needs. Both measure in interleaved
+turns of half a second, because memory is not equally fast all the time. Prints the milliseconds of
+ONNX Runtime's `run` (median over turns), and B's time relative to A's: the median of the ratios of
+neighbouring turns with its 95 % bounds (bootstrap over rounds), and the ratio of the least times.
 
     bench_versions.py .venv/bin/python=PLAN .venv/bin/python=NODES
 
@@ -24,13 +24,14 @@ from pathlib import Path
 
 import numpy as np
 
-# What is measured: a token after so many, and a prompt.
+# The calls to measure: a token after this many others, and a prompt.
 TOKENS_AFTER = (16, 512)
 PROMPT = 512
 # Threads of ONNX Runtime spin for a while after a run.
 SETTLE_SECONDS = 0.1
 
-# One of both: measures what a line on its input names. It uses its own version's package.
+# The program of one side, which uses its own version's package. It measures the call that each
+# line on its input names.
 PROCESS = """
 import json, statistics, sys, time
 from pathlib import Path
@@ -53,7 +54,7 @@ else:
 decoder = Decoder(session, model.folder, max(*contexts, prompt) + 64)
 ids = np.random.default_rng(0).integers(3, decoder.vocabulary, decoder.capacity)
 
-def run(start, rows):  # what the cache holds before `start` stays, and is the same each time
+def run(start, rows):  # the cache before `start` stays, and is the same each time
     decoder.length = start
     decoder.forward(ids[start : start + rows])
     return 1000 * decoder.run_seconds
@@ -71,10 +72,10 @@ for line in sys.stdin:
 
 
 class Side:
-    """A version in its process."""
+    """A version in its own process."""
 
     def __init__(self, side: str, seconds: float) -> None:
-        """Of PYTHON=FOLDER; each measurement takes `seconds` or one run."""
+        """Starts the process for PYTHON=FOLDER; a measurement takes `seconds`, at least one run."""
         python, _, folder = side.partition("=")
         what = json.dumps([folder, TOKENS_AFTER, PROMPT, seconds])
         self._process = subprocess.Popen(
@@ -98,7 +99,7 @@ class Side:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit("a process ended; what it printed says why")
+            raise SystemExit("a process ended; see its output above")
         return line
 
 
@@ -113,9 +114,9 @@ def main() -> None:
     """Measures and prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sides", nargs=2, metavar="PYTHON=FOLDER")
-    parser.add_argument("--rounds", type=int, default=10, help="turns of each; default: 10")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a turn; default: 0.5")
-    parser.add_argument("--json", type=Path, help="keeps turns here, and adds to those in it")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each side; default: 10")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn; default: 0.5")
+    parser.add_argument("--json", type=Path, help="add the turns to those in this file")
     options = parser.parse_args()
     what = {f"token after {start}": (start, 1) for start in TOKENS_AFTER}
     what[f"prompt of {PROMPT}"] = (0, PROMPT)
@@ -131,7 +132,7 @@ def main() -> None:
             options.json.write_text(json.dumps(turns))
     for each in sides:
         each.close()
-    print("| | A, ms | B, ms | B / A | of the least |\n| --- | ---: | ---: | ---: | ---: |")
+    print("| | A, ms | B, ms | B / A | of the least times |\n| --- | ---: | ---: | ---: | ---: |")
     for name, (a, b) in turns.items():
         ratios = [y / x for x, y in zip(a, b, strict=True)]
         low, high = bounds(ratios)

@@ -1,21 +1,22 @@
-"""Reads the NPU kernels against the real headers of the AIE API, with an ordinary clang.
+"""Checks the NPU kernels against the real headers of the AIE API, with an ordinary clang.
 
     make real-headers AIE_API=DIR
     python scripts/check_aie_api.py DIR --clang clang++-19 [--write]
 
 DIR is a checkout of AMD's public headers (github.com/Xilinx/aie_api).
 
-Nothing is compiled: `-fsyntax-only`, for AIE2 and for AIE2P. Intrinsics and native vectors exist in
-the compilers for AIE alone, so they get declarations that fit everything (check_aie_api.h, and
-names taken from the headers). What counts is what the compiler says of the kernels' own lines,
-failed static assertions, and templates without a definition: overloads that the API lacks, operands
-of other types, constraints, shapes. What else it says of the API's insides comes from those
-declarations and does not count.
+Nothing is compiled: clang runs with `-fsyntax-only`, for AIE2 and for AIE2P. Only the compilers for
+AIE have intrinsics and native vectors, so the script declares them in a form that fits everything
+(check_aie_api.h, and names taken from the headers). These messages of clang count: errors in the
+kernels' own lines, failed static assertions, and templates without a definition. They show
+overloads that the API lacks, operands of other types, constraints and shapes. Other messages about
+the inside of the API come from those declarations and do not count.
 
-The stand-in that tests compile the kernels against is held to the same headers: each of the uses
-in tests/aie_kernels/aie_api_uses.py that it takes must be one that the headers take, with the same
-result, and the list of these (aie_api_signatures.txt, `--write`) must be the one that tests go by
-where there are no headers. So must what test_standin_limits.py calls legal.
+The script also compares the stand-in, which tests compile the kernels against, with the same
+headers. Each use in tests/aie_kernels/aie_api_uses.py that the stand-in accepts must be one that
+the headers accept, with the same result. The list of these uses (aie_api_signatures.txt, `--write`)
+must be the one that tests use where the headers are missing. The headers must also accept what
+test_standin_limits.py calls legal.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ARCHITECTURES = {"aie2": (20, 10500), "aie2p": (21, 11500)}
 # Products of matrices on AIE2P, as some kernels are built (aie_kernels/build.py).
 EMULATED = "-DAIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16"
 
-# Names that check_aie_api.h has with a content.
+# Names that check_aie_api.h defines.
 DECLARED = {
     "aie", "std", "abs", "event0", "event1", "bfloat16", "cbfloat16", "cfloat", "cint16", "cint32",
     "int4_t", "uint4_t", "addr_t", "bfp16ebs8", "bfp16ebs16", "caccfloat", "accfloat", "acc32",
@@ -48,12 +49,12 @@ DECLARED = {
 NATIVE = re.compile(r"\bv\d+(?:u?int\d+|c?bfloat16|c?float|c?acc\w+|cint\d+|bfp\w+)\b")
 GLOBAL = re.compile(r"(?<![\w>)\]:])::([a-z_]\w*)\b(?!\s*::)")
 MODES = re.compile(r"\b(?:T\d+_\d+x\d+\w*|D?INTLV_\w+|OP_TERM_\w+)\b")
-# Macros put names together, so some are known from the compiler's complaints alone.
+# Macros put names together, so only the compiler's messages show some of them.
 MISSING = re.compile(
     r"no member named '(\w+)' in the global namespace|use of undeclared identifier '((?:undef|rnd|"
     r"sat|get|set|extract|insert|shuffle|broadcast)_\w+)'"
 )
-# Errors inside of the API that are the kernel's: shapes and lane counts that do not exist.
+# Errors inside the API that the kernel causes: shapes and lane counts that do not exist.
 OF_ITS_USER = re.compile(r"static assertion|instantiation of undefined template 'aie::")
 # Peano's own attributes of loops (loop_hints.h).
 PEANO = re.compile(r"invalid option '(?:min|max)_iteration_count'")
@@ -101,7 +102,7 @@ class Reader:
         return [line for line in self._say(source, *options) if ": error: " in line]
 
     def own_errors(self, source: Path, *options: str) -> list[str]:
-        """Those that are about the lines of kernels."""
+        """The errors that are about the lines of kernels."""
         return [
             line
             for line in self.errors(source, *options)
@@ -110,7 +111,7 @@ class Reader:
         ]
 
     def diagnose(self, code: str) -> dict[int, str]:
-        """The errors of a source by its lines: its own, and those in the API that it causes."""
+        """The errors of a source by line: its own, and those in the API that it causes."""
         source = self._folder / f"{self._names.stem}_uses.cc"
         source.write_text(code)
         at = re.compile(re.escape(str(source)) + r":(\d+):")
@@ -126,7 +127,7 @@ class Reader:
 
     @cached_property
     def _parsed(self) -> list[str | Path]:
-        """Options that give the API's headers as parsed before: a source of uses is short."""
+        """Options for the API's precompiled headers: they are far longer than a source of uses."""
         header = self._folder / f"{self._names.stem}_api.h"
         header.write_text("#include <aie_api/aie.hpp>\n")
         parsed = header.with_suffix(".pch")
@@ -135,11 +136,11 @@ class Reader:
         return ["-include-pch", parsed, *errors]
 
     def _say(self, source: Path, *options: str | Path, language: str = "c++") -> list[str]:
-        """What clang says of a source, line by line."""
+        """clang's messages about a source, line by line."""
         given: list[str | Path] = ["-x", language]
         if language == "c++":
             given += ["-fsyntax-only"]
-        if "-include-pch" not in options:  # which has these
+        if "-include-pch" not in options:  # the precompiled header includes these
             given += ["-include", HERE / "check_aie_api.h", "-include", self._names]
         done = subprocess.run(
             [
@@ -158,7 +159,7 @@ class Reader:
 
 
 def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> int:
-    """Prints what is wrong with the kernels; how much."""
+    """Prints the errors of the kernels and returns their number."""
     jobs: list[tuple[str, Path, list[str]]] = []
     for source in sorted(KERNELS.glob("*.cc")):
         jobs += [(name, source, []) for name in readers]
@@ -174,7 +175,7 @@ def check_kernels(readers: dict[str, Reader], workers: ThreadPoolExecutor) -> in
 
 
 def check_stand_in(readers: dict[str, Reader], workers: ThreadPoolExecutor, write: bool) -> int:
-    """Prints where the stand-in and the API differ; how often the stand-in is wrong."""
+    """Prints where the stand-in and the API differ; returns how often the stand-in is wrong."""
     sys.path.insert(0, str(TESTS))
     import aie_api_list
     from aie_api_uses import all_uses
@@ -222,7 +223,7 @@ def check_stand_in(readers: dict[str, Reader], workers: ThreadPoolExecutor, writ
     if write:
         aie_api_list.LIST.write_text(text)
     elif text != aie_api_list.LIST.read_text():
-        print(f"{aie_api_list.LIST.name} is another list: --write makes this one")
+        print(f"{aie_api_list.LIST.name} differs from this list: update it with --write")
         wrong += 1
     return wrong
 

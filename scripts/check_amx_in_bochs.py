@@ -1,10 +1,11 @@
-"""The stand-in of AMX against the instructions as Bochs 3.0 executes them, on a bare machine.
+"""Compares the stand-in for AMX with the instructions as Bochs 3.0 executes them, without an OS.
 
     sudo apt install g++ isolinux syslinux-common xorriso debootstrap
     sudo python scripts/check_amx_in_bochs.py [--root FOLDER]
 
-Bochs 3.0 with AMX is in Debian 13 (trixie); the root is made with debootstrap where it does not
-exist (300 MB). Bochs 3.1 cannot be taken: its 64-bit division gives wrong results. Takes 2 minutes.
+Debian 13 (trixie) has Bochs 3.0 with AMX. If the root does not exist, the script makes it with
+debootstrap (300 MB). Bochs 3.1 is not usable: its 64-bit division gives wrong results. The check
+takes 2 minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "amx_in_bochs"
 REPOSITORY = SOURCES.parents[1]
-LIMIT = 1200  # seconds; Bochs executes about 50 million instructions in one
+LIMIT = 1200  # seconds; Bochs executes about 50 million instructions per second
 
 FLAGS = ["-O2", "-std=c++20", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "-mno-red-zone"]
 FLAGS += ["-fno-pic", "-fno-pie", "-fno-stack-protector", "-fno-tree-loop-distribute-patterns"]
@@ -48,7 +49,7 @@ panic: action=fatal
 
 
 def build(folder: Path) -> Path:
-    """Compiles the program; returns a CD that starts it."""
+    """Compiles the program and returns a CD that starts it."""
     objects = []
     for source in sorted(SOURCES.glob("*.cc")):
         objects.append(folder / f"{source.stem}.o")
@@ -74,14 +75,14 @@ def build(folder: Path) -> Path:
 
 
 def run(*command: str | Path) -> None:
-    """Runs a command, whose failure ends the program."""
+    """Runs a command; exits if it fails."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"error: {command[0]} failed:\n{done.stderr}")
 
 
 def make_root(root: Path) -> None:
-    """A Debian 13 with Bochs in `root`, where there is none yet."""
+    """Makes a Debian 13 with Bochs in `root`, unless it exists."""
     if (root / "usr/bin/bochs-bin").exists():
         return
     print(f"making {root}: Debian 13 with Bochs", flush=True)
@@ -92,7 +93,7 @@ def make_root(root: Path) -> None:
 
 
 def start(root: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Bochs on a terminal of its own, whose other end is the second: no display does without."""
+    """Starts Bochs on its own terminal, which every display needs; returns the other end too."""
     ours, its = pty.openpty()
     command = ["chroot", str(root), "/usr/bin/bochs-bin", "-q", "-f", "/check/bochsrc"]
     process = subprocess.Popen(
@@ -113,7 +114,7 @@ def start(root: Path) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def main() -> None:
-    """Builds, starts, and shows what comes over the serial port."""
+    """Builds and starts the check, and prints the output of the serial port."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path("build/bochs-root"))
     root = parser.parse_args().root.resolve()
@@ -145,11 +146,11 @@ def main() -> None:
 
 
 def drain(terminal: int) -> None:
-    """Throws away what Bochs draws, so that it never waits for a reader."""
+    """Discards what Bochs draws, so that it never waits for a reader."""
     try:
         while os.read(terminal, 1 << 16):
             pass
-    except OSError:  # nothing there, or Bochs has ended
+    except OSError:  # no output yet, or Bochs has ended
         pass
 
 

@@ -2,8 +2,9 @@
 
     optimum/bin/python scripts/check_encoder_decoder.py --work WORK
 
-In the environment of check_optimum.py. T5, BART and Whisper in 4 bits, decoders apart and merged:
-logits and greedy text must agree as far as check_optimum.py asks. Exits with 1 where they do not.
+Run it in the environment of check_optimum.py. It tests T5, BART and Whisper in 4 bits, with
+separate and merged decoders. Logits and greedy text must agree as closely as check_optimum.py
+requires. Exits with 1 if they do not.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Family:
-    """A model and how optimum exports and opens it."""
+    """A model, and how optimum exports and opens it."""
 
     make: Callable[[], PreTrainedModel]
     task: str
@@ -91,7 +92,7 @@ FAMILIES = {
 
 
 def export(family: Family, work: Path) -> tuple[Path, Path]:
-    """Folders of a seeded random model: decoders apart, and merged."""
+    """Folders of a seeded random model: with separate decoders, and with the merged one."""
     torch.manual_seed(SEED)
     model = family.make().eval()
     randomise_vectors(model)
@@ -100,7 +101,7 @@ def export(family: Family, work: Path) -> tuple[Path, Path]:
         WhisperFeatureExtractor(feature_size=MEL_BINS).save_pretrained(work / "torch")
     folders = work / "apart", work / "merged"
     for folder, apart in zip(folders, (True, False), strict=True):
-        # The merged decoder is made beside the two that it is made of.
+        # optimum makes the merged decoder beside its two parts.
         main_export(
             str(work / "torch"), folder, task=family.task, do_validation=False,
             no_post_process=apart,
@@ -111,7 +112,7 @@ def export(family: Family, work: Path) -> tuple[Path, Path]:
 
 
 def each_file(change: Callable[[Path, Path], object], source: Path, folder: Path) -> Path:
-    """Writes `folder`, each of its .onnx files changed by what changes a folder's model.onnx."""
+    """Writes `folder`: applies `change`, made for a folder's model.onnx, to each .onnx file."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.onnx"))
     for file in source.glob("*.onnx"):
         before, after = folder / "before", folder / "after"
@@ -125,7 +126,7 @@ def each_file(change: Callable[[Path, Path], object], source: Path, folder: Path
 
 
 def generate(family: Family, folder: Path, *, ours: bool) -> Text:
-    """What the folder's models make of seeded inputs."""
+    """The text that the folder's models generate for seeded inputs."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     if ours:
@@ -149,7 +150,7 @@ def generate(family: Family, folder: Path, *, ours: bool) -> Text:
 
 
 def check(name: str, work: Path) -> bool:
-    """A family in 4 bits."""
+    """Checks a family in 4 bits."""
     family = FAMILIES[name]
     apart, merged = (
         each_file(quantise, folder, folder.with_name(f"{folder.name}4"))
@@ -176,13 +177,15 @@ def main() -> None:
     """Check the families named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(FAMILIES))
-    parser.add_argument("--work", type=Path, required=True, help="a folder to write to")
+    parser.add_argument("--work", type=Path, required=True, help="write to this folder")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(FAMILIES)
     if unknown:
-        parser.error(f"no such family: {', '.join(sorted(unknown))}")
+        parser.error(
+            f"unknown family: {', '.join(sorted(unknown))}; choose from {', '.join(FAMILIES)}"
+        )
     os.environ["ORT_AIE_NUMERICS"] = "bf16"
-    logging.disable(logging.WARNING)  # the quantizer's, of each node
+    logging.disable(logging.WARNING)  # the quantizer logs each node
     good = True
     for name in arguments.names or FAMILIES:
         work = arguments.work / name

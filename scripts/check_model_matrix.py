@@ -6,13 +6,14 @@
     optimum/bin/python scripts/check_model_matrix.py optimum --work WORK
     models/bin/python scripts/matrix_table.py WORK docs/models.md
 
-For each case: the model builder's or optimum's folder; its logits with float32 sums, the
-reference; how far ONNX Runtime's CPU provider is from it with 8-bit activations (accuracy_level 4);
-how far the compiled model with either numerics is, and the source with the execution provider. What
-is recorded is the quotient of the two distances, with the operators that were taken and those that
-were left and why, in WORK/results/KIND/CASE.json. Every case has a process of its own. Cases that
-have a result are passed over; --again makes them again. Exits with 1 if numbers of a case are
-wrong, or it does not compile or run though its source does.
+For each case, the script makes the folder with the model builder or optimum. Its logits with
+float32 sums are the reference. The script measures the distance of ONNX Runtime's CPU provider from
+the reference, with 8-bit activations (accuracy_level 4), and the distances of the compiled model
+with either numerics and of the source with the execution provider. It records them in
+WORK/results/KIND/CASE.json, with the operators of the compiled model, and the nodes that were left
+and why. Every case has a process of its own. Cases that have a result are skipped; --again runs
+them again. Exits with 1 if numbers of a case are wrong, or if it does not compile or run although
+its source does.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ from ort_aie_ep.runtime.provider import NAME
 KINDS = {"builder": "matrix_builder_models", "optimum": "matrix_optimum_models"}
 VOCABULARY = 500
 SECONDS = 600
-# Larger than what was seen (bf16 0.3 to 1.0 and int8 0.7 to 1.6 of ONNX Runtime's own), far below
-# what a wrong row, mask or weight gives.
+# Larger than the observed values (bf16 0.3 to 1.0 and int8 0.7 to 1.6 of ONNX Runtime's own), and
+# far below the value that a wrong row, mask or weight gives.
 LIMIT = 2.0
-# Models without quantised weights: the order of sums, in float32, through a few layers.
+# For models without quantised weights: sums in another order, in float32, through a few layers.
 FLOAT_LIMIT = 1e-4
 
 # Operators that choose experts.
@@ -74,19 +75,19 @@ FAULTS = (WRONG, NOT_COMPILED, NOT_RUN)
 
 @dataclass
 class Result:
-    """Of one case.
+    """The result of one case.
 
     Attributes:
-        name: of the case.
-        family: of the case.
+        name: the case's name.
+        family: the case's family.
         status: GOOD, or what went wrong.
-        detail: an error's first line.
+        detail: the first line of the error.
         theirs: distance of the source, with accuracy level 4, from the reference.
-        ours: the same of "bf16" and "int8" numerics and of the "provider".
+        ours: distances with "bf16" and "int8" numerics and with the "provider".
         taken: aie operators of the compiled model.
-        left: operators of the compiled model that are not aie's and do not only move or shape data.
-        reasons: reasons of nodes that stay, and how many give each.
-        notes: what `compile` notes.
+        left: other operators of the compiled model, except those that only move or shape data.
+        reasons: why nodes stay, and how many nodes stay for each reason.
+        notes: the notes of `compile`.
     """
 
     name: str
@@ -101,7 +102,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
 
-# Of the computation of masks, positions and shapes, and moves of data.
+# Operators that compute masks, positions and shapes, or move data.
 UNTOLD = {
     *("Add", "And", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand"),
     *("Flatten", "Gather", "GatherND", "Greater", "GreaterOrEqual", "Identity", "If", "IsNaN"),
@@ -114,9 +115,10 @@ UNTOLD = {
 def session(
     model: Path, numerics: str | None = None, *, provider: bool = False, level: int = 4
 ) -> Any:
-    """On the CPU, with our operators where `numerics` are given, or with the provider.
+    """A session on the CPU, with ort_aie_ep's operators if `numerics` is given, or the provider.
 
-    `level` is the accuracy level of what ONNX Runtime makes of DequantizeLinear and MatMul.
+    `level` is the accuracy level of the nodes that ONNX Runtime makes of DequantizeLinear and
+    MatMul.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -134,12 +136,12 @@ def session(
 
 
 def nodes_of(model: Path) -> list[onnx.NodeProto]:
-    """Of the main graph."""
+    """The nodes of the main graph."""
     return list(onnx.load(model, load_external_data=False).graph.node)
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error's text, without folders of this machine."""
+    """The first line of an error's text, without folders of this machine."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     kind = "" if isinstance(error, ort_aie_ep.AieError) else f"{type(error).__name__}: "
     line = _WHILE_RUNNING.sub(r"\1: ", re.sub(r"/\S*/", "", lines[0]))
@@ -230,7 +232,7 @@ def _child(kind: str, case: Any, work: Path, answer: Path) -> None:
 
 
 def run_case(kind: str, case: Any, work: Path, answer: Path) -> None:
-    """In a process of its own, whose end other than by a result is one too."""
+    """Runs a case in its own process; if that ends without a result, this is the result."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     context = multiprocessing.get_context("fork")
@@ -247,7 +249,7 @@ def run_case(kind: str, case: Any, work: Path, answer: Path) -> None:
 
 
 def file_name(case: str) -> str:
-    """Of a case's result."""
+    """The name of the file with a case's result, without its suffix."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", case)
 
 
@@ -268,11 +270,13 @@ def main() -> None:
     """Run the cases named on the command line, or all of a kind."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("names", nargs="*", metavar="CASE", help="cases, or beginnings with *")
-    parser.add_argument("--work", type=Path, required=True, help="a folder to write to")
-    parser.add_argument("--again", action="store_true", help="also where there is a result")
+    parser.add_argument(
+        "names", nargs="*", metavar="CASE", help="a case, or the beginning of names, followed by *"
+    )
+    parser.add_argument("--work", type=Path, required=True, help="write to this folder")
+    parser.add_argument("--again", action="store_true", help="run cases that have a result, too")
     parser.add_argument("--keep", action="store_true", help="keep the models")
-    parser.add_argument("--list", action="store_true", help="the cases' names")
+    parser.add_argument("--list", action="store_true", help="list the cases' names")
     arguments = parser.parse_intermixed_args()
     recipes = importlib.import_module(KINDS[arguments.kind])
     torch.set_num_threads(1)

@@ -1,11 +1,11 @@
 """Export with optimum, compile, and let ORTModelForCausalLM generate with both.
 
-    optimum/bin/pip install ort-aie-ep  # into make_optimum_models.py's environment, or our wheel
+    optimum/bin/pip install ort-aie-ep  # into make_optimum_models.py's environment
     optimum/bin/python scripts/check_optimum.py --work WORK
 
-For each family, as exported and in 4 bits: a left-padded batch of three prompts, greedy. Logits
-must agree as long as both read the same tokens, and each row's text until ONNX Runtime's own is
-undecided. Exits with 1 where they do not.
+For each family, as exported and in 4 bits, both models complete a left-padded batch of three
+prompts greedily. Logits must agree as long as both read the same tokens, and each row's text until
+ONNX Runtime's own text is undecided. Exits with 1 if they do not.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _scaled(kind: str, **more: float) -> LlamaConfig:
 SIZES = {**COMMON, "intermediate_size": 320, "num_attention_heads": 4, "num_key_value_heads": 2}
 # optimum-onnx 0.1.0 runs some families only with as many key-value heads as query heads.
 EVEN = {**SIZES, "num_key_value_heads": 4}
-# Families of which the repository records no graph.
+# Families whose graphs are not in the repository.
 OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
     **{f"{name}{DYNAMO}": FAMILIES[name] for name in ("qwen3", "phi", "mistral")},
     "llama_3_rope": lambda: _scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0),
@@ -102,7 +102,7 @@ OTHERS: dict[str, Callable[[], PretrainedConfig]] = {
 
 
 def open_model(folder: Path, *, ours: bool) -> ORTModelForCausalLM:
-    """The folder in optimum; with our operators where it is compiled."""
+    """The folder opened in optimum; a compiled one needs ort_aie_ep's operators (`ours`)."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     if ours:
@@ -119,7 +119,7 @@ def prompts(vocabulary: int) -> dict[str, torch.Tensor]:
 
 
 def generate(folder: Path, *, ours: bool) -> Text:
-    """What the folder's model makes of the prompts."""
+    """The text that the folder's model generates for the prompts."""
     model = open_model(folder, ours=ours)
     batch = prompts(model.config.vocab_size)
     result = model.generate(
@@ -154,7 +154,7 @@ class Text:
 
 
 def compare(name: str, expected: Text, actual: Text, tolerance: float) -> bool:
-    """Prints how far the two agree; whether that is as far as they should."""
+    """Prints how closely the two agree, and returns whether that is close enough."""
     distance, common = expected.distance(actual), expected.common(actual)
     good, steps = distance <= tolerance, expected.tokens.shape[1]
     for row, same in enumerate(common):
@@ -171,7 +171,7 @@ def compare(name: str, expected: Text, actual: Text, tolerance: float) -> bool:
 
 
 def check(name: str, work: Path) -> bool:
-    """A family, as exported and in 4 bits."""
+    """Checks a family, as exported and in 4 bits."""
     exported, quantised = work / "export", work / "quantised"
     config = {**FAMILIES, **OTHERS}[name]()
     half = name.endswith(FLOAT16)
@@ -179,11 +179,11 @@ def check(name: str, work: Path) -> bool:
     ort_aie_ep.compile(exported, work / "compiled")
     expected = generate(exported, ours=False)
     if half:
-        # Both may be as far from the float32 export as the half-precision one is.
+        # Each may be as far from the float32 export as the half-precision one is.
         export(config, work / "float32")
         tolerance = 2 * expected.distance(generate(work / "float32", ours=False))
     else:
-        # The order of sums in float32, as in tests/models/test_optimum_exports.py.
+        # For sums in another order in float32, as in tests/models/test_optimum_exports.py.
         tolerance = 2000 * float(np.finfo(np.float32).eps) * float(np.abs(expected.logits).max())
     actual = generate(work / "compiled", ours=True)
     good = compare(f"{name}, as exported", expected, actual, tolerance)
@@ -206,14 +206,16 @@ def main() -> None:
     known = [*FAMILIES, *OTHERS]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
-    parser.add_argument("--work", type=Path, required=True, help="a folder to write to")
+    parser.add_argument("--work", type=Path, required=True, help="write to this folder")
     arguments = parser.parse_args()
     os.environ["ORT_AIE_NUMERICS"] = "bf16"
     good = True
     unknown = set(arguments.names) - set(known)
     if unknown:
-        parser.error(f"no such family: {', '.join(sorted(unknown))}")
-    logging.disable(logging.WARNING)  # the quantizer's, of each node
+        parser.error(
+            f"unknown family: {', '.join(sorted(unknown))}; choose from {', '.join(known)}"
+        )
+    logging.disable(logging.WARNING)  # the quantizer logs each node
     for name in arguments.names or known:
         work = arguments.work / name
         shutil.rmtree(work, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""What 4 bits lose: `compile --quantize q4nx`, rounding to nearest, and ONNX Runtime's quantiser.
+"""The error of 4 bits: `compile --quantize q4nx`, rounding to nearest, ONNX Runtime's quantiser.
 
     python scripts/compare_quantizers.py
 
-Prints the root mean square error of weights, relative to theirs, for groups of 32.
+Prints the root mean square error of weights over their root mean square, for groups of 32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ N, K, GROUP = 1024, 2048, 32
 
 
 def onnxruntime_rtn(weights: Floats, symmetric: bool) -> npt.NDArray[np.float64]:
-    """MatMulNBitsQuantizer's round to nearest, with blocks of 32: the (N, K) weights it stores."""
+    """The (N, K) weights that MatMulNBitsQuantizer's round to nearest stores, with blocks of 32."""
     n, k = weights.shape
     groups = k // GROUP
     codes = np.zeros((n, groups, GROUP // 2), np.uint8)

@@ -1,10 +1,10 @@
-"""Fits the performance model's constants and says whether costs.py still has them.
+"""Fits the performance model's constants and checks whether costs.py still has them.
 
     python scripts/fit_npu_model.py
 
 Prints each fitted constant beside the committed one, and how far it moves when a calibration cell
-is left out. Exits with 1 if a committed constant is not the fitted one to three digits: then copy
-the printed values into ort_aie_ep/npu/vocabulary/costs.py.
+is left out. Exits with 1 if a committed constant differs from the fitted one in three digits. In
+that case, copy the printed values into ort_aie_ep/npu/vocabulary/costs.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ort_aie_ep.npu.speed.fit import COSTS, fit, leave_one_out
 
 
 def main() -> int:
-    """Prints, compares; gives the exit code."""
+    """Prints and compares the constants; returns the exit code."""
     fitted = fit()
     without = leave_one_out()
     stale = False

@@ -1,11 +1,11 @@
-"""What the scales of a quantised KV cache should be: errors of several rules on other text.
+"""Compares rules for the scales of a quantised KV cache by their errors on other text.
 
     python scripts/kv_cache_scales.py                # the demonstration model
     python scripts/kv_cache_scales.py COMPILED       # compiled without --kv, with a tokenizer
 
-Scales come from the text that `compile --kv` reads by default, the errors from as many windows of
-the text that `ort-aie accuracy` measures. Relative root mean square errors of keys and of values,
-in the mean of layers. Prints Markdown.
+Scales come from the text that `compile --kv` reads by default. Errors come from the same number of
+windows of the text that `ort-aie accuracy` measures. They are relative root mean square errors of
+keys and of values, as means over layers. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS = np.arange(0.4, 1.01, 0.05, np.float32)
 
 
 def of_largest(part: float) -> Callable[[Floats, int], Floats]:
-    """The rule that a channel's largest number, times `part`, has the largest code."""
+    """The rule that a channel's largest number, times `part`, gets the largest code."""
 
     def scales(rows: Floats, bits: int) -> Floats:
         largest = np.abs(rows).max(axis=2, keepdims=True)
@@ -45,12 +45,12 @@ def of_largest(part: float) -> Callable[[Floats, int], Floats]:
 
 
 def percentile(rows: Floats, bits: int) -> Floats:
-    """One number of a thousand is clipped."""
+    """The rule that clips one number in a thousand."""
     return np.percentile(np.abs(rows), 99.9, axis=2, keepdims=True) / largest_code(bits)
 
 
 def least_error(rows: Floats, bits: int) -> Floats:
-    """The best of PARTS of the largest number."""
+    """The rule that uses the best of PARTS of the largest number."""
     best = error = np.array(np.inf, np.float32)
     for part in PARTS:
         scales, top = of_largest(part)(rows, bits), largest_code(bits)

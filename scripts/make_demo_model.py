@@ -3,13 +3,13 @@
     python -m venv models && models/bin/pip install -r scripts/requirements-models.txt
     models/bin/python scripts/make_demo_model.py all --work WORK --out ort_aie_ep/demo_model
 
-A byte-level BPE tokenizer and a Llama-style model of 4.5 million parameters, trained on the
-sources of the running Python's standard library (`ort_aie_ep.models.corpus`), without the
-modules held out by name.
-About half an hour on two cores; `train` continues from its last checkpoint.
+The script trains a byte-level BPE tokenizer and a Llama-style model of 4.5 million parameters. The
+text is the source code of the running Python's standard library (`ort_aie_ep.models.corpus`),
+without the modules held out by name. Training takes about half an hour on two cores; `train`
+continues from its last checkpoint.
 
-The last part of the training sees the weights as the exporter will round them (quantisation-aware
-training with a straight-through gradient): a model this small would otherwise lose a visible part
+The last part of the training uses the weights as the exporter will round them (quantisation-aware
+training with a straight-through gradient). Otherwise a model this small would lose a visible part
 of its quality to four bits.
 """
 
@@ -56,7 +56,7 @@ GENAI_FILES = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything the weights depend on, besides the versions in requirements-models.txt."""
+    """Everything that the weights depend on, except the versions in requirements-models.txt."""
 
     vocab: int = 4096
     hidden: int = 256
@@ -182,7 +182,7 @@ def rounded_weights(model: LlamaForCausalLM, enabled: bool) -> Iterator[None]:
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, then a cosine."""
+    """The learning rate at a step: a linear warm-up, then a cosine."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / (recipe.steps - recipe.warmup)
@@ -191,7 +191,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def batch_of(recipe: Recipe, stream: np.ndarray, step: int) -> torch.Tensor:
-    """(rows, context) int64 windows at random places; a function of the seed and step alone."""
+    """(rows, context) int64 windows at random places, which depend on seed and step alone."""
     context = recipe.long_context if step >= recipe.steps - recipe.long_steps else recipe.context
     rng = np.random.default_rng([recipe.seed, step])
     starts = rng.integers(0, len(stream) - context, recipe.tokens_per_step // context)
@@ -204,7 +204,7 @@ def mean_loss(
     """Mean negative log-likelihood (nats per token) over consecutive windows of `stream`.
 
     `logits_of` maps (length,) int64 tokens to (length, vocab) float32 logits. Windows share one
-    token, so that every token but the first is predicted once.
+    token, so every token except the first is predicted once.
     """
     total = 0.0
     for start in range(0, len(stream) - 1, context - 1):
@@ -248,16 +248,16 @@ def onnx_logits(folder: Path, threads: int) -> Callable[[np.ndarray], np.ndarray
 
 
 def train(recipe: Recipe, work: Path) -> None:
-    """Train tokenizer and model; leaves an HF folder in `work/hf`."""
+    """Train tokenizer and model; write an HF folder to `work/hf`."""
     hf = work / "hf"
     if (hf / "model.safetensors").exists():
-        print(f"{hf} is there already, nothing to train", flush=True)
+        print(f"{hf} already exists; nothing to train", flush=True)
         return
     tokenizer = train_tokenizer(corpus.training_text(), recipe.vocab)
     save_tokenizer(tokenizer, hf, recipe.max_positions)
     stream = token_stream(tokenizer, corpus.training_text())
     held_out = token_stream(tokenizer, corpus.held_out_text())
-    print(f"{len(stream)} tokens to train on, {len(held_out)} held out", flush=True)
+    print(f"{len(stream)} training tokens, {len(held_out)} held out", flush=True)
 
     model = make_model(recipe)
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
@@ -331,8 +331,8 @@ def build_genai_folder(
 ) -> None:
     """Export an HF folder to an int4 genai folder for the CPU with the model builder.
 
-    `options` are the builder's own KEY=VALUE strings; `adapt` sets attributes of the HF config that
-    this builder expects and this transformers no longer writes. Leaves only what genai reads.
+    `options` are the builder's own KEY=VALUE strings. `adapt` sets attributes of the HF config that
+    this builder expects and this transformers no longer writes. Only files that genai reads remain.
     """
     from onnxruntime_genai.models.builder import create_model, parse_extra_options
 
@@ -345,12 +345,12 @@ def build_genai_folder(
     for file in destination.iterdir():
         if file.name not in GENAI_FILES:
             file.unlink()
-    # transformers rewrote these on the way, with a class name that only its version 5 knows.
+    # transformers rewrote these files, with a class name that only its version 5 knows.
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(hf / name, destination / name)
     for name in GENAI_FILES:
         if not (destination / name).exists():
-            raise RuntimeError(f"the model builder wrote no {name}")
+            raise RuntimeError(f"the model builder did not write {name}")
 
 
 def generate(folder: Path, prompt: str, tokens: int) -> str:
@@ -361,7 +361,7 @@ def generate(folder: Path, prompt: str, tokens: int) -> str:
     tokenizer = og.Tokenizer(model)
     ids = tokenizer.encode(prompt)
     parameters = og.GeneratorParams(model)
-    # max_length stays that of the folder: less than a sliding window is an error.
+    # max_length stays the folder's: a value below a sliding window is an error.
     parameters.set_search_options(do_sample=False)
     generator = og.Generator(model, parameters)
     generator.append_tokens(ids)
@@ -418,11 +418,11 @@ def measure(work: Path, out: Path, threads: int) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the steps that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["train", "export", "measure", "all"])
-    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints")
-    parser.add_argument("--out", type=Path, required=True, help="the genai folder")
+    parser.add_argument("--work", type=Path, required=True, help="write checkpoints to this folder")
+    parser.add_argument("--out", type=Path, required=True, help="write the genai folder here")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -1,10 +1,11 @@
-"""Make tests/data/dynamo: what torch.onnx.export(dynamo=True) writes at opset 23, in 4 bits.
+"""Make tests/data/dynamo: an export of torch.onnx.export(dynamo=True) at opset 23, in 4 bits.
 
     python -m venv optimum && optimum/bin/pip install -r scripts/requirements-optimum.txt
     optimum/bin/python scripts/make_dynamo_model.py tests/data/dynamo
 
-A tiny Qwen3 with random seeded weights: ONNX's Attention, RMSNormalization and RotaryEmbedding.
-ONNX Runtime's quantiser then gives its MatMuls DequantizeLinear of int4. The folder must not exist.
+The model is a tiny Qwen3 with random seeded weights, exported with ONNX's Attention,
+RMSNormalization and RotaryEmbedding. ONNX Runtime's quantiser then adds DequantizeLinear of int4 to
+its MatMuls. The folder must not exist.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CONFIG = Qwen3Config(
     num_key_value_heads=KV_HEADS,
     head_dim=HEAD_DIM,
     max_position_embeddings=256,
-    # Wide enough that attention is far from uniform and logits far from ties.
+    # Wide enough that attention is far from uniform and logits are far from ties.
     initializer_range=0.1,
     attn_implementation="sdpa",
 )
@@ -52,7 +53,7 @@ class WithCache(torch.nn.Module):
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, *past: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Logits and the cache after it."""
+        """The logits, and the cache after the tokens."""
         cache = DynamicCache.from_legacy_cache(tuple(zip(past[::2], past[1::2], strict=True)))
         result = self.model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache
@@ -98,7 +99,7 @@ def main() -> None:
     quantizer.process()
     model = quantizer.model.model
     for thing in (*model.graph.node, *model.graph.value_info, *model.graph.input, model.graph):
-        thing.ClearField("metadata_props")  # where in the source it comes from
+        thing.ClearField("metadata_props")  # the place in the source that it comes from
     onnx.save(model, folder / "model.onnx")
 
 

@@ -1,14 +1,14 @@
-"""Record what optimum exports: the graphs in tests/data/optimum, of tiny random models.
+"""Record optimum's exports of tiny random models: the graphs in tests/data/optimum.
 
     python -m venv optimum && optimum/bin/pip install -r scripts/requirements-optimum.txt
     optimum/bin/python scripts/make_optimum_models.py tests/data/optimum
 
-One folder per family: config.json and generation_config.json as optimum leaves them, and the graph
-without its large tensors, whose names, standard deviations and order stand in weights.json. They
-are random anyway: tests/optimum_models.py makes them again wherever they are needed.
+Each family gets one folder: config.json and generation_config.json as optimum writes them, and the
+graph without its large tensors. weights.json has their names, standard deviations and order. They
+are random anyway, so tests/optimum_models.py makes them again where they are needed.
 
-With `--keep FOLDER` the exports themselves stay there, as `optimum-cli export onnx` writes them.
-Without a name after the folder all of them are made. A folder that exists is replaced.
+With `--keep FOLDER`, the exports themselves stay there, as `optimum-cli export onnx` writes them.
+Without a name after the folder, the script makes all of them. It replaces a folder that exists.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from transformers import (
 
 SEED = 7
 TASK = "text-generation-with-past"
-# Norm weights, biases and constants of the graph stay in it.
+# Smaller tensors (norm weights, biases and constants) stay in the graph.
 LARGE_BYTES = 4096
 KEPT_FILES = ("config.json", "generation_config.json")
 
 COMMON: dict[str, Any] = {
-    "vocab_size": 500,  # no multiple of 32: the last block of rows of the lm_head is padding too
+    "vocab_size": 500,  # not a multiple of 32, so the lm_head's last block of rows has padding
     "hidden_size": 128,
     "num_hidden_layers": 2,
     "max_position_embeddings": 256,
-    # Wide enough that attention is far from uniform and logits far from ties.
+    # Wide enough that attention is far from uniform and logits are far from ties.
     "initializer_range": 0.1,
     "bos_token_id": 0,
     "eos_token_id": 0,
@@ -64,7 +64,7 @@ def _llama() -> PretrainedConfig:
 
 
 def _qwen3() -> PretrainedConfig:
-    # optimum reads head_dim = hidden / heads, whatever the configuration says.
+    # optimum assumes head_dim = hidden / heads, whatever the configuration says.
     return Qwen3Config(
         **COMMON | {"tie_word_embeddings": True},
         intermediate_size=288,
@@ -104,7 +104,7 @@ def _mistral() -> PretrainedConfig:
     )
 
 
-# torch's other exporter, which optimum-onnx 0.1.0 turns off by dynamo=False.
+# For torch's other exporter, which optimum-onnx 0.1.0 turns off with dynamo=False.
 DYNAMO = "_dynamo"
 FLOAT16 = "_float16"
 
@@ -120,9 +120,9 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 
 
 def randomise_vectors(model: Any) -> None:
-    """Norm weights around their usual values and non-zero biases.
+    """Set norm weights around their usual values, and non-zero biases.
 
-    transformers initialises them to constants, which would hide a norm or bias gone missing. The
+    transformers initialises them to constants, which would hide a missing norm or bias. The
     end-of-text token gets a row of zeros in the lm_head, so that no greedy text ends early.
     """
     with torch.no_grad():
@@ -137,7 +137,7 @@ def randomise_vectors(model: Any) -> None:
 
 @contextmanager
 def dynamo() -> Iterator[None]:
-    """Let optimum export with dynamo=True."""
+    """Make optimum export with dynamo=True."""
     original = torch.onnx.export
 
     def exported(model: Any, arguments: Any, **options: Any) -> Any:
@@ -166,7 +166,7 @@ def export(
 
 
 def record(exported: Path, destination: Path) -> None:
-    """Keep the configuration and the graph, and of each large tensor its standard deviation."""
+    """Keep the configuration, the graph, and the standard deviation of each large tensor."""
     if destination.exists():
         shutil.rmtree(destination)
     destination.mkdir(parents=True)
@@ -180,7 +180,7 @@ def record(exported: Path, destination: Path) -> None:
         deviations[tensor.name] = round(float(numpy_helper.to_array(tensor).std()), 6)
         tensor.ClearField("raw_data")
     for part in (*model.graph.node, *model.graph.value_info, *model.graph.initializer):
-        part.ClearField("metadata_props")  # where in Python each node comes from
+        part.ClearField("metadata_props")  # the place in Python that each node comes from
         part.ClearField("doc_string")
     model.graph.ClearField("metadata_props")
     (destination / "weights.json").write_text(json.dumps(deviations, indent=2) + "\n")
@@ -197,7 +197,9 @@ def main() -> None:
     torch.set_num_threads(2)
     unknown = set(arguments.names) - FAMILIES.keys()
     if unknown:
-        parser.error(f"no such family: {', '.join(sorted(unknown))}")
+        parser.error(
+            f"unknown family: {', '.join(sorted(unknown))}; choose from {', '.join(FAMILIES)}"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.names or FAMILIES:
             exported = (arguments.keep or Path(scratch)) / name

@@ -5,9 +5,9 @@
     git clone https://github.com/FastFlowLM/FLM_Q4NX_Converter
     models/bin/python scripts/make_q4nx_models.py FLM_Q4NX_Converter tests/data
 
-A model is written as GGUF, with tensors of kinds Q4_1 and Q4_0, and the converter makes a `.q4nx`
-file of it. Beside that, expected.npz holds tokens and the logits that transformers computes with
-the file's own weights, in float32 and in bfloat16.
+The script writes a model as GGUF, with tensors of kinds Q4_1 and Q4_0, and the converter makes a
+`.q4nx` file of it. expected.npz beside the file has tokens and the logits that transformers
+computes in float32 with the file's own weights, and the error of its bfloat16.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ort_aie_ep.formats import q4nx
 SEED = 11
 TOKENS = 48
 VOCAB = 128
-# Kinds of the others are Q4_1.
+# The other tensors are Q4_1.
 Q4_0 = ("self_attn.v_proj", "mlp.up_proj")
 COMMON: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -98,14 +98,15 @@ def make_model(name: str) -> Any:
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn(parameter.shape))
         if name == "gemma3":
-            # Embeddings times √hidden would drown the layers, and a tied model repeat its input.
+            # Otherwise embeddings times √hidden would drown the layers, and a tied model would
+            # repeat its input.
             model.get_input_embeddings().weight.mul_(0.1)
             model.base_model.norm.weight.add_(8.0)
     return model
 
 
 def gguf_name(name: str, parameter: str) -> tuple[str, str]:
-    """What GGUF calls a parameter, and the parameter's role."""
+    """A parameter's name in GGUF, and its role."""
     role = parameter.removeprefix("model.").removesuffix(".weight")
     if role == "embed_tokens":
         return "token_embd.weight", role
@@ -117,7 +118,7 @@ def gguf_name(name: str, parameter: str) -> tuple[str, str]:
 
 
 def write_gguf(name: str, model: Any, path: Path) -> None:
-    """GGUF as llama.cpp has it: Llama's rotary pairs are adjacent, Gemma's norms are 1 + weight."""
+    """Writes GGUF as llama.cpp does: adjacent rotary pairs (Llama), norms as 1 + weight (Gemma)."""
     config = model.config
     writer = GGUFWriter(str(path), name)
     writer.add_name(name)
@@ -148,7 +149,7 @@ def write_gguf(name: str, model: Any, path: Path) -> None:
 
 
 def convert(converter: Path, gguf: Path, folder: Path, name: str) -> None:
-    """Runs the converter, which wants to be in its own folder."""
+    """Runs the converter, which must run in its own folder."""
     code = (
         "import sys; from q4nx import create_converter; gguf, folder, name = sys.argv[1:]; "
         "create_converter(gguf, name).convert(q4nx_path=folder)"
@@ -158,7 +159,7 @@ def convert(converter: Path, gguf: Path, folder: Path, name: str) -> None:
 
 
 def load_file(name: str, model: Any, path: Path) -> None:
-    """Gives the model the weights that the file has."""
+    """Gives the model the weights in the file."""
     tensors = read_container(path)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     with torch.no_grad():

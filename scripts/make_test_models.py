@@ -1,13 +1,13 @@
-"""Make the tiny int4 genai folders in tests/data: random seeded weights, the real model builder.
+"""Make the tiny int4 genai folders in tests/data, with random weights and the real model builder.
 
     python -m venv models && models/bin/pip install -r scripts/requirements-models.txt
     models/bin/python scripts/make_test_models.py tests/data
 
-One folder per family. All are under 1 MB; hidden and FFN sizes are multiples of the quantisation
-block but not of 256, so that padding of K is exercised, and every model has more query heads than
-key-value heads.
+Each family gets one folder of less than 1 MB. Hidden and FFN sizes are multiples of the
+quantisation block but not of 256, so tests exercise the padding of K. Every model has more query
+heads than key-value heads.
 
-Without a name after the folder all of them are made. A folder that exists is replaced.
+Without a name after the folder, the script makes all of them. It replaces a folder that exists.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ort_aie_ep.models import corpus
 SEED = 7
 MAX_POSITIONS = 256
 
-# Wide enough that attention is far from uniform and logits far from ties.
+# Wide enough that attention is far from uniform and logits are far from ties.
 INITIALIZER_RANGE = 0.1
 
 
 @dataclass(frozen=True)
 class TestModel:
-    """A tiny model: its HF config by vocabulary size, and what is not default at the builder."""
+    """A tiny model: its HF config for a vocabulary size, and the builder's non-default options."""
 
     make_config: Callable[[int], PreTrainedConfig]
     vocab: int = 512
@@ -87,8 +87,8 @@ def _llama_asym(vocab: int) -> PreTrainedConfig:
         num_attention_heads=4,
         num_key_value_heads=1,
         head_dim=64,
-        # As Llama 3 has it, with a short original context: of 32 wavelengths it keeps some, blends
-        # some and stretches the rest.
+        # As in Llama 3, but with a short original context: of 32 wavelengths, this keeps some,
+        # blends some and stretches the rest.
         rope_parameters={
             "rope_type": "llama3",
             "rope_theta": 500000.0,
@@ -159,7 +159,7 @@ def _qwen3(vocab: int) -> PreTrainedConfig:
 
 def _gemma3(vocab: int) -> PreTrainedConfig:
     return Gemma3TextConfig(
-        **(_common(vocab) | {"max_position_embeddings": 128}),  # for the tables' size
+        **(_common(vocab) | {"max_position_embeddings": 128}),  # keeps the tables small
         hidden_size=96,
         intermediate_size=288,
         num_hidden_layers=3,
@@ -204,14 +204,14 @@ def _phi3(vocab: int) -> PreTrainedConfig:
 
 
 TEST_MODELS = {
-    # The vocabulary is no multiple of 32: the last block of rows of the lm_head is padding too.
+    # The vocabulary is not a multiple of 32, so the lm_head's last block of rows has padding.
     "llama": TestModel(_llama, vocab=500),
     "llama_asym": TestModel(
         _llama_asym, vocab=352, options=("is_symmetric=false", "block_size=64")
     ),
     "qwen2": TestModel(_qwen2),
     "qwen3": TestModel(_qwen3),
-    # Builder 0.18 reads Gemma 3's rotary settings where transformers 4 kept them.
+    # Builder 0.18 expects Gemma 3's rotary settings where transformers 4 had them.
     "gemma3": TestModel(
         _gemma3,
         vocab=480,
@@ -221,20 +221,20 @@ TEST_MODELS = {
         },
     ),
     "phi": TestModel(_phi),
-    # Builder 0.18 windows the cache of Mistral, but not its attention, and genai then fails.
+    # Builder 0.18 windows Mistral's cache but not its attention, and genai then fails.
     "mistral": TestModel(_mistral, vocab=288, options=("windowed_kv_cache=false",)),
     "smollm": TestModel(_smollm),
-    # As the weights are published: gate and up are one tensor, and so are q, k and v.
+    # As in the published weights, gate and up are one tensor, and so are q, k and v.
     "phi3": TestModel(_phi3, vocab=288, options=("fuse_mlp_gate_up=true",)),
 }
 
 
 def randomise_vectors(model: Any) -> None:
-    """Norm weights around their usual values and non-zero biases.
+    """Set norm weights around their usual values, and non-zero biases.
 
-    transformers initialises them to constants, which would hide a norm or bias gone missing (and
-    the builder leaves all-zero biases out of the graph). The end-of-text token gets a row of zeros
-    in the lm_head, so that no greedy text ends early; it also makes blocks whose scale is zero.
+    transformers initialises them to constants, which would hide a missing norm or bias (and the
+    builder leaves all-zero biases out of the graph). The end-of-text token gets a row of zeros in
+    the lm_head, so that no greedy text ends early; this also makes blocks whose scale is zero.
     """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -242,7 +242,8 @@ def randomise_vectors(model: Any) -> None:
                 spread = 0.2 if "norm" in name and name.endswith("weight") else 0.1
                 parameter.add_(spread * torch.randn(parameter.shape))
         if model.config.model_type == "gemma3_text":
-            # Embeddings times √hidden would drown the layers, and a tied model repeat its input.
+            # Otherwise embeddings times √hidden would drown the layers, and a tied model would
+            # repeat its input.
             model.get_input_embeddings().weight.mul_(0.1)
             model.base_model.norm.weight.add_(8.0)
         head = model.get_output_embeddings()
@@ -252,16 +253,19 @@ def randomise_vectors(model: Any) -> None:
 
 
 def check_vocabulary(model: Any) -> None:
-    """Refuse a vocabulary size that a layer shares.
+    """Refuse a vocabulary size that is also a layer's number of outputs.
 
-    The builder takes every linear layer with as many outputs as the vocabulary for the lm_head, and
-    then writes a model that runs, but whose logits are those of the first such layer.
+    The builder treats every linear layer with as many outputs as the vocabulary as the lm_head. The
+    model that it writes runs, but its logits are the outputs of the first such layer.
     """
     head = model.get_output_embeddings()
     for name, module in model.named_modules():
         same = isinstance(module, torch.nn.Linear) and module.out_features == head.out_features
         if same and module is not head:
-            raise RuntimeError(f"{name} has {module.out_features} outputs, as the vocabulary has")
+            raise RuntimeError(
+                f"{name} has {module.out_features} outputs, the size of the vocabulary. "
+                "Choose another vocabulary size."
+            )
 
 
 def make(name: str, destination: Path) -> None:
@@ -291,7 +295,8 @@ def main() -> None:
     torch.set_num_threads(2)
     unknown = set(arguments.names) - TEST_MODELS.keys()
     if unknown:
-        parser.error(f"no such test model: {', '.join(sorted(unknown))}")
+        known = ", ".join(TEST_MODELS)
+        parser.error(f"unknown test model: {', '.join(sorted(unknown))}; choose from {known}")
     for name in arguments.names or TEST_MODELS:
         destination = arguments.folder / name
         make(name, destination)
@@ -299,7 +304,7 @@ def main() -> None:
         text = generate(destination, "def main(", 8)
         print(f"{name}: {size / 1e6:.2f} MB, continues with {text!r}", flush=True)
         if size >= 1_000_000:
-            raise RuntimeError(f"{destination} is too large for the repository")
+            raise RuntimeError(f"{destination} has {size} bytes; expected less than 1 MB")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Make a tiny random Llama as a Hugging Face folder, to try quantisers and exporters on.
+"""Make a tiny random Llama as a Hugging Face folder, for trying quantisers and exporters.
 
     models/bin/python scripts/make_tiny_hf_model.py TINY
 
 Its feed-forward width is an odd number of quantisation blocks. tests/data/olive and
-tests/data/quark were made from it, as docs/hosts/olive.md and docs/hosts/quark.md tell.
+tests/data/quark were made from it, as docs/hosts/olive.md and docs/hosts/quark.md describe.
 """
 
 from __future__ import annotations

@@ -53,12 +53,12 @@ class Family:
     """A model of a family.
 
     Attributes:
-        config: class of transformers.
-        values: of the configuration, besides COMMON.
+        config: name of the configuration's class in transformers.
+        values: values of the configuration, in addition to COMMON.
         model: the auto class that makes the model.
-        adapt: attributes of the configuration where this builder expects what this transformers
-            does not write.
-        options: without which the builder fails on the family.
+        adapt: attributes of the configuration that this builder expects and this transformers does
+            not write.
+        options: options that the builder needs for this family.
     """
 
     config: str
@@ -77,15 +77,15 @@ class Case:
     """One folder that the builder makes.
 
     Attributes:
-        name: of the case.
+        name: the case's name.
         family: key of FAMILIES.
         precision: the builder's -p.
         provider: the builder's -e.
-        options: KEY=VALUE.
+        options: the builder's KEY=VALUE options.
         compile: arguments of `ort_aie_ep.compile`.
-        values: of the configuration, in place of the family's.
+        values: values of the configuration that replace the family's.
         twin: options with which the builder writes the same weights for ONNX Runtime's CPU
-            provider, where that cannot run this model; empty where it can.
+            provider, if that cannot run this model; empty if it can.
     """
 
     name: str
@@ -130,7 +130,7 @@ _GEMMA4 = {
     "hidden_size_per_layer_input": 0,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }
-# transformers 5.23 has them for each layer.
+# transformers 5.23 has these values for each layer.
 _GEMMA4_ADAPT = {"head_dim": 32, "global_head_dim": 32, "num_global_key_value_heads": 2}
 _LONG = {
     "type": "longrope",
@@ -334,7 +334,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def cases() -> Iterator[Case]:
-    """Each family as it is by default, then options on a few."""
+    """Each family with its defaults, then options on a few families."""
     for family in FAMILIES:
         yield Case(family, family)
     for family in ("llama", "llama_tied", "qwen2", "qwen3", "gemma3", "phi"):
@@ -344,7 +344,7 @@ def cases() -> Iterator[Case]:
             "QDQ": ("use_qdq=true",),
         }.items():
             yield Case(f"{family}, {label}", family, options=options)
-        # Its zero points want an even number of blocks.
+        # Zero points of k_quant need an even number of blocks.
         yield Case(
             f"{family}, k_quant",
             family,
@@ -414,7 +414,7 @@ def cases() -> Iterator[Case]:
 
 
 def _twin(family: str) -> tuple[str, ...]:
-    # Its GroupQueryAttention has no norms of queries and keys.
+    # The CPU provider's GroupQueryAttention does not support norms of queries and keys.
     return ("fuse_qk_norm_gqa=false",) if family in ("qwen3", "gemma3") else ()
 
 

@@ -36,7 +36,7 @@ from transformers import (
 VERSIONS = ("optimum", "optimum-onnx", "transformers", "torch")
 EVEN_HEADS = {"vocab_size": 500, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 GPT = {**EVEN_HEADS, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 256}
-# Families that scripts/check_optimum.py does not have; what they hold beside it.
+# Families that scripts/check_optimum.py does not have.
 MORE: dict[str, Callable[[], PretrainedConfig]] = {
     "arcee": lambda: ArceeConfig(**SIZES),
     "bloom": lambda: BloomConfig(**EVEN_HEADS, hidden_size=128, n_layer=2, n_head=4),
@@ -89,10 +89,10 @@ class Case:
     """One export.
 
     Attributes:
-        name: of the case.
+        name: the case's name.
         family: key of RECIPES.
         dtype: "fp16", or None for float32.
-        quantised: None, "MatMulNBits" or "QDQ", of 4 bits in blocks of 32 with zero points.
+        quantised: None, "MatMulNBits" or "QDQ", with 4 bits in blocks of 32 and zero points.
         compile: arguments of `ort_aie_ep.compile`.
     """
 
@@ -103,12 +103,12 @@ class Case:
     compile: dict[str, Any] = field(default_factory=dict)
 
 
-# float16 has cases of its own, for every family.
+# Every family has a separate case for float16.
 RECIPES = {k: v for k, v in {**FAMILIES, **OTHERS, **MORE}.items() if not k.endswith(FLOAT16)}
 
 
 def cases() -> Iterator[Case]:
-    """Each family as exported, in 4 bits and in float16, then options on a few."""
+    """Each family as exported, in 4 bits and in float16, then options on a few families."""
     for family in RECIPES:
         yield Case(family, family)
         yield Case(f"{family}, int4", family, quantised="MatMulNBits")
@@ -121,7 +121,7 @@ def cases() -> Iterator[Case]:
 
 
 def build(case: Case, folder: Path) -> None:
-    """Writes the folder that optimum exports, quantised where the case says so."""
+    """Writes the folder that optimum exports, quantised if the case says so."""
     by_dynamo = case.family.endswith(DYNAMO)
     if case.quantised is None:
         export(RECIPES[case.family](), folder, dtype=case.dtype, by_dynamo=by_dynamo)

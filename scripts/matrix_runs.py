@@ -1,4 +1,4 @@
-"""Runs a language model of any source on one feed: what check_model_matrix.py compares."""
+"""Runs any language model on the same tokens, for check_model_matrix.py to compare."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto
 
-# Of one sequence: a prompt, single tokens, a second turn on the filled cache, a single token.
+# Pieces of one sequence: a prompt, single tokens, a second turn on the filled cache, one token.
 PIECES = (21, 1, 1, 1, 9, 1)
-# Of a padded batch: lengths of its prompts, then single tokens.
+# A padded batch: lengths of its prompts, and the number of single tokens after them.
 LENGTHS, STEPS = (17, 6, 11), 3
 FLIPPED = 0.1
 CAPACITY = 64
@@ -38,7 +38,7 @@ class CannotFeedError(Exception):
 
 @dataclass
 class _State:
-    """An input that continues as an output."""
+    """A state: an input (past) and the output that continues it (present)."""
 
     past: str
     present: str
@@ -47,9 +47,9 @@ class _State:
 
 
 class Runner:
-    """A session fed with tokens, whatever its inputs are called.
+    """Feeds tokens to a session, whatever its inputs are called.
 
-    A batch is padded on the right where caches are shared, as onnxruntime-genai does it, else on
+    It pads a batch on the right if caches are shared, as onnxruntime-genai does, and otherwise on
     the left, as transformers does.
     """
 
@@ -63,13 +63,13 @@ class Runner:
         self._mask = np.zeros((batch, 0), np.int64)
         self._states = [s for s in map(self._state, session.get_inputs()) if s is not None]
         presents = {state.present for state in self._states}
-        # The window's rows are not one another's in a padded batch: ONNX Runtime refuses it.
+        # In a padded batch, the rows' windows differ, which ONNX Runtime refuses.
         self.windowed = any(info.shape[2:3] == [SLIDING_DIM] for info in session.get_inputs())
         own = [name for name in self._outputs if name not in presents]
         self.output = "logits" if "logits" in own else own[0]
 
     def run(self, rows: list[np.ndarray]) -> list[np.ndarray]:
-        """(tokens, width) of each row's tokens, which come next; one where the graph prunes."""
+        """The outputs (tokens, width) for each row's next tokens; one token if the graph prunes."""
         count = max(map(len, rows))
         tokens = np.zeros((len(rows), count), np.int64)
         shown = np.zeros_like(tokens)
@@ -78,7 +78,7 @@ class Runner:
             tokens[index, at], shown[index, at] = row, 1
         self._mask = np.concatenate([self._mask, shown], 1)
         binding = self.session.io_binding()
-        held = []  # a binding keeps no Python object alive
+        held = []  # a binding does not keep Python objects alive
         states = {state.past: state for state in self._states}
         for info in self.session.get_inputs():
             if info.name in states:
@@ -102,7 +102,7 @@ class Runner:
         logits = _numpy(results[self.output]).astype(np.float32)
         if logits.shape[1] == count:
             return [part[of == 1] for part, of in zip(logits, shown, strict=True)]
-        # Where graphs prune to the last column, shorter rows of a prompt have padding there.
+        # If the graph prunes to the last column, shorter rows of a prompt have padding there.
         return [part for part, row in zip(logits, rows, strict=True) if len(row) == count]
 
     def _feed(self, info: Any, tokens: np.ndarray) -> np.ndarray:
@@ -119,7 +119,7 @@ class Runner:
         if info.name == "inputs_embeds":
             table = np.random.default_rng(5).normal(0, 0.1, (1024, info.shape[2]))
             return table[tokens].astype(dtype)
-        if all(isinstance(dim, int) for dim in info.shape[1:]):  # what an encoder computed
+        if all(isinstance(dim, int) for dim in info.shape[1:]):  # an encoder's output
             return np.random.default_rng(6).normal(0, 1, (batch, *info.shape[1:])).astype(dtype)
         raise CannotFeedError(f"input {info.name} {info.type} {info.shape}")
 
@@ -157,7 +157,7 @@ class Runner:
 
 
 def genai_config(folder: Path) -> dict[str, Any]:
-    """Of the folder; empty where there is none."""
+    """The folder's genai_config.json; empty if it does not exist."""
     file = folder / "genai_config.json"
     return json.loads(file.read_text()) if file.is_file() else {}
 
@@ -165,7 +165,7 @@ def genai_config(folder: Path) -> dict[str, Any]:
 def rows_of(
     session: onnxruntime.InferenceSession, folder: Path, vocabulary: int
 ) -> list[np.ndarray]:
-    """What the model gives for the seeded tokens of PIECES, and of a batch of LENGTHS."""
+    """The model's outputs for the seeded tokens of PIECES, and of a batch of LENGTHS."""
     rng = np.random.default_rng(11)
     runner = Runner(session, genai_config(folder), 1)
     rows = []
@@ -182,11 +182,11 @@ def rows_of(
 def distance(
     actual: list[np.ndarray], expected: list[np.ndarray], *, routed: bool = False
 ) -> float:
-    """Norm of the difference by the norm of what is expected; of the last rows where the graph
-    gives those alone.
+    """Norm of the difference over the norm of the expected rows.
 
-    Where tokens are `routed` to experts, without the FLIPPED tokens of the largest differences: a
-    router that all but ties chooses another expert for any rounding, and all logits change.
+    If the graph gives only the last rows, only those count. If tokens are `routed` to experts, the
+    fraction FLIPPED with the largest differences does not count: a router with a near-tie chooses
+    another expert at any rounding, and all logits change.
     """
     if len(actual) < len(expected):  # shorter rows of a padded prompt are missing
         longest = len(PIECES) + int(np.argmax(LENGTHS))
@@ -203,7 +203,7 @@ def distance(
 
 
 def with_accuracy_level(source: Path, destination: Path, level: int) -> Path:
-    """Writes the model with this accuracy_level at each MatMulNBits; beside its data."""
+    """Writes the model, beside its data, with this accuracy_level at each MatMulNBits."""
     model = onnx.load(source, load_external_data=False)
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
@@ -225,7 +225,7 @@ def _type(value: Any) -> str:
 
 
 def _numpy(value: Any) -> np.ndarray:
-    """A copy; OrtValue.numpy() knows no bfloat16."""
+    """A copy of the value; OrtValue.numpy() does not support bfloat16."""
     if _type(value) != "tensor(bfloat16)":
         return value.numpy().copy()
     import ctypes

@@ -1,9 +1,9 @@
-"""Write what check_model_matrix.py found into docs/models.md, and the details beside it.
+"""Write the results of check_model_matrix.py into docs/models.md, and the details beside it.
 
     models/bin/python scripts/matrix_table.py WORK docs/models.md
 
-Between the markers of the page stands what this writes; docs/model_matrix.json gets a line for each
-case.
+The script writes the text between the markers of the page. docs/model_matrix.json gets a line for
+each case.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- the matrix: begin -->", "<!-- the matrix: end -->"
 KINDS = {"builder": "onnxruntime-genai's model builder", "optimum": "optimum"}
-# Distances below are those of float32 sums in another order.
+# Smaller distances come from float32 sums in another order.
 FLOAT_LIMIT = 1e-4
 GOOD, NOTHING = "good", "nothing to compile"
-# How Python and ONNX Runtime begin the message of an error.
+# How Python and ONNX Runtime begin an error message.
 _RUNTIME = re.compile(r"^\w+: (Error in execution: |\[ONNXRuntimeError\] : \d+ : \w+ : )?")
 Result = dict[str, Any]
 
 
 def load(work: Path, kind: str) -> list[Result]:
-    """The results of a kind, by name."""
+    """The results of one kind, sorted by name."""
     files = sorted((work / "results" / kind).glob("*.json"))
     return sorted((json.loads(file.read_text()) for file in files), key=lambda r: r["name"])
 
 
 def option(result: Result) -> str:
-    """What the case has besides its family; empty for the plain one."""
+    """The part of the case's name after its family; empty for the plain case."""
     return result["name"].removeprefix(result["family"]).lstrip(", ")
 
 
@@ -56,7 +57,7 @@ def operators(counts: dict[str, int]) -> str:
 
 
 def table(head: str, rows: Iterable[list[str]]) -> Iterator[str]:
-    """Markdown, with head's columns between |."""
+    """A Markdown table; `head` has the columns' titles, separated by |."""
     yield f"| {head} |"
     yield "|" + "---|" * (head.count("|") + 1)
     for row in rows:
@@ -80,7 +81,7 @@ def families(results: list[Result]) -> Iterator[list[str]]:
 
 
 def options(results: list[Result]) -> Iterator[list[str]]:
-    """A row for each option: over the families that were built with it."""
+    """A row for each option, over the families that were built with it."""
     for name in sorted({option(r) for r in results} - {""}):
         mine = [r for r in results if option(r) == name]
         good = [r for r in mine if r["status"] == GOOD]
@@ -90,7 +91,7 @@ def options(results: list[Result]) -> Iterator[list[str]]:
 
 
 def failures(results: list[Result]) -> Iterator[list[str]]:
-    """A row for each other ending: its cases, and what was said of the first."""
+    """A row for each other outcome: its cases, and the message of the first."""
     others = [r for r in results if r["status"] != GOOD]
     keys = sorted({(r["status"], said(r)) for r in others})
     for status, detail in keys:
@@ -99,7 +100,7 @@ def failures(results: list[Result]) -> Iterator[list[str]]:
 
 
 def said(result: Result) -> str:
-    """The first reason that a node gives, or the error."""
+    """The first reason given for a node, or the error."""
     reasons = [r for r in result["reasons"] if "compile --quantize" not in r]
     text = (reasons if reasons and result["status"] == NOTHING else [result["detail"]])[0]
     text = _RUNTIME.sub("", text)
@@ -108,7 +109,7 @@ def said(result: Result) -> str:
 
 
 def section(work: Path, kind: str) -> Iterator[str]:
-    """The part of the page on a kind."""
+    """The part of the page about one kind."""
     results, stated = load(work, kind), json.loads((work / "results" / f"{kind}.json").read_text())
     good = [r for r in results if r["status"] == GOOD]
     date = stated.pop("date")
@@ -117,7 +118,7 @@ def section(work: Path, kind: str) -> Iterator[str]:
     names = {r["family"] for r in results}
     yield f"### {KINDS[kind]}"
     yield ""
-    yield (
+    text = (
         f"{date}, {versions}: {len(results)} folders of {len(names)} families, {len(good)} of them "
         f"compiled and right. `bf16`: {ratio(good, 'bf16')}; `int8`: {ratio(good, 'int8')}; "
         f"the execution provider: {ratio(good, 'provider')}."
@@ -125,10 +126,11 @@ def section(work: Path, kind: str) -> Iterator[str]:
     plain = [r for r in exact if not r["name"].partition("--quantize")[1]]
     if plain:
         worst = max(max(r["ours"].values()) for r in plain)
-        yield (
-            f"{len(plain)} have no quantised weights and differ by {worst:.0e} of the logits at "
-            "most, the order of sums."
+        text += (
+            f" {len(plain)} folders have no quantised weights; their logits differ by at most "
+            f"{worst:.0e}, because sums are in another order."
         )
+    yield from textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
     yield ""
     yield from table(
         "family | right | aie operators | left on the CPU EP | bf16 | int8", families(results)
@@ -136,7 +138,7 @@ def section(work: Path, kind: str) -> Iterator[str]:
     yield ""
     yield from table("option | right | families | bf16 | int8 | provider", options(results))
     yield ""
-    yield from table("otherwise | cases | why", failures(results))
+    yield from table("other outcomes | cases | why", failures(results))
     yield ""
 
 

@@ -1,11 +1,11 @@
-"""What bfloat16 between the operators of a plan on an NPU does to the demonstration model's logits.
+"""How bfloat16 between the operators of a plan on an NPU changes the demonstration model's logits.
 
     python scripts/residual_rounding.py
 
-The model in float64, token by token, with one kind of value after the other rounded to bfloat16,
-beside itself without roundings on the same caches. Prints by how much the logits move, in standard
-deviations of the logits (the root of the mean of squares over the vocabulary): the median over the
-tokens, the limit of nine in ten, and the largest. docs/architecture.md (Numerics) has the theory.
+The script runs the model in float64, token by token, with some kinds of values rounded to bfloat16,
+and without roundings on the same caches. It prints how far the logits move, in standard deviations
+of the logits (the root of the mean of squares over the vocabulary): the median over the tokens, the
+limit for nine in ten, and the largest. docs/architecture.md (Numerics) has the theory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Cache = list[tuple[Array, Array]]  # keys and values of each layer, (KV_HEADS, t
 
 
 class Model:
-    """Weights in float64."""
+    """The demonstration model, with weights in float64."""
 
     def __init__(self, folder: Path) -> None:
         graph = onnx.load(folder / "model.onnx").graph
@@ -68,7 +68,7 @@ class Model:
     def token(
         self, token: int, cache: Cache, rounded: frozenset[str] = frozenset()
     ) -> tuple[Array, Cache]:
-        """Logits of a token behind those of `cache`, and the cache with it."""
+        """Logits of a token after those in `cache`, and the cache that includes it."""
 
         def r(kind: str, x: Array) -> Array:
             return _bfloat16(x) if kind in rounded else x.astype(np.float64)

@@ -67,7 +67,8 @@ class Project:
             for name in HEADERS:
                 _write(stubs / name, "#pragma once\n#define ORT_API_VERSION 23\n")
             # What an earlier run found on the machine, and its generator, may be gone.
-            for found in (folder / "CMakeCache.txt", self.xrt_tests / "xrt_library"):
+            xrt_library = self.xrt_tests / "xrt_library"
+            for found in (folder / "CMakeCache.txt", xrt_library):
                 found.unlink(missing_ok=True)
             ninja, ccache = find_tool("ninja"), find_tool("ccache")
             run_cmake(
@@ -77,6 +78,9 @@ class Project:
                 *(("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}") if ninja else ()),
                 *((f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}",) if ccache else ()),
             )  # fmt: skip
+            # Read here: another process that configures removes the file for a moment.
+            self.xrt_library = xrt_library.read_text() if xrt_library.is_file() else None
+            """Path of XRT's library that the build found, or None."""
 
     def build(self, program: str) -> Path:
         """Builds `program`, a path in the folder that ends with the target's name.
@@ -84,7 +88,7 @@ class Project:
         Skips the test if it is one of those that need XRT's headers and there are none.
         """
         path = self.folder / program
-        if path.parent == self.xrt_tests and not (self.xrt_tests / "xrt_library").is_file():
+        if path.parent == self.xrt_tests and self.xrt_library is None:
             pytest.skip("there are no XRT headers")
         with self._alone():
             run_cmake("--build", self.folder, "--target", path.name, "-j", str(os.cpu_count() or 1))

@@ -35,6 +35,11 @@ def test_the_tests_that_the_docs_name_exist() -> None:
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    assert len((PROJECT / "README.md").read_text().split()) < 900
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_the_files_that_the_docs_name_exist() -> None:
     folders = "src|ort_aie_ep|graph_passes|aie_kernels|tests|scripts|docs|examples|cmake"
     missing = [
@@ -54,6 +59,17 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_tables_have_a_line_below_their_head() -> None:
+    heads = 0
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for head, below in re.findall(r"(?<!\|\n)^(\|.*)\n(.*)", text, re.M):
+            heads += 1
+            assert re.fullmatch(r"[|: -]+", below), f"{page.relative_to(PROJECT)}: {head}"
+    assert heads > 100
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
 def test_links_lead_to_pages_and_headings() -> None:
     broken, followed = [], 0
     for page in pages():
@@ -68,6 +84,21 @@ def test_links_lead_to_pages_and_headings() -> None:
                 broken.append(f"{page.relative_to(PROJECT)}: {link}")
     assert not broken
     assert followed > 100
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+def test_tables_have_one_heading_and_as_many_cells_in_each_row() -> None:
+    wrong, checked = [], 0
+    for page in pages():
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        for table in re.findall(r"(?:^\|.*\n)+", text + "\n", re.M):
+            rows = re.sub(r"`[^`\n]*`|\\\|", "", table).splitlines()
+            cells = {row.count("|") for row in rows}
+            checked += 1
+            if len(rows) < 3 or not re.fullmatch(r"\|[ :|-]+\|", rows[1]) or len(cells) > 1:
+                wrong.append(f"{page.relative_to(PROJECT)}: {table.splitlines()[0]}")
+    assert not wrong
+    assert checked > 50
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")

@@ -238,7 +238,10 @@ def test_files_hold_every_round_goals_and_a_plot(results: Results, tmp_path: Pat
 
 def test_markdown_has_all_tables_with_full_rows(results: Results) -> None:
     text = markdown(reports.report(results), HELD, "bench.png")
-    assert text.startswith("# CPU, AuthenticAMD, family 26\n\nWritten on 2026-11-22 by\n")
+    assert text.startswith(
+        "# CPU, AuthenticAMD, family 26\n\n"
+        "How fast ort_aie_ep and other engines run one model on this CPU, on 2026-11-22, by\n"
+    )
     assert "```sh\nort-aie bench MODEL --peers\n```" in text
     assert "| instructions | avx2 |\n| cores | 2, virtual |\n" in text
     assert "![speed against context](bench.png)" in text

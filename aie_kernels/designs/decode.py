@@ -6,12 +6,12 @@
 | 4-5 | FlowKV, 4 pairs | K and V, 8 with those of columns 6-7 | o, 4 |
 | 6-7 | rms, rope, glu, softcap | | one each, 4 |
 
-The sixteen channels in are taken by weights, K and V, which are what a token waits for. So x of the
-projections, the queries and what the vector operators take share channels of K and V under packet
-ids. They never meet there: the sequences of a layer run one after the other, and the queries
-come before the keys that they are for. The overlay has the sequences of its parts, under the same
-names: `matvec`, `matvec_part`, `attention`, `rms_norm`, `rope`, `append`, `move_heads`, `glu`,
-`softcap`; a layer is a list of them in one stream, without another configuration.
+Weights, K and V use all sixteen input channels, because a token waits for them. So x of the
+projections, the queries and the inputs of the vector operators share the channels of K and V under
+packet ids. They never collide: the sequences of a layer run one after another, and the queries
+arrive before their keys. The overlay has the sequences of its parts, under the same names:
+`matvec`, `matvec_part`, `attention`, `rms_norm`, `rope`, `append`, `move_heads`, `glu`, `softcap`.
+A layer is a list of them in one stream and needs no second configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VECTOR_COLUMN = 6
 
 
 def build(device: Device) -> Design:
-    """The overlay of decoding. Raises DesignError for a device of fewer than eight columns."""
+    """The overlay for decoding. Raises DesignError for a device with fewer than eight columns."""
     if device.columns < 8:
         raise DesignError(
             f"decode on {device.name}: {device.columns} columns; projections, attention and vector "

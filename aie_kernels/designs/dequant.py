@@ -1,26 +1,26 @@
 """Q4NX -> bf16, in the order that GEMM reads (paper 2, section 3.1.1).
 
-Every core turns one block of 32 x 256 weights after another into bf16. Weights leave with one
-rounding, w = bf16(min + scale * code), and block i of the output is block i of the input:
+Each core converts one block of 32 x 256 weights after another to bf16. A weight is rounded once,
+w = bf16(min + scale * code), and block i of the output is block i of the input:
 
 | | bytes | layout |
 |---|---|---|
 | in | 5,120 a block | Q4NX, blocks [N/32][K/256] |
 | out | 16,384 a block | bf16 [N/32][K/256][4 k-steps of 64][8 kb][4 nb][8 k][8 n], GEMM's B |
 
-A column fetches four blocks in one linear run, the memory tile splits them among its four cores
-and joins what two of them give into one object of 32 KB, each pair with a shim channel of its own.
-The memory tile then uses 5 of its 6 receiving and all 6 sending channels. AMD's open engine has the
-same shape but writes bfp16 (9 bytes for 8 weights); bf16 is exact for aie2 as well, which has no
-bfp16, at 1.8 times the bytes.
+A column fetches four blocks in one linear run. The memory tile splits them among its four cores and
+joins the results of each pair of cores into one object of 32 KB; each pair has its own shim
+channel. The memory tile then uses 5 of its 6 receiving channels and all 6 sending channels. AMD's
+open engine has the same shape but writes bfp16 (9 bytes for 8 weights). bf16 takes 1.8 times the
+bytes, and also suits aie2, which has no bfp16.
 
-The cores never wait for each other across columns, and nothing is padded: all columns do the same
-number of objects, and where the blocks do not come out even, some are done twice, with the same
+Cores never wait for cores of other columns, and nothing is padded: all columns process the same
+number of objects. If the blocks do not divide evenly, some are converted twice, with the same
 result. At least 4 blocks are needed.
 
-What bounds it: the output. A column writes 65,536 bytes for 20,480 read; its two channels take
-8,192 cycles for that, the kernel about a quarter of it, and the memory of the machine sooner still:
-2.6 bytes move for each weight.
+The output is the bottleneck. A column writes 65,536 bytes for 20,480 read. Its two channels need
+8,192 cycles for that, and the kernel about a quarter of them. The machine's memory is the limit
+even earlier: each weight moves 2.6 bytes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ STACK = 2048  # bytes; AMD's for its dequantisation, which was measured to use 1
 def build(device: Device) -> Design:
     """Dequantisation on all columns of `device`.
 
-    One sequence, `dequant(blocks)`: w Q4NX (blocks, 5120) uint8 in, b (blocks, 8192) bf16 out. At
-    least 4 blocks; a shape below is refused by the sequence.
+    One sequence, `dequant(blocks)`: w Q4NX (blocks, 5120) uint8 in, b (blocks, 8192) bf16 out. The
+    sequence refuses fewer than 4 blocks.
     """
     design = Design("dequant", device)
     for c in range(device.columns):

@@ -7,12 +7,12 @@ A pair of cores holds the queries that share a KV head, and K and V stream past 
 | score (column c) | K, 8 KB a chunk | q, running max and sum | 1-5: F = exp(q K^T - m), C, l |
 | value (column c + 1) | V, 8 KB a chunk | Y | 6: Y = C Y + F V; 7: O = Y / l |
 
-F, C and l pass through memory of the score core, which its eastern neighbour reaches. A chunk has
-4,096 / head_dim keys: the papers' 16 at a head dimension of 256, 64 at 64.
+F, C and l pass through the memory of the score core, which its eastern neighbour can access. A
+chunk has 4,096 / head_dim keys: 16 at a head dimension of 256, as in the papers, and 64 at 64.
 
-Four pairs stand in two columns. The two columns' own shim channels would bring 28.8 GB/s at
-1.8 GHz; so K and V of a pair have a channel each, eight of four columns, 57.6 GB/s, and run
-sideways to the cores. The queries share the channel of K under a packet id: 4 KB at most before
+Four pairs occupy two columns. The two columns' own shim channels would bring 28.8 GB/s at 1.8 GHz.
+So K and V of each pair have a channel each: eight channels of four columns, 57.6 GB/s, routed
+sideways to the cores. The queries share the channel of K under a packet id: at most 4 KB before
 each sweep.
 
 | buffer | layout | |
@@ -20,15 +20,14 @@ each sweep.
 | q, o | [heads][head_dim] bf16 | |
 | k, v | [kv_heads][capacity/8][head_dim/8][8 keys][8 dimensions] bf16 | the cache |
 
-* A sweep is one pair's walk through the keys of a KV head for at most 2,048 / head_dim queries
-  (what L1 has room for). A larger group is divided, and its keys are read once for each part; parts
-  are of one size, so the last may begin before the one before it ends, and some rows are computed
-  twice.
-* Sweep n goes to pair n % 4. Fewer sweeps than pairs leave channels idle: a model with one KV head
-  is read at 14.4 GB/s.
-* A window begins at any key: the first chunk masks what lies before. A cache that keeps a ring of
-  the window's keys works as well, as a `context` of at most the window: the order of keys is of no
-  account.
+* A sweep is one pair's walk through the keys of a KV head for at most 2,048 / head_dim queries (as
+  many as fit in L1). A larger group is divided, and its keys are read once for each part. All parts
+  have the same size, so the last may overlap the one before it, and some rows are computed twice.
+* Sweep n goes to pair n % 4. With fewer sweeps than pairs, channels are idle: a model with one KV
+  head is read at 14.4 GB/s.
+* A window can begin at any key: the first chunk masks the keys before it. A cache that keeps a ring
+  of the window's keys works as well, as a `context` of at most the window: the order of keys does
+  not matter.
 * Rows of the cache from `context` on are read up to the end of a chunk and masked; they must be
   finite.
 * head_dim is 64, 128 or 256; others are padded with zeros by the caller, who gives the true scale.
@@ -95,8 +94,8 @@ def build(device: Device) -> Design:
 def place(design: Design, column: int = 0) -> int:
     """Put the pairs on columns `column` and `column` + 1, and return their number.
 
-    K and V of pair p take both channels of shim `column` + p, which operators that run at another
-    time can share, as the queries share that of K.
+    K and V of pair p take both channels of shim `column` + p. Operators that run at other times can
+    share them, as the queries share the channel of K.
     """
     device = design.device
     columns = device.columns - column
@@ -170,7 +169,7 @@ def _value(core: Core) -> Steps:
 
 
 def add_values(core: Core, kernel: Kernel, chunks: Any, y: Any, *scalars: Any) -> Steps:
-    """Take F, C and l and the values of `chunks` chunks, and add to `y` what they weigh."""
+    """Take F, C and l and the values of `chunks` chunks, and add the weighted values to `y`."""
     for _ in core.loop(chunks):
         fcl = yield Acquire("fcl")
         v = yield Acquire("v")
@@ -180,7 +179,7 @@ def add_values(core: Core, kernel: Kernel, chunks: Any, y: Any, *scalars: Any) -
 
 
 def give_output(core: Core, kernel: Kernel, pieces: Any, y: Any, head_dim: Any) -> Steps:
-    """Put out what `y` holds, in `pieces` pieces."""
+    """Send the contents of `y` in `pieces` pieces."""
     for i in core.loop(pieces):
         o = yield Acquire("o")
         yield call(kernel, y, o, i, head_dim)

@@ -2,20 +2,20 @@
 
 Every core takes its own blocks of W and all of x:
 
-* x is broadcast once per projection and stays in L1 (2 K bytes, with the sums of its groups), so a
-  block is the only thing that moves while the cores compute;
+* x is broadcast once per projection and stays in L1 (2 K bytes, with the sums of its groups), so
+  only blocks move while the cores compute;
 * a column has two weight channels; each brings the blocks of two neighbouring block rows in turn
   through the memory tile to two cores, straight from the file's order;
-* a round gives 32 outputs a core; the four cores of a column are joined into 128 outputs.
+* a round gives 32 outputs per core; the four cores of a column are joined into 128 outputs.
 
 Rows that do not fill the last round are not padded: its columns are moved back so that they end
 with the last block row, and some rows are computed twice with the same result. So N is a multiple
-of 32 and at least 128, K a multiple of 256 and at most 16,384. A longer K goes in parts.
+of 32 and at least 128, K a multiple of 256 and at most 16,384. A longer K is processed in parts.
 
 With four columns of eight, x enters through the shim of a fifth. With all columns in use every
-shim channel carries weights, so x shares the first one under a packet id of its own: it takes 2 K
-bytes of that channel before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of
-its time (2.5 % for N = 2048 on eight columns), and the other channels wait for the last core.
+shim channel carries weights, so x shares the first one under its own packet id. It uses 2 K bytes
+of that channel before 5/8 N K / (2 columns) bytes of weights, i.e. 3.2 * 2 columns / N of its time
+(2.5 % for N = 2048 on eight columns), while the other channels wait for the last core.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def build(device: Device, columns: int | None = None) -> Design:
     `matvec(N, K, bias, activation)`: x (K) bf16, w Q4NX (N/32, K/256, 5120), bias (N) bf16 if
     `bias` is 1, y (N) bf16. `activation`: 0 none, 1 SiLU, 2 GELU (tanh form).
 
-    `matvec_part(N, K, row_K, bias, activation)` is the same for a part of rows of `row_K`
+    `matvec_part(N, K, row_K, bias, activation)` does the same for a part of rows of `row_K`
     in-features: w begins with the part's first block, and its rows of blocks are row_K/256 apart.
-    What is longer than `MAX_K` is the sum of parts, each of which takes the one before as its bias.
+    A row longer than `MAX_K` is the sum of parts; each part takes the result so far as its bias.
     """
     columns = min(4, device.columns) if columns is None else columns
     if not 1 <= columns <= device.columns:
@@ -153,7 +153,7 @@ def _body(tile: int, tiles: int) -> Body:
 
 
 def add_sequences(design: Design, columns: int) -> None:
-    """The sequences `matvec` and `matvec_part` for a design on which `place` has put this."""
+    """The sequences `matvec` and `matvec_part` for a design that `place` has set up."""
     _add_matvec(design, columns)
     _add_matvec(design, columns, part=True)
 

@@ -1,17 +1,18 @@
 """GEMM: C = A B for prefill and training (paper 2, section 3.1.2; paper 5).
 
-With bf16 output on AIE2P the same cores have a second life, as what stands between the projections
-of a prompt: `row_operators`.
+With bf16 output on AIE2P the same cores also compute the operators between the projections of a
+prompt: see `row_operators`.
 
-Every column of the array has a band of 64 rows of C, every row of cores a band of its columns, 128
-for bf16 output and 64 for float32 (`width` below). A core keeps its block of C in L1, in fp32, for
-all of K, as parts of 64 x 32 (paper 5's m and n; its k is 64 here too). So one pass of the array
-makes a megatile of 64 * columns rows and 4 * width columns, for which A and B are read once:
+Each column of the array has a band of 64 rows of C, and each row of cores a band of C's columns,
+128 for bf16 output and 64 for float32 (`width` below). A core keeps its block of C in L1, in fp32,
+for all of K, as parts of 64 x 32 (paper 5's m and n; its k is 64 here too). So one pass of the
+array computes a megatile of 64 * columns rows and 4 * width columns, for which A and B are read
+once:
 
     bytes read = N / (4 width) * size(A) + M / (64 columns) * size(B)         (paper 2, Eq. 5)
 
-The order of the megatiles does not change that, as nothing of one stays for the next. Rows are
-outermost, because then the A of a band is one task of the shim that repeats for its megatiles.
+The order of the megatiles does not change that, because no data stays from one to the next. Rows
+are outermost, so that the A of a band is one task of the shim that repeats for its megatiles.
 
 | | memory | memory tile | core |
 |---|---|---|---|
@@ -19,33 +20,33 @@ outermost, because then the A of a band is one task of the shim that repeats for
 | B | `pack_b`'s order | 256 k x width, as in memory | 64 x 32: [8 kb][4 nb][8 k][8 n] |
 | C | row-major (M, N) | 4 x 64 x width, row-major | 16 (float32: 64) x 32: [mb][4 nb][8 m][8 n] |
 
-A of a column goes to its four cores. B of a row of cores goes to all columns; it enters through the
-second shim channel and the memory tile of column r (on two columns: of two rows each; on one: of
-four rows, 128 k at a time), and reaches a core k-step by k-step, and within it part by part. C of
-four cores is joined, and leaves while the next megatile is computed. The DMAs of memory tiles and
-cores do the reordering; towards memory all runs have at least 256 bytes.
+A of a column goes to its four cores. B of a row of cores goes to all columns. It enters through the
+second shim channel and the memory tile of column r (with two columns, each carries two rows; with
+one, it carries four rows, 128 k at a time). It reaches a core k-step by k-step, and within a k-step
+part by part. C of four cores is joined, and leaves while the next megatile is computed. The DMAs of
+memory tiles and cores do the reordering; all runs to and from memory have at least 256 bytes.
 
-Rules: K is a multiple of 256 (pad A and B with zeros), N a multiple of 32 and at least `width` (on
-two columns twice, on one column four times that). M is free. Nothing is padded: bands that would
-pass the end of C are moved back and compute some elements twice, with the same result. They move
-one by one, so that a short prompt needs rows for one band and not for all columns (paper 2
-decouples e_y m from 8 e_y m to this end); it takes the time of a whole pass all the same. Below 64
-rows, the buffers of A and C have 64; what A holds there is read, and C has its products.
+Rules: K is a multiple of 256 (pad A and B with zeros); N is a multiple of 32 and at least `width`
+(twice that on two columns, four times on one). M can be any number. Nothing is padded: bands that
+would pass the end of C are moved back and compute some elements twice, with the same result. They
+move one by one, so that a short prompt needs rows for one band and not for all columns (paper 2
+decouples e_y m from 8 e_y m for this reason). A short prompt still takes the time of a whole pass.
+Below 64 rows, the buffers of A and C have 64 rows: the cores read all of A and write all of C.
 
 Shapes are run-time parameters: a worker takes the number of k-steps and the number of its blocks,
-which are paper 5's two; everything else of a shape is in the shims' descriptors.
+which are paper 5's two parameters; the shims' descriptors hold the rest of a shape.
 
 Numerics: fp32 accumulation over all of K, and one rounding at the end (with float32 output none).
 aie2 multiplies bf16 exactly; aie2p rounds both operands to bfp16, eight k to an exponent.
 
-L1: 62,728 bytes of 65,536 with bf16 output, before the row operators: the sums take half of it, so
-C leaves in strips of 1 KB while a core waits, 4,096 cycles a block, and 2.7 KB are left in one
-piece for constants of the kernels. With float32 output the sums take a quarter, and C leaves by
-parts (60,680 bytes). L2: 448 KB at most.
+L1: 62,728 bytes of 65,536 with bf16 output, before the row operators. The sums take half of it, so
+C leaves in strips of 1 KB while a core waits, 4,096 cycles per block; 2.7 KB remain in one piece
+for constants of the kernels. With float32 output the sums take a quarter, and C leaves by parts
+(60,680 bytes). L2: at most 448 KB.
 
-What bounds it, per k-step with bf16 output: a core multiplies 2^19 times, 5,464 cycles by the
-catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256);
-B takes 4,096 cycles of its channel and A 2,048; and memory must give 8 KB for each column and 16 KB
+Bottleneck, per k-step with bf16 output: a core does 2^19 multiplications, 5,464 cycles by the
+catalog's model of the kernel on either architecture (aie2p: 96 a cycle; the array could start 256).
+B needs 4,096 cycles of its channel and A 2,048. Memory must deliver 8 KB for each column and 16 KB
 for each row, 128 KB on eight columns: 5,240 cycles at 45 GB/s and 1.8 GHz. So the kernel and the
 memory of an eight-column device are in balance; a faster kernel alone would gain little.
 """
@@ -115,7 +116,7 @@ def build(device: Device, output: Output = "bf16") -> Design:
     A sequence `gemm(M, K, N)`: a (max(M, 64), K) bf16, b bf16 as `pack_b` gives it, c
     (max(M, 64), N) bf16 or float32; and those of `row_sequences`, with bf16 output on AIE2P.
     Raises DesignError for a number of columns over which four
-    rows of cores cannot be shared out evenly.
+    rows of cores cannot be divided evenly.
     """
     if min(device.columns, CORES) not in (1, 2, 4):
         raise DesignError(
@@ -152,7 +153,7 @@ def pack_b(weights: np.ndarray) -> np.ndarray:
 
 
 class _Blocking:
-    """How a C of this output type is shared out over so many columns."""
+    """How a C of this output type is divided over this many columns."""
 
     def __init__(self, device: Device, output: Output) -> None:
         self.columns = columns = device.columns

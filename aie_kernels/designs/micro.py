@@ -1,21 +1,22 @@
-"""Micro-measurements: the first overlay to try on a chip, and what constants are measured with.
+"""Micro-measurements: the first overlay to try on a chip, and the one that measures its constants.
 
-Nothing is computed here: cores copy objects from the shim back to the shim, so that a wrong byte is
-the machine's, and a time the data path's or the command processor's.
+This overlay computes nothing: cores copy objects from the shim back to the shim. So a wrong byte
+is the machine's fault, and a time belongs to the data path or the command processor.
 
 * A *lane* is a channel into a core and a channel out of it, with objects of 8 KB. Lane l below the
-  number of columns is channel 0 of column l; those after them are channel 1 of the columns from the
-  middle one on, around, without column 0. So lanes from 0 on are one a column, and lanes from the
-  middle column on take both channels of each of the upper half of the columns.
-* The two *ids* share channel 1 of shim 0 as packets. Each has a core of its own, objects of 512
-  bytes, and half of an object that the memory tile joins: where the bytes come out says which core
-  has had them.
+  number of columns is channel 0 of column l. The lanes after them are channel 1 of the columns,
+  starting with the middle one and wrapping around, without column 0. So lanes from 0 on are one per
+  column, and lanes from the middle column on use both channels of each column of the upper half.
+* The two *ids* share channel 1 of shim 0 as packets. Each has its own core, objects of 512 bytes,
+  and half of an object that the memory tile joins: the position of the bytes in the output shows
+  which core received them.
 
-A core takes objects, drops some and sends copies of the one that follows. That makes lanes that
-read and write alike, lanes that only read and lanes that only write; with several calls for a copy
-the core is what takes the time.
+A core takes objects, drops some and sends copies of the one that follows. This gives lanes that
+read and write equally, lanes that only read and lanes that only write. With several calls per copy,
+the core determines the time.
 
-No constant of the chip is in here, and no limit is near: 33 KB of L1, two descriptors a channel.
+The design depends on no constant of the chip and stays far from every limit: 33 KB of L1, two
+descriptors a channel.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _copier(
     design: Design, name: str, source: End, core: End, target: End, kernel: Kernel,
     packet: int | None = None,
 ) -> Fifo:  # fmt: skip
-    """A core that copies; gives the fifo that leaves it."""
+    """Add a core that copies; return the fifo that leaves it."""
     (array, _) = kernel.arguments
     assert not isinstance(array, type)
     taken = design.fifo(f"{name}_in", "bf16", array.count, source, core, packet=packet)
@@ -141,7 +142,7 @@ def _lanes(
     design: Design, s: Sequence, taken: Value, given: Value, parameters: tuple[Value, ...],
     work: Value,
 ) -> None:  # fmt: skip
-    """Each lane takes so many bytes of x and gives so many of y, in `work` cycles."""
+    """Each lane takes this many bytes of x and gives this many of y, in `work` cycles."""
     bytes_, count, first = s.symbols()[:3]
     every = range(len(lanes(design.device.columns)))
     s.require(
@@ -180,7 +181,7 @@ def _add_two_ids(design: Design) -> None:
     turn = objects * SMALL
     inputs = [s.argument(name, "in", 2 * turn) for name in ("a", "b")]
     y = s.argument("y", "out", 2 * IDS * turn)
-    # In turns, so that a packet that is taken for the one before shows.
+    # Alternating, so that a packet that is mistaken for the one before it shows up.
     for i in range(2):
         for number, argument in enumerate(inputs):
             s.transfer(f"id{number}_in", argument, offset=i * turn, run=turn)

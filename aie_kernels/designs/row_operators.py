@@ -1,15 +1,15 @@
-"""The row operators of a prompt: a second life of GEMM's cores (`gemm`), with bf16 output on AIE2P.
+"""The row operators of a prompt, on GEMM's cores (`gemm`) with bf16 output on AIE2P.
 
-What stands between two projections of a prompt runs on the overlay that multiplies, for another
-overlay would cost 1.9 ms each way. Tiles, fifos and buffers are GEMM's. A worker has one parameter
-more, `mode`: 0 is GEMM, anything else a row operator.
+The operators between two projections of a prompt run on the overlay that multiplies, because
+switching to another overlay would cost 1.9 ms each way. Tiles, fifos and buffers are GEMM's. A
+worker has one extra parameter, `mode`: 0 is GEMM, anything else a row operator.
 
 Operands enter as A: bands of 64 rows, 512 columns at a time, in objects of 64 x 64 that all cores
-of a column see. Each takes 16 rows of every object. A result of 16 x 512 bf16 lies in the
+of a column see. Each core takes 16 rows of every object. A result of 16 x 512 bf16 is kept in the
 accumulator, in blocks of 8 x 8, and leaves as C: rows of 512 columns are four of C's rows of 128.
 
-Rows are shared out, not columns, for then all four cores are at work on every object, and a row is
-whole in its core. B has nothing to do. A result of 64 x 512 takes these objects, in this order:
+The cores divide the rows, not the columns: then all four cores work on every object, and each row
+is complete in one core. B is idle. A result of 64 x 512 takes these objects, in this order:
 
 | sequence | first | for each band of rows | for each result |
 |---|---|---|---|
@@ -18,26 +18,26 @@ whole in its core. B has nothing to do. A result of 64 x 512 takes these objects
 | `add_norm`: the norm | 4 with all weights | all of x, for the sums of squares | 8 of x |
 | `rotate`, `append_rows` | 4 with the weights of heads | | 8 of x, 4 of the table |
 
-The norm reads back the sum from memory, after a wait: as many bytes as adding twice, and no core
-has to keep a row. Weights come once, a row of 64 x 256 in A's memory tile for each 256 of them, and
-stay in the accumulator behind the result.
+The norm waits, then reads the sum back from memory. That costs as many bytes as adding twice, and
+no core has to keep a row. Weights arrive once, a row of 64 x 256 in A's memory tile for each 256 of
+them, and stay in the accumulator behind the result.
 
-An object of the table has 32 cosines beside their 32 sines, for all heads of a result. Pairs are in
-the core of their row, however far apart; heads are normalised when their last object has come.
+An object of the table has 32 cosines next to their 32 sines, for all heads of a result. Both values
+of a pair are in the core of their row, however far apart; heads are normalised when their last
+object has arrived.
 
-`append_rows` stores a core's 16 keys in the order of the cache, so that they leave in runs of 1,024
-bytes and more, where `append` of a token has 16.
+`append_rows` stores a core's 16 keys in the order of the cache, so that they leave in runs of at
+least 1,024 bytes; a token's `append` has runs of 16.
 
-L1 is GEMM's and `counts`, 32 bytes: 62,796 of 65,536 as buffers are aligned. Program memory: two
+L1 holds GEMM's buffers and `counts`, 32 bytes: 62,796 of 65,536 with alignment. Program memory: two
 activations of some 90 vector operations, the inverse root with five emulated products, two
-rotations, copies: about 6 KB; with GEMM's own kernels 11 KB of 16.
+rotations, and copies take about 6 KB; with GEMM's own kernels 11 KB of 16.
 
-What bounds it: A's channel takes 2,048 cycles an object, and eight columns read 512 KB an operand
-and result from memory meanwhile, 21,000 cycles at 45 GB/s and 1.8 GHz. `gate` takes 25,000 cycles
-of the core for the objects of up, and stands still while a part leaves: core and memory are nearly
-in balance where rows fill the columns. Sums, norms and rotations wait for memory alone, but for
-norms of heads of 64, whose inverse roots take 26,000 cycles. As in GEMM, a prompt of 64 rows takes
-the time of 512.
+Bottlenecks: A's channel takes 2,048 cycles an object. Meanwhile eight columns read 512 KB per
+operand and result from memory, 21,000 cycles at 45 GB/s and 1.8 GHz. `gate` takes 25,000 cycles of
+the core for the objects of up, and stalls while a part leaves: core and memory are nearly balanced
+when rows fill the columns. Sums, norms and rotations wait only for memory, except norms of heads of
+64, whose inverse roots take 26,000 cycles. As in GEMM, a prompt of 64 rows takes as long as 512.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ STRIPS = 16  # of a result, as C leaves
 def body(core: Core, products: Callable[[Core, Any, Any], Steps]) -> Steps:
     """A worker's body: `products(core, k_steps, blocks)` gives GEMM's steps.
 
-    Of a row operator `k_steps` are the bits of a norm's epsilon, and `count` the turns.
+    For a row operator, `k_steps` holds the bits of a norm's epsilon, and `count` the turns.
     """
     k_steps, count, mode = yield Parameters()
     acc, counts = core.buffer("acc"), core.buffer("counts")

@@ -64,7 +64,7 @@ RUN_RESULTS = 256  # of a column in a run: below 0.1 s, and below 140,000 words
 
 
 def add_sequences(design: Design) -> None:
-    """All sequences of the row operators, for a design of GEMM's that has them."""
+    """All sequences of the row operators, for a GEMM design that has them."""
     _add_gate(design)
     _add_add_norm(design)
     _add_rotate(design)
@@ -101,9 +101,9 @@ def _add_gate(design: Design) -> None:
 def _add_add_norm(design: Design) -> None:
     """sum = x + residual, and y = the RMS norm of sum, or of x, times weight.
 
-    All but weight (K) are (max(M, 64), K) bf16. The mean is taken of `n` elements; what is beyond
-    them is zero in x, residual and weight, and so in sum and y. Without `residual` (0) the buffers
-    residual and sum have no bytes, without `norm` (0) weight and y have none. `eps_bits`: float32.
+    All but weight (K) are (max(M, 64), K) bf16. The mean is over `n` elements; the elements beyond
+    them are zero in x, residual and weight, and so in sum and y. Without `residual` (0) the buffers
+    residual and sum are empty; without `norm` (0) weight and y are empty. `eps_bits`: float32.
     """
     s = design.sequence("add_norm", "M", "K", "n", "residual", "norm", "eps_bits")
     M, K, n, residual, norm, eps = s.symbols()
@@ -171,10 +171,10 @@ def _add_rotate(design: Design) -> None:
     """y = x with each head normalised (if `norm`) and rotated by its row's position.
 
     y is (max(M, 64), heads, head_dim) bf16; rows of x are `x_stride` elements apart, so that x may
-    be a part of a product. weight (head_dim), without bytes if `norm` is 0; table (max(M, 64),
-    rotary_dim): half as many cosines of the row's position, then as many sines, without bytes if
-    rotary_dim is 0. `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; what is
-    beyond it is copied. `eps_bits`: float32.
+    be a part of a product. weight (head_dim), empty if `norm` is 0; table (max(M, 64), rotary_dim):
+    rotary_dim/2 cosines of the row's position, then as many sines, empty if rotary_dim is 0.
+    `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; elements beyond
+    rotary_dim are copied. `eps_bits`: float32.
     """
     s = design.sequence("rotate", "M", "heads", *_ROTATION)
     M, heads, head_dim = s.symbols()[:3]
@@ -189,10 +189,10 @@ def _add_rotate(design: Design) -> None:
 
 
 def _add_append_rows(design: Design) -> None:
-    """Keys, or values with `rotary_dim` 0, of a prompt's rows go into the cache.
+    """Write the keys of a prompt's rows, or values with `rotary_dim` 0, into the cache.
 
     x, weight, table and the first parameters are those of `rotate`; cache is (kv_heads, capacity/8,
-    head_dim/8, 8 keys, 8 dimensions) bf16, and the rows become its keys `position`, ... Only whole
+    head_dim/8, 8 keys, 8 dimensions) bf16. The rows become its keys from `position` on. Only whole
     groups of 8 keys are written: M, at least 64, and `position` are multiples of 8.
     """
     s = design.sequence("append_rows", "M", "kv_heads", *_ROTATION, "position", "capacity")
@@ -368,8 +368,8 @@ def _operand(
 
 
 def _result_cycles(architecture: str, mode: int, objects: range) -> int:
-    """Cycles of a result in a core: an object is taken no faster than it comes, and a part that has
-    left makes room for the next."""
+    """Cycles of a result in a core: a core takes an object no faster than it arrives, and a part
+    that has left makes room for the next."""
 
     def cycles(kernel: Kernel, *scalars: int) -> float:
         return kernel.cycles(architecture, scalars)
@@ -419,8 +419,8 @@ Round = tuple[Expr, Expr, Expr, list[Expr]]
 
 @contextmanager
 def _rounds(s: Sequence, rows: Expr, N: Expr, columns: int) -> Iterator[Round]:
-    """What follows is for a round of bands, one a column of the array: the number of rounds in the
-    run, the round's in it, results of 512 columns, and the first row of each band."""
+    """Begin a round of bands, one per column of the array. Return the number of rounds in the run,
+    the index of the round, the results of 512 columns, and the first row of each band."""
     s.let("rows", rows)
     rounds = s.let("rounds", ceil_div(rows, columns * ROWS))
     tiles = s.let("tiles", ceil_div(N, WIDTH))
@@ -458,8 +458,8 @@ def _send(
                 f"a{column}", argument, offset=start + _half_step(N) * half, run=2 * GROUP,
                 outer=[(ROWS, stride * 2), (2, _quarter_step(N))],
             )  # fmt: skip
-    # No step inside of a descriptor is 0. Here the cores look at the first two objects alone, so
-    # rows are read on into the next one but the last, which is there twice; then something follows.
+    # A step inside a descriptor cannot be 0. Here the cores look only at the first two objects, so
+    # each row is read on into the next one; the last is read twice, and then repeated as filler.
     with s.when(equal(N, GROUP)):
         last = start + (ROWS - 1) * stride * 2
         s.transfer(

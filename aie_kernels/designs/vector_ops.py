@@ -8,23 +8,23 @@
 | softcap | `softcap` | x | cap * tanh(x / cap) |
 
 Rows move in objects of 128 (rms) or 256 elements of bf16. The sequences run one at a time, so all
-inputs share two shim channels under packet ids: `a` carries what is rotated, gated or
-normalised, `b` what goes with it. Two, because a core takes x and residual in turn, and one
-channel would stand still with x while the core waits for the residual. Each output has a channel of
-its own, two shims in all.
+inputs share two shim channels under packet ids: `a` carries the data to rotate, gate or normalise,
+`b` the data that goes with it. There are two because a core takes x and residual in turn: a single
+channel would block on x while the core waits for the residual. Each output has its own channel, on
+two shims in all.
 
 A row that is not a whole number of objects is not padded: its last object is moved back to end
-with the row, and what it has in common with the one before is computed twice. Only rms_norm, which
-must count each element once, takes rows that are padded with zeros.
+with the row, and the elements it shares with the object before it are computed twice. Only
+rms_norm, which must count each element once, takes rows that are padded with zeros.
 
-A token's vectors cost microseconds. For a prompt, one core an operator is the limit: in the
-simulator rms takes 3.6 us for a row of 2,048, glu 17 us for one of 8,192, where their channels
+A token's vectors cost microseconds. For a prompt, one core per operator is the limit: in the
+simulator rms takes 3.6 us for a row of 2,048 and glu 17 us for one of 8,192, while their channels
 would take 1.1 and 4.6 (`ort-aie kernels simulate vector_ops rms_norm ...`).
 
 `append` rotates keys straight into the cache of FlowKV and FlowQKV, [kv_heads][capacity/8]
-[head_dim/8][8 keys][8 dimensions]; values go the same way with `rotary_dim` 0, which copies. Its
-runs are 16 bytes, so it writes at a fraction of a channel's rate; that counts for prompts only.
-`move_heads` copies heads to where they stand farther apart, or closer together.
+[head_dim/8][8 keys][8 dimensions]; values take the same path with `rotary_dim` 0, which copies. Its
+runs are 16 bytes, so it writes at a fraction of a channel's rate; that matters only for prompts.
+`move_heads` copies heads to places that are farther apart or closer together.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _rope(core: Core) -> Steps:
     tokens, norm, normed, plain, head_dim, rotary_dim, interleaved, eps = yield Parameters()
     weight, between = core.buffer("weight"), core.buffer("normed")
     for _ in core.loop(norm):
-        # A copy, for the fifo has to go on: nothing is rotated.
+        # A copy, because the fifo has to advance: nothing is rotated.
         piece = yield Acquire("t")
         yield call(ROPE, piece, piece, weight, head_dim, 0, 0)
         yield Release("t")

@@ -40,7 +40,7 @@ MAX_STEP = TILES["shim"].max_step * WORD  # bytes: the largest stride of a shim'
 
 
 def add_sequences(design: Design) -> None:
-    """All sequences of the vector operators, where `place` has been."""
+    """All sequences of the vector operators, for a design that `place` has set up."""
     _add_rms_norm(design)
     _add_rope(design)
     _add_append(design)
@@ -52,9 +52,9 @@ def add_sequences(design: Design) -> None:
 def _add_rms_norm(design: Design) -> None:
     """y = norm(x [+ residual]) * weight over rows of `n` elements, and sum = x + residual.
 
-    All buffers but the weight are (rows, n rounded up to 128) bf16, weight (n rounded up to 128);
-    what is beyond n is zero in x, residual and weight, and zero in y and sum. Without `residual`
-    (0) the buffers residual and sum have no bytes. `eps_bits`: float32.
+    All buffers but the weight are (rows, n rounded up to 128) bf16, weight (n rounded up to 128).
+    Elements beyond n are zero in x, residual and weight, and so in y and sum. Without `residual`
+    (0) the buffers residual and sum are empty. `eps_bits`: float32.
     """
     s = design.sequence("rms_norm", "n", "rows", "residual", "eps_bits")
     n, rows, residual, eps = s.symbols()
@@ -108,10 +108,10 @@ def _add_rms_norm(design: Design) -> None:
 def _add_rope(design: Design) -> None:
     """y = x with each head normalised (if `norm`) and rotated by its token's position.
 
-    x and y are (tokens, heads, head_dim) bf16; weight (head_dim), without bytes if `norm` is 0;
-    table (tokens, 256) bf16: rotary_dim/2 cosines of the token's position, then rotary_dim/2 sines.
-    `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; what
-    is beyond it is copied. A token has at least 256 elements, or 64 or 128.
+    x and y are (tokens, heads, head_dim) bf16; weight (head_dim), empty if `norm` is 0; table
+    (tokens, 256) bf16: rotary_dim/2 cosines of the token's position, then rotary_dim/2 sines.
+    `interleaved` rotates neighbours, otherwise the halves of `rotary_dim`; elements beyond
+    rotary_dim are copied. A token has at least 256 elements, or 64 or 128.
     """
     s = _rope_sequence(design, "rope", "heads")
     heads, tokens, head_dim = s.symbols()[:3]
@@ -128,14 +128,14 @@ def _add_rope(design: Design) -> None:
 
 
 def _add_append(design: Design) -> None:
-    """Keys (or values, with `rotary_dim` 0) of new tokens go into the cache.
+    """Write the keys (or values, with `rotary_dim` 0) of new tokens into the cache.
 
     x, weight, table and the first parameters are those of `rope`; cache is (kv_heads, capacity/8,
-    head_dim/8, 8 keys, 8 dimensions) bf16, and the tokens become its keys `position`, ... A token
+    head_dim/8, 8 keys, 8 dimensions) bf16. The tokens become its keys from `position` on. A token
     has a multiple of 256 elements, or 64 or 128.
 
-    Eight tokens are a transfer; where a head of the cache has more than 4 MB, which no stride of a
-    shim's descriptor spans, each token and head is one.
+    Eight tokens are one transfer. If a head of the cache has more than 4 MB, which a stride of a
+    shim's descriptor cannot span, each token of each head is a transfer.
     """
     s = _rope_sequence(design, "append", "kv_heads", "position", "capacity")
     heads, tokens, head_dim = s.symbols()[:3]
@@ -200,11 +200,12 @@ def _add_append(design: Design) -> None:
 
 
 def _add_move_heads(design: Design) -> None:
-    """y = x, `heads` of `dim` elements each, which stand `x_stride` elements apart in x and
-    `y_stride` in y: heads of another size than the cache's are spread before they are rotated, and
-    the output is brought together again. What is between the heads of y stays as it is.
+    """y = x, `heads` of `dim` elements each, `x_stride` elements apart in x and `y_stride` in y.
 
-    The core takes objects of 256 elements. So all heads go `copies` times, one over the other:
+    Heads whose size differs from the cache's are spread out before they are rotated, and the output
+    is packed again. The gaps between the heads of y are unchanged.
+
+    The core takes objects of 256 elements. So all heads are written `copies` times, in place:
     heads * dim * copies is a multiple of 256. dim is a multiple of 8, the strides are even.
     """
     s = design.sequence("move_heads", "heads", "dim", "x_stride", "y_stride", "copies")
@@ -224,7 +225,7 @@ def _add_move_heads(design: Design) -> None:
     )
     pieces = heads * dim * copies // OBJECT
     s.transfer("rope_x", x, offset=0, run=dim * 2, outer=[(copies, 0), (heads, x_stride * 2)])
-    # The core takes a table, of which it reads nothing where it rotates nothing.
+    # The core takes a table even when it rotates nothing and so reads none of it.
     whole = at_most(OBJECT, heads * x_stride)
     with s.when(whole):
         s.transfer("rope_t", x, offset=0, run=2 * OBJECT)
@@ -361,8 +362,8 @@ Move = Callable[[Value, "Value | None"], None]
 def _by_rows(
     s: Sequence, whole: Expr, rows: Expr, *, fill: Move, start: Callable[[], None], drain: Move
 ) -> None:
-    """All rows at once where they are `whole` objects, else row by row: what goes in and what comes
-    out in turn, as a channel must never wait for a row that nobody takes away yet."""
+    """All rows at once if they are `whole` objects, else row by row: inputs and outputs alternate,
+    because a channel must never wait for a row that nothing takes away yet."""
     with s.when(whole):
         fill(0, rows)
     with s.when(1 - whole):

@@ -3,11 +3,11 @@
 #include <aie_api/aie.hpp>
 #include <cstdint>
 
-// Calls `kernel` with pointers and int32_t, the first of 16 `arguments`. Gives null, or the promise
-// to the chip or its compiler that the kernel has broken, at which it stopped.
+// Calls `kernel` with pointers and int32_t, the first of 16 `arguments`. Returns null, or the
+// promise to the chip or its compiler that the kernel broke, where it stopped.
 //
-// In the calling convention of x86-64 Linux each has a register or eight bytes of the stack to
-// itself, and what a function does not take it does not see: one type serves all kernels.
+// In the calling convention of x86-64 Linux each argument has its own register or eight bytes of
+// the stack, and a function never sees extra arguments: one type serves all kernels.
 extern "C" const char* aie_host_call(void* kernel, const std::intptr_t* arguments) {
   using word = std::intptr_t;
   using entry = void (*)(word, word, word, word, word, word, word, word, word, word, word, word,

@@ -1,8 +1,8 @@
-// The gated activations of a decoder's MLP, on vectors: what a token's (activations.cc) and a
-// prompt's (row_operators.cc) share.
+// The gated activations of a decoder's MLP, on vectors: code that a token's operators
+// (activations.cc) and a prompt's (row_operators.cc) share.
 //
-// Numerics: sigmoid and tanh are made of our own exponential (float_math.h), for the core's tanh is
-// off by up to 0.038 near 0.5 and its exp2 by 6.2 %. They are good to 2^-13 of their value,
+// Numerics: sigmoid and tanh use the exponential of float_math.h, because the core's tanh is off by
+// up to 0.038 near 0.5 and its exp2 by 6.2 %. They are accurate to 2^-13 of their value,
 // products keep two limbs, and the result is rounded once.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Elementary functions in fp32 from what both architectures have. Each fp32 product is nine of
-// bfloat16's on the chip: for epilogues, not for inner loops.
+// Elementary functions in fp32, built from operations that both architectures have. Each fp32
+// product is nine bfloat16 products on the chip: for epilogues, not for inner loops.
 #pragma once
 
 #include <aie_api/aie.hpp>

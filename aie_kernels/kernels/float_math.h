@@ -2,8 +2,8 @@
 //
 // The core multiplies bfloat16 and adds fp32; it has no fp32 multiplier, and its own exponential
 // and tangent are coarse: aie::exp2 is a straight line between powers of two (up to 6.2 % high) and
-// aie::tanh is off by up to 0.038 (mlir-aie's documentation of both). Everything here is built of
-// bfloat16 macs into fp32, with fp32 operands split into two bfloat16 limbs where that matters:
+// aie::tanh is off by up to 0.038 (mlir-aie's documentation of both). Everything here uses bfloat16
+// macs into fp32, with fp32 operands split into two bfloat16 limbs where that matters:
 //
 //   split        x = high + low within 2^-17 |x|
 //   products of limbs, three of the four: within 2^-15 of the product

@@ -80,8 +80,9 @@ void flow_kv_begin(float* __restrict state) {
 }
 
 // F, C and l of the keys begin .. end - 1 of a chunk (at least one), for `group` query heads two at
-// a time: 32 lanes are 16 keys of one head and 16 of the next. The heads are at most 32,
-// group * head_dim at most 2048; an odd group computes one head more, of whatever lies there.
+// a time: 32 lanes are 16 keys of one head and 16 of the next. There are at most 32
+// heads, and group * head_dim is at most 2048; an odd group computes one extra head from leftover
+// data.
 void flow_kv_scores(bfloat16* __restrict q, bfloat16* __restrict k, uint8_t* __restrict fcl,
                     float* __restrict state, int32_t group, int32_t head_dim, int32_t begin,
                     int32_t end, int32_t scale_bits, int32_t softcap_bits) {

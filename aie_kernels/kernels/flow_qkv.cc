@@ -121,7 +121,7 @@ void add_values(const bfloat16* __restrict f, int32_t f_stride, const bfloat16* 
 
 extern "C" {
 
-// The key chunks that one sweep of chunks_per_sweep query chunks needs: plan[0] their number,
+// The key chunks that one sweep of chunks_per_sweep query chunks needs: plan[0] is their number,
 // plan[1] the first key, plan[2] the first query position of this chunk. `keys` is a power of two.
 void flow_qkv_schedule(int32_t* __restrict plan, int32_t sweep, int32_t chunk,
                        int32_t chunks_per_sweep, int32_t chunk_rows, int32_t past, int32_t total,
@@ -163,9 +163,9 @@ void flow_qkv_begin(float* __restrict state) {
   fill(state + kRows, kRows, 0.0f);
 }
 
-// F, C and l of key chunk `index` of the sweep. Four blocks of 8 queries at a time, whatever the
-// rows: the last four may reach past them, into what lies there, and only F is kept from being
-// written. `scratch` holds scores and key ranges, 5 KB, which are too much for a stack.
+// F, C and l of key chunk `index` of the sweep. Always four blocks of 8 queries at a time: the last
+// four may reach past the rows into leftover data, and only F is not written there. `scratch` holds
+// scores and key ranges, 5 KB, which are too large for a stack.
 void flow_qkv_scores(bfloat16* __restrict scratch, bfloat16* __restrict qt, bfloat16* __restrict k,
                      uint8_t* __restrict fcl, float* __restrict state, int32_t* __restrict plan,
                      int32_t head_dim, int32_t rows, int32_t chunk_rows, int32_t index,

@@ -127,7 +127,7 @@ void dqp_load_x(const bfloat16* __restrict piece, bfloat16* __restrict x, bfloat
 }
 
 // A bias stream serves all tiles: 32 values per tile and round, in pieces of 8 tiles. A tile keeps
-// its own, round by round; what fills the last piece up belongs to no round.
+// its own values, round by round; the padding of the last piece belongs to no round.
 void dqp_load_bias(const bfloat16* __restrict piece, bfloat16* __restrict bias, int32_t index,
                    int32_t tile, int32_t tiles) {
   constexpr int32_t tiles_per_piece = 8;

@@ -1,6 +1,6 @@
-// What the software pipeliner of Peano (LLVM for AIE) should know of a loop; written on the line
-// before its `for`. Attributes after mlir-aie's `aie_kernel_utils.h`. The host checks the promise
-// instead: on the chip a loop with fewer trips than promised is undefined behaviour.
+// Hints about a loop for the software pipeliner of Peano (LLVM for AIE), written on the line before
+// its `for`. Attributes as in mlir-aie's `aie_kernel_utils.h`. The host checks the promise instead:
+// on the chip a loop with fewer trips than promised is undefined behaviour.
 #pragma once
 
 #include <aie_api/aie.hpp>

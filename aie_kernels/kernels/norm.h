@@ -1,4 +1,4 @@
-// What the RMS normalisations of rows and of heads share.
+// Code that the RMS normalisations of rows and of heads share.
 #pragma once
 
 #include "float_math.h"

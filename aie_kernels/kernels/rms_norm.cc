@@ -3,9 +3,9 @@
 // residual.
 //
 // Numerics: squares of bfloat16 are exact and summed in fp32, 16 sums that are added at the end.
-// The reciprocal square root is the core's scalar one with a Newton step in fp32 of our own, so
-// that its accuracy does not matter. y = x * r * weight keeps two limbs between the products: one
-// rounding, of a result good to 2^-16.
+// The reciprocal square root is the core's scalar one, refined by a Newton step in fp32, so that
+// its accuracy does not matter. y = x * r * weight keeps two limbs between the products: one
+// rounding, of a result accurate to 2^-16.
 
 #include "norm.h"
 

@@ -1,7 +1,7 @@
-// What stands between the projections of a prompt, on the cores of GEMM and in what GEMM leaves
-// them: 64 rows enter as its A, in objects of 64 columns that all four cores of a column see, and
-// leave as its C. A core has 16 of the rows, so that all four have a share of every object, and
-// keeps them in the accumulator, which is idle.
+// The operators between the projections of a prompt, on the cores of GEMM and in the memory that
+// GEMM leaves free: 64 rows enter as its A, in objects of 64 columns that all four cores of a
+// column see, and leave as its C. Each core has 16 of the rows, so that all four share every
+// object. It keeps them in the accumulator, which is idle.
 //
 //   accumulator   bfloat16: the result, 16 rows x 512 columns. Seen as the 64 x 128 of GEMM's
 //                 core, rows 16 g .. 16 g + 15 are columns 128 g .. 128 g + 127; in the order of
@@ -11,8 +11,8 @@
 //                 then float [2 row blocks][8 rows][8]: the sums of a row's squares
 //                 then [2 row blocks][2 limbs][8 rows][8 times]: what a row is multiplied with
 //
-// Rows and columns stay in blocks of 8 x 8 on the whole way. designs/row_operators.py says what
-// comes in which order, and catalog_rows.py what the fields of `mode` are.
+// Rows and columns stay in blocks of 8 x 8 throughout. designs/row_operators.py gives the order of
+// the objects, and catalog_rows.py the fields of `mode`.
 //
 // Numerics: those of the operators of a token, whose arithmetic this is (activations.h, norm.h,
 // rotation.h).
@@ -69,13 +69,12 @@ void each_block(const bfloat16* __restrict rows, float* __restrict acc, int32_t 
   }
 }
 
-// Of a norm: columns of a row, in slabs of 256, and those that the mean is taken of.
+// For a norm: the columns of a row, in slabs of 256, and the number of columns in the mean.
 int32_t slabs_of(int32_t mode) { return mode >> 5 & 31; }
 int32_t mean_of(int32_t mode) { return mode >> 10 & 0x1FFF; }
 
-// Of a rotation: objects of a head, pairs in blocks of 8, whether they are neighbours, whether
-// heads are normalised first, and whether a row has 128 columns, of which there are four copies
-// then.
+// For a rotation: objects of a head, pairs in blocks of 8, whether pairs are neighbours, whether
+// heads are normalised first, and whether a row has 128 columns (then there are four copies of it).
 int32_t head_objects_of(int32_t mode) { return 1 << (mode >> 5 & 3); }
 int32_t pair_blocks_of(int32_t mode) { return (mode >> 7 & 15) * 2; }
 bool interleaved(int32_t mode) { return mode >> 11 & 1; }
@@ -90,7 +89,7 @@ T* at(float* acc, int32_t bytes) {
 
 void keep(const bfloat16* from, bfloat16* to) { aie::store_v(to, aie::load_v<kBlock>(from)); }
 
-// The gate, which is there, becomes the gated `rows`.
+// Replaces the stored gate by the gated `rows`.
 template <typename Argument>
 void gate(const bfloat16* __restrict rows, float* __restrict acc, int32_t index,
           Argument argument) {
@@ -168,7 +167,7 @@ void normalise_rows(float* __restrict acc, int32_t index, const bfloat16* __rest
   }
 }
 
-// An object of heads is there: they are normalised when the last one of a head is.
+// An object of heads has arrived: heads are normalised after the last object of a head.
 void normalise_heads(const bfloat16* __restrict rows, float* __restrict acc, int32_t mode,
                      int32_t eps_bits, int32_t index) {
   const int32_t objects = head_objects_of(mode), place = index % objects;
@@ -255,9 +254,9 @@ int32_t column_of(int32_t slabs, int32_t tile, int32_t index) {
 
 extern "C" {
 
-// What the loops of the worker count: blocks of products (0 unless mode is); then for the row
-// operators turns, objects before the first, and of each turn objects to be looked at before,
-// results of 512 columns, and objects of each.
+// The trip counts of the worker's loops: blocks of products (0 unless mode is 0); then for the row
+// operators turns, objects before the first turn, and for each turn the objects to read first,
+// results of 512 columns, and objects of each result.
 void rows_begin(int32_t* __restrict counts, int32_t count, int32_t mode) {
   const Operator what = operator_of(mode);
   const int32_t slabs = slabs_of(mode);
@@ -272,8 +271,8 @@ void rows_begin(int32_t* __restrict counts, int32_t count, int32_t mode) {
                                                              : 2 * kObjects;
 }
 
-// What a norm wants to know first: object `index` of the weights (pass 0), or of the rows (pass 1),
-// whose factors are there after the last.
+// A norm's first passes: object `index` of the weights (pass 0), or of the rows (pass 1). The rows'
+// factors are complete after the last object.
 void rows_prepare(bfloat16* __restrict a, float* __restrict acc, int32_t mode, int32_t eps_bits,
                   int32_t pass, int32_t index) {
   aie::set_rounding(aie::rounding_mode::conv_even);

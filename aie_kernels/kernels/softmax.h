@@ -1,5 +1,5 @@
-// What FlowKV and FlowQKV share: scores in the domain of exp2, a running maximum of integers, and
-// the buffers through which a score tile hands its results to its value tile.
+// Code that FlowKV and FlowQKV share: scores in the domain of exp2, a running maximum of integers,
+// and the buffers through which a score tile passes its results to its value tile.
 //
 // The softmax runs in base 2: t = score * scale * log2(e), F = 2^(t - m). Papers 1 and 2 take m,
 // the running maximum, as it is. Here it is rounded to an integer. Any m near the maximum gives the

@@ -1,12 +1,12 @@
-"""The code of a worker: its body is driven once, and what it does is printed as a core's region.
+"""The code of a worker: its body runs once, and its steps are printed as a core's region.
 
-A body is traced into a tree of steps first (`trace`), because a loop has to say what it carries
-before what it does is known. What loops carry are the turns of the rings: which buffer of a port is
-next. They stay in registers, as arguments of the loops, and select among the buffers. Counters are
-32 bits wide, as the cores are, but that of the endless loop around a body.
+A body is first traced into a tree of steps (`trace`), because a loop must declare its carried
+values before its body is printed. Loops carry the turns of the rings: which buffer of a port is
+next. Turns stay in registers, as arguments of the loops, and select among the buffers. Counters are
+32 bits wide, as the cores are, except the one of the endless loop around a body.
 
-The rules of the real lowering of object fifos are kept: what a loop holds when it begins it holds
-when it ends, and nothing is used that has been released.
+The rules of mlir-aie's lowering of object fifos apply: a loop holds the same objects at its end as
+at its beginning, and nothing is used after it has been released.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Memory:
 
 @dataclass(eq=False)
 class Take:
-    """Take `objects` more of a port, behind the `held` that the worker has of it."""
+    """Take `objects` more of a port, after the `held` objects that the worker already has."""
 
     port: str
     held: int
@@ -59,7 +59,7 @@ class Take:
 
 @dataclass(eq=False)
 class Give:
-    """Give the oldest `count` objects of a port to the other side."""
+    """Release the oldest `count` objects of a port to the other side."""
 
     port: str
     count: int
@@ -254,7 +254,7 @@ class _Writer:
         self._at = resources
         self._numbers: dict[Number, Value] = {}
         self._memories: dict[Memory, Value] = {}
-        # The oldest object that a worker holds, or the next that it takes; known ones as an int.
+        # The oldest object that a worker holds, or the next that it takes; an int if it is known.
         self._turn: dict[str, Value | int] = dict.fromkeys(resources.rings, 0)
 
     def node(self, node: Node) -> None:
@@ -272,7 +272,7 @@ class _Writer:
                 operands = [self._operand(a) for a in arguments]
                 self._text.op("func.call", operands, {"callee": f"@{kernel.name}"})
             case Start(numbers):
-                # The lock counts: acquiring takes the 1 off that the sequence has set, so that the
+                # The lock counts: acquiring subtracts the 1 that the sequence has set, so that the
                 # worker waits here again.
                 self._use_lock(self._at.go, ACQUIRE_GREATER_EQUAL, 1)
                 for i, number in enumerate(numbers):
@@ -346,14 +346,14 @@ class _Writer:
             for node in loop.body:
                 self.node(node)
             text.op("scf.yield", [self._carried(self._turn[port]) for port in carried])
-        # Of what is not carried, the turn is what it was: values of the region end with it.
+        # The turn of a port that is not carried is unchanged: values of the region end with it.
         self._turn = {**before, **dict(zip(carried, nest.results, strict=True))}
 
     def _carried(self, turn: Value | int) -> Value:
         return self._text.constant(turn, "i32") if isinstance(turn, int) else turn
 
     def _moves(self, body: list[Node], port: str) -> bool:
-        """Whether a pass through `body` can leave another buffer of the port next."""
+        """Whether a pass through `body` can change which buffer of the port is next."""
         given = 0
         for node in body:
             if isinstance(node, Give) and node.port == port:

@@ -1,8 +1,8 @@
-"""A design as a module of the aie dialect: `configure()` printed, nothing left open but routes.
+"""A design as a module of the aie dialect: `configure()` in print, with only the routes left open.
 
 Every buffer has its address and bank, every lock its id and first value, every descriptor its id.
-Names are those that `report` looks for: `<worker>_parameters`, `<worker>_go`, and the fifo's own
-for where it meets a shim.
+`report` looks for these names: `<worker>_parameters`, `<worker>_go`, and a fifo's own name for its
+end at a shim.
 
 The dialect is that of mlir-aie since July 2026 (7e00b579, 1.4.2.dev16): counts of locks are values,
 descriptors have `static_offset`, `static_len`, `static_sizes` and `static_strides`, all of them in

@@ -24,7 +24,7 @@ class PlacedBuffer:
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The first byte after it."""
         return self.start + self.content.bytes
 
     @property

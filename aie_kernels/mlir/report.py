@@ -1,8 +1,8 @@
-"""What the compiler made of what was printed.
+"""Compare the printed module with the compiler's result.
 
 `aiecc --get-input-with-addresses` writes the design after buffers, locks and descriptors have been
-assigned. Nothing was left to assign, so all of it must still stand there: buffers, locks,
-descriptors, streams, stacks, the shims' channels. They are read by their printed form (mlir-aie
+assigned. Since nothing was left to assign, everything must be unchanged: buffers, locks,
+descriptors, streams, stacks, the shims' channels. They are parsed in their printed form (mlir-aie
 include/aie/Dialect/AIE/IR/AIEOps.td).
 """
 
@@ -48,7 +48,7 @@ Way = tuple[Place, int, Place, int, int | None]  # from channel to channel, the 
 
 @dataclass
 class Assigned:
-    """What stands where; bytes throughout."""
+    """What is where; all numbers are bytes."""
 
     buffers: dict[str, tuple[Place, int, int]] = field(default_factory=dict)  # address, size
     locks: dict[str, tuple[Place, int, int]] = field(default_factory=dict)  # id, first value
@@ -92,7 +92,7 @@ def _place(what: Any) -> Place:
 
 
 def parse(text: str) -> Assigned:
-    """What `input_with_addresses.mlir` says."""
+    """The contents of `input_with_addresses.mlir`."""
     tiles = {name: (int(column), int(row)) for name, column, row in _TILE.findall(text)}
     out = Assigned()
     values: dict[str, tuple[str, Place, int]] = {}  # of buffers: name, place, bytes an element
@@ -137,7 +137,7 @@ def parse(text: str) -> Assigned:
 
 
 def differences(promised: Assigned, found: Assigned) -> list[str]:
-    """Where the compiler's assignment is not what was printed, one line each."""
+    """The differences between the compiler's assignment and the printed one, one line each."""
     lines: list[str] = []
 
     def compare(what: str, ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> None:
@@ -155,7 +155,7 @@ def differences(promised: Assigned, found: Assigned) -> list[str]:
     for way in sorted(promised.streams - found.streams, key=str):
         lines.append(f"stream {_words(way)}: printed, not reported")
     compare("stack of the core", promised.stacks, found.stacks)
-    # Buffers of the compiler's own would have to be somewhere too.
+    # Buffers that the compiler adds would need room too.
     placed = sorted(
         (place, address, size, name) for name, (place, address, size) in found.buffers.items()
     )
@@ -176,7 +176,7 @@ def _words(value: Any) -> str:
 
 
 def compare(plan: Configuration, text: str) -> None:
-    """Raise ToolchainError that lists where `text` is not what was printed of `plan`."""
+    """Raise ToolchainError, which lists the differences, if `text` is not the printed `plan`."""
     lines = differences(expected(plan), parse(text))
     if lines:
         raise ToolchainError(

@@ -1,8 +1,9 @@
 """A sequence of a design for one concrete shape, as a runtime sequence of mlir-aie.
 
-At run time `src/npu` writes the instruction streams, from the same statements, and the sequence of
-an overlay is empty. With a shape the compiler writes a stream of its own, to be compared with ours
-(AIEX.td: tasks that are configured, started, awaited and freed; the compiler chooses descriptors).
+At run time `src/npu` writes the instruction streams from the same statements, and the sequence of
+an overlay is empty. Given a shape, the compiler writes its own stream, for comparison with that of
+src/npu (AIEX.td: tasks are configured, started, awaited and freed; the compiler chooses
+descriptors).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_REPEATS = 256  # of a task, with the same addresses: 8 bits in the queue
 
 
 class ShapeError(DesignError):
-    """A shape whose transfers one run of the compiler's cannot hold; our own streams divide it."""
+    """A shape with too many transfers for one run of the compiler; src/npu's streams divide it."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,10 @@ def write_sequence(
 ) -> None:
     """Write the runtime sequence `name`: that of `run`, or an empty one.
 
-    `go` has the locks of the workers. Host buffers are arrays of words, so that every transfer is
-    in whole ones; a buffer that this shape does not use is still an argument, and none is empty.
-    Raises ShapeError for more than runs before a wait: nothing is recycled in between.
+    `go` has the locks of the workers. Host buffers are arrays of words, so that every transfer is a
+    whole number of words. A buffer that this shape does not use is still an argument, and no buffer
+    is empty. Raises ShapeError for more transfers than can run before a wait, because nothing is
+    recycled in between.
     """
     sizes = run.argument_bytes() if run else {}
     types = [f"memref<{max(1, size // WORD)}xi32>" for size in sizes.values()]
@@ -241,7 +243,7 @@ class _Writer:
 
 
 def _awaited(operations: list[Operation]) -> set[int]:
-    """Which transfers give a token: the last on each fifo that a wait names."""
+    """The transfers that issue a token: the last on each fifo that a wait names."""
     last: dict[str, int] = {}
     awaited: set[int] = set()
     for number, operation in enumerate(operations):
@@ -254,7 +256,7 @@ def _awaited(operations: list[Operation]) -> set[int]:
 
 
 class _Outstanding:
-    """Refuses what would overrun a queue or run out of descriptors; our own streams wait there."""
+    """Refuse what would overrun a queue or run out of descriptors; src/npu's streams wait there."""
 
     def __init__(self, plan: Configuration) -> None:
         self._plan = plan

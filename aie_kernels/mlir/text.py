@@ -1,7 +1,7 @@
 """MLIR's generic form, as text: operations, regions, blocks, attributes.
 
-The generic form says every operation in the same way, so nothing here knows a dialect, and a parser
-without mlir-aie's dialects reads it too. Values have types; the writer keeps their names unique.
+The generic form writes every operation in the same way, so nothing here depends on a dialect, and a
+parser without mlir-aie's dialects can read it. Values have types; the writer keeps names unique.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Text:
     ) -> Iterator[Nest]:
         """An operation with regions, each of which is opened by `Nest.region`.
 
-        `attributes` are those that the operation itself does not know.
+        `attributes` are those that are not inherent to the operation.
         """
         base = self.name(hint) if results else ""
         if len(results) > 1:

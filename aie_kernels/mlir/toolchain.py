@@ -1,7 +1,7 @@
 """The compilers: mlir-aie's aiecc, Peano's clang++, XRT's xclbinutil.
 
-They are found as files of the installed packages, or where mlir-aie's own variables say, and run as
-programs; no Python of mlir-aie is imported.
+They are files of the installed packages, or in the folders that mlir-aie's own variables name. They
+run as programs; no Python of mlir-aie is imported.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-# Versions whose dialect is spoken: the first has counts of locks as values and descriptors by
-# keyword (7e00b579), the last is the newest that was read. A development version comes before the
-# version whose number it has.
+# Versions whose dialect `module` prints: the first has counts of locks as values and descriptors by
+# keyword (7e00b579), the last is the newest that was checked. A development version comes before
+# the version whose number it has.
 FIRST, LAST = (1, 4, 2, 16), (1, 4, 4)
 
-# mlir-aie's published instructions. The pin of llvm-aie that belongs to a release is in
-# utils/peano-requirements.txt of its tag.
+# mlir-aie's published instructions. A release's tag pins the llvm-aie that belongs to it in
+# utils/peano-requirements.txt.
 INSTALL = """\
 Building overlays needs mlir_aie 1.4.4, Peano (llvm-aie) and XRT's xclbinutil:
 
@@ -64,11 +64,11 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """The tools, all of them present and of a version whose dialect is spoken.
+    """The tools, all of them present and of a version whose dialect `module` prints.
 
     Folders are those of the packages mlir_aie and llvm-aie, unless MLIR_AIE_INSTALL_DIR,
-    PEANO_INSTALL_DIR or AIECC_PATH, which mlir-aie itself goes by, say otherwise. Raises
-    ToolchainError that names what is missing and says how to install it.
+    PEANO_INSTALL_DIR or AIECC_PATH, which mlir-aie itself uses, say otherwise. Raises
+    ToolchainError, which names what is missing and says how to install it.
     """
     root = _folder("mlir_aie", "MLIR_AIE_INSTALL_DIR")
     aiecc = Path(os.environ.get("AIECC_PATH") or root / "bin" / "aiecc")
@@ -111,17 +111,17 @@ def _version(aiecc: Path) -> str:
 
 
 def check_version(version: str) -> None:
-    """Raise ToolchainError for a version of mlir_aie whose dialect is not spoken, or not known."""
+    """Raise ToolchainError if `module` does not print the dialect of this version of mlir_aie."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.dev(\d+))?", version)
     if found is not None:
         release = tuple(int(n) for n in found.groups()[:3])
-        # Behind every development version of its number.
+        # A release comes after every development version of its number.
         whole = (*release, int(found[4]) if found[4] else 1 << 30)
         if whole >= FIRST and release <= LAST:
             return
     raise ToolchainError(
         f"mlir_aie {version} is installed; designs are printed in the dialect of 1.4.2.dev16 to "
-        f"1.4.4, and other versions read another one, or have not been looked at.\n{INSTALL}"
+        f"1.4.4; other versions read another dialect, or have not been checked.\n{INSTALL}"
     )
 
 

@@ -1,11 +1,11 @@
-// Greedy decoding with a model of onnxruntime-genai's layout, in a program without Python:
+// Greedy decoding with a model in onnxruntime-genai's layout, in a program without Python:
 //
 //   generate ops <libort_aie_ep.so> <compiled model.onnx> <head size> <new tokens> <token>...
 //   generate provider <libort_aie_ep.so> <model.onnx> <head size> <new tokens> <token>...
 //
-// "ops" registers the library's operators, which a compiled model holds; "provider" uses its
-// execution provider, which runs the model as it is (ONNX Runtime 1.24). It prints the
-// new tokens, and for a provider in a second line how many of its nodes it runs.
+// "ops" registers the library's operators, which a compiled model contains. "provider" uses its
+// execution provider, which runs the unmodified model (ONNX Runtime 1.24). The program prints the
+// new tokens. With the provider, a second line gives the number of nodes that the provider runs.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ size_t CountProviderNodes(const Ort::Session& session) {
 
 // --- the KV cache ---
 
-// (1, heads, capacity, head size) float; past and present are the same memory, so a step adds its
+// (1, heads, capacity, head size) float. Past and present are the same memory, so a step adds its
 // rows and copies none.
 struct Cache {
   std::string past, present;
@@ -132,7 +132,7 @@ void Run(int argc, char** argv) {
     std::printf("\n");
     if (door == "provider") std::printf("%zu\n", CountProviderNodes(session));
   }
-  // Its sessions are gone.
+  // The library may go only after its sessions.
   if (door == "provider") env.UnregisterExecutionProviderLibrary(kProvider);
 }
 

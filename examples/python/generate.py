@@ -22,7 +22,7 @@ session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
 
 tokens = tokenizer.encode(prompt).ids
 total = len(tokens)
-# One buffer is past and present: a step adds its rows and copies none.
+# One buffer is both past and present: a step adds its rows and copies none.
 shape = (1, decoder["num_key_value_heads"], total + NEW_TOKENS, decoder["head_size"])
 caches = {
     entry.name: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))

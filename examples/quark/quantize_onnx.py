@@ -8,7 +8,7 @@ from quark.onnx.quantization.config import Config, get_default_config
 
 source, destination = sys.argv[1:]
 config = get_default_config("MATMUL_NBITS")
-config.extra_options["UseRandomData"] = True  # asked for, though no calibration is run
+config.extra_options["UseRandomData"] = True  # Quark requires it, though it runs no calibration
 config.extra_options["MatMulNBitsParams"] = {
     "GroupSize": 32,
     "Symmetric": False,

@@ -1,5 +1,5 @@
-"""Attention of any operator -> aie.FlowAttention: one file for each operator, and what they share.
+"""Attention, in any operator, -> aie.FlowAttention: a file per operator, and the code they share.
 
-Here: what reads an attention, its mask, rotation, norms and cache, and what makes the node. Not
-here: products with weights (`projection/`).
+Here: the code that reads an attention, its mask, rotation, norms and cache, and that makes the
+node. Not here: products with weights (`projection/`).
 """

@@ -1,11 +1,11 @@
-"""The type of the KV cache, asked for with `compile --kv`.
+"""The type of the KV cache, set with `compile --kv`.
 
-Before: past and present are of the activations' type (FLOAT as the builder writes models)
+Before: past and present have the activations' type (FLOAT as the builder writes models)
 After:  past and present, inputs and outputs of the graph, are FLOAT16 or BFLOAT16; or codes: INT8,
         or UINT8 with two in a byte, and k_scale and v_scale are initializers
 
-The one change of a model's interface; hosts take the type from the graph. FlowAttention reads and
-writes a cache of any of these types.
+This is the only pass that changes a model's interface; hosts take the type from the graph.
+FlowAttention reads and writes a cache of any of these types.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def quantise_cache(model: ir.Model, kv: str, scales: Sequence[Scales]) -> None:
 
 
 def cached_attentions(model: ir.Model, kv: str) -> list[CachedAttention]:
-    """Each FlowAttention, whose cache can get the type `kv`.
+    """Every FlowAttention, if the caches of all of them can get the type `kv`.
 
     Raises:
-        AieError: `kv` is unknown, there is no FlowAttention, or one is in the body of an If, Loop
-            or Scan, or a cache is used by other nodes too, or is quantised already.
+        AieError: `kv` is unknown; there is no FlowAttention; one is in the body of an If, Loop or
+            Scan; or other nodes use a cache too, or it is already quantised.
     """
     if kv not in (*TYPES, *BITS):
         raise AieError(f"kv type {kv!r} is unknown; expected one of {', '.join((*TYPES, *BITS))}")
@@ -117,7 +117,7 @@ def _cached(node: ir.Node, model: ir.Model, bodies: Mapping[str, str]) -> Cached
     if node.graph is not model.graph:
         return (
             f"it is in the {bodies[node.name or '']}; the type of past and present can be changed "
-            "in the main graph alone"
+            "only in the main graph"
         )
     if attribute(node, "kv_cache_bit_width", 0):
         return "its cache is quantised already"
@@ -131,9 +131,11 @@ def _cached(node: ir.Node, model: ir.Model, bodies: Mapping[str, str]) -> Cached
         pasts.append(past)
     for present in node.outputs[1:3]:
         if not present.is_graph_output():
-            return f"what continues its cache, '{present.name}', is not a graph output"
+            return f"the value that continues its cache, '{present.name}', is not a graph output"
         if present.uses():
-            return f"what continues its cache, '{present.name}', is read by other nodes too"
+            return (
+                f"the value that continues its cache, '{present.name}', is read by other nodes too"
+            )
     return CachedAttention(node, *pasts)
 
 
@@ -151,7 +153,7 @@ def _quantise(attention: CachedAttention, bits: int, scales: Scales) -> None:
     for value in _cache(attention):
         value.type = ir.TensorType(CODES[bits])
         if bits == 4 and value.shape is not None:
-            # Hosts take a number as it is; a name would mean the head size to them.
+            # Hosts use a number as it is; they would read a name as the head size.
             value.shape = ir.Shape([*value.shape[:3], scales.keys.shape[3] // 2])
     given, count = len(node.inputs), max(len(node.inputs), INPUTS.index("v_scale") + 1)
     node.resize_inputs(count)
@@ -179,5 +181,5 @@ def _initializer(node: ir.Node, present: ir.Value, array: Floats) -> ir.Value:
 
 
 def _readers(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value's elements: optimum's exports take lengths from its shape."""
+    """The nodes that read a value's elements. optimum's exports read lengths from its shape."""
     return [node for node, _ in value.uses() if node.op_type != "Shape"]

@@ -1,6 +1,6 @@
 """com.microsoft.GroupQueryAttention -> aie.FlowAttention.
 
-Inputs 0 to 15, outputs and attributes are the same; output_qk stays behind.
+Inputs 0 to 15, outputs and attributes are the same; output_qk is dropped.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class GroupQueryAttentionToFlow(NodeRule):
 
 
 def _head_dim(node: ir.Node) -> int:
-    """Channels of a head, or 0 where they are not known."""
+    """Channels of a head, or 0 if they are not known."""
     cached = cached_head_dim(node, input_at(node, PAST_KEY), node.outputs[1])
     if cached is not None:
         return cached

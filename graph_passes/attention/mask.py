@@ -1,10 +1,10 @@
-"""Masks of scores that say no more than causal order, a window, and which keys are shown.
+"""Masks of scores that encode only causal order, a window, and the visible keys.
 
 Before: attn_mask (B, 1, S, T), computed from the graph input attention_mask and from lengths
-After:  causal=1, local_window_size and attention_mask, which FlowAttention needs no matrix for
+After:  causal=1, local_window_size and attention_mask, for which FlowAttention needs no matrix
 
-Found by running what computes the mask, on batches with padding and holes; it is used as it is
-where it says anything else.
+This pass runs the nodes that compute the mask, on batches with padding and holes. A mask that
+encodes anything else is used as it is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LONGEST_PROMPT = 2048
 
 @dataclass(frozen=True)
 class CausalMask:
-    """A query sees itself and the keys before it, `window` in all (-1: all), where `shown` (the
-    graph input attention_mask; None: everywhere) is not 0."""
+    """A query sees itself and the keys before it, `window` in total (-1: all), for which `shown`
+    (the graph input attention_mask; None: all are shown) is not 0."""
 
     window: int
     shown: ir.Value | None
@@ -42,9 +42,9 @@ class MaskReader:
         self._known: dict[tuple[ir.Value, bool], CausalMask | None] = {}
 
     def read(self, mask: ir.Value, *, with_past: bool) -> CausalMask | None:
-        """What the mask says, or None where that is something else.
+        """The meaning of the mask, or None if it encodes something else.
 
-        `with_past`: keys are those of a cache and of the call, else of the call alone.
+        `with_past`: the keys are those of a cache and of the call; else those of the call.
         """
         if (mask, with_past) not in self._known:
             try:
@@ -57,7 +57,7 @@ class MaskReader:
 
 def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
     for value in above([mask], edge=_is_constant, inputs=value_inputs):
-        # No run has all the values that a mask may look for: a token, or a kind of tokens.
+        # No run contains all the values that a mask may look for: a token, or a kind of tokens.
         if value.is_graph_input() and value.name != ATTENTION_MASK:
             raise NoMatch(f"depends on the values of '{value.name}'")
     inputs = [value for value in above([mask], edge=_is_constant) if value.is_graph_input()]
@@ -74,7 +74,7 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
     found = CausalMask(-1 if seen == total else seen, shown)
     for past, keys in _probes(with_past, found, total):
         actual, expected = _visible(part, inputs, past, keys), _expected(found, past, keys)
-        # A query without a key is padding: what it sees instead is of no account.
+        # A query without a key is padding: what it sees instead does not matter.
         rows = expected.any(-1)
         if not np.array_equal(actual[rows], expected[rows]):
             raise NoMatch("says something else")
@@ -88,7 +88,7 @@ def _read(model: ir.Model, mask: ir.Value, with_past: bool) -> CausalMask:
 
 
 def _seen(part: Part, inputs: list[ir.Value], keys: int, with_past: bool) -> int:
-    """How many of `keys` the last query sees, behind a past or in a prompt of its own."""
+    """How many of `keys` the last query sees, after a past or in a prompt without one."""
     if not with_past and keys > LONGEST_PROMPT:
         raise NoMatch(f"may have a window of {keys} keys")
     visible = _visible(part, inputs, keys - 1 if with_past else 0, np.ones((1, keys), np.int64))
@@ -133,7 +133,7 @@ def _visible(part: Part, inputs: list[ir.Value], past: int, shown: Array) -> Arr
 
 
 def _feed(value: ir.Value, past: int, shown: Array) -> Array:
-    """An input of a decoder; of tokens and positions, a mask takes the lengths alone."""
+    """An input of a decoder; of tokens and positions, a mask uses only the lengths."""
     batch, total = shown.shape
     rank = len(value.shape) if value.shape is not None else 0
     if value.name == ATTENTION_MASK:

@@ -1,8 +1,8 @@
-"""How far away the numbers of a mask's computation can act: how long a past shows any window.
+"""How far the numbers in a mask's computation reach: how long a past must be to show any window.
 
-A window of w keys changes nothing while there are fewer. Where it comes from is for a run to say;
-how long that run must be, the graph says: offsets add up along Add, Sub, Slice and comparisons, and
-multiply along others. A constant table holds its window itself.
+A window of w keys has no effect while there are fewer keys. A run finds the window; the graph says
+how long that run must be: offsets add up along Add, Sub, Slice and comparisons, and multiply along
+other operators. A constant table contains its window.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from ort_aie_ep.graph_passes.walk import (
     value_inputs,
 )
 
-# Runs beyond take gigabytes. Larger numbers are exchanged for small ones: the graph is the same,
-# with another number.
+# Longer runs take gigabytes. Small numbers replace larger ones: the graph is otherwise the same.
 LONGEST_WINDOW, SMALL_WINDOW = 8192, 21
 SHIFT = 7  # of a stand-in, to see whether a window is that number
 # Constants of more elements are tables.
 MOST_NUMBERS = 16
-# Operators whose first input alone says what they compute, those of which the farthest counts, and
-# those along which offsets add up.
+# Operators whose result depends only on the first input, those for which the farthest input counts,
+# and those along which offsets add up.
 PASSING = {
     "Cast", "CumSum", "Expand", "Flatten", "Identity", "Neg", "Not", "ReduceMax", "ReduceMin",
     "ReduceSum", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze",
@@ -47,8 +46,8 @@ OFFSETS = ("k", "starts", "ends", "pads")  # attributes that some of them have
 
 @dataclass(frozen=True)
 class _Far:
-    """How many keys away a value acts, and how many one step of it stands for: 64 behind a division
-    by 64. A constant takes the step of what it meets."""
+    """How many keys away a value acts, and how many keys one step of it stands for: 64 after a
+    division by 64. A constant takes the step of the value it meets."""
 
     keys: int
     step: int = 1
@@ -57,11 +56,11 @@ class _Far:
 
 @dataclass(frozen=True)
 class Reach:
-    """Facts about what makes a mask.
+    """Facts about the computation of a mask.
 
     Attributes:
-        keys: a window is of at most so many.
-        stand_ins: constants that are too large, and what takes their places in a run.
+        keys: a window has at most this many keys.
+        stand_ins: constants that are too large, and the numbers that replace them in a run.
         limit: no more keys fit into its tables.
     """
 
@@ -70,9 +69,9 @@ class Reach:
     limit: int | None
 
     def show(self, least: int, run: Callable[[int], int]) -> tuple[int, int]:
-        """How many keys a token sees of how many, at least `least` and enough for any window.
+        """How many keys a token sees, of how many: at least `least` and enough for any window.
 
-        `run` counts them. Tables that limit their number are the reason why it may raise NoMatch.
+        `run` counts them. It may raise NoMatch because tables limit their number.
         """
         keys = max(least, self.keys + 2)
         try:
@@ -88,7 +87,7 @@ class Reach:
         `again` counts with other stand-ins.
 
         Raises:
-            NoMatch: it is computed of large numbers.
+            NoMatch: it is computed from large numbers.
         """
         if not self.stand_ins:
             return seen
@@ -99,7 +98,7 @@ class Reach:
         for number, small in self.stand_ins.items():
             if (seen, other) == (small, small + shifts[number]):
                 return number
-        raise NoMatch(f"its window is computed of {', '.join(map(str, self.stand_ins))}")
+        raise NoMatch(f"its window is computed from {', '.join(map(str, self.stand_ins))}")
 
 
 def reach_of(model: ir.Model, values: Iterable[ir.Value]) -> Reach:
@@ -139,7 +138,7 @@ def _constants(nodes: list[ir.Node], targets: list[ir.Value]) -> dict[ir.Value, 
 def _computed(
     model: ir.Model, nodes: list[ir.Node], constants: dict[ir.Value, Array]
 ) -> dict[ir.Value, Array]:
-    """What nodes compute of constants alone."""
+    """The values that nodes compute from constants only."""
     found: list[ir.Value] = []
     known = set(constants)
     for node in nodes:
@@ -150,7 +149,7 @@ def _computed(
 
 
 def _combined(node: ir.Node, far: dict[ir.Value, _Far]) -> _Far:
-    """What a node computes, given its inputs."""
+    """The result of a node, given its inputs."""
     inputs = [far.get(value, _Far(0)) for value in node.inputs if value is not None]
     if node.op_type == "ConstantOfShape":
         fill = node.attributes.get("value")
@@ -168,7 +167,7 @@ def _combined(node: ir.Node, far: dict[ir.Value, _Far]) -> _Far:
         given = (node.attributes[name] for name in OFFSETS if name in node.attributes)
         more = sum(magnitude(np.asarray(attr.value)) for attr in given)
         return _Far(sum(keys) + step * more + (step - 1), step, fixed)
-    # A factor or a divisor, in whatever way.
+    # A factor or a divisor, in any form.
     factor = math.prod(max(1, value.keys) for value in inputs if value.fixed)
     varying = [value.keys for value in inputs if not value.fixed]
     return _Far(factor * math.prod(max(1, n) for n in varying), step * factor, fixed)
@@ -186,14 +185,14 @@ def _table(value: ir.Value, array: Array, limits: list[int]) -> int:
     if window is None:
         raise NoMatch(
             f"its mask reads the table '{value.name}' {array.shape}, which is neither causal order "
-            "nor a window (one of ALiBi is neither)"
+            "nor a window (an ALiBi table is neither)"
         )
     return window
 
 
 def _window(table: Array) -> int | None:
-    """How many keys a query sees at most by a table (…, T, T), or None where it says other things.
-    All of them: 0."""
+    """The most keys that a table (…, T, T) lets a query see, 0 for all of them, or None if the
+    table encodes something else."""
     *rest, rows, columns = 1, *table.shape
     if rows != columns or set(rest) != {1}:
         return None

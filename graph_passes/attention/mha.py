@@ -3,8 +3,8 @@
 Before: MultiHeadAttention(query, key, value, bias?, , attention_bias?), all of (B, T, H * D)
 After:  FlowAttention(query + bias, key + bias, value + bias, ..., attention_bias)
 
-What vision towers are made of: every token sees every other. The additions of a bias become part of
-the projections before them, where those are Q4NXMatMul.
+Vision towers consist of these: every token sees every other. The additions of a bias become part of
+the projections before them, if those are Q4NXMatMul.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MultiHeadAttentionToFlow(WorkbenchRule):
         if attribute(node, "unidirectional", 0) and not (known and tokens[0] == tokens[1]):
             return "unidirectional=1 with keys that may be more or fewer than the queries"
         if bias is not None and (bias.const_value is None or bias.shape != (3 * channels,)):
-            return f"its bias is no constant ({3 * channels})"
+            return f"its bias is not a constant ({3 * channels})"
         return why_not_flow_attention(
             Layout(heads, heads, channels // heads),
             causal=attribute(node, "unidirectional", 0),

@@ -1,4 +1,4 @@
-"""aie.FlowAttention: what it takes, and the one place that makes such a node."""
+"""aie.FlowAttention: its inputs, and the only place that makes such a node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """Of a KV cache: kinds, bits of a code, and whether there are scales."""
+    """The kinds of a KV cache, the bits of a code, and whether there are scales."""
 
     keys: str = "NONE"
     values: str = "NONE"
@@ -66,9 +66,9 @@ def why_not_flow_attention(
     query_seqlens: bool = False,
     other_epsilons: bool = False,
 ) -> str:
-    """The reason why the library has no FlowAttention like that, or an empty string.
+    """The reason why the library has no such FlowAttention, or an empty string.
 
-    `window` counts a query's own key; -1 is none. `qk_output` and the rest are of
+    `window` counts a query's own key; -1 means none. `qk_output` and the rest are those of
     GroupQueryAttention.
     """
     return _native.why_not_flow_attention(
@@ -96,7 +96,7 @@ def flow_attention(
     inputs: Mapping[str, ir.Value | None],
     attributes: Mapping[str, Attribute],
 ) -> ir.Node:
-    """An aie.FlowAttention with inputs by name, under the name of `old`, in no graph yet."""
+    """An aie.FlowAttention with inputs by name and the name of `old`, not yet in a graph."""
     assert inputs.keys() <= set(INPUTS)
     values = [inputs.get(name) for name in INPUTS]
     while values[-1] is None:
@@ -106,7 +106,7 @@ def flow_attention(
 
 
 def angle_inputs(angles: Angles | None) -> dict[str, ir.Value | None]:
-    """Inputs 7 to 9; none of an attention that does not rotate."""
+    """Inputs 7 to 9; empty for an attention that does not rotate."""
     cos, sin, positions = angles or (None, None, None)
     return {"cos_cache": cos, "sin_cache": sin, "position_ids": positions}
 

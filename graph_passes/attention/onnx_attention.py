@@ -7,8 +7,8 @@ Before: Y, present_key, present_value = Attention(Q, K, V, attn_mask, past_key, 
 After:  output, present_key, present_value = FlowAttention(q, k, v, past_key, past_value, , ,
         cos, sin, position_ids, attention_bias, ..., attention_mask), of tensors (B, T, H * D)
 
-Tokens are positioned by index, as FlowAttention does without seqlens_k. Transposes between the two
-layouts go where the model has them, and come where it has not.
+Tokens are positioned by index, as FlowAttention does without seqlens_k. The pass removes or adds
+Transposes between the two layouts as needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SEQUENCE = 2  # axis of (B, H, T, D)
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of one call: those before it, its own, and what holds both after it."""
+    """Keys and values of one call: those before it, its own, and the values that hold both."""
 
     past_key: ir.Value | None
     past_value: ir.Value | None
@@ -116,7 +116,7 @@ class AttentionToFlow(WorkbenchRule):
 
 
 def _layout(node: ir.Node) -> Layout | str:
-    """Heads and their dimension, or the reason why they are not known or not one."""
+    """Heads and their dimension, or the reason why they are unknown or differ."""
     query, (key, value) = node.inputs[0], _keys_values(node)
     past = input_at(node, PAST_KEY)
     if rank(query) == 4:
@@ -171,9 +171,9 @@ def _why_not(node: ir.Node, layout: Layout) -> str:
 
 
 def _order(node: ir.Node) -> tuple[int, int | None]:
-    """causal and local_window_size (-1: none), or None where the window is of another kind.
+    """causal and local_window_size (-1: none), or None for another kind of window.
 
-    Opset 25 counts the keys beside a query's own; a window of no later ones is causal.
+    Opset 25 counts the keys besides a query's own; a window without later keys is causal.
     """
     left, right = attribute(node, "left_window_size", -1), attribute(node, "right_window_size", -1)
     causal = int(attribute(node, "is_causal", 0) == 1 or right == 0)
@@ -183,7 +183,7 @@ def _order(node: ir.Node) -> tuple[int, int | None]:
 
 
 def _keys_values(node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """K and V, before both were repeated for the query heads of their group."""
+    """K and V before they were repeated for the query heads of their group."""
     key, value = node.inputs[1:3]
     assert key is not None
     assert value is not None
@@ -212,7 +212,7 @@ def _before_repetition(value: ir.Value) -> ir.Value | None:
     if not isinstance(heads, int) or not isinstance(group, int) or None in expanded:
         return None
     alike = list(value.shape) == [batch, heads, tokens, dim]
-    # Of batch and tokens, one follows from the other.
+    # Batch and tokens follow from each other.
     in_order = repeated[1::2] == [heads * group, dim] and (
         repeated[0] == batch or repeated[2] == tokens
     )
@@ -238,12 +238,12 @@ def _appended(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     if len(node.inputs) != 2 or attribute(node, "axis", 0) not in (SEQUENCE, SEQUENCE - 4):
         return None
     past, new = node.inputs
-    # A FlowAttention reads its past from a cache; a constant prefix would be none.
+    # A FlowAttention reads its past from a cache; a constant prefix is not one.
     return (past, new) if past is not None and new is not None and past.is_graph_input() else None
 
 
 def _masks(node: ir.Node, bench: Workbench) -> tuple[ir.Value | None, ir.Value | None]:
-    """attention_bias and attention_mask; a mask of keys alone is left to the latter."""
+    """attention_bias and attention_mask; a mask that depends only on keys becomes the latter."""
     query, key = node.inputs[:2]
     mask, nonpad = input_at(node, MASK), input_at(node, NONPAD)
     assert query is not None

@@ -23,8 +23,7 @@ OP_TYPE = "RotaryEmbedding"
 
 @dataclass(frozen=True)
 class Rotation:
-    """What a RotaryEmbedding multiplies with; without `positions`, cos and sin have a row for each
-    token."""
+    """The tables of a RotaryEmbedding; without `positions`, cos and sin have a row per token."""
 
     cos: ir.Value
     sin: ir.Value
@@ -34,7 +33,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Rotations:
-    """Queries and keys before they are rotated alike, and the nodes that do it."""
+    """Queries and keys before they are rotated in the same way, and the nodes that rotate them."""
 
     query: ir.Value
     key: ir.Value
@@ -45,7 +44,7 @@ class Rotations:
 def read_rotations(
     query: ir.Value, key: ir.Value, layout: Layout, report: Report
 ) -> Rotations | None:
-    """The rotations that an attention can take in; others are noted with their reason."""
+    """The rotations that an attention can absorb; others are noted with their reason."""
     nodes = [_rotary(value) for value in (query, key)]
     rotated = [node for node in nodes if node is not None]
     if not rotated:
@@ -70,13 +69,13 @@ def read_rotations(
 
 
 def explain_rotations(model: ir.Model, report: Report) -> None:
-    """Notes why the rotations that are left stay."""
+    """Notes why the remaining rotations stay."""
     for node in model.graph:
         if _rotary(node.outputs[0]) is None or node_label(node) in report.outcomes:
             continue
         users = {user.op_type for user in node.outputs[0].consumers()}
         if users & {"FlowAttention", "GroupQueryAttention"}:
-            # Of a first prompt it takes position_ids' first element alone where seqlens_k is given.
+            # Given seqlens_k, it uses only position_ids' first element for a first prompt.
             reason = (
                 "it rotates by its position_ids; a GroupQueryAttention that rotates by itself "
                 "(do_rotary=1) counts positions from seqlens_k, which may be others: the rotation "
@@ -103,7 +102,7 @@ def _read(node: ir.Node, heads: int, layout: Layout) -> Rotation | str:
         if attribute(node, "scale", 1.0) != 1.0 or attribute(node, "is_packed_batching", 0):
             return "scale or is_packed_batching is not at its default"
         if rank(positions) != 2:
-            return "position_ids is not (batch, sequence); an offset alone is another meaning"
+            return "position_ids is not (batch, sequence); a single offset means something else"
     source = node.inputs[0]
     assert cos is not None
     assert sin is not None
@@ -112,9 +111,9 @@ def _read(node: ir.Node, heads: int, layout: Layout) -> Rotation | str:
         return "the rank of its cosines is not known"
     width = fixed_dim(cos, 2 if positions is None else 1)
     if width is None or 2 * width != (attribute(node, "rotary_embedding_dim", 0) or layout.dim):
-        return f"its cosines have {width} columns; expected half of what is rotated"
+        return f"its cosines have {width} columns; expected half the rotated width"
     if not layout.split and attribute(node, "num_heads", 0) not in (0, heads):
         return f"num_heads is {attribute(node, 'num_heads', 0)}, that of the attention {heads}"
     if cos.dtype != source.dtype or sin.dtype != source.dtype:
-        return "cosines or sines are of another type than what they rotate"
+        return "cosines or sines differ in type from the values they rotate"
     return Rotation(cos, sin, positions, attribute(node, "interleaved", 0))

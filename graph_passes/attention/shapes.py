@@ -1,9 +1,9 @@
-"""Shapes that exporters leave out, and that ONNX's inference loses at operators it does not know.
+"""Shapes that exporters omit, and that ONNX's inference loses at operators it does not know.
 
 Before: values without a shape
-After:  `inferred_shapes`: with one as far as ONNX and the type of a few operators say, while a pass
-        reads it; `spread_hidden_shapes`: hidden states (batch, sequence, width) with one from the
-        embedding on, so that a residual is known to be of the other term's shape
+After:  `inferred_shapes`: values have the shapes that ONNX and the types of a few operators imply,
+        while a pass reads them; `spread_hidden_shapes`: hidden states have the shape (batch,
+        sequence, width) from the embedding on, so that both terms of a residual are known to match
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ROWWISE = {
 
 @contextmanager
 def inferred_shapes(model: ir.Model) -> Iterator[None]:
-    """Gives shapes and types to values that have none, as far as ONNX knows the operators; those of
-    the model's interface are as they were in the end."""
+    """Gives shapes and types to values that lack them, as far as ONNX knows the operators. Those of
+    the model's interface are restored at the end."""
     interface = (model.graph.inputs, model.graph.outputs)
     declared = [[(value.shape, value.type) for value in values] for values in interface]
     infer = common_passes.ShapeInferencePass(check_type=False, strict_mode=False)
@@ -49,8 +49,8 @@ def inferred_shapes(model: ir.Model) -> Iterator[None]:
 
 
 def _spread_shapes(graph: ir.Graph) -> bool:
-    """Gives operators of com.microsoft, which ONNX does not know, the shape of their first input
-    where theirs is that; False where there was nothing to give."""
+    """Gives operators of com.microsoft, which ONNX does not know, the shape of their first input if
+    their output has that shape. Returns False if nothing changed."""
     found = False
     for node in graph:
         if node.domain != "com.microsoft" or node.outputs[0].shape is not None:
@@ -69,7 +69,7 @@ def _spread_shapes(graph: ir.Graph) -> bool:
 
 
 def spread_hidden_shapes(model: ir.Model) -> None:
-    """Goes through the graph once, in its order."""
+    """Walks the graph once, in its order."""
     for node in model.graph:
         value = node.outputs[0] if node.outputs else None
         if value is not None and value.shape is None:
@@ -78,7 +78,7 @@ def spread_hidden_shapes(model: ir.Model) -> None:
 
 
 def _dims(node: ir.Node) -> list[int | ir.SymbolicDim] | None:
-    """The dimensions of a node's first output, where it is a hidden state of a known shape."""
+    """The dimensions of a node's first output, if it is a hidden state of known shape."""
     kind, source = (node.domain, node.op_type), input_at(node, 0)
     if kind == ("", "Gather"):
         table, tokens = constant(source), input_at(node, 1)
@@ -105,7 +105,7 @@ def _dims(node: ir.Node) -> list[int | ir.SymbolicDim] | None:
 
 
 def _broadcast(node: ir.Node) -> list[int | ir.SymbolicDim] | None:
-    """Of two hidden states, or one and a constant vector or number."""
+    """The dimensions for two hidden states, or for one and a constant vector or number."""
     left, right = (input_at(node, i) for i in (0, 1))
     if left is None or right is None:
         return None

@@ -1,5 +1,5 @@
-"""The nodes that lead to an aie.FlowAttention and away from it, where an operator has its tensors
-in another layout, its mask as a matrix, or a row of angles for each token."""
+"""The nodes before and after an aie.FlowAttention, for an operator that has its tensors in another
+layout, its mask as a matrix, or a row of angles for each token."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class WorkbenchRule(NodeRule):
         common_passes.RemoveUnusedNodesPass()(model)
 
     def prepare(self, model: ir.Model) -> None:
-        """What comes before nodes are looked at, in a model that has some."""
+        """Prepares a model that has nodes of this rule."""
 
 
 class Workbench:
     """Makes nodes at the end of a graph, which is sorted afterwards.
 
-    What several layers need, such as a mask in another form, is made once.
+    Values that several layers need, such as a mask in another form, are made once.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -89,9 +89,9 @@ class Workbench:
         layout: Layout,
         presents: tuple[ir.Value | None, ir.Value | None],
     ) -> None:
-        """Puts an aie.FlowAttention in the place of `old`, whose first output is in its layout.
+        """Replaces `old`, whose first output is in its layout, with an aie.FlowAttention.
 
-        Presents that nobody reads are None.
+        Presents that nothing reads are None.
         """
         self._graph.append(attention)
         outputs, result, query = attention.outputs, old.outputs[0], attention.inputs[0]
@@ -112,7 +112,7 @@ class Workbench:
         self._spread(outputs[0], result, layout)
 
     def _spread(self, output: ir.Value, old: ir.Value, layout: Layout) -> None:
-        """Puts `output` (B, T, H * D) in the place of `old` (B, H, T, D)."""
+        """Replaces `old` (B, H, T, D) with `output` (B, T, H * D)."""
         tokens = self._reshape(output, f"{old.name}.tokens", 0, 0, layout.heads, layout.dim)
         tokens.type = old.type
         for user in old.consumers():
@@ -228,7 +228,7 @@ class Workbench:
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Lets `new` stand in the place of `old`, under its name where the graph shows it."""
+    """Replaces `old` with `new`, which gets its name if `old` is an output of the graph."""
     if old.is_graph_output():
         name, old.name = old.name, f"{old.name}.replaced"
         new.name = name

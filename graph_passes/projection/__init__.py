@@ -1,4 +1,4 @@
-"""Products with weights, and what joins them: norms, residuals, biases, gates, tied embeddings.
+"""Products with weights, and the nodes they absorb: norms, residuals, biases, gates, embeddings.
 
 Here: passes that make or fuse aie.Q4NXMatMul, GEMM, their gated forms and Q4NXGather. Not here: the
 bytes of their weights (`weights/`).

@@ -42,7 +42,7 @@ from ort_aie_ep.graph_passes.weights.packed import (
 Codes = npt.NDArray[np.uint8]
 FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
 BECOMES = {"MatMul": "Q4NXMatMul", "Gemm": "Q4NXMatMul", "Gather": "Q4NXGather"}
-# Blocks of Q4NX repeat the one scale of an out-feature, or of all.
+# Blocks of Q4NX repeat the single scale of an out-feature, or of all out-features.
 NO_BLOCKS = q4nx.BLOCK_COLS
 
 
@@ -135,7 +135,7 @@ class DequantizedWeights(MatMulNBitsWeights):
         return self._each_block(values ^ self._sign)
 
     def _each_block(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Values of blocks, of out-features or one -> (N, blocks)."""
+        """Values of blocks, values of out-features or one value -> (N, blocks)."""
         if values.ndim == 2:
             return values if self.rows_are_outputs else values.T
         return np.broadcast_to(values.reshape(-1, 1), (self.n, -(-self.k // self.block_size)))
@@ -183,7 +183,7 @@ class DequantizedToQ4NX(NodeRule):
 
 
 def _source(node: ir.Node) -> tuple[ir.Node, bool]:
-    """What `_dequantized` gives of a node that the rule takes."""
+    """The result of `_dequantized` for a node that the rule accepts."""
     source = _dequantized(node)
     assert source is not None
     return source
@@ -266,7 +266,7 @@ def _weights(dequantize: ir.Node, rows_are_outputs: bool) -> DequantizedWeights:
 
 
 def _dims(value: ir.Value) -> tuple[int, ...]:
-    """The dimensions of a constant; empty where they are not known."""
+    """The dimensions of a constant; empty if they are not known."""
     shape = value.const_value.shape if value.const_value is not None else value.shape
     dims = [] if shape is None else [d for d in shape if isinstance(d, int)]
     return tuple(dims) if shape is not None and len(dims) == len(shape) else ()

@@ -1,9 +1,9 @@
-"""MatMul and Gemm with float weights -> aie.Q4NXMatMul or aie.GEMM, asked for by `--quantize`.
+"""MatMul and Gemm with float weights -> aie.Q4NXMatMul or aie.GEMM, with `--quantize`.
 
 Before: MatMul(A, B) or Gemm(A, B, C?), B a constant (K, N), perhaps behind Identity and Transpose
 After:  Q4NXMatMul(A, W, C?) with q4nx, GEMM(A, W, C?) with bf16
 
-A node is left alone where a user's pattern matches its name, and where `why_not_float_matmul` has a
+A node is left alone if a user's pattern matches its name, or if `why_not_float_matmul` has a
 reason. Without a form, nothing is replaced: the report says what could be.
 """
 
@@ -82,13 +82,13 @@ class FloatMatMul(NodeRule):
 
 
 def matching_patterns(model: ir.Model, keep: Sequence[str]) -> list[str]:
-    """Those of `keep` that match a node of the model."""
+    """The patterns of `keep` that match a node of the model."""
     labels = _labels(model)
     return [name for name in keep if any(_matches(label, name) for label in labels)]
 
 
 def check_patterns(model: ir.Model, keep: Sequence[str]) -> None:
-    """Raises AieError where a pattern of `keep` matches no MatMul or Gemm."""
+    """Raises AieError if a pattern of `keep` matches no MatMul or Gemm."""
     labels = _labels(model)
     for name in keep:
         if not any(_matches(label, name) for label in labels):
@@ -105,12 +105,12 @@ def _is_product(node: ir.Node) -> bool:
 
 
 def _matches(label: str, pattern: str) -> bool:
-    """Whether a name fits a pattern of * and ?; brackets, which names hold, are themselves."""
+    """Whether a name matches a pattern of * and ?; brackets, which names contain, are literal."""
     return fnmatchcase(label, pattern.replace("[", "[[]"))
 
 
 def _constant(value: ir.Value | None) -> ir.Value | None:
-    """The initializer, or the Constant's output, that a value is, perhaps behind Identity nodes."""
+    """The initializer, or a Constant's output, that a value is, perhaps through Identity nodes."""
     source = None if value is None else before(value, "Identity")
     if source is None or source.const_value is not None:
         return None if source is None or source.is_graph_input() else source
@@ -121,14 +121,14 @@ def _constant(value: ir.Value | None) -> ir.Value | None:
 
 
 def _matrix(value: ir.Value | None) -> FloatWeights | None:
-    """The constant that a value is, perhaps transposed; `rows_are_outputs` says whether it is."""
+    """The constant that a value is, perhaps transposed, as `rows_are_outputs` says."""
     source, transposed = before_transpose(value) or (None, False)
     constant = _constant(source)
     return None if constant is None else FloatWeights(constant, transposed)
 
 
 def _weights(node: ir.Node) -> FloatWeights | None:
-    """The weights of a MatMul or Gemm; None where its second input is no constant."""
+    """The weights of a MatMul or Gemm; None if its second input is not constant."""
     matrix = _matrix(input_at(node, 1))
     if matrix is None or node.op_type != "Gemm" or attribute(node, "transB", 0) == 0:
         return matrix
@@ -162,7 +162,7 @@ def _is_bias(value: ir.Value | None, weights: FloatWeights) -> bool:
 
 
 def _note_embeddings(graph: ir.Graph, report: Report) -> None:
-    """Rows of float matrices are gathered as they are, also where a product shares the matrix."""
+    """Rows of float matrices are gathered as they are, even if a product shares the matrix."""
     for node in graph:
         if not is_op(node, "Gather"):
             continue

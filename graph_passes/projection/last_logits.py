@@ -1,15 +1,15 @@
-"""Logits of the last position only, asked for with `compile --last-logits`.
+"""Logits of the last position only, with `compile --last-logits`.
 
 Before: logits (batch, sequence, vocabulary) = ... Mul(Tanh(Div(lm_head(hidden))))
 After:  logits (batch, 1, vocabulary) = ... Mul(Tanh(Div(lm_head(GatherND(hidden, last)))))
 
-What a host needs that only generates, onnxruntime-genai among them. The lm_head is the largest
-projection, and all but its last row are thrown away while a prompt is read.
+A host that only generates, such as onnxruntime-genai, needs no other logits. The lm_head is the
+largest projection, and while a prompt is read all but its last row are discarded.
 
-`last` is each batch row's own: the last of the call's tokens that attention_mask shows. Rows that
-are padded on the right, as onnxruntime-genai's Tokenizer.encode_batch pads them, end before the
-others. A source that takes the row at -1 by itself (prune_lm_head of the model builder) gets `last`
-in its place.
+Each batch row has its own `last`: the last of the call's tokens that attention_mask shows. Rows
+that are padded on the right, as onnxruntime-genai's Tokenizer.encode_batch pads them, end earlier
+than the others. If the source itself takes the row at -1 (prune_lm_head of the model builder), the
+pass replaces -1 with `last`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROJECTIONS = {
 SKIP = 4  # input of aie projections that is added to input 0
 # Each element of the result is computed from that element of one input, and from constants.
 ELEMENTWISE = {"Add", "Cast", "Clip", "Div", "Identity", "Mul", "Neg", "Sub", "Tanh", "Where"}
-# Through them a matrix comes to who multiplies by it.
+# A matrix may pass through these before the node that multiplies by it.
 UNMULTIPLIED = ("Transpose", "DequantizeLinear", "Cast", "Identity")
 LENGTHS_OPS = {(DOMAIN, "FlowAttention"), ("com.microsoft", "GroupQueryAttention")}
 SEQLENS_K = 5  # their input that gives each row's length
@@ -56,16 +56,15 @@ ENDLESS = np.iinfo(np.int64).max
 
 
 class _Unfit(Exception):
-    """The message says what about the graph leaves no place for the choice of a row."""
+    """The message says why the graph has no place to choose a row."""
 
 
 def keep_last_logits(model: ir.Model) -> None:
-    """Lets the lm_head see each batch row's last position alone.
+    """Lets the lm_head see only each batch row's last position.
 
     Raises:
-        AieError: the graph has no output `logits` (batch, sequence, vocabulary), what computes it
-            is not a projection with elementwise operators behind it, or nothing says where a row
-            ends.
+        AieError: the graph has no output `logits` (batch, sequence, vocabulary), it is not computed
+            by a projection followed by elementwise operators, or nothing says where a row ends.
     """
     try:
         logits, path = _path_from_projection(model)
@@ -87,9 +86,10 @@ def keep_last_logits(model: ir.Model) -> None:
 
 
 def mend_pruned_logits(model: ir.Model) -> str:
-    """Of a graph that gives the logits of position -1 alone, gives those of each row's last token.
+    """Makes a graph that computes only the logits of position -1 compute those of each row's last
+    token.
 
-    Returns what was changed, or why it was not, for the user; empty for a graph that gives all
+    Returns what was changed, or why it was not, for the user; empty for a graph that computes all
     logits.
     """
     try:
@@ -100,19 +100,19 @@ def mend_pruned_logits(model: ir.Model) -> str:
         mended = _mend(model, head)
     except _Unfit as unfit:
         return (
-            f"output '{LOGITS}' is of position -1 alone, and stays so: {unfit}. In a batch whose "
+            f"output '{LOGITS}' has position -1 only, and stays so: {unfit}. In a batch whose "
             "prompts are padded on the right, shorter ones get the logits of their padding"
         )
     if not mended:
         return ""
     return (
-        f"output '{LOGITS}' was of position -1 alone (prune_lm_head); it is of each row's last "
-        f"token in {MASK} now, so that prompts may be padded on the right"
+        f"output '{LOGITS}' had position -1 only (prune_lm_head); now it has each row's last token "
+        f"in {MASK}, so that prompts may be padded on the right"
     )
 
 
 def _mend(model: ir.Model, head: ir.Node) -> bool:
-    """Gives the lm_head each row's last position in place of position -1; whether it had that."""
+    """Gives the lm_head each row's last position instead of -1. Returns whether it had -1."""
     rows = head.inputs[0]
     assert rows is not None
     hidden = _source_of_row(rows)
@@ -125,7 +125,7 @@ def _mend(model: ir.Model, head: ir.Node) -> bool:
 
 
 def _choose(model: ir.Model, head: ir.Node, positions: Sequence[int]) -> None:
-    """Gives the lm_head each row's last position in place of all, in these of its inputs."""
+    """Gives the lm_head each row's last position instead of all positions, in these inputs."""
     hidden = head.inputs[0]
     assert hidden is not None
     index = _last_index(model, hidden)
@@ -136,7 +136,7 @@ def _choose(model: ir.Model, head: ir.Node, positions: Sequence[int]) -> None:
 
 
 def _path_from_projection(model: ir.Model) -> tuple[ir.Value, list[ir.Node]]:
-    """The output logits, and the nodes that lead to it: the lm_head, elementwise operators."""
+    """The output logits, and the nodes that compute it: the lm_head, elementwise operators."""
     logits = next((output for output in model.graph.outputs if output.name == LOGITS), None)
     if logits is None:
         raise _Unfit(f"the graph has no output '{LOGITS}'")
@@ -160,13 +160,15 @@ def _path_from_projection(model: ir.Model) -> tuple[ir.Value, list[ir.Node]]:
             raise _Unfit(f"all rows of '{node.outputs[1].name}' are used elsewhere")
         if projection:
             if node.op_type == "MatMul" and not _is_matrix(input_at(node, 1)):
-                raise _Unfit(f"'{node_label(node)}' (MatMul) multiplies by no constant matrix")
+                raise _Unfit(
+                    f"'{node_label(node)}' (MatMul) does not multiply by a constant matrix"
+                )
             return logits, path
         value = _elementwise_source(node)
 
 
 def _elementwise_source(node: ir.Node) -> ir.Value:
-    """The input whose rows an elementwise operator's are."""
+    """The input that the rows of an elementwise operator come from."""
     found = None
     for value in node.inputs:
         if value is None or _same_for_all_rows(value):
@@ -178,7 +180,7 @@ def _elementwise_source(node: ir.Node) -> ir.Value:
             )
         found = value
     if found is None:
-        raise _Unfit(f"'{node_label(node)}' ({node.op_type}) reads constants alone")
+        raise _Unfit(f"'{node_label(node)}' ({node.op_type}) reads only constants")
     return found
 
 
@@ -188,7 +190,7 @@ def _same_for_all_rows(value: ir.Value) -> bool:
 
 
 def _is_matrix(value: ir.Value | None) -> bool:
-    """Whether it has two dimensions and is made of constants: a Transpose of one, for example."""
+    """Whether it has two dimensions and is computed from constants: a Transpose, for example."""
     if value is None:
         return False
     tensor = constant(before(value, *UNMULTIPLIED, domains=("", "com.microsoft")))
@@ -196,7 +198,7 @@ def _is_matrix(value: ir.Value | None) -> bool:
 
 
 def _source_of_row(rows: ir.Value) -> ir.Value | None:
-    """Of hidden[:, -1:], however it is written, hidden (batch, sequence, width)."""
+    """hidden (batch, sequence, width) for any spelling of hidden[:, -1:]."""
     node = made_by(rows, "Gather", "Slice", "Unsqueeze")
     if node is None:
         return None
@@ -215,7 +217,7 @@ def _source_of_row(rows: ir.Value) -> ir.Value | None:
 
 
 def _gathered_at_last(node: ir.Node, rank: int) -> ir.Value | None:
-    """What a Gather takes position -1 of, by an index of `rank` dimensions."""
+    """The value of which a Gather takes position -1, with an index of `rank` dimensions."""
     if attribute(node, "axis", 0) != 1:
         return None
     index = constant_array(input_at(node, 1))
@@ -230,8 +232,8 @@ def _numbers(value: ir.Value | None) -> list[int] | None:
 def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
     """(batch, 1, 1) int64: the row of `hidden` that is each batch row's last token.
 
-    The call's tokens are the last ones of attention_mask. A row of which it shows none gets the
-    last position, as one without padding does.
+    The call's tokens are the last ones of attention_mask. A row of which it shows no token gets the
+    last position, like a row without padding.
     """
     graph = model.graph
     mask = next((value for value in graph.inputs if value.name == MASK), None)
@@ -263,16 +265,16 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
         return value
 
     one, end = number("one", 1), number("end", ENDLESS)
-    # Of an input, if one has as many tokens: what stands between it and `hidden` can be one region.
+    # From an input, if one has as many tokens: then the nodes up to `hidden` can be one region.
     sequence = op("sequence", "Gather", op("tokens_shape", "Shape", _like(graph, hidden)), one)
     tail = op("tail", "Slice", mask, op("start", "Neg", sequence), end, one)
-    # ArgMax takes no bool, and ONNX Runtime's no int64 in every version.
+    # ArgMax does not take bool, and some versions of ONNX Runtime's do not take int64.
     shown = op("shown", "Cast", tail, to=ir.DataType.BOOL)
     digits = op("digits", "Cast", shown, to=ir.DataType.INT32)
     last = op("index", "ArgMax", digits, axis=1, select_last_index=1)
     if any(_gives_lengths(node) for node in graph):
-        # Attention by lengths knows padding in a first prompt alone. Later on each row's past is
-        # its length less the call's tokens, and a mask may be longer than the tokens so far.
+        # Attention by lengths allows padding only in a first prompt. After it, each row's past is
+        # its length minus the call's tokens, and a mask may be longer than the tokens so far.
         total = op("total", "Gather", op("mask_shape", "Shape", mask), one)
         first = op("first_prompt", "Equal", sequence, total)
         last = op("row", "Where", first, last, op("unpadded", "Sub", sequence, one))
@@ -290,7 +292,7 @@ def _last_index(model: ir.Model, hidden: ir.Value) -> ir.Value:
 
 
 def _like(graph: ir.Graph, hidden: ir.Value) -> ir.Value:
-    """A graph input of as many batch rows and tokens as `hidden`, or that."""
+    """A graph input with as many batch rows and tokens as `hidden`, else `hidden`."""
     if hidden.shape is None:
         return hidden
     tokens = hidden.shape[:2]

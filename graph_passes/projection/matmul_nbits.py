@@ -28,14 +28,14 @@ def why_not_matmul(node: ir.Node) -> str:
         weight_prepacked=attribute(node, "weight_prepacked", 0),
         constant_weights=all(w is not None and w.const_value is not None for w in weights),
         has_g_idx=input_at(node, 4) is not None,
-        # A and the scales are of one type by the op's schema.
+        # By the op's schema, A and the scales have the same type.
         type=type_name(input_at(node, 0), input_at(node, 2)),
         zero_point_type="" if zero_points is None else type_name(zero_points),
     )
 
 
 def matmul_weights(node: ir.Node) -> MatMulNBitsWeights:
-    """The weights of a node that `why_not_matmul` accepts."""
+    """The weights of a node that `why_not_matmul` has nothing against."""
     b, scales = node.inputs[1], node.inputs[2]
     assert b is not None
     assert scales is not None
@@ -72,7 +72,7 @@ class MatMulNBitsToQ4NX(NodeRule):
         return inputs, {
             **weights.attributes(),
             "accuracy_level": attribute(node, "accuracy_level", 0),
-            # Without zero points each is 8 or, of 2 bits, 2, and that times -scale is exact: minima
-            # need not be read.
+            # Without zero points each is 8 or, for 2 bits, 2. That times -scale is exact, so the
+            # minima need not be read.
             "symmetric": int(weights.zero_points is None),
         }

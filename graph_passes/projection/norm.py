@@ -1,4 +1,4 @@
-"""RMS norms as ONNX has them, for the passes."""
+"""RMS norms as ONNX defines them, for the passes."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ After:  y = SimplifiedLayerNormalization(x, w)
 Before: y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x))), likewise
 After:  y = com.microsoft.FastGelu(x)
 
-Found at the ReduceMean and the Tanh; what lies around them is run on random rows and must agree
-with the formula. That is no proof where an operator acts on numbers that no row holds, as a Clip at
-1e9 does; so there are no others than the formulas'. The passes that follow fuse both into
-projections.
+The pass starts at the ReduceMean and the Tanh, runs the nodes around them on random rows and
+compares the result with the formula. That is not a proof for an operator that acts on numbers that
+no row contains, such as a Clip at 1e9; so only the formulas' operators are allowed. Later passes
+fuse both into projections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ort_aie_ep.graph_passes.walk import (
     input_at,
 )
 
-# Nodes of the longest spelling, with room; what is larger is something else.
+# Nodes of the longest spelling, with a margin; anything larger is something else.
 NORM_NODES = GELU_NODES = 12
 NORM_OPERATORS = {
     "Add",
@@ -70,7 +70,7 @@ def collapse_norms(model: ir.Model) -> None:
 
 
 def collapse_gelus(model: ir.Model) -> None:
-    """Replaces each tanh-Gelu of float32; ONNX Runtime's FastGelu on the CPU EP has no other."""
+    """Replaces each tanh-Gelu of float32, the only type that the CPU EP's FastGelu supports."""
     for tanh in [node for node in model.graph if node.op_type == "Tanh"]:
         for last in below(tanh, 3):
             source = _gelu_source(model, last.outputs[0])
@@ -80,7 +80,7 @@ def collapse_gelus(model: ir.Model) -> None:
 
 
 def _vector_operand(node: ir.Node) -> ir.Value | None:
-    """The constant (N), N > 1, that a Mul multiplies with."""
+    """The constant (N), N > 1, that a Mul multiplies by."""
     if node.op_type != "Mul":
         return None
     for value in node.inputs:
@@ -93,7 +93,7 @@ def _vector_operand(node: ir.Node) -> ir.Value | None:
 def _norm(
     model: ir.Model, result: ir.Value, weight: ir.Value, mean: ir.Node
 ) -> tuple[ir.Value, float] | None:
-    """x and epsilon of the norm whose result is `result`, or None where it is none."""
+    """x and epsilon of the norm whose result is `result`, or None if it is not a norm."""
     users = mean.outputs[0].consumers()
     sums = [constant_array(v) for user in users if user.op_type == "Add" for v in user.inputs]
     epsilons = [float(array.reshape(-1)[0]) for array in sums if array is not None]
@@ -123,8 +123,8 @@ def _norm(
 
 
 def _rank_over_last_dimension(mean: ir.Node) -> int | None:
-    """The rank (3 where it is not known) of what a ReduceMean takes, or None where it reduces
-    anything but the last dimension."""
+    """The rank (3 if it is not known) of a ReduceMean's input, or None if it reduces anything but
+    the last dimension."""
     source, given = mean.inputs[0], constant_array(input_at(mean, 1))
     listed = mean.attributes.get("axes")  # before opset 18
     axes = [] if given is None else given.reshape(-1).tolist()
@@ -146,7 +146,7 @@ def _gelu_source(model: ir.Model, result: ir.Value) -> ir.Value | None:
     slope = np.minimum(1, 4 * np.exp(-1.9 * np.abs(inner)))
     tolerance = 0.5 * np.abs(x) * (8 * EPSILON * (1 + slope * np.abs(inner)))
     for source in bottlenecks(result, GELU_NODES):
-        # Only the Gelu itself: nothing further up, where its input is a function of another value.
+        # Only the Gelu itself: no earlier nodes, of which its input is a function.
         if source.dtype == ir.DataType.FLOAT and _agrees(
             model, source, result, GELU_OPERATORS, source.dtype, x, expected, tolerance
         ):
@@ -164,8 +164,8 @@ def _agrees(
     expected: Array,
     tolerance: Array,
 ) -> bool:
-    """Whether result = formula(source), by no operators but `operators`, and in no type of fewer
-    numbers than the `narrowest`."""
+    """Whether result = formula(source), with only `operators`, and in no type with fewer numbers
+    than the `narrowest`."""
     try:
         part = Part(model, [source], [result])
         made = {source}
@@ -190,7 +190,7 @@ def _replace(
     attributes: list[ir.Attr],
     domain: str = "",
 ) -> None:
-    """Puts one node where `last` stands; what it alone needed is left without users."""
+    """Replaces `last` with one node; nodes that only `last` needed are left without users."""
     put_in_place(last, ir.Node(domain, op_type, inputs, attributes, name=last.name, num_outputs=1))
     if domain:
         model.graph.opset_imports.setdefault(domain, 1)

@@ -44,7 +44,7 @@ class TiedEmbedding(NodeRule):
         if attribute(node, "gather_axis", 0) != 0:
             return "gather_axis is not 0"
         if weights.k % weights.block_size != 0:
-            # The gathered rows would hold the padding of the last block as well.
+            # The gathered rows would also contain the padding of the last block.
             return f"K={weights.k} is not a multiple of block_size={weights.block_size}"
         if not _is_rows(node, weights.n, weights.k * bits // 8):
             return f"its data is reshaped to something other than {weights.n} rows"

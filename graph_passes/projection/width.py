@@ -1,4 +1,4 @@
-"""How wide the result of a projection is, also where the graph has no shapes."""
+"""How wide the result of a projection is, even if the graph has no shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that passes make: read, packed as they are written, and shared between nodes.
+"""Tensors that passes make: read, packed when they are written, and shared between nodes.
 
 Here: initializers and their bytes. Not here: nodes, and whether one is replaced (`projection/`).
 """

@@ -1,6 +1,6 @@
 """Float weights as Q4NX or as bfloat16 blocks, packed only when they are written.
 
-A matrix is packed once, whoever multiplies by it. What packing costs in accuracy is noted then.
+A matrix is packed once, however many nodes multiply by it. Its packing error is noted then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class WeightForm(StrEnum):
-    """What float weights become."""
+    """The format that float weights get."""
 
     Q4NX = "q4nx"
     BF16 = "bf16"
@@ -36,7 +36,7 @@ class WeightForm(StrEnum):
 
 @dataclass(frozen=True)
 class LayerError:
-    """What the weights of a layer lost.
+    """The error of a layer's packed weights.
 
     Attributes:
         node: the (first) node that multiplies by them.
@@ -155,6 +155,6 @@ def _round(weights: Floats) -> tuple[npt.NDArray[np.generic], float, float, floa
     error = rounded.astype(np.float32)
     error -= weights
     if not np.isfinite(error).all():
-        raise ValueError("weights hold NaN, infinities or values that bfloat16 has not")
+        raise ValueError("weights hold NaN, infinities or values that bfloat16 cannot represent")
     sums = [float(np.sum(np.square(x), dtype=np.float64)) for x in (error, weights)]
     return bf16_blocks.pack(rounded), sums[0], sums[1], float(np.abs(error).max())

@@ -1,7 +1,7 @@
 """MatMulNBits weights as Q4NX and Q2NX initializers, packed only when they are written.
 
-A tensor is packed once for each (B, scales, zero_points) and orientation, whoever uses it: a tied
-embedding and the lm_head projection share one copy.
+A tensor is packed once for each (B, scales, zero_points) and orientation, however many nodes use
+it: a tied embedding and the lm_head projection share one copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MatMulNBitsWeights:
     uint8, scales (N, ceil(K / block_size)), zero_points packed or a float for each scale, or None
     (8, of 2 bits 2).
 
-    `rows` are the out-features that are meant, None for all: two projections may be one tensor.
+    `rows` are the selected out-features, None for all: two projections may share one tensor.
     """
 
     n: int
@@ -43,16 +43,16 @@ class MatMulNBitsWeights:
 
     @property
     def out_features(self) -> range:
-        """Those of the N rows that are meant."""
+        """The selected rows of the N rows."""
         return range(self.n) if self.rows is None else self.rows
 
     @property
     def orientation(self) -> str:
-        """What the packed name says of how the tensors lie: nothing of (N, K), "_kn" of (K, N)."""
+        """The layout in the packed name: empty for (N, K), "_kn" for (K, N)."""
         return ""
 
     def attributes(self) -> dict[str, int]:
-        """K, N and bits, which is left out where it is 4: what an op of these weights carries."""
+        """The attributes of an op with these weights: K, N and, unless it is 4, bits."""
         given = {"K": self.k, "N": len(self.out_features)}
         return given if self.bits == 4 else given | {"bits": self.bits}
 

@@ -1,7 +1,7 @@
 """Tensors that a pass computes, as initializers of each graph that reads them.
 
-A body has an initializer of its own: in ONNX Runtime 1.23, constants of outer graphs are none to a
-custom op. All are written once, and name the same bytes of the data file.
+A body has its own initializer, because in ONNX Runtime 1.23 a custom op does not see constants of
+outer graphs as constants. The bytes are written once, and all initializers refer to them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SharedInitializers:
         self._values: dict[Hashable, dict[ir.Graph, ir.Value]] = {}
 
     def value(self, node: ir.Node, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:
-        """The initializer of `key` in the graph of `node`, made by `make` where it is the first."""
+        """The initializer of `key` in the graph of `node`, made by `make` if it is the first."""
         graph = node.graph
         assert isinstance(graph, ir.Graph)
         values = self._values.setdefault(key, {})
@@ -35,7 +35,7 @@ class SharedInitializers:
 
 
 def copies(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """Initializers of a tensor that another one has already, and that one."""
+    """Initializers of a tensor that already has one, with that first one."""
     found: dict[ir.Value, ir.Value] = {}
     firsts: dict[ir.Value, ir.Value] = {}  # what was the first may be gone
     for graph in model.graphs():
@@ -48,7 +48,7 @@ def copies(model: ir.Model) -> dict[ir.Value, ir.Value]:
 
 @contextmanager
 def copies_left_out(model: ir.Model) -> Iterator[None]:
-    """While tensors are written to a data file: copies have none, and afterwards name its bytes."""
+    """Context for writing tensors to a data file: copies are left out, then refer to its bytes."""
     left_out = {copy: (first, copy.const_value) for copy, first in copies(model).items()}
     for copy in left_out:
         copy.const_value = None

@@ -2,7 +2,7 @@
 
     MLIR_AIE_BIN=DIR python -m pytest tests/mlir/test_real_tools.py
 
-docs/npu.md ("Held against real sources") says which version it was run with.
+docs/npu.md ("Checked against real sources") says which version it was run with.
 """
 
 from __future__ import annotations

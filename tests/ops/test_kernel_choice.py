@@ -288,11 +288,12 @@ def test_the_rules_choice_stays_where_nothing_is_much_faster() -> None:
 def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
     if not roles():
         pytest.skip("this CPU can run but one variant of each role")
-    seen: list[str] = []
-    tuning = tune(threads=1, seconds=0.01, done=seen.append, weights=1)
+    told: list[tuple[int, int, str]] = []
+    tuning = tune(1, 0.01, lambda *call: told.append(call), weights=1)
     assert tuning.file == cache
     chosen = {trial.role: trial.variant for trial in tuning.trials if trial.chosen}
-    assert list(chosen) == roles() == seen
+    assert list(chosen) == roles() == list(dict.fromkeys(what for _, _, what in told))
+    assert told[-1][0] == told[-1][1] == len(roles())
     assert all(0 < trial.seconds < 60 for trial in tuning.trials)
     text = io.StringIO()
     Console(file=text, width=120).print(tuning_table(tuning))
@@ -323,7 +324,7 @@ def test_tune_measures_with_as_many_threads_as_sessions_have(
     # Not with one for each of two that share a core.
     monkeypatch.setattr(tuning_module, "physical_cores", lambda: 3)
     monkeypatch.setattr(tuning_module, "roles", list)
-    assert tune(threads=None, seconds=0.01, done=print, weights=1).threads == 3
+    assert tune(threads=None, seconds=0.01, weights=1).threads == 3
     assert cache.exists()
 
 

@@ -30,7 +30,7 @@ def mistake(*words: object) -> str:
     result = simulate(*words)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
+    assert "error: " in result.stderr
     return str(result.stderr)
 
 
@@ -38,7 +38,7 @@ def test_a_model_is_shown_beside_the_papers() -> None:
     result = succeeded("gemma3-4b", "--contexts", "1024,131072")
     for word in ("decode", "prefill", "residual", "what if", "14.4", "9.2", "128k"):
         assert word in result.stdout.lower()
-    assert "no part of this has met an NPU" in result.stderr
+    assert "nothing here has run on an NPU yet" in result.stderr
 
 
 def test_a_model_without_figures_has_no_empty_columns() -> None:

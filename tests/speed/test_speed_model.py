@@ -154,7 +154,7 @@ def test_judgement_keeps_or_misses_each_goal_openly() -> None:
     assert {g.limit for g in judged.goals} == {0.10, 0.35, 0.30}
     for goal in judged.goals:
         assert goal.met == (goal.value <= goal.limit)
-    for kernels in ("published", "ours"):
+    for kernels in ("published", "ort_aie_ep"):
         every = [c for c in judged.cells if c.kernels == kernels]
         assert [c.cell for c in every] == list(cells())
         errors = [abs(c.error) for c in every if c.cell.phase == "decode" and not c.cell.calibrates]
@@ -220,8 +220,8 @@ def test_what_if_says_what_copies_of_the_vector_operators_give_a_prompt() -> Non
         for w in rows
         if w.ddr_read == costs.DDR_READ.value
     }
-    assert at_fitted["eight copies", "ours"] < at_fitted["a core each", "ours"]
-    assert at_fitted["eight copies", "published"] < at_fitted["eight copies", "ours"]
+    assert at_fitted["eight copies", "ort_aie_ep"] < at_fitted["a core each", "ort_aie_ep"]
+    assert at_fitted["eight copies", "published"] < at_fitted["eight copies", "ort_aie_ep"]
 
 
 def test_an_unknown_model_is_told_the_known_ones() -> None:

@@ -1,11 +1,12 @@
 // A stand-in of the AIE API for the host: the kernels of `aie_kernels/kernels/` compile against it
 // and then compute what the cores would, bit for bit where that is known.
 //
-// It holds the subset of the API that the kernels use, for one architecture at a time: __AIE_ARCH__
-// is 20 (AIE2: Phoenix, Hawk Point) or 21 (AIE2P: Strix and later). Whatever the architecture lacks
-// does not compile. Names, semantics and limits follow Xilinx/aie_api (`aie_doc.hpp`,
-// `detail/aie2`, `detail/aie2p`); numerics that the API leaves to the silicon follow the published
-// models named where they are used. What is not known of the silicon is marked "assumed".
+// It has the subset of the API that the kernels use, for one architecture at a time: __AIE_ARCH__
+// is 20 (AIE2: Phoenix, Hawk Point) or 21 (AIE2P: Strix and later). Operations that the
+// architecture lacks do not compile. Names, semantics and limits follow Xilinx/aie_api
+// (`aie_doc.hpp`, `detail/aie2`, `detail/aie2p`); numerics that the API leaves to the silicon
+// follow the published models named where they are used. Unknown properties of the silicon are
+// marked "assumed".
 #pragma once
 
 #include "detail/accum.hpp"

@@ -1,4 +1,4 @@
-"""aie.FlowAttention's formula in float64, with a bound on what float32 may differ from it."""
+"""aie.FlowAttention's formula in float64, with a bound on the error of float32."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Rotary:
     Attributes:
         cos, sin: tables (…, rows, columns), a row for each token, or for each position of a batch
             whose rows all start at the same one.
-        columns: of the tables that hold different angles: the first half, every other, or all.
-        interleaved: element 2i turns with 2i+1; else i with i + width/2.
-        width: elements of a head that turn.
+        columns: columns of the tables with different angles: the first half, every other, or all.
+        interleaved: element 2i rotates with 2i+1; otherwise i with i + width/2.
+        width: elements of a head that are rotated.
     """
 
     cos: ir.Value
@@ -35,9 +35,9 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What aie.FlowAttention needs to know of an attention. `window` -1 and `softcap` 0 are none.
+    """The parameters of an aie.FlowAttention. `window` -1 and `softcap` 0 mean none.
 
-    `mask` is the graph input attention_mask, where the attention reads it.
+    `mask` is the graph input attention_mask, if the attention reads it.
     """
 
     heads: int
@@ -82,7 +82,7 @@ class Operands:
 
     @property
     def past(self) -> int:
-        """Tokens in the cache before."""
+        """Tokens already in the cache."""
         return int(self.past_key.shape[2])
 
 
@@ -92,12 +92,11 @@ class Result:
 
     Attributes:
         dots: query · key (batch, heads, new, keys), before scale and soft cap.
-        scores: what the Softmax gets, where it is visible.
+        scores: the Softmax's input, where it is visible.
         visible: (batch, new, keys).
         keys, values: (batch, kv heads, keys, size).
         output: (batch, heads, new, size), zero where nothing is visible.
-        dot_error, score_error, key_error, output_error: bounds, of the same shapes or of one
-            number.
+        dot_error, score_error, key_error, output_error: bounds, of the same shapes or scalars.
     """
 
     dots: Floats
@@ -113,20 +112,20 @@ class Result:
 
 
 def attention(parameters: Parameters, operands: Operands) -> Result:
-    """What aie.FlowAttention computes with `parameters`."""
+    """Compute what aie.FlowAttention computes with `parameters`."""
     query = _turned(
         _normed(operands.query, parameters.query_norm, parameters), parameters, operands
     )
     key = _turned(_normed(operands.key, parameters.key_norm, parameters), parameters, operands)
     keys = np.concatenate([operands.past_key, key], 2)
     values = np.concatenate([operands.past_value, operands.value], 2).astype(np.float64)
-    # The query heads of a key-value head one below the other: keys need not be repeated.
+    # Stack the query heads of a key-value head, so that keys need not be repeated.
     shape = (*query.shape[:3], keys.shape[2])
     rows = query.reshape(keys.shape[0], parameters.kv_heads, -1, parameters.size)
     columns = keys.swapaxes(2, 3)
     dots = (rows @ columns).reshape(shape)
-    # Norm, rotation and the sum over a head's elements round about so often, each relative to the
-    # sum of absolute products.
+    # Norm, rotation and the sum over a head's elements round about this many times, each relative
+    # to the sum of absolute products.
     rounding = (3 * parameters.size + 32) * EPSILON
     dot_error = rounding * (np.abs(rows) @ np.abs(columns)).reshape(shape)
     visible = _visible(parameters, operands)

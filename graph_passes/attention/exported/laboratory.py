@@ -1,4 +1,4 @@
-"""A region in a session of its own, fed with seeded random inputs."""
+"""A region in its own session, fed with seeded random inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ort_aie_ep.graph_passes.subgraph import MASKED, NoMatch, Part
 from ort_aie_ep.graph_passes.walk import Array, before, given_inputs
 
 SEED = 11
-# A window is found by running one token behind so many keys at least.
+# A window is found by running one token after at least this many keys.
 SHORTEST_KEYS = 258
 POSITIONS = 40
 # Their further inputs are shapes and axes.
@@ -48,8 +48,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a region was given and made: output (batch, heads, new, size), presents (batch, kv
-    heads, past + new, size), and scores as the Softmax gets them (batch, heads, new, keys)."""
+    """A region's inputs and results: output (batch, heads, new, size), presents (batch, kv heads,
+    past + new, size), and the scores that the Softmax gets (batch, heads, new, keys)."""
 
     operands: Operands
     output: Array
@@ -76,7 +76,7 @@ class Laboratory:
     """A region that can be run."""
 
     def __init__(self, model: ir.Model, region: Region) -> None:
-        """Raises NoMatch for a region whose shapes are not those of an attention."""
+        """Raises NoMatch if the region's shapes are not those of an attention."""
         self.region = region
         past, other = region.keys.past.shape, region.values.past.shape
         assert past is not None
@@ -91,7 +91,7 @@ class Laboratory:
         self.heads -= 2 * self.kv_heads if region.packed else 0
         if rest or self.heads <= 0 or self.heads % self.kv_heads:
             raise NoMatch(
-                f"a projection to {width} is no number of heads of {self.size} that "
+                f"a projection to {width} does not hold heads of {self.size} that "
                 f"{self.kv_heads} key-value heads divide"
             )
         self.tables, factors = self._tables(model)
@@ -104,7 +104,7 @@ class Laboratory:
         self._part = Part(model, region.inputs, [*outputs, *self.tables], self.reach.stand_ins)
         part = Part(model, region.inputs, [scores], self.reach.stand_ins)
         seen, self.longest = self.reach.show(SHORTEST_KEYS, lambda keys: self._seen(part, keys))
-        # The number of keys that a token of the region as it is run sees at most, or -1 for all.
+        # The most keys that a token sees in the region as it is run, or -1 for all.
         self.window = -1 if seen == self.longest else seen
         self._check_biases(model, factors)
 
@@ -127,7 +127,7 @@ class Laboratory:
         """The window of the region as it stands.
 
         Raises:
-            NoMatch: it is computed of large numbers.
+            NoMatch: it is computed from large numbers.
         """
 
         def again(stand_ins: dict[int, int]) -> int:
@@ -137,7 +137,7 @@ class Laboratory:
         return self.window if self.window < 0 else self.reach.true_window(self.window, again)
 
     def _seen(self, scores: Part, keys: int) -> int:
-        """How many of `keys` a token sees that is the last of them."""
+        """How many of `keys` the last token sees."""
         probe = Probe("window", keys - 1, 1, np.ones((1, keys), np.int64))
         (found,) = scores.run(self._feeds(probe))
         if found.size != self.heads * keys:
@@ -162,7 +162,7 @@ class Laboratory:
             elif value.name == ATTENTION_MASK:
                 array = probe.mask
             elif value.name == POSITION_IDS:
-                # Of no relation to the mask, so that a mask made of positions shows.
+                # Unrelated to the mask, so that a mask computed from positions is noticed.
                 array = rng.integers(0, positions, (batch, probe.new))
             elif value.name == INPUT_IDS:
                 array = np.zeros((batch, probe.new), np.int64)
@@ -181,7 +181,7 @@ class Laboratory:
         return FORMS[probe.form](rows).astype(np.float32).reshape(shape)
 
     def _factors(self, projected: ir.Value, probe: Probe) -> Array:
-        """What a projection's results are multiplied with."""
+        """The factor that a projection's results are multiplied by."""
         if self.region.packed:
             counts = np.array([self.heads, self.kv_heads, self.kv_heads]) * self.size
             factors = np.array([probe.query, probe.key, probe.value], np.float32)
@@ -221,8 +221,8 @@ class Laboratory:
         return cos, sin
 
     def _tables(self, model: ir.Model) -> tuple[tuple[ir.Value, ...], list[ir.Value]]:
-        """The tables of cosines and of sines, or nothing where no element is rotated; and single
-        numbers, which are factors of the scores."""
+        """The tables of cosines and of sines, or None if no element is rotated; and single numbers,
+        which are factors of the scores."""
         tables = _computed_floats(self.region, cached=False)
         if not tables:
             return (), []
@@ -246,8 +246,8 @@ class Laboratory:
         return tuple(table for table, _ in sorted(found, key=lambda item: item[1])), factors
 
     def _check_biases(self, model: ir.Model, factors: list[ir.Value]) -> None:
-        """Raises NoMatch where the scores meet anything computed but masks: a factor or a bias that
-        a probe's lengths leave at 1 or 0 might do otherwise at others."""
+        """Raises NoMatch if the scores meet any computed value except masks: a factor or bias that
+        is 1 or 0 for the lengths of the probes might differ for other lengths."""
         biases = _computed_floats(self.region, cached=True)
         mask = np.ones((2, 7), np.int64)
         mask[0, :2] = 0
@@ -259,12 +259,14 @@ class Laboratory:
                 if array.size == 1:
                     factors = [*factors, value]
                 elif not np.all((array == 0) | (array <= MASKED)):
-                    raise NoMatch(f"its scores are combined with '{value.name}', which is no mask")
+                    raise NoMatch(
+                        f"its scores are combined with '{value.name}', which is not a mask"
+                    )
         self._check_numbers(model, list(dict.fromkeys(factors)))
 
     def _check_numbers(self, model: ir.Model, values: list[ir.Value]) -> None:
-        """Raises NoMatch where a single number is another behind a long past, as the factor of
-        scores that grows with the logarithm of the length is."""
+        """Raises NoMatch if a single number changes after a long past, such as a factor of the
+        scores that grows with the logarithm of the length."""
         if not values:
             return
         part = Part(model, self.region.inputs, values, self.reach.stand_ins)
@@ -275,13 +277,13 @@ class Laboratory:
         for value, first, last in zip(values, short, long, strict=True):
             if not np.array_equal(first, last):
                 raise NoMatch(
-                    f"its scores are combined with '{value.name}', a number of the length"
+                    f"its scores are combined with '{value.name}', which depends on the length"
                 )
 
 
 def _beside_scores(region: Region) -> Iterator[ir.Value]:
-    """What the cached keys, the scores and the cached values meet, and where slices of them begin;
-    what the result meets hides no key."""
+    """The values that the cached keys, the scores and the cached values meet, and where slices of
+    them begin; values that the result meets hide no key."""
     made = region.origins()
     for node in region.nodes:
         inputs = given_inputs(node)
@@ -294,7 +296,7 @@ def _beside_scores(region: Region) -> Iterator[ir.Value]:
 
 
 def _computed_floats(region: Region, *, cached: bool) -> tuple[ir.Value, ...]:
-    """The computed floats, made of no cache and no projection, that meet the query or the key
+    """The computed floats, independent of caches and projections, that meet the query or the key
     before (or, if `cached`, after) the key joins its cache."""
     made, varying = region.origins(), region.varying()
     pasts = {region.keys.past, region.values.past}

@@ -1,10 +1,10 @@
-"""Which operators may lie on the way of queries, keys, values and scores, and which inputs' values
-may reach a mask.
+"""The operators allowed on the path of queries, keys, values and scores, and the inputs whose
+values may reach a mask.
 
-A proof by probes says nothing of numbers that no probe holds, and an operator may act on those
-alone: a Clip at 8 leaves normal random numbers as they are, and a mask may look for one token of a
-vocabulary. So what touches the data is of a kind that cannot: it moves numbers, it is linear in
-each operand, or it is one of the few others that attention is made of, in its place.
+A proof by probes says nothing about numbers that no probe contains, and an operator may act only on
+those: a Clip at 8 leaves normal random numbers unchanged, and a mask may look for one token of a
+vocabulary. So only operators that cannot do this may touch the data: those that move numbers, those
+that are linear in each operand, and the few others that attention consists of, in their places.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MOVING = {
 }  # fmt: skip
 HINTS = {
     "LayerNormalization": "is a layer norm; aie.FlowAttention has RMS norms of heads",
-    "ReduceMean": "belongs to a norm that is no RMS norm of heads with one weight (head size), as "
-    "aie.FlowAttention has",
+    "ReduceMean": "belongs to a norm other than aie.FlowAttention's, which is an RMS norm of heads "
+    "with one weight (head size)",
 }
 LINEAR = {"Add", "Div", "Einsum", "MatMul", "Mul", "Neg", "Sub", "Sum"}
 
 
 def check_operators(region: Region) -> None:
-    """Raises NoMatch for an operator on the way of the data that may act where no probe is."""
+    """Raises NoMatch for an operator on the data's path that may act on numbers without a probe."""
     made = region.origins()
     for node in region.nodes:
         data = [value for value in node.inputs if value is not None and made.get(value)]
@@ -47,14 +47,15 @@ def check_operators(region: Region) -> None:
         reason = _why_not(region, node, data, of)
         if reason:
             raise NoMatch(
-                f"{node.op_type} '{node_label(node)}' on the way of its {_way(region, of)} {reason}"
+                f"{node.op_type} '{node_label(node)}' on the path of its {_path(region, of)} "
+                f"{reason}"
             )
 
 
 def check_values(region: Region, tables: tuple[ir.Value, ...]) -> None:
-    """Raises NoMatch where values of an integer input other than attention_mask reach the result.
+    """Raises NoMatch if values of an integer input other than attention_mask reach the result.
 
-    Angles (`tables`) may be made of any, for what makes them stays in the graph.
+    Angles (`tables`) may come from any input, because their computation stays in the graph.
     """
     results = [region.output, region.keys.present, region.values.present]
     edges = {region.query, region.key, region.value, region.keys.past, region.values.past}
@@ -67,8 +68,8 @@ def check_values(region: Region, tables: tuple[ir.Value, ...]) -> None:
             )
 
 
-def _way(region: Region, of: frozenset[ir.Value]) -> str:
-    """What data made of `of` are."""
+def _path(region: Region, of: frozenset[ir.Value]) -> str:
+    """A name for data computed from `of`."""
     if region.values.past in of:
         return "result" if region.query in of else "values"
     if region.keys.past in of:
@@ -79,7 +80,7 @@ def _way(region: Region, of: frozenset[ir.Value]) -> str:
 
 
 def _why_not(region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]) -> str:
-    """The reason against a node that reads `data`, made of `of`, or an empty string."""
+    """The reason against a node that reads `data`, computed from `of`, or an empty string."""
     kind, first = node.op_type, data[0] is node.inputs[0]
     if not node.domain:
         if kind == "Concat":
@@ -99,8 +100,8 @@ def _why_not(region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[
             return "" if fits else f"makes them {to.name}"
         if kind in ("IsNaN", "Max", "Tanh", "Where"):
             fits = _is_of_scores(region, node, data, of)
-            return "" if fits else "may change numbers that no probe holds"
-    return HINTS.get(kind, "may change numbers that no probe holds")
+            return "" if fits else "may change numbers that no probe contains"
+    return HINTS.get(kind, "may change numbers that no probe contains")
 
 
 def _why_not_concat(
@@ -111,7 +112,7 @@ def _why_not_concat(
     if others and of >= {region.query, region.keys.past}:
         return (
             f"joins them with '{others[0].name}', as attention sinks are; aie.FlowAttention takes "
-            "those from head_sink of GroupQueryAttention alone"
+            "those only from head_sink of GroupQueryAttention"
         )
     return ""
 
@@ -119,7 +120,7 @@ def _why_not_concat(
 def _is_of_scores(
     region: Region, node: ir.Node, data: list[ir.Value], of: frozenset[ir.Value]
 ) -> bool:
-    """Whether one of the operators that scores alone go through is such a one."""
+    """Whether an operator that only scores go through is one of these."""
     if not of >= {region.query, region.keys.past} or region.values.past in of:
         return False
     if node.op_type == "Tanh":
@@ -130,7 +131,7 @@ def _is_of_scores(
         floors = [constant_array(value) for value in node.inputs if value not in data]
         return len(data) == 1 and all(f is not None and bool((f <= MASKED).all()) for f in floors)
     condition, *branches = node.inputs
-    # Data choose where a row sees no key at all: its probabilities are NaN.
+    # Data decide whether a row sees no key at all: its probabilities are then NaN.
     if condition in data and made_by(condition, "IsNaN") is None:
         return False
     return sum(branch in data for branch in branches) == 1

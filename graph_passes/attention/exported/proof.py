@@ -1,9 +1,10 @@
-"""What a region computes: read from it, then proved by running it.
+"""What a region computes: read from the region, then proved by running it.
 
-`read_parameters` takes from the region what an attention may choose: norm weights, rotary layout,
-scale, soft cap and window. `prove` then runs it on random inputs (batches with padding on the left,
-on the right and with holes, several lengths of past and of new tokens) against the formula. What
-differs by more than float rounding is no such attention, and the reason names the probe.
+`read_parameters` reads the choices of an attention from the region: norm weights, rotary layout,
+scale, soft cap and window. `prove` then compares it with the formula on random inputs (batches with
+padding on the left, on the right and with holes, several lengths of past and of new tokens). If
+they differ by more than float rounding, the region is not such an attention, and the reason names
+the probe.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ SAME_SCALE = 16 * EPSILON
 
 
 def read_parameters(lab: Laboratory) -> Parameters:
-    """What the region chose.
+    """The parameters that the region chose.
 
     Raises:
         NoMatch: it does something that aie.FlowAttention has no parameter for.
@@ -91,12 +92,12 @@ def prove(lab: Laboratory, parameters: Parameters) -> Parameters:
             continue
         ran = lab.run(probe)
         expected = attention(parameters, ran.operands)
-        # A token that sees no key, its own included, is one that no other token sees: what an
-        # exporter makes of it is of no account.
+        # No other token sees a token that sees no key, not even its own: what an exporter
+        # computes for it does not matter.
         sees: Array = np.asarray(expected.visible.any(-1))
         rows = np.broadcast_to(sees[:, None], ran.output.shape[:3])
         shown = np.broadcast_to(expected.visible[:, None], ran.scores.shape)
-        # Of numbers near 1; larger scores pass for hidden ones.
+        # For numbers near 1; larger scores look like hidden ones.
         if probe.form == "normal" and {probe.query, probe.key} == {1.0}:
             differing = (shown != (ran.scores > MASKED))[rows]
             if differing.any():
@@ -168,7 +169,7 @@ def _probes(window: int, longest: int) -> Iterator[Probe]:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Parameters with the scale that fits best, and by how many times the bound it misses."""
+    """Parameters with the best-fitting scale, and its error as a multiple of the bound."""
 
     parameters: Parameters
     excess: float
@@ -206,7 +207,7 @@ def _fit(parameters: Parameters, ran: Outcome) -> _Fit:
 
 
 def _other_order(lab: Laboratory, ran: Outcome) -> str:
-    """What a packed projection has in place of queries, keys and values, or an empty string."""
+    """The order of a packed projection that is not queries, keys, values; else an empty string."""
     given = (ran.operands.query, ran.operands.key, ran.operands.value)
     batch, _, new, size = given[0].shape
     cached = ran.present_value[:, :, -new:]
@@ -220,7 +221,7 @@ def _other_order(lab: Laboratory, ran: Outcome) -> str:
 
 
 def _layouts(lab: Laboratory, operands: Operands) -> list[Rotary | None]:
-    """The ways in which the tables may turn a head."""
+    """The ways in which the tables may rotate a head."""
     cos, sin = operands.cos, operands.sin
     if cos is None or sin is None:
         return [None]
@@ -252,7 +253,7 @@ def _norms(lab: Laboratory) -> tuple[ir.Value | None, ir.Value | None, float]:
         names = ", ".join(f"'{node_label(node)}'" for node in found)
         raise NoMatch(
             f"it has {len(queries)} norms of the query and {len(keys)} of the key ({names}); "
-            "aie.FlowAttention has one of either, or none"
+            "aie.FlowAttention has one of each, or none"
         )
     if not keys:
         return None, None, 0.0
@@ -289,7 +290,7 @@ def _softcap(region: Region) -> float:
 
 
 def _inside_above(value: ir.Value, region: Region) -> set[ir.Node]:
-    """The region's nodes that `value` comes from: those of earlier layers rotate too."""
+    """The region's nodes that `value` comes from; nodes of earlier layers rotate too."""
     inside = set[ir.Node | None](region.nodes)
     values = above([value], edge=lambda v: v.producer() not in inside)
     return {producer(v) for v in values if v.producer() in inside}

@@ -1,9 +1,9 @@
 """Where the attention of one layer begins and ends, in a graph that spells it out.
 
-Three kinds of places hold whatever nodes an exporter chose: the Softmax, the Concat of a graph
-input with new rows whose result is a graph output (the KV cache), and the projections, that is
-products with a constant matrix. All between the projections of query, key and value, the caches and
-the projection that takes the result is the region; what it computes is for the proof to find out.
+Three kinds of nodes are the same in every export: the Softmax, the Concat of a graph input with new
+rows whose result is a graph output (the KV cache), and the projections, that is products with a
+constant matrix. The region is everything between the projections of query, key and value, the
+caches, and the projection that takes the result. The proof finds out what the region computes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Region:
 
     Attributes:
         softmax: its Softmax.
-        query, key, value: what the projections give, (batch, sequence, width), bias included; one
-            value thrice where one projection gives all three.
+        query, key, value: the results of the projections, (batch, sequence, width), with bias; the
+            same value three times if one projection computes all three.
         keys, values: the caches.
-        output: (batch, sequence, heads · head size), what the next projection takes.
-        inputs: all that the region reads and that is not constant: the three, both pasts, integer
-            graph inputs, and values of which it takes the shape alone.
-        shape_only: the last kind.
+        output: (batch, sequence, heads · head size), the input of the next projection.
+        inputs: everything that the region reads and that is not constant: query, key, value, both
+            pasts, integer graph inputs, and values of which it reads only the shape.
+        shape_only: the values of which it reads only the shape.
         nodes: its nodes, in graph order.
     """
 
@@ -67,9 +67,9 @@ class Region:
         return self.query is self.key
 
     def origins(self) -> dict[ir.Value, frozenset[ir.Value]]:
-        """Which of query, key, value and the pasts each of the region's values is made of.
+        """Which of query, key, value and the pasts each of the region's values depends on.
 
-        A shape is made of none.
+        A shape depends on none of them.
         """
         data = (self.query, self.key, self.value, self.keys.past, self.values.past)
         made: dict[ir.Value, frozenset[ir.Value]] = {v: frozenset({v}) for v in data}
@@ -81,7 +81,7 @@ class Region:
         return made
 
     def varying(self) -> set[ir.Value]:
-        """The values that depend on an input, be it on its shape."""
+        """The values that depend on an input, even if only on its shape."""
         varying = set(self.inputs)
         for node in self.nodes:
             if varying.intersection(node.inputs):
@@ -91,7 +91,7 @@ class Region:
 
 @dataclass
 class _Trace:
-    """What some values are computed from, back to projections, graph inputs and constants."""
+    """The nodes that compute some values, back to projections, graph inputs and constants."""
 
     nodes: set[ir.Node] = field(default_factory=set)
     projected: set[ir.Value] = field(default_factory=set)
@@ -132,11 +132,11 @@ def find_region(softmax: ir.Node) -> Region:
     if not keys:
         raise NoMatch(
             "its scores read no KV cache (a Concat of a graph input and new rows that is a graph "
-            "output): it is a router's, or of an attention without a past"
+            "output): it belongs to a router or to an attention without a past"
         )
     if len(keys) != 1:
         raise NoMatch(
-            f"its scores read {len(keys)} KV caches, expected the keys' alone: a Concat of a graph "
+            f"its scores read {len(keys)} KV caches; expected only the keys': a Concat of a graph "
             "input and new rows that is a graph output"
         )
     output = _projection_input(softmax)
@@ -158,7 +158,7 @@ def find_region(softmax: ir.Node) -> Region:
     others += [v for v in inside.projected if v not in edges]
     for other in inside.inputs - set(edges):
         if other.name not in HOST_INPUTS:
-            raise NoMatch(f"it reads the graph input '{other.name}', which no attention takes")
+            raise NoMatch(f"it reads the graph input '{other.name}', which attention does not take")
         if other.dtype is None or not other.dtype.is_integer() or len(other.shape or ()) != 2:
             raise NoMatch(
                 f"it reads the graph input '{other.name}', {other.dtype} {other.shape}: expected "
@@ -196,8 +196,8 @@ def _trace(values: list[ir.Value]) -> _Trace:
 
 
 def _settle_shapes(trace: _Trace) -> frozenset[ir.Value]:
-    """Adds to the trace what its shapes are taken of, and returns the values for which only the
-    shape counts: hidden states, and caches of other layers."""
+    """Adds the sources of its shapes to the trace, and returns the values of which only the shape
+    matters: hidden states, and caches of other layers."""
     hidden: set[ir.Value] = set()
     while True:
         inside = {value for node in trace.nodes for value in node.outputs}
@@ -249,7 +249,7 @@ def _projection_input(softmax: ir.Node) -> ir.Value:
 
 
 def _before_norm(value: ir.Value) -> ir.Value:
-    """What a norm before the projection takes, as in BitNet: it stays in the graph."""
+    """The input of a norm before the projection, as in BitNet; that norm stays in the graph."""
     node = made_by(value, "SimplifiedLayerNormalization")
     source = node.inputs[0] if node is not None else None
     return value if source is None else source

@@ -5,8 +5,8 @@ Before: projections of query, key, value -> (norms) -> rotation -> Concat with t
 After:  FlowAttention(query, key, value, past_key, past_value, cos, sin, position_ids, norm
         weights, attention_mask), the Reshapes and Transposes around it gone
 
-The angles stay the export's own: its computation of cosines and sines remains, once for all layers,
-and gives FlowAttention a row for each token. So every scaling of positions is exact, at any length.
+The export's own computation of cosines and sines remains, once for all layers, and gives
+FlowAttention a row for each token. So every scaling of positions is exact, at any length.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ort_aie_ep.graph_passes.walk import type_name
 
 
 def fuse_exported_attention(model: ir.Model, report: Report) -> bool:
-    """Replaces each Softmax's attention that is proved to be one; whether there was any."""
+    """Replaces each Softmax's attention that is proved to be one. Returns whether there was any."""
     softmaxes = [node for node in model.graph if node.op_type == "Softmax" and not node.domain]
     angles: dict[tuple[object, ...], Angles] = {}
     nodes: dict[ir.Node, None] = {}
@@ -120,8 +120,8 @@ def _replace(
 
 
 def _of_type(graph: ir.Graph, value: ir.Value | None, dtype: ir.DataType | None) -> ir.Value | None:
-    """The value, cast where it is of another type: half-precision exports compute attention, or
-    parts of it, in float32."""
+    """The value, cast if its type differs: half-precision exports compute attention, or parts of
+    it, in float32."""
     if value is None or dtype is None or value.dtype in (None, dtype):
         return value
     name = f"{value.name}.{dtype.name.lower()}"

@@ -92,7 +92,7 @@ def _qk_norm(elements: int, head_dim: int) -> float:
 
 
 OURS = Kernels(
-    name="ours",
+    name="ort_aie_ep",
     dqp_block=_cycles(catalog_linear.DQP_BLOCK),
     dequant_block=_cycles(catalog_linear.Q4NX_DEQUANT),
     gemm_step=GEMM_COLUMNS

@@ -40,7 +40,7 @@ def layer_norms(model: ir.Model) -> str:
     """Phi's qk_layernorm."""
     for name in ("Reshape", "Reshape_1"):
         insert(model, value_at(model, name), "LayerNormalization", weights(model), **EPSILON)
-    return "LayerNormalization '*' on the way of its query is a layer norm; aie.FlowAttention has"
+    return "LayerNormalization '*' on the path of its query is a layer norm; aie.FlowAttention has"
 
 
 def spelled_layer_norms(model: ir.Model) -> str:
@@ -54,7 +54,7 @@ def spelled_layer_norms(model: ir.Model) -> str:
         model.graph.append(mean)
         centred.replace_input_with(1, mean.outputs[0])
     model.graph.sort()
-    return "ReduceMean 'Reshape.mean' on the way of its query belongs to a norm that is no RMS norm"
+    return "ReduceMean 'Reshape.mean' on the path of its query belongs to a norm other than"
 
 
 def norms_after_the_rotation(model: ir.Model) -> str:
@@ -68,7 +68,7 @@ def norms_after_the_rotation(model: ir.Model) -> str:
 def norm_of_the_query_alone(model: ir.Model) -> str:
     value = value_at(model, "Reshape")
     insert(model, value, "SimplifiedLayerNormalization", weights(model), **EPSILON)
-    return "it has 1 norms of the query and 0 of the key ('*'); aie.FlowAttention has one of either"
+    return "it has 1 norms of the query and 0 of the key ('*'); aie.FlowAttention has one of each"
 
 
 def sinks(model: ir.Model) -> str:
@@ -87,7 +87,7 @@ def sinks(model: ir.Model) -> str:
     probabilities = value_at(model, "Softmax")
     begin, end = constant(model, np.array([0])), constant(model, np.array([-1]))
     insert(model, probabilities, "Slice", begin, end, constant(model, np.array([3])))
-    return "joins them with 'sinks', as attention sinks are; aie.FlowAttention takes those from"
+    return "joins them with 'sinks', as attention sinks are; aie.FlowAttention takes those only"
 
 
 def side_by_side(model: ir.Model) -> str:

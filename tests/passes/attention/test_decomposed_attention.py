@@ -367,7 +367,7 @@ def slopes_for_distance(model: ir.Model) -> str:
         node.outputs[0].name = f"alibi.{i}"
     graph.extend(nodes)
     insert(model, scores, "Add", bias.outputs[0])
-    return r"scores are combined with 'alibi.4', which is no mask"
+    return r"scores are combined with 'alibi.4', which is not a mask"
 
 
 def float_mask_as_input(model: ir.Model) -> str:
@@ -375,7 +375,7 @@ def float_mask_as_input(model: ir.Model) -> str:
     mask = ir.val("bias", type=dtype, shape=shape)
     model.graph.inputs.append(mask)
     insert(model, scores_of(model), "Add", mask)
-    return r"graph input 'bias', which no attention takes"
+    return r"graph input 'bias', which attention does not take"
 
 
 def causal_by_position_ids(model: ir.Model) -> str:
@@ -461,7 +461,7 @@ def bias_beyond_a_distance(model: ir.Model) -> str:
         node.outputs[0].name = f"far.{i}"
     model.graph.extend(nodes)
     insert(model, scores, "Add", bias.outputs[0])
-    return r"scores are combined with 'far.6', which is no mask"
+    return r"scores are combined with 'far.6', which is not a mask"
 
 
 def length_factor(model: ir.Model, length: int, dtype: type[np.generic]) -> ir.Value:
@@ -483,18 +483,18 @@ def length_factor(model: ir.Model, length: int, dtype: type[np.generic]) -> ir.V
 
 def length_factor_of_the_scores(model: ir.Model) -> str:
     insert(model, scores_of(model), "Mul", length_factor(model, 2048, np.int64))
-    return r"scores are combined with 'length.5', a number of the length"
+    return r"scores are combined with 'length.5', which depends on the length"
 
 
 def length_factor_of_the_scores_in_floats(model: ir.Model) -> str:
     insert(model, scores_of(model), "Mul", length_factor(model, 32768, np.float32))
-    return r"scores are combined with 'length.5', a number of the length"
+    return r"scores are combined with 'length.5', which depends on the length"
 
 
 def length_factor_of_the_query(model: ir.Model) -> str:
     rotated = node_of(model, f"{LAYER}/Add").outputs[0]
     insert(model, rotated, "Mul", length_factor(model, 32768, np.int64))
-    return r"scores are combined with 'length.5', a number of the length"
+    return r"scores are combined with 'length.5', which depends on the length"
 
 
 def halved_values(model: ir.Model) -> str:

@@ -147,7 +147,7 @@ def test_its_bias_becomes_part_of_the_projections() -> None:
         ({"value": np.zeros((2, 40, H * 64), np.float32)}, {},
          "value has 192 channels, query 216; expected as many"),
         ({"bias": np.zeros(3 * H * 72, np.float32)}, {"constant_bias": False},
-         "its bias is no constant (648)"),
+         "its bias is not a constant (648)"),
         ({name: np.zeros((2, 40, H * 12), np.float32) for name in INPUTS[:3]}, {},
          "heads have 12 channels; expected a multiple of 8"),
         ({"query": np.zeros((2, 20, H * 72), np.float32)}, {"unidirectional": 1},

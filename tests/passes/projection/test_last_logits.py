@@ -290,7 +290,7 @@ def test_a_pruned_model_gives_each_rows_last_token(way: str, asked: bool, tmp_pa
     result = ort_aie_ep.compile(pruned, tmp_path / "compiled", last_logits=asked)
     notes = json.loads((tmp_path / "compiled" / "ort_aie_report.json").read_text())["notes"]
     if not asked:
-        assert "was of position -1 alone (prune_lm_head)" in notes[0]
+        assert "had position -1 only (prune_lm_head)" in notes[0]
     assert result.notes == tuple(notes)
     tokens, mask = batch(3, 6, vocab=60), np.array(SHOWN_RIGHT)
     whole = Host(source / "model.onnx", library=False)(tokens, mask)
@@ -302,7 +302,7 @@ def test_a_pruned_model_without_a_mask_stays_and_says_so(tmp_path: Path) -> None
     source = head_model(tmp_path / "source", masked=False)
     pruned = edited(source, tmp_path / "pruned", PRUNED["as the builder does"])
     result = ort_aie_ep.compile(pruned, tmp_path / "compiled")
-    assert "is of position -1 alone, and stays so: no graph input attention_mask" in result.notes[0]
+    assert "has position -1 only, and stays so: no graph input attention_mask" in result.notes[0]
 
 
 def behind_by_hand(op: str, *inputs: str) -> Callable[[ir.Model], None]:

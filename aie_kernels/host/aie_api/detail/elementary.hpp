@@ -97,7 +97,7 @@ vector<T, N> inv(const vector<T, N>& v) {
     const auto& lanes = detail::host::lanes(v);
     return detail::generate<vector<T, N>>([&](unsigned lane) { return inv(lanes[lane]); });
   } else {
-    // A guess from the bits and two steps of Newton's, `aie_api/detail/aie2p/elementary.hpp`.
+    // A guess from the bits and two Newton steps, `aie_api/detail/aie2p/elementary.hpp`.
     const vector<int16, N> guess = sub(static_cast<int16>(0x7EB5), v.template cast_to<int16>());
     const vector<bfloat16, N> y = guess.template cast_to<bfloat16>();
     const accum<accfloat, N> start(broadcast<float, N>(1.436142f));

@@ -4,7 +4,7 @@
 #include "moves.hpp"
 #include "reduce.hpp"
 
-// Sources with and without emulation are linked together: their classes must not be the same.
+// Sources with and without emulation are linked together, so their classes need different names.
 #ifdef AIE_API_EMULATE_BFLOAT16_MMUL_WITH_BFP16
 #define AIE_HOST_MMUL mmul_emulated
 #else

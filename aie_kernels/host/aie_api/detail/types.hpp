@@ -51,7 +51,7 @@ class int4 {
 inline void event0() {}
 inline void event1() {}
 
-// Kernels that must know, do by this.
+// Kernels that depend on the architecture test this.
 #define AIE_API_HOST_STAND_IN 1
 
 namespace aie {
@@ -83,7 +83,7 @@ struct core_state {
 };
 inline constinit thread_local core_state core;
 
-// A kernel has done what the chip leaves undefined; `what` is a literal.
+// Reports that a kernel relied on behaviour that the chip leaves undefined; `what` is a literal.
 class broken_promise : public std::exception {
  public:
   explicit broken_promise(const char* what) : what_(what) {}

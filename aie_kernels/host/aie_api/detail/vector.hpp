@@ -60,7 +60,7 @@ template <typename Storage, unsigned N>
 struct alignas(sizeof(Storage) * N < 32 ? sizeof(Storage) * N : 32) lanes_of
     : std::array<Storage, N> {};
 
-// What was never written is made of ones: NaN in floats, so a kernel that reads it shows.
+// Lanes never written are all ones: NaN as a float, so that a kernel that reads them is noticed.
 template <typename Lanes>
 void make_undefined(Lanes& lanes) {
   std::memset(static_cast<void*>(&lanes), 0xFF, sizeof lanes);
@@ -333,7 +333,7 @@ mask<N> generate_mask(F f) {
   return result;
 }
 
-// What an operand of an elementwise function is: a vector, or a scalar for all lanes.
+// An operand of an elementwise function: a vector, or a scalar for all lanes.
 template <typename X>
 struct operand {
   static constexpr bool is_vector = false;

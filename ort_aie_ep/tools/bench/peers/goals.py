@@ -98,7 +98,7 @@ def _goal(
 def _speeds(results: Results, ratios: Sequence[Ratio]) -> list[Goal]:
     found = {(r.phase, r.length): r for r in ratios if r.engine == OURS}
     worst = min(found.values(), key=lambda r: r.ratio.low, default=None)
-    detail = f"× {worst.peer}, {worst.phase} at {worst.length}: the least" if worst else ""
+    detail = f"× {worst.peer}, {worst.phase} at {worst.length}, the lowest" if worst else ""
     least = worst.ratio if worst else None
     made = [_goal("ahead of the best peer in every column", least, operator.gt, 1, detail)]
     wanted = {(DECODE, n) for n in DECODE_LENGTHS} | {(PREFILL, n) for n in PREFILL_LENGTHS}
@@ -131,7 +131,7 @@ def _demonstration(results: Results) -> Goal:
     if c is None:
         return _goal(what, None, operator.ge, DEMONSTRATION_FACTOR)
     ratio = Interval(c.ratio.median, c.ratio.least, c.ratio.most)
-    detail = "in brackets the least and the most of all runs"
+    detail = "the least and the most of all runs in brackets"
     return _goal(what, ratio, operator.ge, DEMONSTRATION_FACTOR, detail)
 
 
@@ -145,7 +145,7 @@ def _bandwidth(results: Results, reached: Bandwidth | None) -> Goal:
         share,
         operator.ge,
         BANDWIDTH_SHARE * 100,
-        f"of {_usual(results.probes)} GB/s, the Q4NX bytes of a token alone",
+        f"of {_usual(results.probes)} GB/s, counting only the Q4NX bytes of a token",
         "%",
     )
 

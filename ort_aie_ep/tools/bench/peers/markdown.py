@@ -14,7 +14,8 @@ def markdown(report: PeersReport, conditions: Conditions, picture: str | None = 
     machine = conditions.machine
     parts = [
         f"# {machine.cpu}{f', {machine.identity}' if machine.identity else ''}",
-        f"Written on {conditions.date} by",
+        "How fast ort_aie_ep and other engines run one model on this CPU, on "
+        f"{conditions.date}, by",
         f"```sh\n{conditions.command}\n```",
     ]
     if report.results.unfinished:

@@ -66,7 +66,7 @@ def _speeds(report: PeersReport) -> Sheet:
     note = f"( ): 95 % bounds of the median, bootstrap over rounds, {RESAMPLES} resamples."
     if any(c.rounds < report.results.rounds for c in report.cells):
         note += (
-            f" [ ]: of the first {PILOT_ROUNDS} rounds alone, where it was more than "
+            f" [ ]: of the first {PILOT_ROUNDS} rounds only, where it was more than "
             f"{PILOT_MARGIN:.0%} slower than another way to run the same library."
         )
     header = ("tokens per second", *(f"{phase} {length}" for phase, length in columns))
@@ -91,10 +91,11 @@ def batches_sheet(measured: Batches) -> Sheet:
             first = _shown(median(one), 1e-3, ".2f") if one else ""
             rows.append((f"{engine}, n {shape}", first, *cells))
     note = (
-        f"A call with a token of each of n sequences, or with n tokens of one, over a context of "
-        f"{CONTEXT} tokens, logits of all: the second is what verifying n - 1 drafted tokens costs."
+        f"A call with one token of each of n sequences, or with n tokens of one sequence, over a "
+        f"context of {CONTEXT} tokens, with the logits of all. The second is the cost of verifying "
+        "n - 1 drafted tokens."
     )
-    header = ("in calls with one", "n = 1, ms", *(f"n = {n}" for n in sizes))
+    header = ("cost in calls with one row", "n = 1, ms", *(f"n = {n}" for n in sizes))
     return Sheet("Several rows in a call", header, tuple(rows), note=note)
 
 
@@ -111,7 +112,7 @@ def _demonstration(report: PeersReport) -> Sheet:
         )
     )
     header = (f"tokens per second, {c.phase} at {c.length}", "median", "least", "most")
-    note = "As `ort-aie demo` has it: both in one process, in turns."
+    note = "Measured as `ort-aie demo` does: both in one process, interleaved."
     return Sheet("Demonstration model", header, rows, note=note)
 
 
@@ -163,8 +164,8 @@ def _memory(report: PeersReport) -> Sheet:
     probes = report.results.probes
     note = (
         "Peak memory: VmHWM, mapped files included. GB/s: weights alone, in the format's bytes, at "
-        "the shortest decoded context. Limit: what a plain read of memory reaches beside it, in "
-        f"the same round: {_shown(median(probes), 1e9)} GB/s."
+        "the shortest decoded context. Limit: what a plain read of memory reaches in the "
+        f"same round: {_shown(median(probes), 1e9)} GB/s."
     )
     names = ("peak memory, MB", "files, MB", "bits/weight", "GB/s decoding", "of limit")
     return Sheet("Memory and bandwidth", ("", *names), tuple(rows), note=note)
@@ -178,7 +179,7 @@ def _growth(report: PeersReport) -> Sheet:
     rows = tuple((str(n), _shown(median(rounds), 1e-3, ".2f")) for n, rounds in seconds.items())
     fit, cache = report.fit, report.results.growth.cache_bytes
     note = (
-        "ort_aie_ep alone, over a cache of random numbers, nothing prefilled. Fit: "
+        "Only ort_aie_ep, over a cache of random numbers, without a prefill. Fit: "
         f"{fit.start * 1e3:.2f} ms + {fit.slope * 1e9:.0f} ns · context, which is "
         f"{_shown(fit.ratio, digits='.2f')} × the time to read {cache} bytes of keys and values "
         f"at {_shown(median(report.results.growth.read_bytes_per_second), 1e9)} GB/s."
@@ -188,7 +189,7 @@ def _growth(report: PeersReport) -> Sheet:
 
 def _goals(report: PeersReport) -> Sheet:
     rows = tuple((goal.what, _measured(goal), MET[goal.met]) for goal in report.goals)
-    note = "Met where the bound on the bad side meets it."
+    note = "A goal is met when the bound on its bad side meets it."
     if absent := [name for name in report.results.left_out if name in KINDS]:
         note += f" Without {', '.join(absent)}."
     header = ("goal", "measured (95 % bounds)", "met?")
