@@ -56,7 +56,7 @@ def test_errors_in_loops_say_in_which_round() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sequence": "walk"}, 'sequence "walk" .*: is not in the manifest of by_hand, which has run'),
+        ({"sequence": "walk"}, '"walk" .*: is not in the manifest of by_hand, which has run'),
         ({"parameters": {"rounds": 1}}, 'no value for the parameter "cycles"'),
         ({"parameters": {"rounds": 1, "cycles": 1, "m": 2}}, 'has no parameter "m"'),
         ({"arguments": {"x": (0, 0)}}, 'no buffer for the argument "y"'),
