@@ -43,6 +43,7 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Architecture, Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Kernel
+from ort_aie_ep.progress import Count, Progress
 
 KERNELS = Path(__file__).parent / "kernels"
 
@@ -151,8 +152,19 @@ def aiecc_command(
     ]  # fmt: skip
 
 
-def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Package:
-    """Build the package of `design` in `folder`.
+def tool_runs(design: Design) -> int:
+    """How often `build` runs a compiler: for each source of kernels, and aiecc for the design."""
+    return len(_kernels(design)) + 1
+
+
+def build(
+    design: Design,
+    folder: Path,
+    *,
+    sequence: Run | None = None,
+    progress: Progress | None = None,
+) -> Package:
+    """Build the package of `design` in `folder`. `progress` counts runs of compilers.
 
     With `sequence`, the compiler's own instructions for that run are written beside the package as
     `<folder>.insts.bin`, to be compared with those that src/npu writes; the overlay is the same.
@@ -162,7 +174,8 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix=f"{design.name}-") as name:
         work = Path(name)
-        overlay = _overlay(tools, design, work, sequence)
+        count = Count(progress, tool_runs(design))
+        overlay = _overlay(tools, design, work, sequence, count)
         finished = manifest(design, toolchain=_versions(tools), uuid=xclbin_uuid(overlay))
         instructions = None if sequence is None else _output(work / "insts.bin")
         package = write_package(folder, finished, overlay)
@@ -171,8 +184,11 @@ def build(design: Design, folder: Path, *, sequence: Run | None = None) -> Packa
     return package
 
 
-def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
+def build_together(
+    designs: Sequence[Design], folder: Path, *, progress: Progress | None = None
+) -> list[Package]:
     """Build packages `folder`/<design> that share one xclbin, with a kernel for each design.
+    `progress` counts runs of compilers.
 
     The packages share a hardware context. They are replaced one by one, once the xclbin is
     complete. Raises DesignError for designs of several devices, for names that kernels cannot have
@@ -194,11 +210,12 @@ def build_together(designs: Sequence[Design], folder: Path) -> list[Package]:
     tools = find_toolchain()
     with tempfile.TemporaryDirectory(prefix="together-") as name:
         overlay = None
+        count = Count(progress, sum(map(tool_runs, designs)))
         for number, design in enumerate(designs):
             work = Path(name) / design.name
             work.mkdir()
             shared = SharedXclbin(design.name, number, overlay)
-            overlay = _overlay(tools, design, work, None, shared)
+            overlay = _overlay(tools, design, work, None, count, shared)
         assert overlay is not None
         versions, uuid = _versions(tools), xclbin_uuid(overlay)
         return [
@@ -216,17 +233,22 @@ def _overlay(
     design: Design,
     work: Path,
     sequence: Run | None,
+    count: Count,
     shared: SharedXclbin | None = None,
 ) -> Path:
     """Build the xclbin of `design` in the folder `work`."""
     text = print_module(design, sequence)
     for kernel in _kernels(design):
+        count.begin(f"{design.name}: {kernel.source}")
         _compile(tools, design.device.architecture, kernel, work)
+        count.step()
     mlir = work / "aie.mlir"
     mlir.write_text(text)
     # In the folder of the objects: link_with is relative to the MLIR.
     command = aiecc_command(tools, work, mlir, instructions=sequence is not None, shared=shared)
+    count.begin(f"{design.name}: aiecc")
     run(command, "aiecc", work)
+    count.step()
     overlay = _output(work / "overlay.xclbin")
     report.compare(configure(design), _output(work / "input_with_addresses.mlir").read_text())
     return overlay

@@ -24,7 +24,8 @@ from ort_aie_ep.errors import AieError
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ort_aie_ep.compiler.compile import CompileResult, Progress
+    from ort_aie_ep.compiler.compile import CompileResult
+    from ort_aie_ep.progress import Progress
     from ort_aie_ep.runtime.counters import NpuCounters
 
 __version__ = "0.1.0"
@@ -136,8 +137,9 @@ def session(
             $XDG_CACHE_HOME or ~/.cache.
         cache_limit: bytes that the cache may have, such as "20GB", or "none"; by default
             $ORT_AIE_CACHE_LIMIT, else 32 GB.
-        progress: called with (bytes done, bytes in all, tensor that comes next) while weights are
-            written into the cache.
+        progress: called with (bytes done, bytes in all, what is being done): first while the
+            model's files are hashed, then from 0 again while weights are written into the cache.
+            Not called when neither is needed.
 
     Raises:
         AieError: the model is none, is damaged, has nothing to compile, or changes meanwhile;

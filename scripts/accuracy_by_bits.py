@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from rich.console import Console
-from rich.progress import Progress
 
 from ort_aie_ep import _native
+from ort_aie_ep.cli import console
 from ort_aie_ep.formats import q4nx
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.graph_passes.projection.matmul_nbits import matmul_weights, why_not_matmul
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.onnx_file import load_model
+from ort_aie_ep.progress import Count
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_operator
 from ort_aie_ep.tools.bench import accuracy, demo
@@ -173,18 +173,16 @@ def main() -> None:
     source = find_model(options.model)
     errors: dict[str, float] = {}
     variants = [("the source", decoder(load_model(source.model), source, options))]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("quantising", total=len(METHODS))
+    with console.bar("quantise", "methods") as progress:
+        count = Count(progress, len(METHODS))
         for method in METHODS:
+            count.begin(str(method))
             model, errors[str(method)] = requantised(source, method)
             variants.append((str(method), decoder(model, source, options)))
-            progress.advance(task)
-        scoring = progress.add_task("scoring")
-        report = accuracy.score(
-            lambda: variants, source, accuracy.Plan(options.tokens, 0, options.window),
-            lambda count: progress.update(scoring, total=count),
-            lambda _: progress.advance(scoring),
-        )  # fmt: skip
+            count.step()
+    plan = accuracy.Plan(options.tokens, 0, options.window)
+    with console.bar("score", "tokens") as progress:
+        report = accuracy.score(lambda: variants, source, plan, progress)
     print(
         f"{source.path.name}: {report.scores[0].tokens} tokens in windows of {report.window}; "
         f"kernels {_native.selected_isa()}; ( ): 95 %, bootstrap over windows in pairs\n\n"

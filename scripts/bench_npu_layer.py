@@ -19,11 +19,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from ort_aie_ep import _native
 from ort_aie_ep.aie_kernels.designs import decode
+from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models.shapes import SHAPES, Shape
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
@@ -32,6 +32,7 @@ from ort_aie_ep.npu.speed.operators import Machine as Model
 from ort_aie_ep.npu.speed.phases import decode as predict
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device
+from ort_aie_ep.progress import Count
 
 EPSILON_BITS = int(np.float32(1e-5).view(np.int32))
 KEYS_OF_A_CHUNK = 4096  # elements
@@ -154,12 +155,18 @@ def main() -> None:
         f"one layer of {options.model}, {options.context} keys, on the modelled npu2"
     ))  # fmt: skip
     began = time.perf_counter()
-    for title, step in track(layer.steps, "simulating", console=console, transient=True):
-        result = run(machine, described, layer, [step])
-        busiest = max(w["kernel"] for w in result.workers.values()) / result.seconds
-        rate = result.read / result.seconds / 1e9
-        table.add_row(title, f"{result.seconds * 1e6:.1f}", f"{rate:.1f}", f"{busiest:.0%}")
-    whole = run(machine, described, layer, [step for _, step in layer.steps])
+    with bar("simulate", "steps") as progress:
+        count = Count(progress, 2 * len(layer.steps))
+        for title, step in layer.steps:
+            count.begin(title)
+            result = run(machine, described, layer, [step])
+            busiest = max(w["kernel"] for w in result.workers.values()) / result.seconds
+            rate = result.read / result.seconds / 1e9
+            table.add_row(title, f"{result.seconds * 1e6:.1f}", f"{rate:.1f}", f"{busiest:.0%}")
+            count.step()
+        count.begin("all, one stream")
+        whole = run(machine, described, layer, [step for _, step in layer.steps])
+        count.step(len(layer.steps))
     rate = whole.read / whole.seconds / 1e9
     table.add_section()
     table.add_row("all, one stream", f"{whole.seconds * 1e6:.1f}", f"{rate:.1f}", "")

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
-from rich.console import Console
-from rich.progress import track
 
 from ort_aie_ep import _native
+from ort_aie_ep.cli.console import bar
 from ort_aie_ep.graph_passes import run_passes
 from ort_aie_ep.models.shapes import SHAPES, Shape
+from ort_aie_ep.progress import Count
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_operator
 from ort_aie_ep.tools.bench.peers.statistics import Interval, median, ratio
 
@@ -144,18 +144,20 @@ def time_of(run: Callable[[], None], seconds: float) -> float:
     return min(times)
 
 
-def measure(
-    parts: list[Projection], level: int, rows: int, options: argparse.Namespace, console: Console
-) -> None:
+def measure(parts: list[Projection], level: int, rows: int, options: argparse.Namespace) -> None:
     """One table: all variants at one accuracy level and number of rows."""
     found = variants(parts, level, rows, options.threads)
     for variant in found:
         variant.run()
     rounds: dict[str, list[float]] = {variant.name: [] for variant in found}
     title = f"{rows} rows, {LEVELS[level]}"
-    for _ in track(range(options.rounds), title, console=console, transient=True):
-        for variant in found:
-            rounds[variant.name].append(time_of(variant.run, options.seconds))
+    with bar(title, "rounds") as progress:
+        count = Count(progress, options.rounds)
+        count.begin("")
+        for _ in range(options.rounds):
+            for variant in found:
+                rounds[variant.name].append(time_of(variant.run, options.seconds))
+            count.step()
     flops = 2 * rows * sum(p.n * p.k for p in parts)
     print(f"\n**{rows} row{'s' if rows > 1 else ''}, {LEVELS[level]}**\n")
     rate = "GB/s of weights" if rows == 1 else "GFLOP/s"
@@ -193,7 +195,7 @@ def main() -> None:
     )
     for rows in options.rows:
         for level in LEVELS:
-            measure(parts, level, rows, options, Console(stderr=True))
+            measure(parts, level, rows, options)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
+from ort_aie_ep.cli import console
 from ort_aie_ep.compiler.compile import compile_model
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.running.generate import Decoder
@@ -37,20 +35,17 @@ def main() -> None:
     source, used = find_model(options.model), Options(threads=options.threads)
     cpu = open_session(source.model, used, library=False)
     variants = [("CPU EP", Decoder(cpu, source, options.window))]
-    with tempfile.TemporaryDirectory() as scratch, Progress(console=Console(stderr=True)) as bar:
+    with tempfile.TemporaryDirectory() as scratch:
         for kv in CACHES:
             name = kv or "float32"
-            folder = find_model(compile_model(options.model, Path(scratch, name), kv=kv).path)
+            with console.bar(f"compile, KV {name}", "bytes") as progress:
+                made = compile_model(options.model, Path(scratch, name), kv=kv, progress=progress)
+            folder = find_model(made.path)
             session = open_session(folder.model, used)
             variants.append((name, Decoder(session, folder, options.window)))
-        task = bar.add_task("scoring")
-        report = accuracy.score(
-            lambda: variants,
-            source,
-            accuracy.Plan(options.tokens, options.decode_tokens, options.window),
-            lambda count: bar.update(task, total=count),
-            lambda _: bar.advance(task),
-        )
+        plan = accuracy.Plan(options.tokens, options.decode_tokens, options.window)
+        with console.bar("score", "tokens") as progress:
+            report = accuracy.score(lambda: variants, source, plan, progress)
     print("| cache | mode | tokens | perplexity ratio | same |\n|---|---|---:|---|---:|")
     for score in report.scores:
         r = score.ratio

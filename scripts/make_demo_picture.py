@@ -1,8 +1,8 @@
 """Record `ort-aie demo` as an animated picture: make_demo_picture.py docs/demo.svg.
 
-Runs the command of this Python's environment once. Every line of the picture is one that the run
-printed, in its colours. A line appears when it was printed, or a little later where many come at
-once. A viewer without animations shows the end.
+Runs the command of this Python's environment once. The run printed every line of the picture, in
+these colours. A line appears when the run printed it, or a little later if many came at once. A
+viewer without animations shows the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 COLUMNS, ROWS = 96, 36
-# Seconds between two lines at least, and at the end before the picture begins again.
+# The least time between two lines, and the time before the picture begins again, in seconds.
 PACE, HOLD = 0.07, 12.0
 # Of Console.export_svg, whose text has 20 pixels.
 COLUMN, ROW, EDGE, TITLE = 12.2, 24.4, 12, 40
@@ -54,7 +54,7 @@ PICTURE = """<svg xmlns="http://www.w3.org/2000/svg" role="img"
 
 
 def record(command: list[str]) -> list[tuple[float, str]]:
-    """(seconds since the start, a line) of what a command prints, with its colours."""
+    """(seconds since the start, line) for each line that a command prints, with its colours."""
     environment = {
         **os.environ,
         "COLUMNS": str(COLUMNS),
@@ -62,7 +62,7 @@ def record(command: list[str]) -> list[tuple[float, str]]:
         "TERM": "xterm-256color",
     }
     printed = []
-    # Notes go to stderr, as do bars that come and go: only what they leave behind is of interest.
+    # Notes and progress bars go to stderr; only the text that remains of them matters.
     with tempfile.TemporaryFile("w+") as notes:
         start = time.monotonic()
         with subprocess.Popen(
@@ -72,7 +72,7 @@ def record(command: list[str]) -> list[tuple[float, str]]:
             printed = [(time.monotonic() - start, line.rstrip("\n")) for line in run.stdout]
         end = time.monotonic() - start
         notes.seek(0)
-        # A bar moves the cursor; what follows the last such move stays.
+        # A bar moves the cursor; the text after the last such move stays.
         left = re.split(r"\x1b\[(?:\d*[AK]|\?25[hl])", notes.read())[-1]
     if run.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{left}")

@@ -1,10 +1,10 @@
-"""What CHANGELOG.md says about the version in pyproject.toml, for the page of its release.
+"""Print CHANGELOG.md's section about the version in pyproject.toml, for the page of its release.
 
     REPO_URL=https://... python scripts/release_notes.py v0.1.0 > notes.md
 
 Fails unless the tag is "v" and the version in pyproject.toml, and CHANGELOG.md has a section for
-that version. The page of a release is not in the repository's folder: links to files there become
-links into the repository, at the tag.
+that version. The page of a release is not in the repository's folder, so links to files in it
+become links into the repository, at the tag.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ def release_notes(tag: str, repository: str, project: Path = PROJECT) -> str:
         re.M | re.S,
     )
     if section is None or not section[1].strip():
-        raise ValueError(
-            f'CHANGELOG.md has no section "## [{version}]" that says something: write one'
-        )
+        raise ValueError(f'CHANGELOG.md has no section "## [{version}]" with notes: write one')
     return re.sub(r"\]\((?!\w+:|#)", f"]({repository}/blob/{tag}/", section[1].strip()) + "\n"
 
 
 def main() -> int:
-    """Prints the notes for the tag that is the one argument; gives the exit code."""
+    """Prints the notes for the tag, the only argument; returns the exit code."""
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
     try:
         print(release_notes(sys.argv[1], os.environ["REPO_URL"].rstrip("/")), end="")
     except KeyError:
-        print("release_notes: REPO_URL is not set: the repository's URL", file=sys.stderr)
+        print(
+            "release_notes: REPO_URL is not set. Set it to the repository's URL.", file=sys.stderr
+        )
         return 1
     except ValueError as error:
         print(f"release_notes: {error}", file=sys.stderr)

@@ -1,9 +1,9 @@
 """What `make docs` does besides MkDocs' own work (mkdocs.yml).
 
 Pages are written for GitHub: links that leave docs/ are relative to the repository. On the site
-they lead into the repository that the environment names (REPO_URL=https://HOST/OWNER/NAME); without
-one they become the path, as code. A link to a file that does not exist fails the build, and so does
-a built page that loads anything from elsewhere.
+they lead into the repository that REPO_URL=https://HOST/OWNER/NAME in the environment names.
+Without REPO_URL they become the path, as code. A link to a missing file fails the build, and so
+does a built page that loads anything from another server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-# Pages of the site that lie outside of docs/.
+# Pages of the site that are outside docs/.
 ADDED = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
@@ -33,7 +33,7 @@ log = logging.getLogger("mkdocs.hooks.site")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A link to the repository in the footer; the theme's own asks GitHub at each visit."""
+    """Add a link to the repository to the footer; the theme's own queries GitHub at each visit."""
     if url := repository():
         social = {"icon": "fontawesome/brands/git-alt", "link": url, "name": "The repository"}
         config.extra["social"] = [social]
@@ -41,7 +41,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Pages that lie outside of docs/."""
+    """Add the pages that are outside docs/."""
     from mkdocs.structure.files import File
 
     for source, name in ADDED.items():
@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:
-    """Nothing that was built loads anything from elsewhere."""
+    """Fail if a built page loads anything from another server."""
     site = Path(config.site_dir)
     for path in sorted(site.rglob("*")):
         if path.suffix in (".html", ".css", ".svg"):
@@ -68,7 +68,7 @@ def on_post_build(*, config: MkDocsConfig) -> None:
 
 
 def repository() -> str:
-    """The URL of the repository, or nothing."""
+    """The URL of the repository; empty if it is not set."""
     return os.environ.get("REPO_URL", "").rstrip("/")
 
 
@@ -110,7 +110,7 @@ def site_links(markdown: str, page: str, repository: str) -> tuple[str, list[str
 
 
 def outside_loads(text: str) -> list[str]:
-    """What a browser would fetch from elsewhere to show a page, a style sheet or a picture."""
+    """URLs that a browser would fetch from another server for a page, style sheet or picture."""
     parser = _Loads()
     parser.feed(text)
     found = parser.urls + re.findall(r"(?:url\(|@import)\s*['\"]?((?:https?:)?//[^'\")\s]+)", text)

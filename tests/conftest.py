@@ -4,6 +4,8 @@ test_lookup_kernels.py also run without it."""
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from importlib import metadata
 
 # Read when numpy is imported. Two threads of its OpenBLAS multiply the small matrices of references
@@ -27,6 +29,22 @@ hypothesis.settings.load_profile("repeatable")
 def project() -> Project:
     """One folder for all: what one program has of the project another need not build."""
     return Project(SOURCE / "build" / "tests")
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
+    """Lets commands end each bar with a line, however little it took, and reads those lines from
+    stderr: title → what was done, of bars that ended at their total."""
+    from ort_aie_ep.cli import progress
+
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+
+    def read(stderr: str) -> dict[str, str]:
+        line = r"^([a-z][^:\n]*): (.*) in [\d.]+ s, .* ?(?:/s|s per \w+)$"
+        found = re.findall(line, stderr, re.MULTILINE)
+        return {title: done for title, done in found if " of " not in done}
+
+    return read
 
 
 def pytest_report_header() -> str:

@@ -62,8 +62,8 @@ def mistake(*words: object) -> str:
     result = ort_aie(*words)
     assert result.exit_code == 1
     assert result.stdout == ""
-    message = result.stderr.strip()
-    assert message.startswith("error: ")
+    # Behind the lines of what took long before.
+    message = result.stderr[result.stderr.index("error: ") :].strip()
     assert "Traceback" not in message
     return str(message)
 
@@ -247,7 +247,7 @@ def test_run_writes_the_new_text_alone_to_stdout(both: tuple[Path, Path]) -> Non
     _, compiled = both
     # Longer than gemma3's window of 32, so that its caches slide.
     result = succeeded("run", compiled, "def main(argv):", "--max-tokens", "80")
-    assert result.stderr.startswith("def main(argv):")
+    assert "def main(argv):" in result.stderr
     assert not result.stdout.startswith("def")
     assert len(result.stdout) > 80
 

@@ -642,7 +642,11 @@ def bench(*words: object) -> Any:
 
 
 def test_command_measures_what_is_installed(
-    model: Path, tmp_path: Path, fakes: type[FakeWorker], monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    tmp_path: Path,
+    fakes: type[FakeWorker],
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Callable[[str], dict[str, str]],
 ) -> None:
     del fakes
     kinds = {name: replace(k, packages=KINDS[name].packages) for name, k in engines.KINDS.items()}
@@ -663,6 +667,7 @@ def test_command_measures_what_is_installed(
         assert typed.endswith(" --peers --starts 1 --out DIR --batch 1,2")
         assert str(tmp_path) not in page
     content = json.loads(result.stdout)
+    assert re.fullmatch(r"\d+ steps", ends(result.stderr)["bench"])
     assert [m["engine"] for m in content["results"]["measured"]] == list(OUR_ENGINES)
     assert list(content["results"]["left_out"]) == list(PEERS)
     assert content["settings"]["plan"]["rounds"] == 2

@@ -576,7 +576,9 @@ def run_cache(*words: object) -> str:
     return result.output
 
 
-def test_the_command_shows_and_clears(folder: Path, tmp_path: Path) -> None:
+def test_the_command_shows_and_clears(
+    folder: Path, tmp_path: Path, ends: Callable[[str], dict[str, str]]
+) -> None:
     assert "0 entries" in run_cache()
     session = ort_aie_ep.session(LLAMA, **NEWER)  # type: ignore[arg-type]
     ort_aie_ep.session(LLAMA)
@@ -596,7 +598,9 @@ def test_the_command_shows_and_clears(folder: Path, tmp_path: Path) -> None:
     report = json.loads(run_cache("--json"))
     assert [entry["choices"] for entry in report["entries"]] == [{}, NEWER]
     assert all(entry["code"] == report["code"] for entry in report["entries"])
-    assert "removed 1 entry" in run_cache("--clear")
+    cleared = run_cache("--clear")
+    assert "removed 1 entry" in cleared
+    assert list(ends(cleared)) == ["cache"]
     del session
     gc.collect()
     assert "removed 1 entry" in run_cache("--clear", "--cache-dir", folder)

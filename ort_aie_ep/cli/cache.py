@@ -53,7 +53,8 @@ def cache_command(
 
     folder = cache_folder(cache_dir)
     if clear:
-        gone = cache_entries.clear(folder)
+        with console.bar("cache", "bytes") as progress:
+            gone = cache_entries.clear(folder, progress)
         kept = f"; {gone.in_use} in use stay" if gone.in_use else ""
         console.note(f"{folder}: removed {_entries(gone.removed)}, {size_text(gone.bytes)}{kept}")
         return

@@ -1,4 +1,4 @@
-"""The terminal: results on stdout, everything about them on stderr, progress bars."""
+"""The terminal: results on stdout, everything about them on stderr."""
 
 from __future__ import annotations
 
@@ -8,23 +8,14 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+
+from ort_aie_ep.cli.progress import Bar, shown
 
 
 def _width(stream: TextIO) -> int | None:
@@ -68,87 +59,49 @@ def write_text(text: str) -> None:
 
 
 @contextmanager
-def completion(prompt: str) -> Iterator[Callable[[str], None]]:
-    """Something to call with pieces of text: shows the prompt on stderr before the first.
+def bar(title: str, unit: str = "", what: str = "") -> Iterator[Bar]:
+    """A bar, or a line now and then: see `progress`.
 
-    Until then, a spinner says that work goes on.
+    It is a `Progress` that counts `unit`, a plural, and shows `title` and, until it is told more,
+    `what`. Nothing may be written to stdout meanwhile. Without a unit it shows the time alone.
     """
-    begun = False
-    spinner = err.status("loading the model and reading the prompt", spinner_style="dim")
+    with shown(err, title, unit, what) as shown_bar:
+        yield shown_bar
 
-    def write(text: str) -> None:
-        nonlocal begun
-        if not begun:
-            begun = True
-            spinner.stop()
-            err.print(prompt, style="bold", end="", markup=False, highlight=False, soft_wrap=True)
+
+@dataclasses.dataclass
+class Completion:
+    """What a model does with a prompt, as `run` shows it: a bar, then the text."""
+
+    prompt: str
+    _bars: ExitStack
+    _reading: Bar | None = None
+    _begun: bool = False
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """So many tokens of the prompt are read."""
+        if self._reading is None:
+            self._bars.close()
+            self._reading = self._bars.enter_context(bar("read the prompt", "tokens"))
+        self._reading(done, total, what)
+
+    def write(self, text: str) -> None:
+        """A piece of the text: shows the prompt on stderr before the first."""
+        if not self._begun:
+            self._begun = True
+            self._bars.close()
+            err.print(
+                self.prompt, style="bold", end="", markup=False, highlight=False, soft_wrap=True
+            )
         write_text(text)
 
-    if err.is_terminal:
-        spinner.start()
-    try:
-        yield write
-    finally:
-        spinner.stop()
-
 
 @contextmanager
-def activity() -> Iterator[Callable[[str], None]]:
-    """Something to call with what is being done: a line that changes, or a line each in a file."""
-    if not err.is_terminal:
-        yield note
-        return
-    with err.status("", spinner_style="dim") as status:
-        yield lambda text: status.update(escape(text))
-
-
-@contextmanager
-def bytes_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar for writing weights, driven by (bytes done, bytes in all, name of the next tensor)."""
-    with _bar(title, DownloadColumn()) as (progress, task):
-
-        def update(done: int, total: int, name: str) -> None:
-            progress.update(task, completed=done, total=total, what=name)
-
-        yield update
-
-
-@contextmanager
-def steps_bar(title: str, total: int | None = None) -> Iterator[StepsBar]:
-    """A bar over a known number of steps, or one that is told later."""
-    with _bar(title, MofNCompleteColumn()) as (progress, task):
-        progress.update(task, total=total)
-        yield StepsBar(progress, task)
-
-
-@dataclasses.dataclass(frozen=True)
-class StepsBar:
-    """What moves a bar of `steps_bar`."""
-
-    progress: Progress
-    task: Any
-
-    def total(self, steps: int) -> None:
-        """Says how many steps there will be."""
-        self.progress.update(self.task, total=steps)
-
-    def step(self, what: str) -> None:
-        """One step is done."""
-        self.progress.update(self.task, advance=1, what=what)
-
-
-@contextmanager
-def _bar(title: str, count: ProgressColumn) -> Iterator[tuple[Progress, Any]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        count,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[what]}", markup=True),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        yield progress, progress.add_task(title, total=None, what="")
+def completion(prompt: str) -> Iterator[Completion]:
+    """Shows how a prompt is completed; until it is read, a bar says that work goes on."""
+    with ExitStack() as bars:
+        bars.enter_context(bar("open the model"))
+        yield Completion(prompt, bars)
 
 
 def print_json(report: Any, **settings: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import Json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.progress import Count, within
 
 if TYPE_CHECKING:
     from ort_aie_ep.aie_kernels.mlir.sequences import Run
@@ -36,7 +36,7 @@ Columns = Annotated[
 ]
 
 
-def _designs(name: str, device: str, columns: int | None = None) -> Iterator[Design]:
+def _designs(name: str, device: str, columns: int | None = None) -> list[Design]:
     """The design `name`, or all that exist for the device; the others are noted."""
     from ort_aie_ep.aie_kernels.build import find_designs, make_design
     from ort_aie_ep.npu.vocabulary.device import device as find_device
@@ -44,15 +44,16 @@ def _designs(name: str, device: str, columns: int | None = None) -> Iterator[Des
 
     target = find_device(device)
     if name != "all":
-        yield make_design(name, target, columns=columns)
-        return
+        return [make_design(name, target, columns=columns)]
     if columns is not None:
         raise AieError(f"--columns {columns} is for one design, not for all")
+    made = []
     for known in find_designs():
         try:
-            yield make_design(known, target)
+            made.append(make_design(known, target))
         except DesignError as error:
             console.note(f"{known}: {error}")
+    return made
 
 
 @kernels.command("list")
@@ -91,14 +92,18 @@ def check_command(
     """
     from ort_aie_ep.npu.checks.check import examine
 
-    reports = []
-    for made in _designs(design, device, columns):
-        report = examine(made)
-        reports.append(report)
-        if not as_json:
-            console.out.print(report.render())
+    designs, reports = _designs(design, device, columns), []
+    with console.bar("kernels check", "designs") as progress:
+        count = Count(progress, len(designs))
+        for made in designs:
+            count.begin(made.name)
+            reports.append(examine(made))
+            count.step()
     if as_json:
         print(json.dumps([report.to_json() for report in reports], indent=1))
+    else:
+        for report in reports:
+            console.out.print(report.render())
     if not all(report.passed for report in reports):
         raise typer.Exit(1)
 
@@ -139,7 +144,8 @@ def simulate_command(
     values = _values(_sequence(made, sequence), shape or [])
     buffers = random_buffers(made, sequence, values)
     session = Session(made, trace=trace is not None)
-    results = session.run(sequence, values, buffers)
+    with console.bar("kernels simulate", "operations") as progress:
+        results = session.run(sequence, values, buffers, progress)
     if as_json:
         print(json.dumps([dataclasses.asdict(result) for result in results], indent=1))
     else:
@@ -191,14 +197,15 @@ def words_command(
     from ort_aie_ep.npu.vocabulary.configuration import configure
     from ort_aie_ep.npu.vocabulary.device import device as find_device
 
-    configuration = configure(make_design(design, find_device(device), columns=columns))
-    words = encode(configuration)
+    with console.bar("kernels words"):
+        configuration = configure(make_design(design, find_device(device), columns=columns))
+        words = encode(configuration)
+        view = decode(words)
+        found = differences(configuration, view)
     if raw:
         print("\n".join(f"{word:08X}" for word in words))
         return
-    view = decode(words)
     print(format_view(view, configuration))
-    found = differences(configuration, view)
     for difference in found:
         console.note(difference)
     if found:
@@ -266,23 +273,32 @@ def build_command(
     ort-aie kernels build fused_dqp --out cmp --sequence matvec --shape N=512 --shape K=256 ...
     ```
     """
-    from ort_aie_ep.aie_kernels.build import build, build_together
+    from ort_aie_ep.aie_kernels.build import build, build_together, tool_runs
     from ort_aie_ep.npu.checks.check import check
 
-    if together:
-        if design != "all" or sequence is not None or shape:
-            raise AieError("--together is for all designs, and keeps no compiler's instructions")
-        designs = list(_designs(design, device, columns))
+    if together and (design != "all" or sequence is not None or shape):
+        raise AieError("--together is for all designs, and keeps no compiler's instructions")
+    designs = _designs(design, device, columns)
+    with console.bar("kernels build", "designs", "checking") as progress:
+        count = Count(progress, len(designs))
         for made in designs:
+            count.begin(made.name)
             check(made)
-        for package in build_together(designs, out):
-            console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
-        return
-    for made in _designs(design, device, columns):
-        check(made)
-        run = _run(made, sequence, shape or [])
-        package = build(made, out / made.name, sequence=run)
-        console.out.print(f"{package.folder}", markup=False, highlight=False, soft_wrap=True)
+            count.step()
+    built: list[Path] = []
+    try:
+        with console.bar("kernels build", "compilations") as progress:
+            if together:
+                built += (p.folder for p in build_together(designs, out, progress=progress))
+                return
+            done, total = 0, sum(map(tool_runs, designs))
+            for made in designs:
+                run, part = _run(made, sequence, shape or []), within(progress, done, total)
+                built.append(build(made, out / made.name, sequence=run, progress=part).folder)
+                done += tool_runs(made)
+    finally:  # of those that were built before one that could not be
+        for folder in built:
+            console.out.print(str(folder), markup=False, highlight=False, soft_wrap=True)
 
 
 def _run(design: Design, name: str | None, shape: list[str]) -> Run | None:

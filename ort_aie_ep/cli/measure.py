@@ -22,8 +22,10 @@ from ort_aie_ep.cli.options import (
     Threads,
     session_options,
 )
+from ort_aie_ep.cli.progress import Bar
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.files import written_beside
+from ort_aie_ep.progress import Count
 
 if TYPE_CHECKING:
     from ort_aie_ep.models.folder import ModelFolder
@@ -135,8 +137,8 @@ def bench_command(
         return
     with _both(model, baseline) as (compiled, source):
         plan = bench.Plan(lengths or bench.default_lengths(source, new_tokens), new_tokens, runs)
-        with console.steps_bar("measuring", plan.steps()) as bar:
-            report = bench.bench(compiled, source, options, plan, bar.step)
+        with console.bar("bench", "runs", "opening both models") as progress:
+            report = bench.bench(compiled, source, options, plan, progress)
     if json:
         console.print_json(report, plan=asdict(plan), options=asdict(options))
         return
@@ -175,10 +177,11 @@ def _bench_batches(
     from ort_aie_ep.tools.bench import several_rows
     from ort_aie_ep.tools.bench.peers.sheets import batches_sheet
 
-    with _both(model, baseline) as (compiled, source):
-        total = several_rows.steps(sizes, runs)
-        with console.steps_bar("measuring", total) as bar:
-            report = several_rows.measure(compiled, source, options, sizes, runs, bar.step)
+    with (
+        _both(model, baseline) as (compiled, source),
+        console.bar("bench", "runs", "opening both models") as progress,
+    ):
+        report = several_rows.measure(compiled, source, options, sizes, runs, progress)
     if json:
         console.print_json(report, options=asdict(options))
         return
@@ -220,7 +223,8 @@ def _bench_peers(
     machine, date = conditions.machine(), conditions.today()
     # Cold starts need the models on a disk, which /tmp may not be: beside the results, if anywhere.
     with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch:
-        source = runner.open_source(model, Path(scratch))
+        with console.bar("read the model"):
+            source = runner.open_source(model, Path(scratch))
         environment = console.environment()
         held = conditions.Conditions(
             machine,
@@ -231,11 +235,11 @@ def _bench_peers(
             f"{plan.threads} threads; medians of {plan.rounds} rounds, {new_tokens} decoded tokens "
             f"each; {plan.starts} starts, warm and cold each.",
         )
-        with console.steps_bar("measuring") as bar:
+        with console.bar("bench", "steps") as bar:
             results = runner.measure(
                 source,
                 plan,
-                _Progress(bar),
+                _Progress(bar, Count(bar, 0)),
                 partial=lambda so_far: _write(report.report(so_far), held, plan, out),
                 amx=machine.amx,
                 demonstrate=lambda: _demonstration(options),
@@ -301,16 +305,18 @@ def _as_typed(context: typer.Context) -> str:
 class _Progress:
     """What `bench --peers` tells of itself, as a bar and lines above it."""
 
-    bar: console.StepsBar
+    bar: Bar
+    count: Count
 
     def total(self, steps: int) -> None:
-        self.bar.total(steps)
+        self.count.total = steps
 
     def step(self, what: str) -> None:
-        self.bar.step(what)
+        self.count.what = what
+        self.count.step()
 
     def note(self, text: str) -> None:
-        console.note(text)
+        self.bar.note(text)
 
 
 @app.command("accuracy")
@@ -347,8 +353,8 @@ def accuracy_command(
 
     with _both(model, baseline) as (compiled, source), _caches(baseline or model, kv) as caches:
         plan = accuracy.Plan(tokens, decode_tokens, window or min(512, context_length(source)))
-        with console.steps_bar("scoring") as bar:
-            report = accuracy.accuracy(compiled, source, threads, plan, bar.total, bar.step, caches)
+        with console.bar("accuracy", "tokens", "opening the models") as progress:
+            report = accuracy.accuracy(compiled, source, threads, plan, progress, caches)
     if json:
         console.print_json(report, plan=asdict(plan), threads=threads)
         return
@@ -395,17 +401,17 @@ def demo_command(
 
     plan = demo.plan_for(source, demo.PROMPT if prompt is None else prompt, new_tokens)
     with ExitStack() as stack:
-        with console.bytes_bar("compiling") as progress:
+        with console.bar("compile", "bytes", "reading the model") as progress:
             result = stack.enter_context(compiled_for_now(where, progress))
         console.out.print("[bold]Compiled[/]")
         console.out.print(tables.outcomes_table(result.outcomes))
-        with console.steps_bar("running", plan.steps()) as bar:
+        with console.bar("demo", "runs", "opening both models") as progress:
             shown = demo.demonstrate(
                 find_model(result.path),
                 source,
                 session_options(None, numerics, threads),
                 plan,
-                bar.step,
+                progress,
             )
     console.out.print(tables.demonstration_panels(plan.prompt, shown))
     console.out.print(tables.agreement_lines(shown.agreement), "")
@@ -420,7 +426,7 @@ def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, Mod
     from ort_aie_ep.tools.bench.pair import compiled_and_source
 
     with ExitStack() as stack:
-        with console.bytes_bar("compiling") as progress:
+        with console.bar("compile", "bytes", "reading the model") as progress:
             both = stack.enter_context(compiled_and_source(model, baseline, progress))
         yield both
 
@@ -434,7 +440,7 @@ def _caches(source: Path, kv: list[KvType] | None) -> Iterator[dict[str, ModelFo
     with ExitStack() as stack:
         found = {}
         for name in dict.fromkeys(one.value for one in kv or ()):
-            with console.bytes_bar(f"compiling, KV {name}") as progress:
+            with console.bar(f"compile, KV {name}", "bytes", "reading the model") as progress:
                 result = stack.enter_context(compiled_for_now(source, progress, name))
             found[name] = find_model(result.path)
         yield found

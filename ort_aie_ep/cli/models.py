@@ -112,7 +112,7 @@ def compile_command(
         raise typer.BadParameter("--keep names nodes that --quantize leaves alone: give both")
     from ort_aie_ep.compiler.compile import compile_model
 
-    with console.bytes_bar("compiling") as progress:
+    with console.bar("compile", "bytes", "reading the model") as progress:
         result = compile_model(
             source,
             destination,
@@ -172,7 +172,7 @@ def import_q4nx_command(
     """
     from ort_aie_ep.compiler.fastflowlm import import_q4nx
 
-    with console.bytes_bar("importing") as progress:
+    with console.bar("import-q4nx", "bytes", "reading the file") as progress:
         result = import_q4nx(
             source,
             destination,
@@ -259,11 +259,15 @@ def run_command(
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
-    with console.completion(prompt) as write:
+    with console.completion(prompt) as shown:
         if host is Host.genai:
-            timing = run_in_genai(model.folder, options, prompt, max_tokens, write, draft)
+            timing = run_in_genai(
+                model.folder, options, prompt, max_tokens, shown.write, draft, shown.progress
+            )
         else:
-            timing = run_in_session(model.folder, options, prompt, max_tokens, write)
+            timing = run_in_session(
+                model.folder, options, prompt, max_tokens, shown.write, shown.progress
+            )
     console.write_text("\n")
     decode = "" if timing.decode_speed is None else f", {timing.decode_speed:.1f} tok/s"
     console.note(
@@ -301,7 +305,8 @@ def explain_command(
     from ort_aie_ep.explain.explain import explain
     from ort_aie_ep.models.folder import find_model, other_models
 
-    explanation = explain(model, provider=ep)
+    with console.bar("explain"):
+        explanation = explain(model, provider=ep)
     if json:
         console.print_json(explanation)
         return
@@ -344,7 +349,8 @@ def doctor_command(json: Json = False) -> None:
     from ort_aie_ep.explain.doctor import diagnose
     from ort_aie_ep.explain.machine import why_no_npu
 
-    diagnosis = diagnose()
+    with console.bar("doctor"):
+        diagnosis = diagnose()
     if json:
         console.print_json(diagnosis)
     else:
@@ -398,7 +404,7 @@ def synth_command(
         return
     if shape is None or destination is None:
         raise typer.BadParameter("SHAPE and DST are needed; --list shows the shapes")
-    with console.bytes_bar("writing") as progress:
+    with console.bar("synth", "bytes") as progress:
         path = synth(
             shape,
             destination,

@@ -44,7 +44,10 @@ def package_overlay_command(
     """
     from ort_aie_ep.npu.fused_decode.package import package_overlay
 
-    package = package_overlay(folder, out, model=model, commit=commit, any_epsilon=any_epsilon)
+    with console.bar("package-overlay", "windows") as progress:
+        package = package_overlay(
+            folder, out, model=model, commit=commit, any_epsilon=any_epsilon, progress=progress
+        )
     manifest = package.manifest
     windows = ", ".join(str(window["positions"]) for window in manifest["windows"])
     console.out.print(

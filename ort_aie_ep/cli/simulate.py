@@ -11,6 +11,7 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.cli.options import Json
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.progress import within
 
 
 @app.command("simulate")
@@ -67,13 +68,20 @@ def simulate_command(
     if model is None:
         # The device is checked here too.
         judged = performance.judge(device)
-        simulations = [performance.simulate(name, device) for name in judged.models]
+        total = sum(performance.prompt_tokens(name) for name in judged.models)
+        simulations, done = [], 0
+        with console.bar("simulate", "tokens") as progress:
+            for name in judged.models:
+                part = within(progress, done, total)
+                simulations.append(performance.simulate(name, device, progress=part))
+                done += performance.prompt_tokens(name)
         if json:
             console.print_json(judged, device=device)
         else:
             console.out.print(tables.judgement_tables(judged))
     else:
-        simulations = [performance.simulate(model, device, _tokens(contexts))]
+        with console.bar("simulate", "tokens") as progress:
+            simulations = [performance.simulate(model, device, _tokens(contexts), progress)]
         if json:
             console.print_json(simulations[0])
         else:
@@ -98,10 +106,11 @@ def _simulate_compiled(path: Path, device: str, contexts: str | None, *, json: b
     from ort_aie_ep.npu import speed as performance
     from ort_aie_ep.npu.speed import report as tables
 
-    read = read_plans(path)
-    simulation = performance.simulate_plans(
-        read.model, read.plans, read.positions, device, _tokens(contexts)
-    )
+    with console.bar("simulate", "tokens", "reading the model") as progress:
+        read = read_plans(path)
+        simulation = performance.simulate_plans(
+            read.model, read.plans, read.positions, device, _tokens(contexts), progress
+        )
     if json:
         console.print_json(simulation)
     else:

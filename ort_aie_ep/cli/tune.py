@@ -41,8 +41,8 @@ def tune_command(
         gone = tuning.forget()
         console.note(f"removed: {gone}" if gone else "there was nothing to forget")
         return
-    with console.steps_bar("measuring", len(tuning.roles())) as bar:
-        report = tuning.tune(threads, seconds, bar.step)
+    with console.bar("tune", "roles") as progress:
+        report = tuning.tune(threads, seconds, progress)
     if json:
         console.print_json(report)
         return

@@ -45,7 +45,8 @@ def validate_command(
     from ort_aie_ep.npu.validate import validate
     from ort_aie_ep.npu.validate.report import render, write
 
-    report = validate(package, quick=quick, make_design=make_design, progress=console.note)
+    with console.bar("validate", "tests") as progress:
+        report = validate(package, quick=quick, make_design=make_design, progress=progress)
     console.out.print(render(report), markup=False, highlight=False, soft_wrap=True)
     if out is not None:
         write(report, out)
@@ -93,10 +94,10 @@ def first_day_command(
     folder = overlays or overlay_folders()[-1] / (npu_device() or "npu2")
     if not out.parent.is_dir():
         raise AieError(f"--out {out}: {out.parent} is not a folder; make it first")
-    with console.activity() as say:
+    with console.bar("first-day", "tests") as progress:
         means = Means(
             look=_look, wanted=wanted, token=_token, make_design=make_design,
-            build=_build if build else None, progress=say,
+            build=_build if build else None, progress=progress,
         )  # fmt: skip
 
         def save(day: FirstDay) -> None:

@@ -23,7 +23,7 @@ from functools import cache as memoised
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import ort_aie_ep
 from ort_aie_ep import _native
@@ -41,9 +41,7 @@ from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import write_json
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.tokenizer import tokenizer_file
-
-if TYPE_CHECKING:
-    from ort_aie_ep.compiler.compile import Progress
+from ort_aie_ep.progress import Count, Progress
 
 VARIABLE = "ORT_AIE_CACHE"
 # A file that was written in the same tick of the file system's clock as it was hashed looks like
@@ -55,6 +53,8 @@ _ROUNDS = 10
 # Rooms of the package whose modules decide how a compilation comes out.
 ROOMS = ("formats", "models", "runtime", "compiler", "graph_passes")
 _COMPILED_WITH = ("onnx", "onnx_ir", "onnxscript", "numpy")
+# What is read of a file at a time: hashing is as fast as with larger blocks.
+_HASH_BLOCK = 1 << 20
 _blake2b = partial(hashlib.blake2b, digest_size=20)
 
 # File, as the model names it → (bytes, modified ns, changed ns, inode).
@@ -145,6 +145,7 @@ def compiled_file(
     with the same path, size, modification and change time, and inode counts as unchanged. Of a
     cached entry, the .onnx file's hash and the sizes of all others are checked; weights are not
     read. After a compilation, entries beyond `limit` bytes go, those not used for longest first.
+    `progress` counts the bytes that are hashed, then those of weights that are written.
 
     Returns:
         The file in the cache, or `source`'s own if that is compiled already.
@@ -160,7 +161,7 @@ def compiled_file(
         )
     model = folder.model
     index = cache / SOURCES / f"{_hash(os.fsencode(model.absolute()))}.json"
-    found = _indexed(index, model) or _read_source(index, model)
+    found = _indexed(index, model) or _read_source(index, model, progress)
     if found.compiled:
         if choices != Choices():
             raise AieError(
@@ -244,7 +245,7 @@ def _indexed(index: Path, model: Path) -> _Source | None:
         return None
 
 
-def _read_source(index: Path, model: Path) -> _Source:
+def _read_source(index: Path, model: Path, progress: Progress | None) -> _Source:
     """Reads and hashes the model's files, and notes that in the index."""
     # Imported here: reopening needs none of onnx_ir, which takes longer to import than all of it.
     from ort_aie_ep.models.onnx_file import external_files, is_compiled, load_model
@@ -258,7 +259,8 @@ def _read_source(index: Path, model: Path) -> _Source:
         else:
             data = {os.path.relpath(path, model.parent) for path in external_files(loaded)}
             stats = before | _stats(model, sorted(data))
-            digests = {name: _file_hash(model.parent / name) for name in stats}
+            count = Count(progress, sum(size for size, *_ in stats.values()))
+            digests = {name: _counted_hash(model.parent / name, count) for name in stats}
             source = _Source(False, stats, digests)
     except OSError as error:
         raise AieError(f"{model}: {error.filename} cannot be read: {error.strerror}") from error
@@ -369,6 +371,18 @@ def _remedy() -> str:
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, _blake2b).hexdigest()
+
+
+def _counted_hash(path: Path, count: Count) -> str:
+    """As `_file_hash`; `count` gets a step of each block."""
+    count.begin(f"hashing {path.name}")
+    digest, block = _blake2b(), bytearray(_HASH_BLOCK)
+    view = memoryview(block)
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            digest.update(view[:size])
+            count.step(size)
+    return digest.hexdigest()
 
 
 def _hash(content: bytes) -> str:

@@ -22,6 +22,7 @@ from typing import BinaryIO
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field, read_json
 from ort_aie_ep.models.files import open_regular
+from ort_aie_ep.progress import Count, Progress
 
 MANIFEST = "manifest.json"
 SOURCES = "sources"
@@ -133,20 +134,26 @@ def keep_below(cache: Path, limit: int | None) -> None:
             excess -= entry.bytes
 
 
-def clear(cache: Path) -> Cleared:
+def clear(cache: Path, progress: Progress | None = None) -> Cleared:
     """Removes all entries but those in use, what is known of sources, and leftovers of work.
+
+    `progress` counts bytes of entries, those that stay included.
 
     Raises:
         AieError: something cannot be removed.
     """
     removed = freed = in_use = 0
-    for entry in entries(cache):
+    found = entries(cache)
+    count = Count(progress, sum(entry.bytes for entry in found))
+    for entry in found:
+        count.begin(f"removing {entry.folder.name}")
         if _remove(cache, entry.folder):
             removed, freed = removed + 1, freed + entry.bytes
         elif _locked(entry.folder):
             in_use += 1
         else:
             raise AieError(f"{entry.folder} cannot be removed: is it yours?")
+        count.step(entry.bytes)
     for index in (cache / SOURCES).glob("*"):
         if _INDEX.fullmatch(index.name):  # the folder may be one that has other things too
             index.unlink(missing_ok=True)

@@ -15,7 +15,6 @@ from ort_aie_ep.compiler.compiled_folder import (
     CompileResult,
     KvCache,
     ModelFile,
-    Progress,
     check_destination,
     data_file,
     write_folder,
@@ -26,8 +25,9 @@ from ort_aie_ep.graph_passes.projection.float_matmul import matching_patterns
 from ort_aie_ep.graph_passes.unique_names import name_nodes
 from ort_aie_ep.models.folder import ModelFolder, OtherModel, find_model, other_models
 from ort_aie_ep.models.onnx_file import external_files, load_model
+from ort_aie_ep.progress import Progress
 
-__all__ = ["PAGE", "REPORT", "CompileResult", "Progress", "compile_model"]
+__all__ = ["PAGE", "REPORT", "CompileResult", "compile_model"]
 
 # What the passes replace: node by node, among ONNX's own operators too, and with `quantize`.
 NODE_BY_NODE = ("MatMulNBits of 4 or 2 bits", "GroupQueryAttention")
@@ -85,7 +85,7 @@ def compile_model(
         quantize: what float weights become: "q4nx" (4 bits, a range searched for each group of 32)
             or "bf16" (bfloat16 operands, float32 sums); None leaves them.
         keep: patterns (* and ?) of names of MatMul and Gemm nodes that `quantize` leaves alone.
-        progress: called as weights are written.
+        progress: counts bytes of weights as they are written.
 
     Raises:
         AieError: the source is no model, is damaged, or has nothing to compile; ONNX Runtime does

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,6 +49,7 @@ from ort_aie_ep.models.folder import (
     section,
     why_not_carried,
 )
+from ort_aie_ep.progress import Progress
 from ort_aie_ep.runtime.opening import check_opens
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
@@ -59,9 +60,6 @@ INLINE_BYTES = 1024
 REPORT = "ort_aie_report.json"
 # Sections of genai_config.json with a model that drafts tokens for the decoder.
 DRAFTERS = ("mtp", "dflash2", "dspark")
-
-Progress = Callable[[int, int, str], None]
-"""Called with (bytes done, bytes in all, name of the tensor that comes next)."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,7 @@ def write_folder(
         last_logits: give each row's last token's logits alone, (batch, 1, vocabulary). A main model
             that gives position -1's by itself gets each row's last token's in any case.
         whole: make one node of each region, not of each step.
-        progress: called as weights are written.
+        progress: counts bytes of weights as they are written.
 
     Raises:
         AieError: the destination exists or cannot be written, the main model does not fit `cache`

@@ -7,7 +7,6 @@ depends on no other run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,6 +15,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import physical_cores
 from ort_aie_ep.models.files import written_beside
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.runtime.kernels import this_cpu_by_rule
 
 # What the rules choose stays unless another variant takes this much less: where arithmetic limits,
@@ -69,12 +69,12 @@ def roles() -> list[str]:
 
 
 def tune(
-    threads: int | None, seconds: float, done: Callable[[str], None], weights: int = 0
+    threads: int | None, seconds: float, progress: Progress | None = None, weights: int = 0
 ) -> Tuning:
     """Measures all variants of each role for about `seconds` and writes what is fastest.
 
-    `threads`: None is one for each core. `done` is called with the name of each role. `weights`:
-    bytes to measure with; 0 is far beyond the last cache.
+    `threads`: None is one for each core. `progress` counts roles. `weights`: bytes to
+    measure with; 0 is far beyond the last cache.
 
     Raises:
         AieError: there is no folder for the file, or no room in it.
@@ -91,7 +91,10 @@ def tune(
         measuring = _native.KernelTrials(str(file.parent), threads, weights)
     except (OSError, ValueError) as error:
         raise AieError(f"nothing can be measured: {error}") from error
-    for role in roles():
+    every = roles()
+    count = Count(progress, len(every))
+    for role in every:
+        count.begin(role)
         size = measuring.bytes_of(role)
         # A machine shared with others has another bandwidth in another second.
         read = [measuring.read_bandwidth(seconds / 8)] if size else []
@@ -103,7 +106,7 @@ def tune(
             rate = size / time if size else None
             rule = name == by_rule[role]
             found.append(Trial(role, name, time, rate, max(read, default=None), rule, name == best))
-        done(role)
+        count.step()
     chosen = {trial.role: trial.variant for trial in found if trial.chosen}
     try:
         with written_beside(file) as out:

@@ -24,6 +24,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.checked_json import Field
 from ort_aie_ep.models.folder import GENAI_CONFIG, ModelFolder, section
 from ort_aie_ep.models.interface import TYPES, Unfit, read_interface, token_feeds
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.next_step import other_ways
 from ort_aie_ep.runtime import sessions
 
@@ -141,17 +142,21 @@ class Decoder:
         self.length = total
         return sessions.as_float(logits.reshape(-1, self.vocabulary), kind)
 
-    def prefill(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+    def prefill(self, tokens: Tokens, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         """Logits (vocabulary) of the last of `tokens`, which come next, in runs of PROMPT_CHUNK.
+
+        `progress` counts tokens.
 
         Raises:
             AieError: as `forward`, before anything is run where the cache has no room.
         """
         self._require_room(len(tokens))
-        *parts, last = np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK))
-        for part in parts:
-            self.forward(part)
-        logits: npt.NDArray[np.float32] = self.forward(last)[-1]
+        count = Count(progress, len(tokens))
+        count.begin("")
+        logits: npt.NDArray[np.float32] = np.empty(0, np.float32)
+        for part in np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK)):
+            logits = self.forward(part)[-1]
+            count.step(len(part))
         return logits
 
     def _require_room(self, count: int) -> None:
@@ -161,9 +166,18 @@ class Decoder:
             )
 
 
-def greedy(decoder: Decoder, prompt: Tokens, count: int, stop: frozenset[int]) -> Iterator[int]:
-    """Up to `count` tokens that follow `prompt`, each the likeliest; ends before one of `stop`."""
-    logits = decoder.prefill(prompt)
+def greedy(
+    decoder: Decoder,
+    prompt: Tokens,
+    count: int,
+    stop: frozenset[int],
+    progress: Progress | None = None,
+) -> Iterator[int]:
+    """Up to `count` tokens that follow `prompt`, each the likeliest; ends before one of `stop`.
+
+    `progress` counts tokens of the prompt.
+    """
+    logits = decoder.prefill(prompt, progress)
     for index in range(count):
         token = int(np.argmax(logits))
         if token in stop:

@@ -14,6 +14,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Tokens, greedy, stop_tokens
 from ort_aie_ep.running.text import TextStream, encode
 from ort_aie_ep.runtime.sessions import LOG_FATAL, Options, open_session, plain_message
@@ -54,9 +55,16 @@ class Timing:
 
 
 def run_in_session(
-    folder: ModelFolder, options: Options, prompt: str, count: int, write: Write
+    folder: ModelFolder,
+    options: Options,
+    prompt: str,
+    count: int,
+    write: Write,
+    progress: Progress | None = None,
 ) -> Timing:
     """Completes `prompt` by up to `count` tokens in an InferenceSession.
+
+    `progress` counts tokens of the prompt, from when the session is open.
 
     Raises:
         AieError: the model, its tokenizer, or the prompt's length is at fault.
@@ -66,14 +74,21 @@ def run_in_session(
     count = _fitting(folder, len(tokens), count)
     decoder = Decoder(open_session(folder.model, options), folder, len(tokens) + count)
     stream = TextStream(tokenizer, tokens)
-    pieces = (stream.push(token) for token in greedy(decoder, tokens, count, stop_tokens(folder)))
+    ids = greedy(decoder, tokens, count, stop_tokens(folder), progress)
+    pieces = (stream.push(token) for token in ids)
     timing = _timed(len(tokens), pieces, write)
     write(stream.finish())
     return timing
 
 
 def run_in_genai(
-    folder: ModelFolder, options: Options, prompt: str, count: int, write: Write, draft: int = 0
+    folder: ModelFolder,
+    options: Options,
+    prompt: str,
+    count: int,
+    write: Write,
+    draft: int = 0,
+    progress: Progress | None = None,
 ) -> Timing:
     """The same in onnxruntime-genai, whose config names our library in a compiled folder.
 
@@ -109,7 +124,7 @@ def run_in_genai(
         if draft:
             search.set_speculative_options(ngram_size=_NGRAM, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
-        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens), write)
+        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens, progress), write)
         if not draft:
             return timing
         told = generator.get_speculative_stats()
@@ -119,10 +134,15 @@ def run_in_genai(
         raise AieError(f"onnxruntime-genai: {plain_message(error)}") from error
 
 
-def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens) -> Iterator[str]:
+def _genai_pieces(
+    generator: Any, tokenizer: Any, tokens: Tokens, progress: Progress | None
+) -> Iterator[str]:
     stream = tokenizer.create_stream()
     ends = set(np.asarray(tokenizer.eos_token_ids).tolist())
+    prompt = Count(progress, len(tokens))
+    prompt.begin("")
     generator.append_tokens(tokens)
+    prompt.step(len(tokens))
     while not generator.is_done():
         generator.generate_next_token()
         token = int(generator.get_next_tokens()[0])

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +24,7 @@ from ort_aie_ep.models.builder.config import genai_config
 from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.weights import BLOCK
 from ort_aie_ep.models.shapes import SHAPES, Shape
-
-Progress = Callable[[int, int, str], None]
-"""Called with (bytes written so far, bytes in all, name of the weight being written)."""
+from ort_aie_ep.progress import Progress
 
 DATA_FILE = "model.onnx.data"
 
@@ -99,7 +96,7 @@ def synth(
     `shape` is a name from `SHAPES` or a `Shape`; `layers` and `vocab` override its own.
     Without `int4`, the weights are float32: something to quantise. The same arguments give the same
     bytes. Builds beside `dst` and renames, so `dst` is there complete or
-    not at all.
+    not at all. `progress` counts bytes.
 
     Raises `SynthError` for an unknown name, sizes below one, a destination that exists or cannot
     be written, and too little room on the disk.

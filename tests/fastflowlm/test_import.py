@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,13 +143,16 @@ def test_a_cache_of_codes_is_calibrated_with_its_tokenizer(llama: Imported, tmp_
     assert types == {ir.DataType.INT8}
 
 
-def test_the_command_writes_what_the_function_does(made: Imported, tmp_path: Path) -> None:
+def test_the_command_writes_what_the_function_does(
+    made: Imported, tmp_path: Path, ends: Callable[[str], dict[str, str]]
+) -> None:
     source, config = made.source / "model.q4nx", made.source / "config.json"
     words = ["import-q4nx", str(source), str(tmp_path / "m"), "--config", str(config)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "MB of weights" in result.stdout
     assert "next: ort-aie run" in result.stderr
+    assert list(ends(result.stderr)) == ["import-q4nx"]
     for name in ("model.onnx", "model.onnx.data", "genai_config.json"):
         assert (tmp_path / "m" / name).read_bytes() == (imported(made) / name).read_bytes()
     again = CliRunner().invoke(app, words)

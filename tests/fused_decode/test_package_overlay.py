@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,14 @@ def refused(folder: Path, out: Path, words: str) -> None:
     assert not out.exists()
 
 
-def test_a_pair_becomes_a_package(built: Path, tmp_path: Path) -> None:
+def test_a_pair_becomes_a_package(
+    built: Path, tmp_path: Path, ends: Callable[[str], dict[str, str]]
+) -> None:
     out = tmp_path / "package"
     done = CliRunner().invoke(app, ["package-overlay", str(built), "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "llama-3.2-1b, contexts of up to 2048 tokens" in done.output
+    assert ends(done.stderr) == {"package-overlay": "1 window"}
     manifest = manifest_of(out)
     weights, rms, kvc, before_logits, logits = SIZES["llama-3.2-1b"]
     assert manifest["elements"] == {"w": weights, "rms": rms, "y": before_logits + logits}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 from printed_form import printed
+from typer.testing import CliRunner
 
 from ort_aie_ep.aie_kernels import build as driver
 from ort_aie_ep.aie_kernels.designs import dequant, fused_dqp
 from ort_aie_ep.aie_kernels.mlir.module import print_module
 from ort_aie_ep.aie_kernels.mlir.sequences import Run
 from ort_aie_ep.aie_kernels.mlir.toolchain import ToolchainError, check_version, find_toolchain
+from ort_aie_ep.cli import app
 from ort_aie_ep.explain.doctor import find_overlay_tools
 from ort_aie_ep.npu.packages.package import read_package
 from ort_aie_ep.npu.vocabulary.design import Design
@@ -117,6 +120,18 @@ def test_a_package_is_built(tools: Tools, design: Design, tmp_path: Path) -> Non
     }
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fused_dqp"]
     assert sorted(p.name for p in package.folder.iterdir()) == ["manifest.json", "overlay.xclbin"]
+
+
+def test_the_command_counts_the_runs_of_compilers(
+    tools: Tools, tmp_path: Path, ends: Callable[[str], dict[str, str]]
+) -> None:
+    out = tmp_path / "out"
+    words = ("kernels", "build", "fused_dqp", "--device", "npu2_1col", "--out", str(out))
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{out / 'fused_dqp'}\n"
+    runs = sum("-c" in command or "--get-xclbin" in command for command in tools.log)
+    assert ends(result.stderr)["kernels build"] == f"{runs} compilations"
 
 
 def test_designs_are_built_into_one_xclbin(

@@ -218,7 +218,7 @@ def test_a_forced_table_passes_over_a_measurement(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "why"), [(1, "it is of another CPU"), (2, "it is of another version's kernels")]
+    ("line", "why"), [(1, "it is for another CPU"), (2, "it is for another version's kernels")]
 )
 def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, why: str) -> None:
     role, variant = another_than_by_rule()
@@ -238,12 +238,15 @@ def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, 
         (lambda lines: ["ort_aie_ep kernels 2", *lines[1:]], "line 1 is not"),
         (lambda lines: [*lines[:3], "measured: today", *lines[4:]], "line 4 is not"),
         (lambda lines: lines[:3], "line 4 is not"),
-        (lambda lines: lines[:-1], "names no role"),
-        (lambda lines: [*lines[:4], "dancing: avx2", "end"], "line 5 names no role"),
-        (lambda lines: [*lines[:4], "rows, int8: sse9", "end"], "line 5 names no variant"),
-        (lambda lines: [*lines[:4], "rows, int8: avx512-nta", "end"], "line 5 names no variant"),
-        (lambda lines: [*lines, "more"], "it goes on after its end"),
-        (lambda lines: ["x" * 5000], "it is longer than any"),
+        (lambda lines: lines[:-1], "does not name a role"),
+        (lambda lines: [*lines[:4], "dancing: avx2", "end"], "line 5 does not name a role"),
+        (lambda lines: [*lines[:4], "rows, int8: sse9", "end"], "line 5 does not name a variant"),
+        (
+            lambda lines: [*lines[:4], "rows, int8: avx512-nta", "end"],
+            "line 5 does not name a variant",
+        ),
+        (lambda lines: [*lines, "more"], "it continues after its end"),
+        (lambda lines: ["x" * 5000], "it is too long"),
     ],
 )
 def test_what_is_not_a_measurement_is_said_once_and_ignored(
@@ -256,7 +259,7 @@ def test_what_is_not_a_measurement_is_said_once_and_ignored(
     assert why in _native.kernel_measurement()[2]
     chosen, errors = chosen_with(cache)
     assert errors.count("\n") == 1
-    assert f"{cache} is not what ort-aie tune writes (" in errors
+    assert f"{cache} is not a file of ort-aie tune (" in errors
     assert why in errors
     assert chosen[role][1] == "rule"
 
@@ -271,7 +274,7 @@ def test_a_measurement_that_is_no_file_is_not_waited_for(cache: Path) -> None:
 def test_what_is_kept_must_be_a_variant_of_its_role() -> None:
     with pytest.raises(ValueError, match="there is no role dancing"):
         _native.kernel_measurement_text("2026-11-22", {"dancing": "avx2"})
-    with pytest.raises(ValueError, match="line 5 names no variant of its role"):
+    with pytest.raises(ValueError, match="line 5 does not name a variant of its role"):
         _native.kernel_measurement_text("2026-11-22", {"rows, int8": "sse9"})
 
 
@@ -285,11 +288,12 @@ def test_the_rules_choice_stays_where_nothing_is_much_faster() -> None:
 def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
     if not roles():
         pytest.skip("this CPU can run but one variant of each role")
-    seen: list[str] = []
-    tuning = tune(threads=1, seconds=0.01, done=seen.append, weights=1)
+    told: list[tuple[int, int, str]] = []
+    tuning = tune(1, 0.01, lambda *call: told.append(call), weights=1)
     assert tuning.file == cache
     chosen = {trial.role: trial.variant for trial in tuning.trials if trial.chosen}
-    assert list(chosen) == roles() == seen
+    assert list(chosen) == roles() == list(dict.fromkeys(what for _, _, what in told))
+    assert told[-1][0] == told[-1][1] == len(roles())
     assert all(0 < trial.seconds < 60 for trial in tuning.trials)
     text = io.StringIO()
     Console(file=text, width=120).print(tuning_table(tuning))
@@ -320,7 +324,7 @@ def test_tune_measures_with_as_many_threads_as_sessions_have(
     # Not with one for each of two that share a core.
     monkeypatch.setattr(tuning_module, "physical_cores", lambda: 3)
     monkeypatch.setattr(tuning_module, "roles", list)
-    assert tune(threads=None, seconds=0.01, done=print, weights=1).threads == 3
+    assert tune(threads=None, seconds=0.01, weights=1).threads == 3
     assert cache.exists()
 
 

@@ -30,7 +30,7 @@ def mistake(*words: object) -> str:
     result = simulate(*words)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
+    assert "error: " in result.stderr
     return str(result.stderr)
 
 

@@ -47,7 +47,8 @@ def check_operators(region: Region) -> None:
         reason = _why_not(region, node, data, of)
         if reason:
             raise NoMatch(
-                f"{node.op_type} '{node_label(node)}' on the way of its {_way(region, of)} {reason}"
+                f"{node.op_type} '{node_label(node)}' on the path of its {_path(region, of)} "
+                f"{reason}"
             )
 
 
@@ -67,7 +68,7 @@ def check_values(region: Region, tables: tuple[ir.Value, ...]) -> None:
             )
 
 
-def _way(region: Region, of: frozenset[ir.Value]) -> str:
+def _path(region: Region, of: frozenset[ir.Value]) -> str:
     """A name for data computed from `of`."""
     if region.values.past in of:
         return "result" if region.query in of else "values"

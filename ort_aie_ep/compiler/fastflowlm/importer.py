@@ -21,7 +21,6 @@ from ort_aie_ep.compiler.compiled_folder import (
     CompileResult,
     KvCache,
     ModelFile,
-    Progress,
     check_destination,
     write_folder,
 )
@@ -43,6 +42,7 @@ from ort_aie_ep.models.builder.decoder import build
 from ort_aie_ep.models.builder.weights import Weight, rotary_rows
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.shapes import Shape
+from ort_aie_ep.progress import Progress
 
 EMBEDDING, ROPE_FACTORS = "model.embed_tokens.weight", "rope_freqs.weight"
 BIAS, HEAD_NORM = ".Add.bias", "_norm.layernorm.weight"
@@ -92,7 +92,7 @@ def import_q4nx(
             last that attention_mask shows, so rows may be padded on either side.
         fuse: let norms, residuals and gates join the projections; False replaces node by node.
         plan: make one node of each region; False leaves a node for each step.
-        progress: called as weights are written.
+        progress: counts bytes of weights as they are written.
 
     Raises:
         AieError: a file is missing or damaged, the family is not supported, the weights do not fit

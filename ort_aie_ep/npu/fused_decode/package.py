@@ -28,6 +28,7 @@ from ort_aie_ep.npu.fused_decode.words import DEVICE, read_build, slopes_of
 from ort_aie_ep.npu.fused_decode.xclbin import kernel_of
 from ort_aie_ep.npu.packages.package import replaced_folder, xclbin_uuid
 from ort_aie_ep.npu.vocabulary.errors import PackageError, StreamError
+from ort_aie_ep.progress import Count, Progress
 
 FORMAT = 1
 KIND = "fused_decode"
@@ -49,6 +50,7 @@ def package_overlay(
     model: str | None = None,
     commit: str | None = None,
     any_epsilon: bool = False,
+    progress: Progress | None = None,
 ) -> FusedDecodePackage:
     """Packages what mlir-air's `make compile-decode` left in `source`, beside and renamed.
 
@@ -58,6 +60,7 @@ def package_overlay(
         model: what the overlay must be for; None: what its words say.
         commit: of mlir-air; None: the one that is checked out where `source` is, if any.
         any_epsilon: models whose norms have another epsilon than the overlay's are accepted.
+        progress: counts windows.
 
     Raises:
         PackageError: files are missing, left from other builds, damaged, for a model that is not
@@ -65,8 +68,11 @@ def package_overlay(
     """
     folder = read_folder(source)
     windows, files, models = [], {}, set()
+    count = Count(progress, len(folder.pairs))
     for pair in folder.pairs:
+        count.begin(f"window of {pair.positions} tokens")
         geometry, window = _window(folder, pair)
+        count.step()
         models.add(geometry.model)
         windows.append(window)
         files[window["overlay"]] = pair.overlay(pair.base_length)

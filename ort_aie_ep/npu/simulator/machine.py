@@ -45,6 +45,7 @@ from ort_aie_ep.npu.simulator.txn import (
     LoadPdi,
     MaskWrite,
     Operation,
+    Stream,
     Wait,
     Write,
     decode,
@@ -54,6 +55,7 @@ from ort_aie_ep.npu.vocabulary.configuration import Direction, Port
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import BUFFER_REACH, TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.errors import DesignError, SimulationError, StreamError
+from ort_aie_ep.progress import Count
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,15 @@ class Machine(ArrayState):
         Raises StreamError for a malformed stream or one for another device, SimulationError for a
         deadlock, an access outside of the buffers, or work that is left behind.
         """
-        stream = decode(words)
+        return self.run_stream(decode(words), buffers)
+
+    def run_stream(
+        self,
+        stream: Stream,
+        buffers: Iterable[tuple[str, np.ndarray]],
+        count: Count | None = None,
+    ) -> Result:
+        """As `run`, of a decoded stream; `count` gets a step of each operation."""
         device = self.design.device
         if stream.header.generation != device.generation:
             raise StreamError(
@@ -169,6 +179,8 @@ class Machine(ArrayState):
         def commands() -> Process:
             for operation in stream.operations:
                 yield from self._execute(operation)
+                if count is not None:
+                    count.step()
             ends.append(self.env.now)
 
         process = self._guard(commands())

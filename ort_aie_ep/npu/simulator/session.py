@@ -17,8 +17,10 @@ import numpy as np
 from ort_aie_ep import _native
 from ort_aie_ep.npu.packages.package import manifest
 from ort_aie_ep.npu.simulator.machine import Machine, Result
+from ort_aie_ep.npu.simulator.txn import decode
 from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.progress import Count, Progress
 
 #: Of an argument with random numbers: four times what the largest matrix of an 8B model has.
 MAX_BYTES = 1 << 30
@@ -61,14 +63,22 @@ class Session:
         return [np.asarray(run["words"]) for run in runs]
 
     def run(
-        self, sequence: str, parameters: Mapping[str, int], buffers: Mapping[str, np.ndarray]
+        self,
+        sequence: str,
+        parameters: Mapping[str, int],
+        buffers: Mapping[str, np.ndarray],
+        progress: Progress | None = None,
     ) -> list[Result]:
         """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
-        place."""
+        place. `progress` counts operations of the streams."""
         bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
-        return [
-            self.machine.run(words, bytes_of) for words in self.build(sequence, parameters, buffers)
-        ]
+        streams = [decode(words) for words in self.build(sequence, parameters, buffers)]
+        count = Count(progress, sum(len(stream.operations) for stream in streams))
+        results = []
+        for number, stream in enumerate(streams, 1):
+            count.begin(f"run {number} of {len(streams)}")
+            results.append(self.machine.run_stream(stream, bytes_of, count))
+        return results
 
 
 def random_buffers(

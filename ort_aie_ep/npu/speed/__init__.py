@@ -15,11 +15,12 @@ from ort_aie_ep.npu.speed.models import MODELS
 from ort_aie_ep.npu.speed.simulation import (
     PlanSimulation,
     Simulation,
+    prompt_tokens,
     simulate,
     simulate_plans,
 )
 
 __all__ = [
     "MODELS", "Judgement", "PlanSimulation", "Simulation", "fit", "judge", "leave_one_out",
-    "simulate", "simulate_plans",
+    "prompt_tokens", "simulate", "simulate_plans",
 ]  # fmt: skip

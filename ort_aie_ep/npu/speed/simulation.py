@@ -24,6 +24,7 @@ from ort_aie_ep.npu.speed.tally import Timing
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
+from ort_aie_ep.progress import Count, Progress
 
 #: DDR read bandwidths of `WhatIf`, in bytes a second: paper 2's cap, what paper 1's FusedDQP can
 #: take, and two that only more channels can.
@@ -111,8 +112,15 @@ def machine(device: str) -> Machine:
     return Machine(clock_hz=found.clock_hz, columns=found.columns)
 
 
-def simulate(model: str, device: str = "npu2", contexts: Sequence[int] | None = None) -> Simulation:
+def simulate(
+    model: str,
+    device: str = "npu2",
+    contexts: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Simulation:
     """Predicts `model` at `contexts`, by default the papers' columns that it has positions for.
+
+    `progress` counts tokens of prompts: what takes long are the plans of theirs.
 
     Raises:
         DesignError: the model, the device or a context is not one that the model covers.
@@ -130,25 +138,36 @@ def simulate(model: str, device: str = "npu2", contexts: Sequence[int] | None = 
         name: dict(zip(CONTEXTS, values, strict=True))
         for name, values in SPEEDUPS.get(model, {}).items()
     }
-    plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen)
+    plan = simulate_plans(model, steps_of(shape), shape.context, device, chosen, progress)
     return Simulation(model, device, tuple(points), _what_if(shape, on, chosen), speedups, plan)
 
 
 def simulate_plans(
     model: str, plans: Plans, positions: int | None, device: str = "npu2",
-    contexts: Sequence[int] | None = None,
+    contexts: Sequence[int] | None = None, progress: Progress | None = None,
 ) -> PlanSimulation:  # fmt: skip
     """Predicts the plans of a compiled model at `contexts`, by default as `simulate` does.
+
+    `progress` counts tokens of prompts.
 
     Raises:
         DesignError: the device or a context is not one that the model covers.
     """
     on = machine(device)
     chosen = _contexts(model, positions, contexts)
-    return PlanSimulation(
-        model, device, tuple(compose(plans, 1, context, on) for context in chosen),
-        tuple(compose(plans, context, context, on) for context in chosen),
-    )  # fmt: skip
+    decoding = tuple(compose(plans, 1, context, on) for context in chosen)
+    count = Count(progress, sum(chosen))
+    prompts = []
+    for context in chosen:
+        count.begin(f"{model}, a prompt of {context} tokens")
+        prompts.append(compose(plans, context, context, on))
+        count.step(context)
+    return PlanSimulation(model, device, decoding, tuple(prompts))
+
+
+def prompt_tokens(model: str, contexts: Sequence[int] | None = None) -> int:
+    """What `simulate` tells `progress` as the total. Raises DesignError as that does."""
+    return sum(_contexts(model, shape_of(model).context, contexts))
 
 
 def _contexts(model: str, positions: int | None, contexts: Sequence[int] | None) -> tuple[int, ...]:

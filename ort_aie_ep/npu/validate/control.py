@@ -97,13 +97,23 @@ def _experiments(quick: bool) -> list[_Experiment]:
 
 
 # --- all of them ----------------------------------------------------------------------------------
+# Name, and whether its two packages are of one xclbin.
+_SWITCHES = (("OVERLAY_SWITCH", False), ("PDI_SWITCH", True))
+
+
+def measurements(quick: bool) -> int:
+    """How many `measure` gives."""
+    return len(_experiments(quick)) + len(_SWITCHES)
+
+
 def measure(
     npu: Npu,
     packages: Sequence[Package],
     quick: bool,
-    progress: Callable[[str], None] = lambda text: None,
+    begin: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Measurement]:
-    """Every constant that can be measured with these packages; never raises for one that cannot.
+    """Every constant that can be measured with these packages, `measurements(quick)` of them; never
+    raises for one that cannot. `begin` is called with the name of each that is tried.
 
     After MAX_FAULTS runs that ended badly the others are left alone.
     """
@@ -121,15 +131,15 @@ def measure(
         if faults >= MAX_FAULTS:
             yield replace(empty, reason=NOT_TRIED)
             continue
-        progress(experiment.name)
+        begin(experiment.name)
         try:
             yield _one(npu, package, experiment, empty, repetitions)
         except Fault as fault:
             # What this Python's binding lacks is no fault of the device.
             faults += fault.kind != "binding"
             yield replace(empty, reason=str(fault))
-    for name, together in (("OVERLAY_SWITCH", False), ("PDI_SWITCH", True)):
-        progress(name)
+    for name, together in _SWITCHES:
+        begin(name)
         yield _switch(name, npu, packages, together, repetitions, faults >= MAX_FAULTS)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from ort_aie_ep import __version__
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import Package
-from ort_aie_ep.npu.validate.control import measure
+from ort_aie_ep.npu.validate.control import measure, measurements
 from ort_aie_ep.npu.validate.npu import NPU1, Fault, Npu, load_binding
 from ort_aie_ep.npu.validate.session import (
     QUICK_RUNS,
@@ -30,6 +30,7 @@ from ort_aie_ep.npu.validate.session import (
     read_for,
 )
 from ort_aie_ep.npu.vocabulary.errors import PackageError
+from ort_aie_ep.progress import Count, Progress
 
 FORMAT = 1
 #: What computes nothing first, then what shares no channel, then the rest.
@@ -80,7 +81,9 @@ class Means:
     """What a first day takes from rooms above this one, or has in other ways in tests.
 
     `wanted` gives the designs for "npu1" or "npu2". `build` builds one into a folder; None leaves
-    what is missing missing. `token` runs a model with the overlays of a folder.
+    what is missing missing. `token` runs a model with the overlays of a folder. `progress` counts
+    cases, measurements and the model's tokens, which are one; the total is 0 until the overlays are
+    read.
     """
 
     look: Callable[[], Sequence[Finding]]
@@ -89,7 +92,7 @@ class Means:
     make_design: MakeDesign | None = None
     build: Callable[[str, str, Path], None] | None = None
     load: Callable[[], ModuleType] = load_binding
-    progress: Callable[[str], None] = lambda text: None
+    progress: Progress | None = None
 
 
 @dataclass
@@ -143,7 +146,7 @@ def first_day(folder: Path, means: Means, save: Callable[[FirstDay], None]) -> F
     day = FirstDay(str(folder), Report(made, __version__))
     run = _Run(day, folder, means, save)
     for name, do in run.steps():
-        means.progress(name)
+        run.count.begin(name)
         start = monotonic()
         try:
             step = do()
@@ -154,6 +157,8 @@ def first_day(folder: Path, means: Means, save: Callable[[FirstDay], None]) -> F
         step.name, step.seconds = name, monotonic() - start
         day.steps.append(step)
         save(day)
+        if step.outcome != "interrupted":
+            run.counted(name)
         if step.outcome == "interrupted":
             break
     return day
@@ -172,6 +177,16 @@ class _Run:
         self._npu: Npu | None = None
         self._packages: list[Package] = []
         self._runs: list[DesignRun] = []
+        self.count = Count(means.progress, 0)
+        # Steps behind the overlays, with what each will count.
+        self._planned: dict[str, int] = {}
+
+    def counted(self, name: str) -> None:
+        """All of a step counts as done, even where it was left out."""
+        names = [step for step, _ in self.steps()]
+        over = names[: names.index(name) + 1]
+        self.count.done = sum(self._planned.get(step, 0) for step in over)
+        self.count.begin("")
 
     def steps(self) -> Iterable[tuple[str, Callable[[], Step]]]:
         """In the order in which each needs those before."""
@@ -228,8 +243,9 @@ class _Run:
                 continue
             self._packages.append(package)
             self._runs.append(
-                DesignRun(self._npu, package, result, self._means.make_design, self._means.progress)
+                DesignRun(self._npu, package, result, self._means.make_design, self.count)
             )
+        self._plan()
         names = [package.manifest["name"] for package in self._packages]
         missing = [name for name in wanted if name not in names]
         says = f"{', '.join(names) or 'none'} for {device}"
@@ -239,6 +255,17 @@ class _Run:
         says += "".join(f"; {problem}" for problem in problems)
         return Step("", "failed", says, _how_to_build(device, missing or ["all"], self._folder))
 
+    def _plan(self) -> None:
+        """What the steps behind will count, now that the packages are known."""
+        self._planned = {
+            "small shapes": sum(run.cases(typical=False) for run in self._runs),
+            "shapes of a layer": sum(run.cases(typical=True) for run in self._runs),
+            "chains of runs": sum(run.chain_cases for run in self._runs),
+            "constants": measurements(False) if self._packages else 0,
+            "a model's tokens": 1 if self._packages else 0,
+        }
+        self.count.total = sum(self._planned.values())
+
     def _build(self, device: str, wanted: Sequence[str]) -> list[str]:
         """Build what is missing; what did not go."""
         problems = []
@@ -246,7 +273,7 @@ class _Run:
             assert self._means.build is not None
             if (self._folder / name).is_dir():
                 continue
-            self._means.progress(f"building {name}")
+            self.count.begin(f"building {name}")
             try:
                 self._means.build(name, device, self._folder / name)
             except AieError as error:
@@ -287,9 +314,10 @@ class _Run:
         if self._npu is None or not self._packages:
             return Step("", "skipped", "there is no overlay to measure with")
         control = self._day.report.control
-        for each in measure(self._npu, self._packages, False, self._means.progress):
+        for each in measure(self._npu, self._packages, False, self.count.begin):
             control.append(each)
             self._save(self._day)
+            self.count.step()
         measured = sum(each.measured is not None for each in control)
         says = f"{measured} of {len(control)} are measured"
         if not measured:

@@ -18,7 +18,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.npu.packages.package import MANIFEST, Package, read_package
 from ort_aie_ep.npu.validate import chains
 from ort_aie_ep.npu.validate.bench import Measurement
-from ort_aie_ep.npu.validate.control import measure
+from ort_aie_ep.npu.validate.control import measure, measurements
 from ort_aie_ep.npu.validate.npu import NPU1, Context, Fault, Identity, Npu, load_binding
 from ort_aie_ep.npu.validate.problem import Output, Problem
 from ort_aie_ep.npu.validate.problems import Shape, shapes
@@ -27,6 +27,7 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError
+from ort_aie_ep.progress import Count, Progress
 
 if TYPE_CHECKING:
     from ort_aie_ep.npu.simulator.session import Session
@@ -126,14 +127,13 @@ def validate(
     quick: bool = False,
     make_design: MakeDesign | None = None,
     load: Callable[[], ModuleType] = load_binding,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
 ) -> Report:
     """Run the package in `folder`, or all those in folders of it.
 
     `quick` leaves out the shapes of a layer and the simulations. With `make_design`, the cases are
-    simulated too, as far as the package's design is still the library's. `progress` gets a line
-    for each thing that begins. Raises AieError where there is no package; everything else is
-    in the report.
+    simulated too, as far as the package's design is still the library's. `progress` counts cases
+    and measurements. Raises AieError where there is no package; everything else is in the report.
     """
     folders = package_folders(folder)
     report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
@@ -143,7 +143,8 @@ def validate(
         report.problem = str(fault)
         return report
     report.device = npu.identity
-    packages = []
+    count = Count(progress, 0)
+    packages, runs = [], []
     for each in folders:
         result = DesignResult(str(each))
         report.designs.append(result)
@@ -153,14 +154,22 @@ def validate(
             result.refused = str(error)
             continue
         packages.append(package)
-        run = DesignRun(npu, package, result, None if quick else make_design, progress)
+        runs.append(DesignRun(npu, package, result, None if quick else make_design, count))
+    for run in runs:
+        count.total += run.cases(typical=False) + run.chain_cases
+        count.total += 0 if quick else run.cases(typical=True)
+    count.total += measurements(quick) if packages else 0
+    for run in runs:
         run.small(QUICK_RUNS if quick else RUNS)
         if not quick:
             run.typical(RUNS)
         run.chains(QUICK_RUNS if quick else RUNS)
+        run.close()
     if packages:
-        progress("control path")
-        report.control.extend(measure(npu, packages, quick, progress))
+        count.begin("control path")
+        for measured in measure(npu, packages, quick, count.begin):
+            report.control.append(measured)
+            count.step()
     return report
 
 
@@ -203,9 +212,9 @@ class DesignRun:
         package: Package,
         result: DesignResult,
         make_design: MakeDesign | None,
-        progress: Callable[[str], None],
+        count: Count,
     ) -> None:
-        self._npu, self._package, self._result, self._progress = npu, package, result, progress
+        self._npu, self._package, self._result, self._count = npu, package, result, count
         self._device = find_device(package.manifest["device"])
         self._context: Context | None = None
         self._faults = 0
@@ -215,6 +224,17 @@ class DesignRun:
             name: shapes(package.manifest, self._device, name)
             for name in package.manifest["sequences"]
         }
+
+    def cases(self, *, typical: bool) -> int:
+        """How many cases `typical` has, or `small` without those that have no reference."""
+        return sum(shape.typical == typical for its in self._shapes.values() for shape in its)
+
+    @property
+    def chain_cases(self) -> int:
+        """How many cases `chains` has."""
+        # NPU1's firmware is said to drop chained commands; the library makes none there.
+        its_chains = self._npu.has_chains and self._npu.identity.generation > NPU1
+        return len(chains.LENGTHS) if its_chains and self._result.design == chains.DESIGN else 0
 
     def small(self, repetitions: int) -> None:
         """Small shapes of every sequence."""
@@ -231,11 +251,8 @@ class DesignRun:
     def chains(self, repetitions: int) -> None:
         """Chains of runs, on the overlay for them. They wait without a limit: what is to be known
         of a device that hangs has to be known before."""
-        # NPU1's firmware is said to drop chained commands; the library makes none there.
-        its_chains = self._npu.has_chains and self._npu.identity.generation > NPU1
-        if its_chains and self._result.design == chains.DESIGN:
-            for runs in chains.LENGTHS:
-                self._case(chains.NAME, {"runs": runs}, lambda n=runs: self._chain(n, repetitions))  # type: ignore[misc]
+        for runs in chains.LENGTHS if self.chain_cases else ():
+            self._case(chains.NAME, {"runs": runs}, lambda n=runs: self._chain(n, repetitions))  # type: ignore[misc]
 
     def close(self) -> None:
         """Give up the context: a device has few, and other designs come."""
@@ -252,8 +269,9 @@ class DesignRun:
         if self._faults >= MAX_FAULTS:
             reason = f"not run: {self._faults} runs of this design ended badly before"
             self._result.cases.append(Case(sequence, parameters, "refused", reason))
+            self._count.step()
             return
-        self._progress(f"{self._result.design} {sequence} {_render(parameters)}")
+        self._count.begin(f"{self._result.design} {sequence} {_render(parameters)}")
         try:
             self._context = self._context or self._npu.open(self._package)
             case = run()
@@ -263,6 +281,7 @@ class DesignRun:
         except DesignError as error:
             case = Case(sequence, parameters, "refused", str(error))
         self._result.cases.append(case)
+        self._count.step()
 
     def _run(self, shape: Shape, repetitions: int) -> Case:
         assert self._context is not None

@@ -25,6 +25,7 @@ from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.onnx_file import load_model
 from ort_aie_ep.models.tokenizer import load_tokenizer, prefix_tokens
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Logits, Tokens
 from ort_aie_ep.runtime.sessions import Options, open_edited, open_session
 from ort_aie_ep.tools.bench.measured_text import held_out_tokens
@@ -32,9 +33,8 @@ from ort_aie_ep.tools.bench.measured_text import held_out_tokens
 RESAMPLES = 2000
 # Rows of logits turned into probabilities at a time: float64 rows of a large vocabulary are big.
 _ROWS = 64
-
-Step = Callable[[str], None]
-"""Called with what was just done; `Plan.steps()` times in all."""
+# What a mode is, for `progress`.
+_MODES = {"prefill": "in passes", "decode": "token by token"}
 
 
 @dataclass(frozen=True)
@@ -118,30 +118,29 @@ def accuracy(
     source: ModelFolder,
     threads: int | None,
     plan: Plan,
-    total: Callable[[int], None],
-    step: Step,
+    progress: Progress | None = None,
     caches: Mapping[str, ModelFolder] | None = None,
 ) -> AccuracyReport:
     """Scores the four variants, and two more for each model of `caches`, by its KV cache's type.
 
-    `total` is told how many calls of `step` will come.
+    `progress` counts the tokens that all variants read, first those of passes, then those that are
+    read one by one.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
     """
     ours = {"": compiled} | {f", KV {kv}": folder for kv, folder in (caches or {}).items()}
-    return score(lambda: _variants(ours, source, threads, plan.window), source, plan, total, step)
+    return score(lambda: _variants(ours, source, threads, plan.window), source, plan, progress)
 
 
 def score(
     open_variants: Callable[[], Sequence[tuple[str, Decoder]]],
     source: ModelFolder,
     plan: Plan,
-    total: Callable[[int], None],
-    step: Step,
+    progress: Progress | None = None,
 ) -> AccuracyReport:
     """Scores named variants of `source`, opened once the plan is known to fit; their decoders hold
-    a window, and the first is the reference.
+    a window, and the first is the reference. `progress` is told as of `accuracy`.
 
     Raises:
         AieError: the model has no tokenizer, the text is too short, or a session fails.
@@ -158,11 +157,10 @@ def score(
     count, decode_count = plan.windows(len(prefix))
     windows = _windows(held_out_tokens(tokenizer), prefix, plan.window, max(count, decode_count))
     variants = open_variants()
-    total((count + decode_count) * len(variants))
     scores: list[Score] = []
     for mode, used in (("prefill", windows[:count]), ("decode", windows[:decode_count])):
         if used:
-            scores += _score(mode, used, max(len(prefix), 1), variants, step)
+            scores += _score(mode, used, max(len(prefix), 1), variants, progress)
     return AccuracyReport(plan.window, count, decode_count, tuple(scores))
 
 
@@ -223,17 +221,18 @@ def _score(
     windows: Sequence[Tokens],
     first: int,
     variants: Sequence[tuple[str, Decoder]],
-    step: Step,
+    progress: Progress | None,
 ) -> list[Score]:
     """Scores tokens [first, end) of each window with each variant; the first is the reference."""
     results: dict[str, list[_Window]] = {name: [] for name, _ in variants}
+    count = Count(progress, sum(len(tokens) - 1 for tokens in windows) * len(variants))
     for tokens in windows:
         reference: Logits | None = None
         for name, decoder in variants:
-            logits = _logits(mode, decoder, tokens)[first - 1 :]
+            count.begin(f"{_MODES[mode]}, {name}")
+            logits = _logits(mode, decoder, tokens, count)[first - 1 :]
             reference = logits if reference is None else reference
             results[name].append(_compare(logits, reference, tokens[first:]))
-            step(f"{mode}: {name}")
     losses = {name: np.array([w.loss for w in results[name]]) for name, _ in variants}
     counts = np.array([w.tokens for w in results[variants[0][0]]])
     base = losses[variants[0][0]]
@@ -251,18 +250,21 @@ def _score(
     ]
 
 
-def _logits(mode: str, decoder: Decoder, tokens: Tokens) -> Logits:
+def _logits(mode: str, decoder: Decoder, tokens: Tokens, count: Count) -> Logits:
     """Logits (len(tokens) - 1, vocabulary): of the token that follows each but the last."""
     decoder.reset()
     if mode == "prefill":
         logits = decoder.forward(tokens[:-1])
         if len(logits) == len(tokens) - 1:
+            count.step(amount=len(logits))
             return logits
         # The graph computes the last row alone, so windows can be scored one row a pass only.
         raise AieError("the model gives logits of the last token alone; use --tokens 0")
-    return np.concatenate(
-        [decoder.forward(token) for token in np.split(tokens[:-1], len(tokens) - 1)]
-    )
+    rows = []
+    for token in np.split(tokens[:-1], len(tokens) - 1):
+        rows.append(decoder.forward(token))
+        count.step()
+    return np.concatenate(rows)
 
 
 def _compare(logits: Logits, reference: Logits, targets: Tokens) -> _Window:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,17 +45,8 @@ class Agreement:
         return self.gap is not None and self.gap <= self.tolerance
 
 
-def compare(
-    ours: Decoder,
-    reference: Decoder,
-    text: Tokens,
-    count: int,
-    step: Callable[[], None] = lambda: None,
-) -> Agreement:
-    """Compares on `text` and on `count` tokens that the reference adds to it.
-
-    `step` is called `count` times.
-    """
+def compare(ours: Decoder, reference: Decoder, text: Tokens, count: int) -> Agreement:
+    """Compares on `text` and on `count` tokens that the reference adds to it."""
     ours.reset()
     reference.reset()
     differences: list[Logits] = []  # of each position: that of the logit that differs most
@@ -76,7 +66,6 @@ def compare(
         gaps.append(float(best - second))
         continuation.append(int(expected[-1].argmax()))
         tokens = np.array(continuation[-1:])
-        step()
     difference, agree = np.concatenate(differences), np.concatenate(same)
     # The last position of the text chooses the first token of the continuation.
     first = len(agree) - count

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder, Tokens
 from ort_aie_ep.runtime.sessions import Options
 from ort_aie_ep.tools.bench.agreement import Agreement, compare
@@ -24,8 +25,8 @@ from ort_aie_ep.tools.bench.pair import Pair, open_pair
 # ONNX Runtime's threads spin for a while after a run, on the cores that the other session wants.
 SETTLE_SECONDS = 0.1
 
-Step = Callable[[str], None]
-"""Called with what was just done; `steps()` times in all."""
+# Runs that the comparison of logits takes.
+COMPARING = 2
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class Plan:
     new_tokens: int
     runs: int
 
-    def steps(self) -> int:
-        """Calls of `Step` that `run` makes."""
-        return len(self.lengths) * (self.runs + 1) * 2 + self.new_tokens
+    def total(self) -> int:
+        """Runs of both sessions, those that are not counted included."""
+        return len(self.lengths) * (self.runs + 1) * 2
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,13 @@ def default_lengths(folder: ModelFolder, new_tokens: int) -> tuple[int, ...]:
 
 
 def bench(
-    compiled: ModelFolder, source: ModelFolder, options: Options, plan: Plan, step: Step
+    compiled: ModelFolder,
+    source: ModelFolder,
+    options: Options,
+    plan: Plan,
+    progress: Progress | None = None,
 ) -> BenchReport:
-    """Measures both.
+    """Measures both. `progress` counts runs.
 
     Raises:
         AieError: the plan does not fit the model's context, or a session fails.
@@ -115,29 +120,27 @@ def bench(
         )
     pair = open_pair(compiled, source, options, capacity)
     tokens = measuring_tokens(source, pair.reference.vocabulary, capacity)
-    comparisons = [c for n in plan.lengths for c in compare_speed(pair, tokens, n, plan, step)]
+    count = Count(progress, plan.total() + COMPARING)
+    comparisons = [c for n in plan.lengths for c in compare_speed(pair, tokens, n, plan, count)]
     # The shortest context: agreement is about numbers, and the reference adds its own tokens.
-    agreement = compare(
-        pair.ours,
-        pair.reference,
-        tokens[: min(plan.lengths)],
-        plan.new_tokens,
-        lambda: step("comparing logits"),
-    )
+    count.begin("comparing logits")
+    agreement = compare(pair.ours, pair.reference, tokens[: min(plan.lengths)], plan.new_tokens)
+    count.step(amount=COMPARING)
     return BenchReport(tuple(comparisons), agreement, pair.load_seconds)
 
 
 def compare_speed(
-    pair: Pair, tokens: Tokens, length: int, plan: Plan, step: Step
+    pair: Pair, tokens: Tokens, length: int, plan: Plan, count: Count
 ) -> list[Comparison]:
-    """Prefill of `length` tokens and decoding from there; `step` is called 2 (runs + 1) times."""
+    """Prefill of `length` tokens and decoding from there; `count` gets 2 (runs + 1) steps."""
     speeds: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for run in range(plan.runs + 1):
         both = []
-        for name, decoder in (("ours", pair.ours), ("CPU EP", pair.reference)):
+        for name, decoder in (("ort_aie_ep", pair.ours), ("CPU EP", pair.reference)):
+            count.begin(f"context {length}: {name}")
             time.sleep(SETTLE_SECONDS)
             both.append(_speeds(decoder, tokens, length, plan.new_tokens))
-            step(f"context {length}: {name}")
+            count.step()
         if run > 0:  # the first one touches pages and fills caches
             speeds.append((both[0], both[1]))
     return [

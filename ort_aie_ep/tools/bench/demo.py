@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
 from ort_aie_ep.models.interface import context_length
 from ort_aie_ep.models.tokenizer import load_tokenizer
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import greedy
 from ort_aie_ep.running.text import encode
 from ort_aie_ep.runtime.sessions import Options
@@ -40,10 +40,6 @@ class Plan:
     decode: int
     runs: int
 
-    def steps(self) -> int:
-        """Calls of `Step` that `demonstrate` makes."""
-        return 3 * self.new_tokens + 2 * (self.runs + 1)
-
 
 @dataclass(frozen=True)
 class Demonstration:
@@ -71,9 +67,10 @@ def demonstrate(
     source: ModelFolder,
     options: Options,
     plan: Plan,
-    step: Callable[[str], None],
+    progress: Progress | None = None,
 ) -> Demonstration:
-    """Completes the prompt on both, compares logits, then times both in turns.
+    """Completes the prompt on both, compares logits, then times both in turns. `progress` counts
+    runs.
 
     Raises:
         AieError: the prompt does not fit the model's context, or a session fails.
@@ -87,21 +84,22 @@ def demonstrate(
             f"context of {room}"
         )
     pair = open_pair(compiled, source, options, room)
+    timing = bench.Plan((plan.context,), plan.decode, plan.runs)
+    both = (("ONNX Runtime alone", pair.reference), ("ort_aie_ep", pair.ours))
+    count = Count(progress, len(both) + bench.COMPARING + timing.total())
     texts = []
-    for name, decoder in (("ONNX Runtime alone", pair.reference), ("ort_aie_ep", pair.ours)):
-        tokens = []
-        for token in greedy(decoder, prompt, plan.new_tokens, frozenset()):
-            tokens.append(token)
-            step(f"completing with {name}")
+    for name, decoder in both:
+        count.begin(f"completing with {name}")
+        tokens = list(greedy(decoder, prompt, plan.new_tokens, frozenset()))
+        count.step()
         # Decoded with the prompt: a first token may lose its leading space.
         ids = [int(token) for token in prompt]
         texts.append(tokenizer.decode(ids + tokens)[len(tokenizer.decode(ids)) :])
-    agreement = compare(
-        pair.ours, pair.reference, prompt, plan.new_tokens, lambda: step("comparing logits")
-    )
-    timing = bench.Plan((plan.context,), plan.decode, plan.runs)
+    count.begin("comparing logits")
+    agreement = compare(pair.ours, pair.reference, prompt, plan.new_tokens)
+    count.step(amount=bench.COMPARING)
     measured = measuring_tokens(source, pair.ours.vocabulary, plan.context + plan.decode)
-    speeds = bench.compare_speed(pair, measured, plan.context, timing, step)
+    speeds = bench.compare_speed(pair, measured, plan.context, timing, count)
     return Demonstration(texts[0], texts[1], agreement, tuple(speeds))
 
 
@@ -111,12 +109,12 @@ def decode_speed(options: Options) -> bench.Comparison:
     Raises:
         AieError: a session fails.
     """
-    with compiled_for_now(MODEL, lambda *_: None) as result:
+    with compiled_for_now(MODEL) as result:
         source = find_model(MODEL)
         plan = plan_for(source, PROMPT, 1)
         capacity = plan.context + plan.decode
         pair = open_pair(find_model(result.path), source, options, capacity)
         measured = measuring_tokens(source, pair.ours.vocabulary, capacity)
         timing = bench.Plan((plan.context,), plan.decode, plan.runs)
-        speeds = bench.compare_speed(pair, measured, plan.context, timing, lambda _: None)
+        speeds = bench.compare_speed(pair, measured, plan.context, timing, Count(None, 0))
     return next(c for c in speeds if c.phase == "decode")

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ort_aie_ep.compiler.compile import CompileResult, Progress, compile_model
+from ort_aie_ep.compiler.compile import CompileResult, compile_model
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder, find_model
+from ort_aie_ep.progress import Progress
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, inspect, open_session
 
@@ -47,7 +48,7 @@ def open_pair(compiled: ModelFolder, source: ModelFolder, options: Options, capa
 
 @contextmanager
 def compiled_and_source(
-    path: Path, baseline: Path | None, progress: Progress
+    path: Path, baseline: Path | None, progress: Progress | None = None
 ) -> Iterator[tuple[ModelFolder, ModelFolder]]:
     """(compiled, source) folders of a model.
 
@@ -77,7 +78,7 @@ def compiled_and_source(
 
 @contextmanager
 def compiled_for_now(
-    path: Path, progress: Progress, kv: str | None = None
+    path: Path, progress: Progress | None = None, kv: str | None = None
 ) -> Iterator[CompileResult]:
     """Compiles into a temporary folder, which disappears with the context."""
     with tempfile.TemporaryDirectory(prefix="ort-aie-") as scratch:

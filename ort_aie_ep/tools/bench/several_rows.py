@@ -6,23 +6,18 @@ As `peers/batches.py` measures it beside other engines, but of any model, and in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.models.folder import ModelFolder
 from ort_aie_ep.models.interface import context_length
+from ort_aie_ep.progress import Count, Progress
 from ort_aie_ep.running.generate import Decoder
 from ort_aie_ep.runtime.sessions import Options, open_session
 from ort_aie_ep.tools.bench.bench import SETTLE_SECONDS
 from ort_aie_ep.tools.bench.peers.batches import CALLS, CONTEXT, SEQUENCES, SHAPES, Batches
 from ort_aie_ep.tools.bench.peers.engines import CPU_EP, OURS
-
-
-def steps(sizes: tuple[int, ...], runs: int) -> int:
-    """Calls of `step` that `measure` makes."""
-    return (runs + 1) * 2 * len(SHAPES) * len(sizes)
 
 
 def measure(
@@ -31,9 +26,10 @@ def measure(
     options: Options,
     sizes: tuple[int, ...],
     runs: int,
-    step: Callable[[str], None],
+    progress: Progress | None = None,
 ) -> Batches:
-    """All sizes and both sessions in turns, after a run that is not counted.
+    """All sizes and both sessions in turns, after a run that is not counted. `progress` counts
+    runs.
 
     Raises:
         AieError: a session fails, or a model has no room for the context or prunes logits.
@@ -53,17 +49,19 @@ def measure(
     seconds: dict[str, dict[str, dict[int, list[float]]]] = {
         name: {shape: {n: [] for n in sizes} for shape in SHAPES} for name in folders
     }
+    count = Count(progress, (runs + 1) * len(sizes) * len(SHAPES) * len(folders))
     for run in range(runs + 1):
         for n in sizes:
             for shape in SHAPES:
                 for name, folder in folders.items():
+                    count.begin(f"{n} {shape}: {name}")
                     sequences, tokens = (n, 1) if shape == SEQUENCES else (1, n)
                     decoder = Decoder(sessions[name], folder, _capacity(tokens), sequences)
                     time.sleep(SETTLE_SECONDS)
                     taken = _call(decoder, sequences, tokens)
                     if run:
                         seconds[name][shape][n].append(taken)
-                    step(f"{n} {shape}: {name}")
+                    count.step()
     return Batches(seconds)
 
 

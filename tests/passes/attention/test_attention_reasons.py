@@ -40,7 +40,7 @@ def layer_norms(model: ir.Model) -> str:
     """Phi's qk_layernorm."""
     for name in ("Reshape", "Reshape_1"):
         insert(model, value_at(model, name), "LayerNormalization", weights(model), **EPSILON)
-    return "LayerNormalization '*' on the way of its query is a layer norm; aie.FlowAttention has"
+    return "LayerNormalization '*' on the path of its query is a layer norm; aie.FlowAttention has"
 
 
 def spelled_layer_norms(model: ir.Model) -> str:
@@ -54,7 +54,7 @@ def spelled_layer_norms(model: ir.Model) -> str:
         model.graph.append(mean)
         centred.replace_input_with(1, mean.outputs[0])
     model.graph.sort()
-    return "ReduceMean 'Reshape.mean' on the way of its query belongs to a norm other than"
+    return "ReduceMean 'Reshape.mean' on the path of its query belongs to a norm other than"
 
 
 def norms_after_the_rotation(model: ir.Model) -> str:

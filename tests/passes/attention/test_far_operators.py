@@ -98,7 +98,7 @@ def test_a_clip_is_named_wherever_it_lies(place: str, load: Callable[..., ir.Mod
     value = node_of(model, f"{LAYER}/{place}").outputs[0]
     node = clip(model, value).producer()
     assert node is not None
-    assert reason_of(model).startswith(f"Clip '{node.name}' on the way of its {PLACES[place]} ")
+    assert reason_of(model).startswith(f"Clip '{node.name}' on the path of its {PLACES[place]} ")
     assert len(attentions(model)) == 1  # the other layer's
 
 
@@ -108,7 +108,7 @@ def test_other_operators_that_act_far_out_are_named(
 ) -> None:
     model = load("llama")
     change(model, node_of(model, f"{LAYER}/Add_1").outputs[0])
-    assert "on the way of its key " in reason_of(model)
+    assert "on the path of its key " in reason_of(model)
 
 
 @pytest.mark.parametrize("place", ["Transpose", "q_proj/MatMul"])

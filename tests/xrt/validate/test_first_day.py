@@ -20,7 +20,7 @@ from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import Finding
 from ort_aie_ep.npu.validate import first_day as first_day_module
 from ort_aie_ep.npu.validate import npu as npu_module
-from ort_aie_ep.npu.validate.control import measure
+from ort_aie_ep.npu.validate.control import measure, measurements
 from ort_aie_ep.npu.validate.first_day import FirstDay, Means, Token, first_day
 from ort_aie_ep.npu.validate.first_day_report import page, page_of, verdict, write
 from ort_aie_ep.npu.validate.session import shapes
@@ -113,7 +113,7 @@ def test_a_day_on_which_all_is_right(try_it: Any) -> None:
 
 def test_small_shapes_of_all_designs_come_before_those_of_a_layer(try_it: Any) -> None:
     said: list[str] = []
-    try_it(progress=said.append)
+    try_it(progress=lambda done, total, what: said.append(what))
     places = [said.index(text) for text in (
         "small shapes", "micro passthrough bytes=8192 lanes=1 first=0",
         "dequant dequant blocks=4", "shapes of a layer",
@@ -233,7 +233,7 @@ def test_a_chain_that_fails_is_found_after_everything_else_has_run(try_it: Any) 
 
 # --- days that end early --------------------------------------------------------------------------
 def test_an_interrupted_day_leaves_what_was_done(try_it: Any) -> None:
-    def interrupt(text: str) -> None:
+    def interrupt(done: int, total: int, text: str) -> None:
         if text.startswith("dequant"):
             raise KeyboardInterrupt
 
@@ -250,7 +250,7 @@ def test_a_machine_that_dies_leaves_the_designs_before(try_it: Any, tmp_path: Pa
     class Dead(BaseException):
         pass
 
-    def die(text: str) -> None:
+    def die(done: int, total: int, text: str) -> None:
         if text.startswith("dequant"):
             raise Dead
 
@@ -267,7 +267,7 @@ def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, tmp_path: 
     class Dead(BaseException):
         pass
 
-    def die(text: str) -> None:
+    def die(done: int, total: int, text: str) -> None:
         if text == "RTP_WORD":
             raise Dead
 
@@ -280,7 +280,11 @@ def test_a_machine_that_dies_leaves_the_constants_before(try_it: Any, tmp_path: 
 # --- the command ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_command_ends_with_three_lines(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bool
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Callable[[str], dict[str, str]],
+    wrong: bool,
 ) -> None:
     folder = site.add("micro").parent
 
@@ -300,6 +304,9 @@ def test_the_command_ends_with_three_lines(
     content = json.loads(out.read_text())
     assert [step["name"] for step in content["steps"]] == STEPS
     assert content["steps"][3]["outcome"] == ("failed" if wrong else "done")
+    design = content["validate"]["designs"][0]
+    tests = len(design["cases"]) + measurements(False) + 1
+    assert ends(result.stderr) == {"first-day": f"{tests} tests"}
     # The command simulates with the library's own designs.
     assert content["validate"]["designs"][0]["not_simulated"] == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -402,7 +403,11 @@ def test_without_pyxrt_the_command_says_where_it_is(
 
 @pytest.mark.parametrize(("wrong", "code"), [(False, 0), (True, 1)])
 def test_exit_code_is_the_verdict(
-    site: Site, monkeypatch: pytest.MonkeyPatch, wrong: bool, code: int
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Callable[[str], dict[str, str]],
+    wrong: bool,
+    code: int,
 ) -> None:
     def corrupt(buffers: dict[int, np.ndarray]) -> None:
         if wrong and len(buffers) > 1:
@@ -414,6 +419,7 @@ def test_exit_code_is_the_verdict(
     monkeypatch.setitem(sys.modules, "pyxrt", recorder)
     result = CliRunner().invoke(app, ["validate", str(folder), "--quick"])
     assert result.exit_code == code, result.output
+    assert re.fullmatch(r"\d+ tests", ends(result.stderr)["validate"])
 
 
 def test_a_folder_without_packages_is_a_mistake(tmp_path: Path) -> None:

@@ -1,0 +1,230 @@
+"""Progress of a command, on stderr: a bar in a terminal, else a line now and then.
+
+    with console.bar("compile", "bytes") as progress:
+        compile_model(source, destination, progress=progress)
+
+In a terminal the bar disappears when the work is done. Without one, a line says every INTERVAL
+seconds how far the work is. Either way a last line says what was done in which time, unless the
+work took less than SHORT seconds: then nothing is left on stderr.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+
+# Seconds between two lines where there is no terminal.
+INTERVAL = 10.0
+# Work that takes no longer leaves no line.
+SHORT = 2.0
+# What was counted for no longer than this says nothing of a rate.
+_LEAST = 0.5
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+
+
+@dataclass
+class Status:
+    """How far work is: a `Progress` that keeps what it is told.
+
+    Attributes:
+        title: the command, or a part of it.
+        unit: of the amounts, a plural: "bytes", "tokens"; empty for work that nobody can count.
+        what: what is being done.
+        done: amount of this stage.
+        total: of this stage; 0 until it is known.
+        earlier: amount of the stages before.
+        began: when the work began, by `clock`, as the times below.
+    """
+
+    title: str
+    unit: str
+    what: str = ""
+    done: int = 0
+    total: int = 0
+    earlier: int = 0
+    began: float = field(default_factory=time.monotonic)
+    # When and where this stage began to count, and when it was told last.
+    _first: tuple[float, int] | None = None
+    _told: float = 0.0
+
+    def tell(self, done: int, total: int, what: str, now: float) -> None:
+        """Takes what a function says of itself."""
+        if done < self.done:
+            self.earlier += self.done
+            self._first = None
+        if self._first is None:
+            self._first = now, done
+        self.done, self.total, self.what, self._told = done, total, what, now
+
+    def rate(self) -> float | None:
+        """Amount a second of this stage; None until enough was done to tell."""
+        if self._first is None:
+            return None
+        seconds, amount = self._told - self._first[0], self.done - self._first[1]
+        return amount / seconds if amount > 0 and seconds >= _LEAST else None
+
+    def seconds_left(self, now: float) -> float | None:
+        """Until this stage is done, at its rate; None where nobody can know, or it is overdue."""
+        rate = self.rate()
+        if rate is None or self.done >= self.total:
+            return None
+        left = (self.total - self.done) / rate - (now - self._told)
+        return left if left > 0 else None
+
+    def text(self, now: float) -> str:
+        """ "3.1 of 12.4 GB, 410 MB/s, 22 s left", as far as it is known."""
+        if not self.unit or (self.total == 0 and self.done == 0):
+            return duration(int(now - self.began))
+        parts = [amount(self.done, self.total, self.unit)]
+        if (rate := self.rate()) is not None:
+            parts.append(rate_text(rate, self.unit))
+        if (left := self.seconds_left(now)) is not None:
+            parts.append(f"{duration(math.ceil(left))} left")
+        return ", ".join(parts)
+
+    def line(self, now: float) -> str:
+        """A line of its own."""
+        what = f": {self.what}" if self.what else ""
+        return f"{self.title}: {self.text(now)}{what}"
+
+    def end(self, now: float) -> str:
+        """The last line."""
+        seconds, done = now - self.began, self.earlier + self.done
+        if not self.unit or not done:
+            return f"{self.title}: {duration(seconds)}"
+        total = self.earlier + self.total
+        count = amount(done, total if done < total else 0, self.unit)
+        return f"{self.title}: {count} in {duration(seconds)}, " + rate_text(
+            done / seconds, self.unit
+        )
+
+
+def amount(done: int, total: int, unit: str) -> str:
+    """ "3.1 of 12.4 GB"; without a total, "3.1 GB"."""
+    if unit != "bytes":
+        of = f" of {total:,}" if total else ""
+        return f"{done:,}{of} {unit[:-1] if (total or done) == 1 else unit}"
+    scale, name = _scale(total or done)
+    digits = 0 if scale == 1 else 1
+    of = f" of {total / scale:.{digits}f}" if total else ""
+    return f"{done / scale:.{digits}f}{of} {name}"
+
+
+def rate_text(rate: float, unit: str) -> str:
+    """ "410 MB/s", "12 tokens/s", "2.5 s per run"."""
+    if unit == "bytes":
+        scale, name = _scale(rate)
+        return f"{_three(rate / scale)} {name}/s"
+    if rate < 1:
+        return f"{_three(1 / rate)} s per {unit[:-1]}"
+    return f"{_three(rate)} {unit}/s"
+
+
+def duration(seconds: float) -> str:
+    """ "2.5 s", "22 s", "3 min 20 s", "1 h 5 min"; of an int, whole seconds."""
+    if isinstance(seconds, float) and seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _scale(size: float) -> tuple[float, str]:
+    return next(((scale, name) for scale, name in _UNITS if size >= scale), _UNITS[-1])
+
+
+def _three(value: float) -> str:
+    """With as many digits as say something."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+class Bar:
+    """What moves a bar: a `Progress`, and lines above it."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console, self._status = console, status
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """So much of so much is done; `what` is being done."""
+        self._status.tell(done, total, what, time.monotonic())
+
+    def note(self, text: str) -> None:
+        """Something worth knowing before the end."""
+        self._console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def shown(console: Console, title: str, unit: str, what: str) -> Iterator[Bar]:
+    """A bar on `console`, or lines."""
+    status = Status(title, unit, what)
+    bar = Bar(console, status)
+    drawn = console.is_terminal and not console.is_dumb_terminal
+    with _Drawn(console, status) if drawn else _lines(console, status):
+        yield bar
+    now = time.monotonic()
+    if now - status.began >= SHORT:
+        bar.note(status.end(now))
+
+
+class _Drawn(Progress):
+    """A bar that looks at a status four times a second: the work itself draws nothing."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._status = status
+        self._task: TaskID | None = None
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}", markup=False),
+            TextColumn("{task.fields[what]}", style="dim", markup=False, table_column=rest),
+            console=console,
+            transient=True,
+            expand=True,
+            refresh_per_second=4,
+            # Results on stdout stay there: rich would send them to stderr, above the bar.
+            redirect_stdout=False,
+        )
+        self._task = self.add_task(status.title, total=None, text="", what=status.what)
+
+    def get_renderable(self) -> RenderableType:
+        status = self._status
+        if self._task is not None:  # rich asks while the constructor is at work, too
+            self.update(
+                self._task,
+                completed=status.done,
+                total=status.total or None,
+                text=status.text(time.monotonic()),
+                what=status.what,
+            )
+        return super().get_renderable()
+
+
+@contextmanager
+def _lines(console: Console, status: Status) -> Iterator[None]:
+    done = threading.Event()
+
+    def say() -> None:
+        while not done.wait(INTERVAL):
+            Bar(console, status).note(status.line(time.monotonic()))
+
+    thread = threading.Thread(target=say, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

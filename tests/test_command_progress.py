@@ -1,0 +1,314 @@
+"""Progress of commands: a bar in a terminal, lines without one, and an end at the total."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import ort_aie_ep
+from ort_aie_ep.cli import app, progress
+from ort_aie_ep.cli.progress import Status, shown
+from ort_aie_ep.progress import Count, within
+from ort_aie_ep.tools.synth import synth
+
+LLAMA = Path(__file__).parent / "data" / "llama"
+SHORT_BENCH = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
+
+Ends = Callable[[str], dict[str, str]]
+
+
+def told(unit: str, *calls: tuple[float, int, int]) -> Status:
+    """The status after (seconds, done, total), of work that began at 0 s."""
+    status = Status("title", unit, began=0.0)
+    for now, done, total in calls:
+        status.tell(done, total, "what", now)
+    return status
+
+
+# --- what it says ---
+
+
+@pytest.mark.parametrize(
+    ("unit", "calls", "text"),
+    [
+        # 3.1 GB in 7.56 s; 9.3 GB are left.
+        (
+            "bytes",
+            [(0, 0, 12_400_000_000), (7.56, 3_100_000_000, 12_400_000_000)],
+            "3.1 of 12.4 GB, 410 MB/s, 23 s left",
+        ),
+        ("tokens", [(1, 0, 20_000), (3, 1_000, 20_000)],
+         "1,000 of 20,000 tokens, 500 tokens/s, 38 s left"),
+        ("runs", [(0, 0, 12), (25, 10, 12)], "10 of 12 runs, 2.5 s per run, 5 s left"),
+        ("steps", [(0, 0, 9000), (60, 10, 9000)],
+         "10 of 9,000 steps, 6.0 s per step, 14 h 59 min left"),
+        ("designs", [(0, 0, 1)], "0 of 1 design"),
+        # Nothing is counted yet, and too little to tell a rate.
+        ("tokens", [], "8 s"),
+        ("tokens", [(1, 0, 100), (1.1, 50, 100)], "50 of 100 tokens"),
+        # Of what nobody can count, or not yet.
+        ("steps", [(0, 0, 0), (5, 10, 0)], "10 steps, 2.0 steps/s"),
+        ("", [(0, 0, 0)], "8 s"),
+        # Another stage: its own total and rate.
+        ("tokens", [(0, 0, 100), (1, 100, 100), (2, 0, 50), (4, 10, 50)],
+         "10 of 50 tokens, 5.0 tokens/s, 8 s left"),
+    ],
+)  # fmt: skip
+def test_a_status_says_amount_rate_and_time_left(
+    unit: str, calls: list[tuple[float, int, int]], text: str
+) -> None:
+    assert told(unit, *calls).text(calls[-1][0] if len(calls) > 1 else 8.0) == text
+
+
+def test_what_is_overdue_has_no_time_left() -> None:
+    status = told("runs", (0, 0, 4), (10, 1, 4))
+    assert status.text(20) == "1 of 4 runs, 10 s per run, 20 s left"
+    assert status.text(40) == "1 of 4 runs, 10 s per run"
+
+
+@pytest.mark.parametrize(
+    ("unit", "calls", "line"),
+    [
+        ("bytes", [(0, 0, 393_700_000), (4, 393_700_000, 393_700_000)],
+         "title: 393.7 MB in 4.0 s, 98 MB/s"),
+        ("tokens", [(0, 0, 100), (1, 100, 100), (2, 0, 50), (4, 50, 50)],
+         "title: 150 tokens in 4.0 s, 38 tokens/s"),
+        ("tests", [(0, 0, 11), (4, 2, 11)], "title: 2 of 11 tests in 4.0 s, 2.0 s per test"),
+        ("", [], "title: 4.0 s"),
+    ],
+)  # fmt: skip
+def test_the_last_line_says_what_was_done(
+    unit: str, calls: list[tuple[float, int, int]], line: str
+) -> None:
+    assert told(unit, *calls).end(4.0) == line
+
+
+def test_a_count_and_a_part_of_one() -> None:
+    calls: list[tuple[int, int, str]] = []
+    count = Count(within(lambda *call: calls.append(call), 5, 9), 3)
+    count.begin("first")
+    count.step(2)
+    count.begin("second")
+    count.step()
+    assert calls == [(5, 9, "first"), (7, 9, "first"), (7, 9, "second"), (8, 9, "second")]
+    assert within(None, 5, 9) is None
+
+
+# --- where it says it ---
+
+
+def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", 0.01)
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+    file = io.StringIO()
+    with shown(Console(file=file, width=20), "compile", "bytes", "reading the model") as bar:
+        while "reading" not in file.getvalue():
+            time.sleep(0.01)
+        bar(500, 1000, "a weight")
+        while "weight" not in file.getvalue():
+            time.sleep(0.01)
+        bar.note("by the way")
+        bar(1000, 1000, "")
+    lines = file.getvalue().splitlines()
+    assert lines[0] == "compile: 0 s: reading the model"
+    assert "compile: 0.5 of 1.0 kB: a weight" in lines
+    assert "by the way" in lines
+    assert re.fullmatch(
+        r"compile: 1.0 kB in [\d.]+ s, .*B/s|compile: 1.0 kB in .* bytes/s", lines[-1]
+    )
+
+
+def test_what_takes_little_time_leaves_nothing() -> None:
+    file = io.StringIO()
+    with shown(Console(file=file), "compile", "bytes", "reading the model") as bar:
+        bar(10, 10, "")
+    assert file.getvalue() == ""
+
+
+def test_what_fails_says_so_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+    file = io.StringIO()
+    with pytest.raises(RuntimeError), shown(Console(file=file), "compile", "bytes", ""):
+        raise RuntimeError
+    assert file.getvalue() == ""
+
+
+def in_terminal(*command: str) -> tuple[str, str]:
+    """(stdout, stderr) of a command whose stderr is a terminal and whose stdout is not."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True
+    ) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while piece := os.read(ours, 65536):
+                written += piece
+        except OSError:  # Linux's way to say that the other end is closed
+            pass
+        os.close(ours)
+        assert process.stdout is not None
+        stdout = process.stdout.read()
+    assert process.returncode == 0, written.decode()
+    return stdout, written.decode()
+
+
+def test_in_a_terminal_a_bar_that_disappears(tmp_path: Path) -> None:
+    code = (
+        "import time; from ort_aie_ep.cli import console, progress; progress.SHORT = 0\n"
+        "with console.bar('synth', 'bytes') as bar:\n"
+        "    bar(0, 10**6, 'first'); time.sleep(0.6)\n"
+        "    bar(10**6 // 2, 10**6, 'second'); time.sleep(0.6)\n"
+        "    bar(10**6, 10**6, '')\n"
+        "print('result')"
+    )
+    stdout, stderr = in_terminal(sys.executable, "-c", code)
+    assert stdout == "result\n"
+    plain = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", stderr)
+    assert "synth ━" in plain
+    assert re.search(r"0.5 of 1.0 MB, \d+ kB/s, 1 s left second", plain)
+    assert "\x1b[2K" in stderr  # the line of the bar is cleared
+    assert re.fullmatch(r"synth: 1.0 MB in 1.\d s, \d+ kB/s", plain.splitlines()[-1].strip())
+
+
+def test_a_command_in_a_terminal_keeps_stdout_clean(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("ort-aie")
+    stdout, stderr = in_terminal(str(command), "synth", "tiny-llama", str(tmp_path / "m"))
+    assert stdout == f"{tmp_path / 'm'}\n"
+    assert "synth" in stderr
+
+
+# --- each command ---
+
+
+def ort_aie(*words: object) -> Any:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ort_aie_ep.compile(LLAMA, tmp_path_factory.mktemp("progress") / "compiled").path
+
+
+def test_compile_ends_at_its_bytes(ends: Ends, tmp_path: Path) -> None:
+    result = ort_aie("compile", LLAMA, tmp_path / "compiled")
+    assert re.fullmatch(r"[\d.]+ kB", ends(result.stderr)["compile"])
+
+
+def test_synth_ends_at_its_bytes(ends: Ends, tmp_path: Path) -> None:
+    result = ort_aie("synth", "tiny-llama", tmp_path / "m")
+    size = (tmp_path / "m" / "model.onnx.data").stat().st_size
+    assert ends(result.stderr) == {"synth": progress.amount(size, 0, "bytes")}
+
+
+def test_run_ends_at_the_tokens_of_the_prompt(ends: Ends, compiled: Path) -> None:
+    result = ort_aie("run", compiled, "def main(argv):", "--max-tokens", "2")
+    count = re.search(r"prefill: (\d+) tokens", result.stderr)
+    assert count is not None
+    assert ends(result.stderr) == {"read the prompt": f"{count[1]} tokens"}
+    assert "open the model: " in result.stderr
+
+
+def test_a_long_prompt_is_counted_in_parts(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ort_aie_ep.models.folder import find_model
+    from ort_aie_ep.running import generate
+    from ort_aie_ep.running.run import run_in_session
+    from ort_aie_ep.runtime.sessions import Options
+
+    monkeypatch.setattr(generate, "PROMPT_CHUNK", 4)
+    calls: list[tuple[int, int, str]] = []
+    folder, write = find_model(compiled), lambda _: None
+    told = lambda *call: calls.append(call)  # noqa: E731
+    timing = run_in_session(folder, Options(), "import os, sys, re", 1, write, told)
+    count = timing.prompt_tokens
+    assert [done for done, _, _ in calls] == [*range(0, count, 4), count]
+    assert {total for _, total, _ in calls} == {count}
+
+
+def test_run_in_genai_ends_at_the_tokens_of_the_prompt(ends: Ends, compiled: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    result = ort_aie("run", compiled, "def main(argv):", "--max-tokens", "2", "--host", "genai")
+    assert list(ends(result.stderr)) == ["read the prompt"]
+
+
+def test_bench_ends_at_its_runs(ends: Ends, compiled: Path) -> None:
+    result = ort_aie("bench", LLAMA, *SHORT_BENCH)
+    # Two runs of each of two sessions, the first of which is not counted, and logits of both.
+    assert ends(result.stderr)["bench"] == "6 runs"
+    assert "compile" in ends(result.stderr)
+
+
+def test_bench_of_batches_ends_at_its_runs(ends: Ends) -> None:
+    result = ort_aie("bench", LLAMA, "--batch", "2", "--runs", "1")
+    # Sizes 1 and 2, of sequences and of one's tokens, in two rounds of two sessions.
+    assert ends(result.stderr)["bench"] == "16 runs"
+
+
+def test_accuracy_ends_at_its_tokens(ends: Ends, compiled: Path) -> None:
+    plan = ("--tokens", "126", "--decode-tokens", "63", "--window", "64")
+    result = ort_aie("accuracy", compiled, "--baseline", LLAMA, *plan)
+    # Three windows of 63 tokens that are read, by four variants.
+    assert ends(result.stderr) == {"accuracy": "756 tokens"}
+
+
+def test_demo_ends_at_its_runs(ends: Ends) -> None:
+    result = ort_aie("demo", "--model", LLAMA, "--new-tokens", "4")
+    # Two texts, logits of both, and six runs of each.
+    assert ends(result.stderr)["demo"] == "16 runs"
+
+
+def test_simulate_ends_at_the_tokens_of_its_prompts(ends: Ends, compiled: Path) -> None:
+    result = ort_aie("simulate", "gemma3-1b", "--contexts", "64,128")
+    assert ends(result.stderr) == {"simulate": "192 tokens"}
+    result = ort_aie("simulate", compiled, "--contexts", "16,32")
+    assert ends(result.stderr) == {"simulate": "48 tokens"}
+
+
+def test_commands_that_nobody_can_count_say_their_time(ends: Ends) -> None:
+    assert re.search(r"^explain: [\d.]+ s$", ort_aie("explain", LLAMA).stderr, re.M)
+    assert re.search(r"^doctor: [\d.]+ s$", ort_aie("doctor").stderr, re.M)
+    words = ort_aie("kernels", "words", "dequant").stderr
+    assert re.search(r"^kernels words: [\d.]+ s$", words, re.M)
+
+
+def test_kernels_check_and_simulate_end_at_their_totals(ends: Ends) -> None:
+    result = ort_aie("kernels", "check", "dequant")
+    assert ends(result.stderr) == {"kernels check": "1 design"}
+    shape = ("--shape", "blocks=8")
+    result = ort_aie("kernels", "simulate", "dequant", "dequant", *shape)
+    operations = re.search(r"(\d+) operations", result.stdout)
+    assert operations is not None
+    assert ends(result.stderr) == {"kernels simulate": f"{operations[1]} operations"}
+
+
+# --- a session's cache ---
+
+
+def test_a_session_counts_what_it_hashes_and_then_what_it_writes(tmp_path: Path) -> None:
+    model = synth("tiny-llama", tmp_path / "model")
+    calls: list[tuple[int, int, str]] = []
+    ort_aie_ep.session(
+        model, cache_dir=tmp_path / "cache", progress=lambda *call: calls.append(call)
+    )
+    ends_of_stages = [
+        now for now, then in zip(calls, [*calls[1:], (0, 0, "")], strict=True) if then[0] < now[0]
+    ]
+    size = sum(path.stat().st_size for path in model.glob("model.onnx*"))
+    hashed, written = ends_of_stages
+    assert hashed == (size, size, "hashing model.onnx.data")
+    assert written[0] == written[1] > 0
