@@ -87,7 +87,7 @@ def test_tables_have_one_heading_and_as_many_cells_in_each_row() -> None:
             if len(rows) < 3 or not re.fullmatch(r"\|[ :|-]+\|", rows[1]) or len(cells) > 1:
                 wrong.append(f"{page.relative_to(PROJECT)}: {table.splitlines()[0]}")
     assert not wrong
-    assert checked > 50
+    assert checked > 100
 
 
 @pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
