@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from rich.table import Column
 INTERVAL = 10.0
 # Work that takes no longer leaves no line.
 SHORT = 2.0
-# What was counted for no longer than this says nothing of a rate.
+# A rate is that of the last seconds, and of no fewer than these.
+_WINDOW = 10.0
 _LEAST = 0.5
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
@@ -52,24 +54,26 @@ class Status:
     total: int = 0
     earlier: int = 0
     began: float = field(default_factory=time.monotonic)
-    # When and where this stage began to count, and when it was told last.
-    _first: tuple[float, int] | None = None
+    # Of this stage in the last _WINDOW: when how much was done, and when it was told last.
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
     _told: float = 0.0
 
     def tell(self, done: int, total: int, what: str, now: float) -> None:
         """Takes what a function says of itself."""
         if done < self.done:
             self.earlier += self.done
-            self._first = None
-        if self._first is None:
-            self._first = now, done
+            self._samples.clear()
         self.done, self.total, self.what, self._told = done, total, what, now
+        if not self._samples or now - self._samples[-1][0] >= _LEAST:
+            self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _WINDOW:
+            self._samples.popleft()
 
     def rate(self) -> float | None:
-        """Amount a second of this stage; None until enough was done to tell."""
-        if self._first is None:
+        """Amount a second of late; None until enough was done to tell."""
+        if not self._samples:
             return None
-        seconds, amount = self._told - self._first[0], self.done - self._first[1]
+        seconds, amount = self._told - self._samples[0][0], self.done - self._samples[0][1]
         return amount / seconds if amount > 0 and seconds >= _LEAST else None
 
     def seconds_left(self, now: float) -> float | None:
