@@ -35,9 +35,7 @@ def release_notes(tag: str, repository: str, project: Path = PROJECT) -> str:
         re.M | re.S,
     )
     if section is None or not section[1].strip():
-        raise ValueError(
-            f'the section "## [{version}]" of CHANGELOG.md is missing or empty: write it'
-        )
+        raise ValueError(f'CHANGELOG.md has no section "## [{version}]" with notes: write one')
     return re.sub(r"\]\((?!\w+:|#)", f"]({repository}/blob/{tag}/", section[1].strip()) + "\n"
 
 

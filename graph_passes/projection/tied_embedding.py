@@ -40,14 +40,14 @@ class TiedEmbedding(NodeRule):
         weights = matmul_weights(projection)
         bits = attribute(node, "bits", 4)
         if bits != weights.bits:
-            return f"its codes have {bits} bits, those of the projection {weights.bits}"
+            return f"its codes have {bits} bits, but those of the projection have {weights.bits}"
         if attribute(node, "gather_axis", 0) != 0:
             return "gather_axis is not 0"
         if weights.k % weights.block_size != 0:
             # The gathered rows would also contain the padding of the last block.
             return f"K={weights.k} is not a multiple of block_size={weights.block_size}"
         if not _is_rows(node, weights.n, weights.k * bits // 8):
-            return f"its data is reshaped to something else than {weights.n} rows"
+            return f"its data is reshaped to something other than {weights.n} rows"
         return ""
 
     def replacement(self, node: ir.Node) -> tuple[list[ir.Value | None], dict[str, Attribute]]:  # noqa: D102

@@ -1,4 +1,4 @@
-// Text in JSON, for what is written without a library for it.
+// JSON text, for code that writes it without a library.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Places in memory for what does not live all the time.
+// Places in memory for objects that live for part of the time only.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace ort_aie {
 
-// Free stretches of memory that has no end.
+// Gives out stretches of a memory without an end, and takes them back.
 class Places {
  public:
   int64_t Take(int64_t bytes) {

@@ -22,7 +22,8 @@ constexpr char kMicrosoft[] = "com.microsoft";
 
 bool IsFloatNumber(int64_t type) { return IsFloat(TypeOfNumber(type)); }
 
-// Reads nodes of a graph; adds what is packed of them to its values.
+// Decides which nodes of a graph become steps. Adds the weights that it packs to the graph's
+// values.
 class Claims {
  public:
   Claims(Graph& graph, bool sources) : graph_(graph), sources_(sources) {}
@@ -62,7 +63,7 @@ class Claims {
     return item;
   }
 
-  // A node without an input or output that the op must have stays.
+  // A node that lacks an input or output that the op requires stays as it is.
   void RequireWhole(Item& item) const {
     const OpDescription* op = FindOp(item.step.op);
     if (op == nullptr) return;
@@ -112,8 +113,8 @@ class Claims {
     item.step.ints["format"] = its.Int("format", 0);
   }
 
-  // Whether an attribute of attention says what its absence says. ONNX Runtime writes all of them
-  // out, models few: recipes have none of these, whichever door they came through.
+  // Whether an attribute of attention has the value that it has by default. ONNX Runtime writes out
+  // all of them, models few. So that both doors give the same recipe, a recipe has none of these.
   static bool SaysNothing(const Node& its, const char* attribute) {
     static const std::map<std::string_view, Attribute> kDefaults = {
         {"causal", int64_t{1}},
@@ -151,7 +152,8 @@ class Claims {
 
   // --- sources ---
 
-  // Why B, scales or zero_points of a MatMulNBits do not fit K, N and block_size; empty if they do.
+  // Why B, scales or zero_points of a MatMulNBits do not fit K, N and block_size; empty if they
+  // fit.
   std::string WhyMalformed(const Node& its) const {
     const int64_t n = its.Int("N", 0), k = its.Int("K", 0), bits = its.Int("bits", 4);
     const int64_t block_size = its.Int("block_size", 0);
@@ -169,7 +171,7 @@ class Claims {
       return Concat("scales have ", ElementCount(scales.shape), " values, expected ", blocks);
     }
     if (!zero_points) return "";
-    // Packed bytes, or a float for each scale.
+    // Either packed bytes, or a float for each scale.
     const bool packed = zero_points.type == DataType::kUint8;
     if (!packed && !IsFloat(zero_points.type)) {
       return Concat("zero_points are ", NameOf(zero_points.type),
@@ -200,7 +202,7 @@ class Claims {
     return why_not.empty() ? WhyMalformed(its) : why_not;
   }
 
-  // The value that a MatMulNBits' packed weights are.
+  // The value that holds the packed weights of a MatMulNBits.
   int PackedOf(int matmul) {
     const auto [known, is_new] =
         packed_.try_emplace(matmul, static_cast<int>(graph_.values.size()));
@@ -229,11 +231,11 @@ class Claims {
     Become(item, "Q4NXMatMul", reads, {again.output(0)});
     CopySizes(again, item);
     item.step.ints["accuracy_level"] = again.Int("accuracy_level", 0);
-    // Without zero points each is 8 or, of 2 bits, 2: a power of two times scale is exact.
+    // Without zero points, each is 8, or 2 for 2 bits. A power of two times the scale is exact.
     item.step.ints["symmetric"] = again.input(3) == kAbsent ? 1 : 0;
   }
 
-  // Channels of a head of a GroupQueryAttention, or 0 where they are not known.
+  // Channels of a head of a GroupQueryAttention, or 0 if they are not known.
   int64_t HeadDim(const Node& its) const {
     const int64_t in_element = its.Int("kv_cache_bit_width", 0) == 4 ? 2 : 1;
     if (const int64_t cached = graph_.FixedDim(its.input(3), 3)) {
@@ -276,7 +278,7 @@ class Claims {
   }
 
   // Whether a GatherBlockQuantized reads the weights of a MatMulNBits. ONNX Runtime may have folded
-  // a Reshape between them, so that the codes are a copy: they are compared.
+  // a Reshape between them, which makes the codes a copy, so their bytes are compared.
   bool IsTied(const Node& gather, const Node& projection) const {
     const auto same = [&](size_t gather_input, size_t projection_input) {
       const Value &a = value(gather.input(gather_input)),
@@ -309,7 +311,8 @@ class Claims {
     const Node& projection = node(*tied);
     const int64_t bits = projection.Int("bits", 4);
     if (its.Int("bits", 4) != bits) {
-      return Concat("its codes have ", its.Int("bits", 4), " bits, those of the projection ", bits);
+      return Concat("its codes have ", its.Int("bits", 4),
+                    " bits, but those of the projection have ", bits);
     }
     if (its.Int("gather_axis", 0) != 0) return "gather_axis is not 0";
     const int64_t n = projection.Int("N", 0), k = projection.Int("K", 0);
@@ -318,7 +321,7 @@ class Claims {
       return Concat("K=", k, " is not a multiple of block_size=", block_size);
     }
     if (data.shape != Shape{n, k * bits / 8}) {
-      return Concat("its data is reshaped to something else than ", n, " rows");
+      return Concat("its data is reshaped to something other than ", n, " rows");
     }
     return "";
   }
@@ -341,7 +344,7 @@ class Claims {
     }
   }
 
-  // --- what stands between projections ---
+  // --- the nodes between projections ---
 
   void ClaimVector(const Node& its, Item& item) const {
     if (its.op_type == "SimplifiedLayerNormalization" || its.op_type == "RMSNormalization") {
@@ -375,7 +378,7 @@ class Claims {
     return "";
   }
 
-  // `others`: the first input that there must not be.
+  // `others` is the position of the first input that must be absent.
   void ClaimNorm(const Node& its, Item& item, int skip, int weight, size_t others,
                  float epsilon) const {
     const Value &a = value(its.input(0)), &scale = value(weight);
@@ -387,12 +390,12 @@ class Claims {
     for (const size_t i : {1, 2}) {
       if (its.output(i) != kAbsent && IsRead(its.output(i))) return;  // mean or deviation
     }
-    // A dimension that is not known may be 1, which is broadcast.
+    // An unknown dimension may be 1, which would broadcast.
     const int64_t k = scale.shape && scale.shape->size() == 1 ? scale.shape->front().value : -1;
     if (k <= 1) {
       const bool known = scale.shape.has_value();
       item.why_not = Concat("its scale is ", known ? Dims(*scale.shape) : "of unknown shape",
-                            "; a step takes in one of (K)");
+                            "; a step needs a scale of shape (K)");
       return;
     }
     if (skip != kAbsent && (a.type != value(skip).type || !SameShape(a, value(skip)))) return;
@@ -420,7 +423,7 @@ class Claims {
     });
   }
 
-  // Whether b meets each element of a: of its shape, a row or one value.
+  // Whether b can be applied to each element of a: it has a's shape, or is a row or a single value.
   static bool Meets(const Value& a, const Value& b) {
     if (!IsFloatNumber(a.type) || a.type != b.type || !a.shape || !b.shape) return false;
     if (a.shape->empty()) return b.shape->empty();
@@ -449,7 +452,7 @@ class Claims {
     Become(item, "Gather", {its.input(0), its.input(1)}, {its.output(0)});
   }
 
-  // A row of each batch row, as the passes choose those of which logits are wanted.
+  // One row of each batch row. The passes select rows like this when only some logits are wanted.
   void ClaimSelection(const Node& its, Item& item) const {
     const Value &a = value(its.input(0)), &indices = value(its.input(1));
     if (its.Int("batch_dims", 0) != 1 || indices.type != kOnnxInt64) return;
@@ -468,7 +471,7 @@ class Claims {
 
   Graph& graph_;
   const bool sources_;
-  std::map<int, int> packed_;  // values, by MatMulNBits
+  std::map<int, int> packed_;  // by MatMulNBits
 };
 
 }  // namespace

@@ -1,18 +1,18 @@
-// Which nodes are steps, and why not the others.
+// Which nodes become steps, and why the others do not.
 #pragma once
 
 #include "graph/steps.h"
 
 namespace ort_aie::graph {
 
-// Nodes of the domain aie, and what stands between them in ONNX Runtime's and ONNX's own operators:
+// Claims nodes of the domain aie, and the ONNX and ONNX Runtime operators that stand between them:
 // RMS norms, additions, multiplications, activations, rows of a table, casts. With `sources` also
-// what the passes make aie nodes of, by the same rules (ops/eligibility.h): MatMulNBits,
-// GroupQueryAttention, GatherBlockQuantized.
+// the nodes that the passes turn into aie nodes, by the same rules (ops/eligibility.h):
+// MatMulNBits, GroupQueryAttention, GatherBlockQuantized.
 Steps ClaimSteps(Graph graph, bool sources);
 
-// Whether the step has weights or a cache: what a region is for. Others are in one because they
-// stand between such.
+// Whether the step has weights or a cache. Regions exist for these; other steps are in a region
+// only because they stand between anchors.
 bool IsAnchor(const Item& item);
 
 // The (N, K) blocks that a MatMulNBits becomes, without their bytes.

@@ -1,5 +1,5 @@
-// What belongs into one step because it costs nothing there: a file of fusions/ each. They serve
-// both doors; a step that results is what the op of the domain aie with the same inputs is.
+// Work that becomes part of another step because it costs nothing there. Each fusion has a file in
+// fusions/. Both doors use them. A fused step is the op of the domain aie with the same inputs.
 #pragma once
 
 #include "graph/steps.h"

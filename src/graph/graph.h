@@ -1,5 +1,5 @@
-// A model's graph as plain data, whichever door read it: the nodes in topological order, and the
-// values between them.
+// A model's graph as plain data, the same through both doors: the nodes in topological order, and
+// the values between them.
 #pragma once
 
 #include <map>
@@ -20,12 +20,12 @@ using Attribute = std::variant<int64_t, float, std::string, std::vector<int64_t>
 
 struct Value {
   std::string name;
-  int64_t type = 0;  // as ONNX numbers them; 0: not known
+  int64_t type = 0;  // ONNX's number of it; 0: not known
   std::optional<std::vector<Dim>> shape;
-  // Of a constant: type, shape and `bytes`; `data` where the door has it at hand.
+  // Of a constant: type, shape and `bytes`; `data` if the door has it at hand.
   Tensor constant;
   bool wanted = false;  // outside of the nodes: an output of the graph, or read in a body
-  // The MatMulNBits whose packed weights these are, or kAbsent: of no value of the model.
+  // The MatMulNBits whose packed weights these are. kAbsent for the model's own values.
   int packed_from = kAbsent;
 };
 
@@ -37,7 +37,7 @@ struct Node {
   bool Is(std::string_view its_domain, std::string_view type) const {
     return domain == its_domain && op_type == type;
   }
-  // Absent beyond the last.
+  // kAbsent beyond the last.
   int input(size_t position) const { return position < inputs.size() ? inputs[position] : kAbsent; }
   int output(size_t position) const {
     return position < outputs.size() ? outputs[position] : kAbsent;
@@ -52,18 +52,19 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;
 
-  // An absent one where there is none.
+  // An absent value if there is not one at this index.
   const Value& value(int index) const;
-  // The dimension of a value, or 0 where it is not known.
+  // A dimension of a value, or 0 if it is not known.
   int64_t FixedDim(int value, size_t axis) const;
-  // The name of a node, or, as the graph passes label it, what it is and gives.
+  // The name of a node. Without one, its type and its output, as the graph passes label it.
   std::string LabelOf(const Node& node) const;
 };
 
-// As ONNX names a type: FLOAT, UINT8; "of another type".
+// The ONNX name of a type, such as FLOAT or UINT8; else "of another type".
 const char* TypeName(int64_t type);
 
-// Whether both have the same number of dimensions, and each is the same number or the same name.
+// Whether both have the same number of dimensions, and each is the same number or has the same
+// name.
 bool SameShape(const Value& a, const Value& b);
 
 }  // namespace ort_aie::graph

@@ -11,7 +11,7 @@
 namespace ort_aie::graph {
 namespace {
 
-// Regions that something depends on, by number; of those that came later, false.
+// A set of regions, by number. Regions made after the set are not in it.
 using Regions = std::vector<bool>;
 
 void Add(const Regions& from, Regions& to) {
@@ -25,9 +25,9 @@ bool Has(const Regions& regions, size_t region) {
   return region < regions.size() && regions[region];
 }
 
-// Joins items in topological order: each to the youngest region that it does not depend on by way
-// of what is outside of that region. A region is computed as a whole: what depends on a part of it
-// depends on all that any part of it depends on, also on what joins later.
+// Joins items in topological order. Each joins the youngest region that it does not depend on
+// through items outside of that region. A region is computed as a whole, so what depends on a part
+// of it depends on everything that any part of it depends on, including the items that join later.
 class Joining {
  public:
   Joining(const Steps& steps, const std::vector<bool>& may)
@@ -39,8 +39,8 @@ class Joining {
 
  private:
   void Take(const Steps& steps, size_t i, bool may) {
-    Regions next;     // to it, with nothing but nodes outside between
-    Regions blocked;  // it depends on them by way of something outside of them
+    Regions next;     // regions that it reads, directly or through nodes outside only
+    Regions blocked;  // regions on which it depends through something outside of them
     for (const int value : steps.items()[i].step.reads) {
       const Item* producer = steps.Producer(value);
       if (producer == nullptr) continue;
@@ -68,7 +68,7 @@ class Joining {
     Depend(static_cast<size_t>(mine), blocked);
   }
 
-  // Of a region, and of all that depend on it.
+  // Adds dependencies to a region, and to all regions that depend on it.
   void Depend(size_t on, Regions needed) {
     if (on < needed.size()) needed[on] = false;
     Add(needed, before_[on]);
@@ -77,11 +77,11 @@ class Joining {
     }
   }
 
-  std::vector<Regions> before_;  // by region: whatever it depends on
-  std::vector<Regions> next_;    // by item: its own; of one outside, those next to it
+  std::vector<Regions> before_;  // by region: every region that it depends on
+  std::vector<Regions> next_;    // by item: its own region; for one outside, those just before
 };
 
-// Connected parts of regions: by item a number, or kAbsent.
+// The connected parts of regions: a number for each item, or kAbsent.
 class Parts {
  public:
   Parts(const Steps& steps, const std::vector<int>& region) : parent_(steps.items().size()) {
@@ -93,7 +93,7 @@ class Parts {
       if (region[i] == kAbsent) continue;
       for (const auto* values : {&items[i].step.reads, &items[i].step.writes}) {
         for (const int value : *values) {
-          // What is given from outside does not make two steps one.
+          // Reading the same value from outside does not connect two steps.
           const Item* producer = steps.Producer(value);
           if (producer == nullptr) continue;
           if (region[static_cast<size_t>(producer - items.data())] != region[i]) continue;
@@ -112,7 +112,8 @@ class Parts {
   std::vector<size_t> parent_;
 };
 
-// Of what has nothing to do with the anchors of its region: false in `may`. Whether there is any.
+// Sets `may` to false for items that are not connected to an anchor of their region. Returns
+// whether there are any.
 bool DropIdle(const Steps& steps, const std::vector<int>& region, std::vector<bool>& may) {
   Parts parts(steps, region);
   std::set<size_t> anchored;
@@ -128,9 +129,10 @@ bool DropIdle(const Steps& steps, const std::vector<int>& region, std::vector<bo
   return any;
 }
 
-// Leaves out casts of what a node outside gives, one behind the other. ONNX Runtime computes many
-// of float16 in float and drops the casts that it puts around them together with those of the
-// model, which it does not see in a region: values would be rounded to float16 on the way.
+// Leaves out casts of values that a node outside gives, and casts of these casts. ONNX Runtime
+// computes many float16 nodes in float. It drops the casts that it puts around them together with
+// those of the model, but it does not see those inside a region: values would be rounded to float16
+// on the way.
 void DropCastsForOthers(const Steps& steps, std::vector<bool>& may) {
   const std::vector<Item>& items = steps.items();
   for (size_t i = 0; i < items.size(); ++i) {
@@ -187,7 +189,7 @@ std::vector<Region> FindRegions(const Steps& steps, Grouping grouping) {
   std::vector<bool> may(items.size());
   for (size_t i = 0; i < items.size(); ++i) may[i] = items[i].is_step();
   std::vector<int> region;
-  do {  // what is idle may have kept others out of a region
+  do {  // idle items may have kept others out of a region
     DropCastsForOthers(steps, may);
     region = Joining(steps, may).region;
   } while (DropIdle(steps, region, may));

@@ -1,5 +1,5 @@
-// Which steps are computed together: maximal convex regions, of which nothing that a step reads
-// depends, by way of nodes that stay outside, on what another step of it writes.
+// Which steps are computed together: maximal convex regions. No step of a region depends on another
+// step of the same region through nodes outside of it.
 #pragma once
 
 #include <vector>
@@ -11,22 +11,23 @@ namespace ort_aie::graph {
 
 struct Region {
   std::vector<int> items;  // in topological order
-  // Values of the graph. `inputs` has constants behind the others; of packed weights, too.
+  // Values of the graph. The constants, packed weights among them, stand at the end of `inputs`.
   std::vector<int> inputs, outputs;
-  size_t constants = 0;  // of the inputs, the last ones
-  Recipe recipe;         // whose inputs are these inputs, constants among them
+  size_t constants = 0;  // how many of the inputs, counted from the end
+  Recipe recipe;         // its inputs are these inputs, constants included
 };
 
 enum class Grouping { kRegions, kStepByStep };
 
-// Each anchor is in one region (claims.h); what stands between two of them is in theirs, and no
-// other step is in any.
+// Each anchor (claims.h) is in exactly one region. The steps between two anchors of a region are in
+// it too. No other step is in a region.
 std::vector<Region> FindRegions(const Steps& steps, Grouping grouping = Grouping::kRegions);
 
-// For regions that become nodes of the CPU EP, where ONNX Runtime gives a node float in place of
-// float16 if what is around it takes float alone, and judges one of any number of inputs by the
-// first. Steps would not compute what they do as nodes, and those that say a type (Cast) would not
-// fit to the others: an input of another type becomes the first.
+// For regions that become nodes of the CPU EP. ONNX Runtime gives such a node float in place of
+// float16 if the nodes around it accept float only, and for a node with any number of inputs it
+// decides this by the first one. The steps would then compute something else than they do as nodes,
+// and steps that name a type (Cast) would not fit the others. So an input of another type is moved
+// to the first place.
 void KeepFloat16(const Steps& steps, Region& region);
 
 }  // namespace ort_aie::graph

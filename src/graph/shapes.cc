@@ -5,7 +5,7 @@
 namespace ort_aie::graph {
 namespace {
 
-// An op cannot tell a rank of 0 from one that is not known: both have no dimensions.
+// An op cannot tell rank 0 from an unknown rank: both have no dimensions.
 std::optional<ShapeContext::Value> Known(const Value& value) {
   if (value.constant) {
     ShapeContext::Value known{NumberOf(value.constant.type)};

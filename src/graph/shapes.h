@@ -1,4 +1,4 @@
-// Types and shapes that a model does not say.
+// Types and shapes that the model leaves out.
 #pragma once
 
 #include "graph/graph.h"
@@ -6,9 +6,9 @@
 
 namespace ort_aie::graph {
 
-// Of what a step writes, where the model does not say it and the op can tell: exporters leave out
-// the results of operators that ONNX does not know, and what stands behind them is a step only if
-// its shapes are known. Does nothing for a node that stays.
+// Fills in types and shapes of what a step writes, if the model leaves them out and the op knows
+// them. Exporters leave out the results of operators that ONNX does not know, and the nodes after
+// these can become steps only if their shapes are known. Does nothing for a node that stays.
 void InferShapes(Graph& graph, const Recipe::Step& step);
 
 }  // namespace ort_aie::graph

@@ -90,7 +90,7 @@ void Steps::Sort() {
       if (value != kAbsent && producer_[static_cast<size_t>(value)] != kAbsent) ++missing[i];
     }
   }
-  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;  // as they stood
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;  // in their old order
   for (size_t i = 0; i < items_.size(); ++i) {
     if (missing[i] == 0) ready.push(i);
   }

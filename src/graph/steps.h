@@ -1,4 +1,4 @@
-// The graph as steps, with what is not ours between them: what fusions work on.
+// The graph as steps, with the other nodes between them. Fusions work on this.
 #pragma once
 
 #include <set>
@@ -11,12 +11,12 @@
 
 namespace ort_aie::graph {
 
-// A step, with the nodes that it takes the place of; or one node that stays as it is.
+// A step, with the nodes that it replaces; or one node that stays as it is.
 struct Item {
-  std::vector<int> nodes;  // of the graph; the first is the one that it is named after
-  // Its reads and writes are values of the graph. Of no op where the node stays.
+  std::vector<int> nodes;  // of the graph; the item is named after the first
+  // Its reads and writes are values of the graph. If the node stays, `op` is empty.
   Recipe::Step step = {};
-  std::string why_not = {};  // why it stays, of a node that might not have; often empty
+  std::string why_not = {};  // why the node stays, if it might have become a step; often empty
 
   bool is_step() const { return !step.op.empty(); }
   bool Is(std::string_view op) const { return step.op == op; }
@@ -24,26 +24,26 @@ struct Item {
 
 class Steps {
  public:
-  // An item for each node. A node that is not ours has its inputs and outputs as reads and writes.
+  // An item for each node. A node that stays has its inputs and outputs as reads and writes.
   Steps(Graph graph, std::vector<Item> items);
 
   const Graph& graph() const { return graph_; }
   const std::vector<Item>& items() const { return items_; }
 
-  // --- what stands around an item; pointers hold until the next change ---
+  // --- the neighbours of an item; pointers are valid until the next change ---
 
   const Value& value(int index) const { return graph_.value(index); }
-  // The node of an item that stays as it is; null of a step, and of no item.
+  // The node of an item that stays as it is; null for a step, and for a null item.
   const Node* node(const Item* item) const;
-  // Who writes a value: null for inputs of the graph and constants.
+  // The item that writes a value: null for inputs of the graph and constants.
   const Item* Producer(int value) const;
-  // The one item that reads a value, once, which nobody else wants; else null.
+  // The only item that reads a value, if it reads it once and nothing else wants it; else null.
   const Item* OnlyReader(int value) const;
-  // How often items read it, and once more where somebody wants it outside.
+  // How often items read it, plus one if it is wanted outside.
   size_t TimesRead(int value) const;
-  // Whether anybody reads it, or wants it outside.
+  // Whether an item reads it, or it is wanted outside.
   bool IsRead(int value) const;
-  // Whether anybody but these items does.
+  // The same, for everything but these items.
   bool IsReadOutside(int value, const std::set<int>& items) const;
   // The value at a position, or kAbsent.
   static int Read(const Item& item, size_t position);
@@ -51,9 +51,9 @@ class Steps {
 
   // --- changes ---
 
-  // Puts `step` in the place of `into`, and of those that it takes in, which go.
+  // Puts `step` in the place of `into`, and removes the items `taken_in`.
   void Fuse(const Item* into, Recipe::Step step, const std::vector<const Item*>& taken_in);
-  // In topological order again, near to what it was.
+  // Restores topological order, close to the present order.
   void Sort();
 
  private:

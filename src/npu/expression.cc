@@ -25,7 +25,7 @@ constexpr std::array<std::pair<std::string_view, Operator>, 11> kOperators{{
 }};
 
 int64_t FloorDivide(int64_t a, int64_t b) {
-  Require(b > 0, "division by ", b, ": divisors are positive");
+  Require(b > 0, "division by ", b, ": divisors must be positive");
   return a / b - (a % b < 0 ? 1 : 0);
 }
 

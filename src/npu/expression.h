@@ -30,15 +30,15 @@ Operator OperatorNamed(std::string_view name);
 int64_t CheckedAdd(int64_t a, int64_t b);
 int64_t CheckedMultiply(int64_t a, int64_t b);
 
-// Division and modulo round to minus infinity and want a positive divisor; ceil rounds up;
-// comparisons give 1 or 0.
+// Division and modulo round towards minus infinity and need a positive divisor. ceil rounds up.
+// Comparisons give 1 or 0.
 class Expression {
  public:
   static Expression Constant(int64_t value);
   static Expression Symbol(int slot);
   static Expression Binary(Operator op, Expression left, Expression right);
 
-  // Of its constants, symbols and operators: what it costs to evaluate.
+  // Its constants, symbols and operators: what it costs to evaluate.
   size_t size() const { return postfix_.size(); }
   // `frame` holds a value for every slot that the expression names.
   int64_t Evaluate(std::span<const int64_t> frame) const;

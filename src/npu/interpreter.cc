@@ -11,18 +11,18 @@
 namespace ort_aie::npu {
 namespace {
 
-// Of an invocation. No shape of a model comes near this (a prompt of 131,072 tokens: 8.6 million);
-// a manifest that does has a loop without end. Steps are statements, what they evaluate and what
-// they list.
+// For one invocation. No shape of a model comes near this (a prompt of 131,072 tokens takes 8.6
+// million); a manifest that does has a loop that does not end. Steps count statements, and the
+// expressions that they evaluate and the items that they list.
 constexpr size_t kMaxSteps = size_t{1} << 26;
 constexpr size_t kTransferSteps = 16;  // to plan its tasks
 constexpr size_t kOuterSteps = 4;      // for each outer dimension
-constexpr size_t kWaitSteps = 64;      // for each fifo, to look at what is under way
+constexpr size_t kWaitSteps = 64;      // for each fifo, to look at the tasks under way
 constexpr size_t kCutSteps = 64;       // to predict its time
-// What a plan can have: SharedBuffers counts them.
+// The largest number of buffers in a plan: SharedBuffers counts them.
 constexpr int kMaxBuffers = 1 << 16;
-// Of the interpretations that are kept, about 100 bytes each. A token of 36 layers has 4,000 in 20
-// interpretations.
+// The most operations in the interpretations that are kept, at about 100 bytes each. A token of 36
+// layers has 4,000 in 20 interpretations.
 constexpr size_t kKeptOperations = size_t{1} << 17;
 
 template <typename List, typename Projection>
@@ -36,12 +36,12 @@ std::string Names(const List& list, Projection projection) {
 
 const Sequence& SequenceOf(const Manifest& manifest, const Invocation& invocation) {
   const auto found = std::ranges::find(manifest.sequences, invocation.sequence, &Sequence::name);
-  Require(found != manifest.sequences.end(), "the manifest of ", manifest.name, " has ",
-          Names(manifest.sequences, &Sequence::name));
+  Require(found != manifest.sequences.end(), "is not in the manifest of ", manifest.name,
+          ", which has ", Names(manifest.sequences, &Sequence::name));
   return *found;
 }
 
-// Goes through one.
+// Interprets one invocation.
 class OfInvocation {
  public:
   OfInvocation(const Manifest& manifest, const Invocation& invocation)
@@ -61,7 +61,7 @@ class OfInvocation {
     return std::move(made_);
   }
 
-  // Where the interpreter stands, for a message.
+  // The present statement and loop indices, for a message.
   std::string Where() const {
     if (path_ < 0) return "";
     std::string text = ", " + sequence_.paths[static_cast<size_t>(path_)];
@@ -87,8 +87,7 @@ class OfInvocation {
     }
   }
 
-  // --- statements
-  // ----------------------------------------------------------------------------------
+  // --- statements --------------------------------------------------------------------------------
 
   void RunBody(const Body& body) {
     for (const Statement& statement : body) {
@@ -175,7 +174,7 @@ class OfInvocation {
 
   void Do(const WorkStatement& work) {
     const int64_t cycles = Value(work.cycles);
-    Require(cycles >= 0, "work of ", cycles, " cycles, expected none that is negative");
+    Require(cycles >= 0, "work of ", cycles, " cycles, expected a number that is not negative");
     predictor_.Work(static_cast<double>(cycles));
   }
 
@@ -184,10 +183,9 @@ class OfInvocation {
     Divide("is cut");
   }
 
-  // --- segments
-  // ------------------------------------------------------------------------------------
+  // --- segments ----------------------------------------------------------------------------------
 
-  // So far.
+  // Made so far.
   size_t operations() const { return made_.operations + scheduler_.operations(); }
 
   void CheckOperations() const {
@@ -210,7 +208,7 @@ class OfInvocation {
   Interpretation made_;
   std::vector<int64_t> frame_;
   std::vector<int64_t> bytes_;  // of the arguments
-  std::vector<int> loops_;      // slots of the loops that are open
+  std::vector<int> loops_;      // slots of the open loops
   int path_ = -1;
   size_t steps_ = 0;
 };
@@ -257,7 +255,7 @@ std::vector<BufferView> Interpreter::Views(const Invocation& invocation) const {
               argument.name, "\", expected ", Names(expected, &Argument::name));
       const BufferView view = found->second;
       Require(view.argument >= 0 && view.argument < kMaxBuffers, "argument \"", argument.name,
-              "\" lies in buffer ", view.argument, " of the plan, expected 0 to ", kMaxBuffers - 1);
+              "\" is in buffer ", view.argument, " of the plan, expected 0 to ", kMaxBuffers - 1);
       Require(view.offset >= 0 && view.offset % 4 == 0, "argument \"", argument.name,
               "\" starts at byte ", view.offset,
               " of its buffer, expected a multiple of 4 that is not negative");

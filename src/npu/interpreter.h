@@ -13,7 +13,7 @@
 
 namespace ort_aie::npu {
 
-// Where an argument of a sequence lies: in which buffer of the plan, from which byte.
+// Where an argument of a sequence is: in which buffer of the plan, and from which byte.
 struct BufferView {
   int argument;
   int64_t offset;
@@ -27,38 +27,39 @@ struct Invocation {
   bool operator==(const Invocation&) const = default;
 };
 
-// Sequences to go through one after the other, such as those of a layer.
+// Sequences to interpret one after the other, such as those of a layer.
 using Plan = std::vector<Invocation>;
 
-// What lies between two places where a stream may be divided: a cut, or the end of an invocation.
+// The operations between two places where a stream may be divided: a cut, or the end of an
+// invocation.
 struct Segment {
   std::vector<Operation> operations;  // a Push names an argument of the sequence, and bytes in it
   double seconds;                     // predicted
 };
 
-// An invocation wherever its arguments lie.
+// An invocation, independent of where its arguments are.
 struct Interpretation {
   std::vector<Segment> segments;
   size_t operations = 0, steps = 0;
 };
 
-// Of an invocation, and of a plan. No shape of a model comes near it: a prompt of 131,072 tokens
-// has 0.4 million.
+// The limit for an invocation, and for a plan. No shape of a model comes near it: a prompt of
+// 131,072 tokens has 0.4 million.
 constexpr size_t kMaxOperations = size_t{1} << 21;
 
-// Interpretations that have been made, of which a plan of equal layers has few and the next token's
-// has most.
+// Makes interpretations and keeps them. A plan of equal layers needs few, and most of them serve
+// the next token too.
 class Interpreter {
  public:
   explicit Interpreter(const Manifest& manifest) : manifest_(manifest) {}
 
   const Manifest& manifest() const { return manifest_; }
 
-  // Raises, naming the sequence, its shape and the statement, for an invocation that does not fit
-  // the manifest and for what the device cannot do.
+  // Throws Error, naming the sequence, its shape and the statement, if an invocation does not fit
+  // the manifest, or asks for something that the device cannot do.
   std::shared_ptr<const Interpretation> Get(const Invocation& invocation);
 
-  // Where the arguments of an invocation lie, in the order of its sequence. Raises as Get does.
+  // Where the arguments of an invocation are, in the order of its sequence. Throws as Get does.
   std::vector<BufferView> Views(const Invocation& invocation) const;
 
  private:

@@ -16,12 +16,12 @@ std::string Shown(const Json& value);
 
 [[noreturn]] void FailValue(const std::string& path, std::string_view expected, const Json& got);
 
-// An integer of `path`; booleans and floats are none.
+// An integer at `path`; booleans and floats are refused.
 int64_t ReadInteger(const Json& value, const std::string& path, int64_t low, int64_t high);
 std::string ReadString(const Json& value, const std::string& path);
 const Json& ReadList(const Json& value, const std::string& path);
 
-// An object whose keys are taken one by one; Finish refuses those that nobody took.
+// An object whose keys are taken one by one. Finish refuses the keys that remain.
 class ObjectReader {
  public:
   ObjectReader(const Json& value, std::string path);
@@ -42,7 +42,8 @@ class ObjectReader {
   std::set<std::string, std::less<>> taken_;
 };
 
-// The members of an object with names of its own, such as fifos: calls `member(name, value, path)`.
+// The members of an object whose keys are free names, such as fifos: calls `member(name, value,
+// path)`.
 template <typename Function>
 void ForEachMember(const Json& value, const std::string& path, Function member) {
   if (!value.is_object()) FailValue(path, "an object", value);

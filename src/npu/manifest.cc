@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kFormat = 1;
 constexpr int kMaxRows = 6;
-// Deeper text is a mistake, and no reason to exhaust the stack.
+// Deeper text is a mistake; parsing it must not exhaust the stack.
 constexpr int kMaxJsonDepth = 1024;
 constexpr size_t kMaxWorkers = 1024;
 
@@ -36,7 +36,7 @@ Fifo ParseFifo(const std::string& name, const Json& value, const std::string& pa
   return fifo;
 }
 
-// A channel belongs to one fifo, or to several that packets with ids of their own keep apart.
+// A channel belongs to one fifo, or to several that have different packet ids.
 void CheckChannels(const std::vector<Fifo>& fifos, const std::string& path) {
   for (size_t i = 0; i < fifos.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -81,7 +81,7 @@ void ParseColumns(const Json& value, const std::string& path, Manifest& manifest
   manifest.descriptors.resize(static_cast<size_t>(manifest.columns));
   ForEachMember(value, path, [&](const std::string& key, const Json& ids, const std::string& at) {
     const bool digit = key.size() == 1 && key[0] >= '0' && key[0] - '0' < manifest.columns;
-    Require(digit, at, " is no shim column, expected 0 to ", manifest.columns - 1);
+    Require(digit, at, " is not a shim column, expected 0 to ", manifest.columns - 1);
     manifest.descriptors[static_cast<size_t>(key[0] - '0')] = ParseDescriptors(ids, at);
   });
   for (const Fifo& fifo : manifest.fifos) {
@@ -139,7 +139,7 @@ Manifest ReadManifest(const Json& value) {
                 [&](const std::string& name, const Json& sequence, const std::string& path) {
                   manifest.sequences.push_back(ParseSequence(sequence, name, path, manifest));
                 });
-  // Of the compiler's report; what loads the overlay looks into them.
+  // The compiler's report. The code that loads the overlay reads it.
   if (!reader.Take("toolchain").is_null()) {
     ForEachMember(reader.Take("toolchain"), reader.PathOf("toolchain"),
                   [](const std::string&, const Json& version, const std::string& path) {
@@ -162,7 +162,7 @@ Manifest ParseManifest(std::string_view json) {
       Require(depth < kMaxJsonDepth, "manifest is nested more than ", kMaxJsonDepth, " deep");
       return true;
     });
-  } catch (const Json::exception& error) {  // not text of JSON, or a number beyond any double
+  } catch (const Json::exception& error) {  // not JSON text, or a number beyond any double
     Fail(ErrorCode::kInvalidArgument, "manifest is not JSON: ", error.what());
   }
   return ReadManifest(value);

@@ -1,5 +1,5 @@
-// What a design's manifest says: the device, the fifos that end at a shim, the workers that streams
-// start, the descriptors that streams may use, and the sequences. The Python side writes it
+// The contents of a design's manifest: the device, the fifos that end at a shim, the workers that
+// streams start, the descriptors that streams may use, and the sequences. The Python side writes it
 // (ort_aie_ep.npu); only `ParseManifest` reads it.
 #pragma once
 
@@ -26,7 +26,7 @@ struct Fifo {
   int column;
   int channel;
   Direction direction;
-  std::optional<int> packet;  // id of the packets into which the shim wraps this fifo
+  std::optional<int> packet;  // id of the packets in which the shim wraps this fifo
 };
 
 struct Worker {
@@ -35,7 +35,7 @@ struct Worker {
   int row;
   std::vector<std::string> parameters;
   int64_t address;  // of the parameter words in the tile's data memory, bytes
-  int lock;         // set to 1 to let the worker go
+  int lock;         // set to 1 to start the worker
 };
 
 enum class Access { kIn, kOut, kInOut };
@@ -56,7 +56,7 @@ struct LetStatement {
 };
 struct RequireStatement {
   Expression condition;
-  std::vector<std::variant<std::string, int>> message;  // text, and slots whose value goes there
+  std::vector<std::variant<std::string, int>> message;  // text, and slots whose value is inserted
 };
 struct ForStatement {
   int slot;
@@ -102,7 +102,7 @@ struct Sequence {
   std::vector<std::string> paths;    // of the statements, such as body[3].do[0] transfer
 };
 
-// Of ort_aie_ep/npu/vocabulary/costs.py, cycles unless said otherwise.
+// See ort_aie_ep/npu/vocabulary/costs.py. In cycles unless another unit is named.
 struct Costs {
   double write;
   double mask_write;
@@ -111,7 +111,7 @@ struct Costs {
   double address_patch;
   double wait;            // once the token is there
   double gate_idle;       // from a push to an idle channel to its data
-  double gate_pipelined;  // to a channel at work: from the end of its task to the next one's data
+  double gate_pipelined;  // to a busy channel: from the end of its task to the next one's data
   double stream;          // bytes per cycle of a channel
 };
 
@@ -132,7 +132,7 @@ struct Manifest {
   std::vector<Sequence> sequences;
 };
 
-// Raises for text that is no manifest, naming the key, what was expected and what came.
+// Throws Error for text that is not a manifest, naming the key, what was expected and what came.
 Manifest ParseManifest(std::string_view json);
 
 }  // namespace ort_aie::npu

@@ -1,5 +1,5 @@
-// How long a segment takes on the modelled device: for dividing a stream into runs that stay away
-// from the driver's watchdog.
+// How long a segment takes on the modelled device. Streams are divided by it into runs that stay
+// far below the limit of the driver's watchdog.
 #pragma once
 
 #include <array>
@@ -12,19 +12,19 @@
 namespace ort_aie::npu {
 
 // Goes through the operations as the command processor does, with the costs of the manifest. A task
-// starts when it has been pushed and its channel is free, then takes what its channel and the
-// memory take. Work of the cores begins when the last of them has been started and the last channel
-// brings its first data; a stretch ends with it at the earliest. Not counted: hops, fifos within
-// the array, results that come after the work.
+// starts when it has been pushed and its channel is free, and then takes the time of its channel
+// and of the memory. Work of the cores begins when the last core has been started and the last
+// channel brings its first data; a stretch does not end before this work does. Not counted: hops,
+// fifos within the array, and results that come after the work.
 class Predictor {
  public:
   explicit Predictor(const Manifest& manifest) : manifest_(manifest) {}
 
-  // Cores work for so many cycles on what has been pushed since the last Complete.
+  // The cores work for so many cycles on the data pushed since the last Complete.
   void Work(double cycles) { cycles_ += cycles; }
-  // Before the operation of this number everything is complete.
+  // Everything is complete before the operation of this number.
   void Complete(size_t operation);
-  // Of the operations since the last time.
+  // Of the operations since the last call.
   double Seconds(std::span<const Operation> operations);
 
  private:
@@ -36,7 +36,7 @@ class Predictor {
     bool named = false;          // its controller id is set
     bool fed = false;            // in this stretch
     double free = 0;             // cycles
-    std::vector<double> tokens;  // when those that nothing has taken came
+    std::vector<double> tokens;  // when the tokens came that no wait has taken
     size_t taken = 0;
   };
 

@@ -12,31 +12,31 @@ namespace ort_aie::npu {
 
 enum class Direction { kS2mm = 0, kMm2s = 1 };  // the numbers of a token wait
 
-constexpr int kGenerationNpu1 = 3;  // as the header of a stream counts
+constexpr int kGenerationNpu1 = 3;  // as stream headers number the generations
 constexpr int kGenerationNpu2 = 4;
 
 constexpr int kMaxColumns = 8;
 constexpr int kShimChannels = 2;      // per direction
 constexpr int kShimDescriptors = 16;  // per shim tile
-// Tasks per channel, the one at work among them; what is pushed beyond is lost silently
-// (ort_aie_ep/npu/vocabulary/device.py, MAX_QUEUED_TASKS, says why 4).
+// Tasks per channel, including the running one. Tasks pushed beyond this are lost silently
+// (ort_aie_ep/npu/vocabulary/device.py, MAX_QUEUED_TASKS, says why it is 4).
 constexpr int kQueueDepth = 4;
 constexpr int kMaxQueueRuns = 256;          // runs of one task: an 8-bit field that holds runs - 1
 constexpr int kMaxIterations = 64;          // steps of the iteration counter: 6 bits, minus one
 constexpr int kMaxWrap = 1023;              // D0 and D1 of a shim descriptor: 10 bits
 constexpr int64_t kMaxStepWords = 1 << 20;  // 20 bits, minus one
 constexpr int kMaxPacketId = 31;
-constexpr int kMaxArgument = 31;  // of an address patch; aie-rt's limit
+constexpr int kMaxArgument = 31;  // in an address patch; aie-rt's limit
 constexpr int kCoreLocks = 16;
 constexpr int64_t kCoreMemoryBytes = 1 << 16;
 constexpr int kFirstCoreRow = 2;
 
-// The firmware adds the array's view of DDR to the first five buffers of a run; for later ones the
-// builder of the stream does (mlir-aie's TxnEncoding).
+// The firmware adds the array's view of DDR to the first five buffers of a run. For later ones the
+// builder of the stream does it (mlir-aie's TxnEncoding).
 constexpr int kTranslatedArguments = 5;
 constexpr uint64_t kDdrAperture = 0x80000000;
 
-// What descriptors reach of a buffer: the compilers' address patch has 32 bits (mlir-aie's
+// How far descriptors reach into a buffer: the compilers' address patch has 32 bits (mlir-aie's
 // TxnEncoding).
 constexpr int64_t kBufferReach = int64_t{1} << 32;
 
@@ -63,7 +63,7 @@ constexpr uint32_t CoreLock(int column, int row, int lock) {
                   0x1F000 + 0x10 * static_cast<uint32_t>(lock));
 }
 
-// Channels in an order of their own: by column, direction, number.
+// A dense index of the channels: by column, direction, number.
 constexpr size_t ShimChannelIndex(int column, Direction direction, int channel) {
   return static_cast<size_t>((column * 2 + static_cast<int>(direction)) * kShimChannels + channel);
 }
@@ -71,8 +71,8 @@ constexpr size_t ShimChannelIndex(int column, Direction direction, int channel) 
 // The word of a shim descriptor that an address patch names.
 constexpr uint32_t kAddressWordBytes = 4;
 
-// The controller's id in the control register is put into every token. It is a packet id, of 5 bits
-// (mlir-aie writes it so since August 2025; FastFlowLM's streams leave the highest as it is).
+// Every token contains the controller's id from the control register. It is a packet id of 5 bits
+// (mlir-aie writes 5 since August 2025; FastFlowLM's streams leave the highest as it is).
 constexpr uint32_t kControllerIdMask = 0x1F00;
 constexpr uint32_t kControllerId = 15 << 8;
 

@@ -19,7 +19,7 @@ Scheduler::Scheduler(const Manifest& manifest) : manifest_(manifest) {
   CompleteAll();
 }
 
-// No task is outstanding any more, and every descriptor is free.
+// Marks every task as complete, and every descriptor as free.
 void Scheduler::CompleteAll() {
   for (Channel& channel : channels_) channel.tasks.clear();
   descriptors_.clear();
@@ -74,7 +74,7 @@ int Scheduler::AcquireDescriptor(int column) {
   return descriptor;
 }
 
-// Waits for a task of a channel: it gets a token, and those up to it give back their descriptors.
+// Waits for a task of a channel: gives it a token, and frees the descriptors of all tasks up to it.
 void Scheduler::WaitUntil(Channel& channel, size_t task) {
   std::get<Push>(operations_[channel.tasks[task].operation].what).token = true;
   Emit(TokenWait{channel.column, channel.direction, channel.channel});

@@ -1,5 +1,5 @@
 // The shim's resources over time: which descriptor a task gets, when its channel's queue has room,
-// and which waits that takes.
+// and which waits this needs.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace ort_aie::npu {
 
-// The statement that an operation comes from: an invocation of the plan (0 until it is one of a
-// stream's), and an index into the paths of its sequence.
+// The statement that made an operation: an invocation of the plan (0 until it is part of a stream),
+// and an index into the paths of its sequence.
 struct OpSource {
   int invocation;
   int path;
@@ -37,10 +37,10 @@ struct Push {
   ShimDescriptorWords words;
   int argument;  // of the sequence
   int64_t plus;  // bytes from its start
-  int64_t end;   // the byte of it behind the last that is touched
+  int64_t end;   // the byte after the last that it touches
   int runs;
   int64_t bytes;       // of all runs
-  int64_t contiguous;  // bytes without a gap
+  int64_t contiguous;  // longest run of bytes without a gap
   bool token;          // a wait consumes it
 };
 struct TokenWait {
@@ -54,27 +54,27 @@ struct Operation {
   OpSource source;
 };
 
-// Tasks of a channel complete in order, so one token says that all tasks up to its own are
-// complete. Tasks get a token when something waits for them, and only then.
+// Tasks of a channel complete in order, so one token proves that all tasks up to its own are
+// complete. A task gets a token only when something waits for it.
 class Scheduler {
  public:
   explicit Scheduler(const Manifest& manifest);
 
-  // What follows comes from this statement.
+  // The operations that follow come from this statement.
   void From(OpSource source) { source_ = source; }
 
   void Start(const Worker& worker, std::span<const int64_t> values);
-  // Queues a task. When its channel has kQueueDepth tasks outstanding, or no descriptor of the
-  // column is free, first waits for the oldest task that stands in the way.
+  // Queues a task. If its channel has kQueueDepth tasks outstanding, or no descriptor of the column
+  // is free, first waits for the oldest task that is in the way.
   void Transfer(int fifo, const Task& task, int argument);
-  // Waits for the last task of every fifo. Afterwards every task is taken as complete, which the
-  // sequence vouches for.
+  // Waits for the last task of every fifo. After that every task counts as complete; the sequence
+  // guarantees that this is true.
   void Wait(std::span<const int> fifos);
 
   // Tasks that nothing has proven complete.
   size_t outstanding() const;
   size_t operations() const { return operations_.size(); }
-  // The operations since the last time; nothing may be outstanding.
+  // The operations since the last call; no task may be outstanding.
   std::vector<Operation> Take();
 
  private:

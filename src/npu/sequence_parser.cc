@@ -8,9 +8,9 @@
 namespace ort_aie::npu {
 namespace {
 
-// Deeper trees are taken for a mistake, not for a reason to exhaust the stack.
+// Deeper trees are a mistake; parsing them must not exhaust the stack.
 constexpr int kMaxDepth = 256;
-// Of for and if in each other: each statement's path names them all.
+// The most nested for and if blocks: the path of each statement names them all.
 constexpr size_t kMaxBlocks = 64;
 constexpr size_t kMaxSymbols = 1024;
 constexpr size_t kMaxArguments = 64;
@@ -54,7 +54,7 @@ class SequenceParser {
   struct Symbol {
     std::string name;
     int slot;
-    size_t block;  // how deep the block is that declared it
+    size_t block;  // the depth of the block that declared it
   };
 
   void ParseArgument(const Json& value, const std::string& path) {
@@ -95,8 +95,8 @@ class SequenceParser {
     return slot;
   }
 
-  // A name may be given anew in the block that declared it; in an inner block that would leave
-  // open which of the two holds afterwards.
+  // A name may be set again in the block that declared it. In an inner block it would be unclear
+  // which of the two holds afterwards.
   int DeclareInBlock(const std::string& name, const std::string& path) {
     const Symbol* known = Find(name);
     Require(known == nullptr || known->block == depth_, prefix_, path, " gives the name \"", name,
@@ -142,7 +142,7 @@ class SequenceParser {
     return body;
   }
 
-  // The block of a for or if: its names end with it.
+  // The block of a for or if. Names declared in it end with it.
   Body ParseBlock(ObjectReader& reader, const std::string& path) {
     Require(depth_ <= kMaxBlocks, prefix_, path, " is nested more than ", kMaxBlocks, " deep");
     Body body = ParseBody(reader.List("do"), path + ".do");
@@ -191,7 +191,7 @@ class SequenceParser {
       return CutStatement{};
     }
     Fail(ErrorCode::kInvalidArgument, reader.path(),
-         " is no statement, expected one of let, require, for, if, transfer, start, wait, work, "
+         " is not a statement, expected one of let, require, for, if, transfer, start, wait, work, "
          "cut");
   }
 

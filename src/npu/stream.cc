@@ -13,7 +13,7 @@
 namespace ort_aie::npu {
 namespace {
 
-// The buffers that every run of a plan has: all of them, if a run can have as many.
+// The buffers that every run of a plan gets: all of them, if they fit one run.
 std::vector<int> SharedBuffers(const Plan& plan) {
   int count = 0;
   for (const Invocation& invocation : plan) {
@@ -26,7 +26,7 @@ std::vector<int> SharedBuffers(const Plan& plan) {
   return buffers;
 }
 
-// Adds the buffers that a segment touches; false if they are more than a run can have.
+// Adds the buffers that a segment touches; false if a run cannot have so many.
 bool TakeBuffers(const Segment& segment, std::span<const BufferView> views,
                  std::vector<int>& buffers) {
   std::vector<int> all = buffers;
@@ -46,10 +46,10 @@ TxnDevice DeviceOf(const Manifest& manifest) {
   return {manifest.generation, manifest.rows, manifest.columns};
 }
 
-// Operations of a segment become words.
+// Encodes the operations of a segment as words.
 class PieceEncoder {
  public:
-  // `named`: channels whose controller id is set in the run already.
+  // `named`: the channels whose controller id the run has already set.
   PieceEncoder(const Manifest& manifest, std::span<const BufferView> views,
                const std::vector<int>& buffers, uint64_t named)
       : views_(views), buffers_(buffers), named_(named), txn_(DeviceOf(manifest)) {}
@@ -63,7 +63,7 @@ class PieceEncoder {
     words.erase(words.begin(), words.begin() + kTxnHeaderWords);
   }
 
-  // Of the segment alone.
+  // Only those of the segment.
   std::vector<uint32_t> words, variable;
   std::vector<OpSource> sources;
   uint64_t named() const { return named_; }
@@ -91,7 +91,7 @@ class PieceEncoder {
                           static_cast<uint64_t>(CheckedAdd(view.offset, push.plus)));
     Variable(plus);
     Variable(plus + 1);
-    // Tokens carry the channel's controller id, which is set before the first of them.
+    // Tokens carry the channel's controller id, so it is set before the first of them.
     const uint64_t channel = uint64_t{1}
                              << ShimChannelIndex(push.column, push.direction, push.channel);
     if (push.token && (named_ & channel) == 0) {
@@ -112,7 +112,7 @@ class PieceEncoder {
   TxnWriter txn_;
 };
 
-// Segments become runs.
+// Joins segments into runs.
 class StreamBuilder {
  public:
   StreamBuilder(const Manifest& manifest, const Plan& plan)
@@ -127,7 +127,7 @@ class StreamBuilder {
             " s, expected at most ", kMaxRunSeconds,
             " s; give the sequence a cut within it, or split the shape");
     Fail(ErrorCode::kInvalidArgument, what, ": a stretch without a cut touches more than ",
-         kRunBuffers, " buffers, which is what a run can have");
+         kRunBuffers, " buffers, the most that a run can have");
   }
 
   Stream Finish() && {
@@ -138,10 +138,10 @@ class StreamBuilder {
   }
 
  private:
-  // Of the last run.
+  // Whether the last run is empty.
   bool empty() const { return stream_.runs.back().sources.empty(); }
 
-  // To the last run, if it has time, room and buffers for it.
+  // Adds the segment to the last run, if the run has time, room and buffers for it.
   bool TryAdd(const Segment& segment, std::span<const BufferView> views, int invocation) {
     Run& run = stream_.runs.back();
     std::vector<int> buffers = run.buffers;
@@ -179,7 +179,7 @@ class StreamBuilder {
   uint64_t named_ = 0;  // in the last run
 };
 
-// Whether a piece of a run would become this one by changes of variable words alone.
+// Whether a piece of a run would become this one by changing only variable words.
 bool SameSkeleton(const Run& run, const Piece& piece, const PieceEncoder& now) {
   if (piece.end - piece.begin != now.words.size() ||
       run.variable.size() - piece.variable < now.variable.size()) {
@@ -195,7 +195,7 @@ bool SameSkeleton(const Run& run, const Piece& piece, const PieceEncoder& now) {
     }
     begin = word + 1;
   }
-  // Those of the next piece begin behind it.
+  // The variable words of the next piece begin after these.
   const size_t next = piece.variable + now.variable.size();
   return (next == run.variable.size() || run.variable[next] >= piece.end) &&
          std::equal(old + begin, old + now.words.size(),
@@ -205,7 +205,7 @@ bool SameSkeleton(const Run& run, const Piece& piece, const PieceEncoder& now) {
 }  // namespace
 
 Stream BuildStream(Interpreter& interpreter, const Plan& plan) {
-  Require(!plan.empty(), "a plan has at least one invocation, got none");
+  Require(!plan.empty(), "a plan must have at least one invocation, got none");
   StreamBuilder builder(interpreter.manifest(), plan);
   size_t operations = 0;
   for (size_t i = 0; i < plan.size(); ++i) {

@@ -10,7 +10,7 @@
 namespace ort_aie::npu {
 namespace {
 
-// Whether two runs differ in nothing but their variable words.
+// Whether two runs differ only in their variable words.
 bool SameSkeleton(const Run& a, const Run& b) {
   if (a.words.size() != b.words.size() || a.variable != b.variable) return false;
   size_t begin = 0;
@@ -31,7 +31,7 @@ bool SameSkeleton(const Stream& a, const Stream& b) {
                             [](const Run& x, const Run& y) { return SameSkeleton(x, y); });
 }
 
-// Brings `kept` to `fresh`, and says which words that changed.
+// Changes `kept` into `fresh`, and returns which words changed.
 std::vector<WordRange> Patch(Stream& kept, Stream fresh) {
   std::vector<WordRange> changed;
   for (size_t run = 0; run < kept.runs.size(); ++run) {
@@ -54,7 +54,7 @@ std::vector<WordRange> Patch(Stream& kept, Stream fresh) {
   return changed;
 }
 
-// Which invocations differ, if they do so in parameters and offsets at most.
+// Which invocations differ, if they differ only in parameters and offsets.
 std::optional<std::vector<size_t>> Differences(const Plan& a, const Plan& b) {
   if (a.size() != b.size()) return std::nullopt;
   std::vector<size_t> changed;
@@ -101,7 +101,7 @@ void StreamMemory::Drop(Place entry) {
 
 StreamCache::StreamCache(Manifest manifest, std::shared_ptr<StreamMemory> memory, size_t capacity)
     : manifest_(std::move(manifest)), memory_(std::move(memory)), capacity_(capacity) {
-  Require(capacity > 0, "a cache keeps at least one stream, got a capacity of 0");
+  Require(capacity > 0, "a cache must keep at least one stream, got a capacity of 0");
 }
 
 StreamCache::~StreamCache() {
@@ -121,13 +121,13 @@ StreamCache::Lookup StreamCache::Found(StreamMemory::Place entry, Outcome outcom
 }
 
 StreamCache::Lookup StreamCache::Get(const Plan& plan) {
-  std::vector<StreamMemory::Place> ours;  // the one used last comes first
+  std::vector<StreamMemory::Place> ours;  // most recently used first
   for (auto entry = memory_->entries_.begin(); entry != memory_->entries_.end(); ++entry) {
     if (entry->owner != this) continue;
     if (entry->plan == plan) return Found(entry, Outcome::kSame, {});
     ours.push_back(entry);
   }
-  // A token's plan differs from the one before in few invocations; of 36 layers, a tenth.
+  // A token's plan differs from the one before in few invocations: with 36 layers, in a tenth.
   for (const StreamMemory::Place entry : ours) {
     const std::optional<std::vector<size_t>> differences = Differences(entry->plan, plan);
     if (!differences) continue;
@@ -137,7 +137,7 @@ StreamCache::Lookup StreamCache::Get(const Plan& plan) {
     return Found(entry, Outcome::kPatched, std::move(*changed));
   }
   Stream fresh = BuildStream(interpreter_, plan);
-  // The same words may be those of other buffers.
+  // The same words may belong to other buffers.
   for (const StreamMemory::Place entry : ours) {
     if (!SameSkeleton(entry->stream, fresh)) continue;
     entry->plan = plan;
@@ -148,8 +148,9 @@ StreamCache::Lookup StreamCache::Get(const Plan& plan) {
   const size_t bytes = StreamBytes(fresh);
   Require(bytes <= memory.bytes_, "the instruction stream of ", plan.size(), " invocations, from ",
           Describe(plan.front()), " to ", Describe(plan.back()), " on the overlay ", manifest_.name,
-          ", takes ", bytes, " bytes in ", fresh.runs.size(), " runs, and the device keeps ",
-          memory.bytes_, " bytes of instructions; divide the plan");
+          ", takes ", bytes, " bytes in ", fresh.runs.size(),
+          " runs, but the device keeps at most ", memory.bytes_,
+          " bytes of instructions; divide the plan");
   if (ours.size() >= capacity_) memory.MakeRoom(ours.back());
   while (memory.used_ + bytes > memory.bytes_) memory.MakeRoom(std::prev(memory.entries_.end()));
   memory.used_ += bytes;

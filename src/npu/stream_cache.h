@@ -1,4 +1,4 @@
-// Streams that have been built, kept and patched.
+// A cache of streams, which it can patch.
 #pragma once
 
 #include <cstddef>
@@ -13,29 +13,29 @@ namespace ort_aie::npu {
 
 class StreamCache;
 
-// What streams may take of the device's memory for instructions. A process has one heap of 64 MB
-// for all of its contexts (xdna-driver: amdxdna_gem.c, AIE2_DEVM_SIZE; shim/kmq/pcidev.cpp, which
-// lets it grow to 512 MB where the driver does), and their configurations and lists of commands lie
-// there too (shim/kmq/hwctx.cpp, aie2_ctx.c). mlir-aie's xclbins call 48 MB of it the bank of
-// instructions (SRAM, 0xC000 KB at 0x4000000, in its aiecc).
+// How much of the device's memory for instructions streams may take. A process has one heap of 64
+// MB for all of its contexts (xdna-driver: amdxdna_gem.c, AIE2_DEVM_SIZE; shim/kmq/pcidev.cpp,
+// which lets it grow to 512 MB if the driver supports that). The contexts' configurations and lists
+// of commands are in it too (shim/kmq/hwctx.cpp, aie2_ctx.c). mlir-aie's xclbins call 48 MB of it
+// the bank of instructions (SRAM, 0xC000 KB at 0x4000000, in its aiecc).
 inline constexpr size_t kInstructionBytes = size_t{48} << 20;
-// A run's words lie in a buffer of their own, and the heap is given out in such units (xdna-driver:
+// Each run's words are in a buffer of their own, and the heap allocates in such units (xdna-driver:
 // dev_mem_buf_shift in npu1_regs.c and npu4_family.h).
 inline constexpr size_t kStreamUnit = 32 << 10;
 
-// What a run's words, and all of a stream's, take of that memory, in bytes.
+// How much of that memory the words of a run, and all words of a stream, take, in bytes.
 size_t RunBytes(size_t words);
 size_t StreamBytes(const Stream& stream);
 
-// What the owner of a cache keeps with a stream, such as the buffers that hold it. It goes when the
-// stream goes.
+// What the owner of a cache keeps with a stream, such as the buffers that hold it. It is destroyed
+// with the stream.
 class StreamCompanion {
  public:
   virtual ~StreamCompanion() = default;
 };
 
-// The streams that several caches keep of the device's memory for instructions. Not for several
-// threads at once, whatever the cache.
+// The streams that several caches keep in the device's memory for instructions. Not thread-safe,
+// even across caches.
 class StreamMemory {
  public:
   explicit StreamMemory(size_t bytes = kInstructionBytes) : bytes_(bytes) {}
@@ -43,10 +43,10 @@ class StreamMemory {
 
   size_t bytes() const { return bytes_; }
   size_t used() const { return used_; }
-  int64_t dropped() const { return dropped_; }  // streams that made room for others
+  int64_t dropped() const { return dropped_; }  // streams dropped to make room for others
 
-  // Drops the stream that was used longest ago, in whichever cache. The one used last stays: false
-  // where there is no other.
+  // Drops the stream used longest ago, in whichever cache. Never drops the one used last: returns
+  // false if there is no other.
   bool DropOldest();
 
  private:
@@ -62,31 +62,31 @@ class StreamMemory {
   using Place = std::list<Entry>::iterator;
 
   void Drop(Place entry);
-  void MakeRoom(Place entry);  // as Drop, and counted
+  void MakeRoom(Place entry);  // Drop, and count it
 
   const size_t bytes_;
   size_t used_ = 0;
   int64_t dropped_ = 0;
   uint64_t next_id_ = 0;
-  std::list<Entry> entries_;  // the one used last comes first
+  std::list<Entry> entries_;  // most recently used first
 };
 
-// Keeps the streams of the plans that came last. A plan that gives the words of a kept stream but
-// for lengths, addresses and parameters has these patched in place, so that a buffer that holds the
-// stream needs only the changed words. Not for several threads at once.
+// Keeps the streams of the latest plans. If the words of a plan differ from those of a kept stream
+// only in lengths, addresses and parameters, the stream is patched in place, and a buffer that
+// holds it needs only the changed words. Not thread-safe.
 class StreamCache {
  public:
   enum class Outcome { kSame, kPatched, kEncoded };
 
   struct Lookup {
-    const Stream& stream;  // until the next Get
-    uint64_t id;           // of the kept stream: the same as long as it is only patched
+    const Stream& stream;  // valid until the next Get
+    uint64_t id;           // of the kept stream; patching does not change it
     Outcome outcome;
     std::vector<WordRange> changed;               // when patched, ascending
-    std::unique_ptr<StreamCompanion>& companion;  // null until somebody puts one there
+    std::unique_ptr<StreamCompanion>& companion;  // null until the owner sets it
   };
 
-  // Keeps so many streams, in a memory that other caches may share.
+  // Keeps at most `capacity` streams, in a memory that other caches may share.
   StreamCache(Manifest manifest, std::shared_ptr<StreamMemory> memory, size_t capacity = 64);
   ~StreamCache();
   StreamCache(const StreamCache&) = delete;
@@ -94,7 +94,7 @@ class StreamCache {
   const Manifest& manifest() const { return manifest_; }
   StreamMemory& memory() const { return *memory_; }
 
-  // Raises as BuildStream does, and for a stream that is larger than the memory; then nothing has
+  // Throws as BuildStream does, and for a stream that is larger than the memory; then nothing has
   // changed.
   Lookup Get(const Plan& plan);
 

@@ -9,14 +9,14 @@ namespace {
 
 constexpr int64_t kWord = 4;
 constexpr int64_t kMaxLengthWords = (int64_t{1} << 32) - 1;
-constexpr uint64_t kAxCache = 2;  // what mlir-aie and FastFlowLM write
+constexpr uint64_t kAxCache = 2;  // mlir-aie and FastFlowLM write this
 
 void RequireWords(int64_t value, const char* what) {
   Require(value >= 0 && value % kWord == 0, what,
           " must be a multiple of 4 bytes and not negative, got ", value);
 }
 
-// Refuses a tap that is no tap, or that leaves its buffer; false when it moves nothing.
+// Refuses a tap that is malformed or leaves its buffer; false if it moves nothing.
 bool CheckTap(const Tap& tap, int64_t buffer_bytes) {
   RequireWords(tap.offset, "the offset");
   RequireWords(tap.run, "the run");
@@ -38,8 +38,8 @@ bool CheckTap(const Tap& tap, int64_t buffer_bytes) {
   return !empty;
 }
 
-// Dimensions in words, innermost first and the run among them, without those of size 1 and with
-// neighbours that continue each other folded into one. At least one word moves.
+// Dimensions in words, innermost first, including the run. Dimensions of size 1 are left out, and
+// neighbours that continue each other are folded into one. At least one word moves.
 std::vector<Dimension> Normalize(const Tap& tap) {
   std::vector<Dimension> dims;
   const auto add = [&](Dimension next) {
@@ -61,7 +61,7 @@ int64_t LargestDivisor(int64_t count, int64_t limit) {
   return divisor;
 }
 
-// Divides dimensions of D0 and D1 that are larger than a wrap can say into two.
+// Splits dimensions of D0 and D1 that are too large for a wrap in two.
 void Factor(std::vector<Dimension>& dims) {
   for (size_t d = 0; d < 2 && d < dims.size(); ++d) {
     if (dims[d].count <= kMaxWrap) continue;
@@ -84,7 +84,7 @@ void RequireTasks(int64_t tasks, int64_t most) {
   Require(tasks <= most, "the transfer takes ", tasks, " tasks, expected at most ", most);
 }
 
-// Every offset, once for each index of a dimension in words.
+// The offsets, repeated for each index of a dimension in words.
 std::vector<int64_t> Shifted(const std::vector<int64_t>& offsets, Dimension dimension) {
   std::vector<int64_t> all;
   for (const int64_t offset : offsets) {
@@ -109,13 +109,14 @@ std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) 
     dims.pop_back();
   }
   for (size_t d = 0; d < dims.size(); ++d) {
-    Require(dims[d].stride > 0, "dimension ", d, " from within has a stride of 0 (", ToString(dims),
+    Require(dims[d].stride > 0, "dimension ", d,
+            ", counted from the innermost, has a stride of 0 (", ToString(dims),
             " words); only the outermost may repeat");
   }
   const bool linear = dims.empty() || (dims.size() == 1 && dims[0].stride == 1);
   if (!linear) Factor(dims);
-  // The outermost dimensions whose stride no step can say become tasks of their own, unless all of
-  // them repeat together.
+  // The outermost dimensions whose stride does not fit a step become tasks of their own, unless all
+  // of them repeat together.
   std::vector<int64_t> offsets{tap.offset};
   while (iterated.count == 1 && !dims.empty() && dims.back().stride > kMaxStepWords) {
     const Dimension apart = dims.back();
@@ -124,9 +125,9 @@ std::vector<Task> PlanTasks(const Tap& tap, int64_t buffer_bytes, int64_t most) 
     offsets = Shifted(offsets, apart);
   }
   for (size_t d = 0; d < dims.size(); ++d) {
-    Require(dims[d].stride <= kMaxStepWords, "dimension ", d, " from within has a stride of ",
-            dims[d].stride * kWord, " bytes (", ToString(dims), " words), expected at most ",
-            kMaxStepWords * kWord);
+    Require(dims[d].stride <= kMaxStepWords, "dimension ", d,
+            ", counted from the innermost, has a stride of ", dims[d].stride * kWord, " bytes (",
+            ToString(dims), " words), expected at most ", kMaxStepWords * kWord);
   }
   if (dims.size() == 4 && most_runs == kMaxIterations) {
     iterated = dims.back();
@@ -194,7 +195,7 @@ ShimDescriptorWords DescriptorWords(const Task& task, int generation, std::optio
     for (size_t d = 0; d < task.data.size(); ++d) set(bd::kStep[d], task.data[d].stride - 1);
     for (size_t d = 0; d < 2; ++d) set(bd::kWrap[d], task.data[d].count);
   }
-  set(bd::kBurst, generation == kGenerationNpu2 ? 3 : 2);  // the longest that there is
+  set(bd::kBurst, generation == kGenerationNpu2 ? 3 : 2);  // the longest there is
   set(bd::kAxCache, static_cast<int64_t>(kAxCache));
   if (task.iteration_step > 0 && task.runs > 1) {
     set(bd::kIterationStep, task.iteration_step - 1);

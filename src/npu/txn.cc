@@ -19,7 +19,7 @@ TxnWriter::TxnWriter(const TxnDevice& device) {
           "device generation must be ", kGenerationNpu1, " or ", kGenerationNpu2, ", got ",
           device.generation);
   Require(device.rows >= 1 && device.rows <= 32 && device.columns >= 1 && device.columns <= 127,
-          "a stream names 1 to 32 rows and 1 to 127 columns, got ", device.rows, " and ",
+          "a stream must name 1 to 32 rows and 1 to 127 columns, got ", device.rows, " and ",
           device.columns);
   const auto generation = static_cast<uint32_t>(device.generation);
   const auto rows = static_cast<uint32_t>(device.rows);
@@ -27,7 +27,7 @@ TxnWriter::TxnWriter(const TxnDevice& device) {
   words_ = {rows << 24 | generation << 16 | 1u << 8, kMemoryTileRows << 8 | columns, 0, 0};
 }
 
-// Appends an operation of `words` zero words but the opcode; gives its first.
+// Appends an operation of `words` words that are zero except for the opcode; returns the first.
 uint32_t& TxnWriter::Begin(uint32_t opcode, size_t words) {
   const size_t start = words_.size();
   words_.resize(start + words);
@@ -54,7 +54,7 @@ size_t TxnWriter::MaskWrite(uint32_t address, uint32_t value, uint32_t mask) {
 }
 
 size_t TxnWriter::BlockWrite(uint32_t address, std::span<const uint32_t> data) {
-  Require(!data.empty(), "a block write carries at least one word");
+  Require(!data.empty(), "a block write must carry at least one word");
   uint32_t* op = &Begin(kBlockWrite, 4 + data.size());
   op[2] = address;
   op[3] = Bytes(4 + data.size());
@@ -77,8 +77,8 @@ size_t TxnWriter::Wait(int column, int row, Direction direction, int channel, in
 }
 
 size_t TxnWriter::AddressPatch(uint32_t address, int argument, uint64_t plus) {
-  Require(argument >= 0 && argument <= kMaxArgument, "an address patch names argument 0 to ",
-          kMaxArgument, ", got ", argument);
+  Require(argument >= 0 && argument <= kMaxArgument,
+          "an address patch must name an argument from 0 to ", kMaxArgument, ", got ", argument);
   if (argument >= kTranslatedArguments) plus += kDdrAperture;
   uint32_t* op = &Begin(kAddressPatch, 12);
   op[1] = Bytes(12);
@@ -96,7 +96,7 @@ std::vector<uint32_t> TxnWriter::Finish() && {
 
 void SetTxnHeader(std::vector<uint32_t>& words, uint32_t operations) {
   Require(words.size() <= std::numeric_limits<uint32_t>::max() / 4, "a stream of ", words.size(),
-          " words is longer than its header can say");
+          " words is too long for the length in its header");
   words[2] = operations;
   words[3] = Bytes(words.size());
 }

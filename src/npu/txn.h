@@ -1,5 +1,5 @@
 // The words of a TXN stream, version 0.1, as mlir-aie's TxnEncoding writes them: a header of four
-// words, then operations. The words of a run go to XRT's instruction buffer as they are.
+// words, then operations. The words of a run go to XRT's instruction buffer unchanged.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ struct TxnDevice {
 };
 
 constexpr size_t kTxnHeaderWords = 4;
-// What the header of a stream says of its operations and its length.
+// Sets the number of operations and the length in a stream's header.
 void SetTxnHeader(std::vector<uint32_t>& words, uint32_t operations);
 
-// Appends operations; every method gives the index of the first word that carries data.
+// Appends operations. Every method returns the index of the first word that carries data.
 class TxnWriter {
  public:
   explicit TxnWriter(const TxnDevice& device);
@@ -29,14 +29,14 @@ class TxnWriter {
   size_t Write(uint32_t address, uint32_t value);
   size_t MaskWrite(uint32_t address, uint32_t value, uint32_t mask);
   size_t BlockWrite(uint32_t address, std::span<const uint32_t> data);
-  // One token from the channel of every tile of a rectangle.
+  // Waits for one token from the channel of every tile of a rectangle.
   size_t Wait(int column, int row, Direction direction, int channel, int columns = 1, int rows = 1);
-  // Adds the address of a run's buffer `argument`, and `plus` bytes, to the two words at `address`
+  // Adds the address of a run's buffer `argument`, plus `plus` bytes, to the two words at `address`
   // of an earlier BlockWrite. The data are the two words of `plus`.
   size_t AddressPatch(uint32_t address, int argument, uint64_t plus);
 
   uint32_t operations() const { return operations_; }
-  // The stream with its header complete.
+  // The stream with its complete header.
   std::vector<uint32_t> Finish() &&;
 
  private:

@@ -1,4 +1,4 @@
-// aie.Cast(A) -> Y: A in another type of floats, rounded to nearest even.
+// aie.Cast(A) -> Y: A in another floating-point type, rounded to nearest even.
 //   A  (...) float, float16 or bfloat16
 //   Y  as A
 // Attributes: dtype (TensorProto data type of Y: FLOAT, FLOAT16 or BFLOAT16), format.

@@ -12,14 +12,14 @@ constexpr bool IsBinary(Function function) {
   return function == Function::kAdd || function == Function::kMultiply;
 }
 
-// How B meets A.
+// How B is applied to A.
 ElementwiseStep::Operand OperandOf(const Tensor& a, const Tensor& b) {
   using enum ElementwiseStep::Operand;
   const auto all_ones = [](const int64_t* first, const int64_t* last) {
     return std::all_of(first, last, [](int64_t dim) { return dim == 1; });
   };
   if (b.type == a.type && b.shape == a.shape) return kTensor;
-  // A result as A has its rank.
+  // The result has A's rank, so B must not have more dimensions.
   if (b.type == a.type && b.shape.size() <= a.shape.size()) {
     if (all_ones(b.shape.begin(), b.shape.end())) return kScalar;
     const int64_t* last = b.shape.end() - 1;

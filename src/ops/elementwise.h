@@ -2,8 +2,8 @@
 //
 // aie.Add(A, B), aie.Mul(A, B) -> Y
 //   A  (..., K) float, float16 or bfloat16, of any rank
-//   B  of A's type: as A, or (K) or one value, with any number of dimensions of 1 before it that A
-//      has as well; the value may have rank 0
+//   B  of A's type: A's shape, or (K), or a single value. (K) and the value may have leading
+//      dimensions of 1, up to A's rank; the value may have rank 0
 //   Y  as A
 // aie.Activation(A) -> Y
 //   attribute function  "silu", "gelu", "gelu_tanh" or "sigmoid"; gelu is the one with erf
@@ -16,7 +16,7 @@
 
 namespace ort_aie {
 
-// Throws Error for another name than those of aie.Activation.
+// Throws Error for any name that aie.Activation does not have.
 Function ActivationFunction(const std::string& name);
 
 struct ElementwiseAttributes {
@@ -27,7 +27,7 @@ struct ElementwiseAttributes {
 class Elementwise {
  public:
   struct Inputs {
-    Tensor a, b;  // b of kAdd and kMultiply alone
+    Tensor a, b;  // b only for kAdd and kMultiply
   };
 
   explicit Elementwise(const ElementwiseAttributes& attributes);

@@ -10,12 +10,13 @@ bool IsFloatName(const std::string& type) {
   return type == "FLOAT" || type == "FLOAT16" || type == "BFLOAT16";
 }
 
-// Why there is no KV cache like that.
+// Why the library does not have such a KV cache.
 std::string WhyNotCache(const GroupQueryAttentionNode& node) {
   const std::string& type = node.cache_type;
   if (node.k_quant_type == "NONE" && node.v_quant_type == "NONE") {
     if (node.kv_cache_bit_width != 0 || node.has_k_scale || node.has_v_scale) {
-      return "kv_cache_bit_width, k_scale or v_scale without k_quant_type and v_quant_type";
+      return "kv_cache_bit_width, k_scale or v_scale is given without k_quant_type and "
+             "v_quant_type";
     }
     if (IsFloatName(type)) return "";
     return Concat("its KV cache is ", type, "; expected FLOAT, FLOAT16 or BFLOAT16");
@@ -50,7 +51,7 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
       node.block_size != 256) {
     return Concat("block_size is ", node.block_size, "; expected 32, 64, 128 or 256");
   }
-  if (node.k <= 0 || node.n <= 0) return Concat("K=", node.k, " N=", node.n, " are not positive");
+  if (node.k <= 0 || node.n <= 0) return Concat("K=", node.k, " N=", node.n, " must be positive");
   if (node.weight_prepacked != 0) {
     return Concat("weight_prepacked=", node.weight_prepacked, " is a CUDA layout");
   }
@@ -67,7 +68,7 @@ std::string WhyNotQ4NX(const MatMulNBitsNode& node) {
 }
 
 std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {
-  if (!node.constant_weights) return "its second input is no constant: there are no weights";
+  if (!node.constant_weights) return "its second input is not a constant, so there are no weights";
   if (node.weights.size() != 2) {
     return Concat("its weights have ", node.weights.size(), " dimensions; expected (K, N)");
   }
@@ -76,9 +77,9 @@ std::string WhyNotFloatMatMul(const FloatMatMulNode& node) {
   }
   if (node.trans_a != 0) return "transA is not 0: its activations are transposed";
   if (node.alpha != 1 || node.beta != 1) {
-    return Concat("alpha=", node.alpha, " beta=", node.beta, " are not 1");
+    return Concat("alpha=", node.alpha, " beta=", node.beta, " must both be 1");
   }
-  if (!node.bias_fits) return "its C is no constant vector of N";
+  if (!node.bias_fits) return "its C is not a constant vector of N";
   const int64_t k = node.weights[0], n = node.weights[1];
   if (k < q4nx::kGroup || n < q4nx::kBlockRows) {
     return Concat("K=", k, " N=", n, ": less than 32 either way is mostly padding");
@@ -91,16 +92,17 @@ std::string WhyNotFlowAttention(const GroupQueryAttentionNode& node) {
     return "output_qk asks for the score matrix, which chunked attention never holds";
   }
   if (node.has_query_seqlens) {
-    return "query_seqlens pads chunks of a prompt on the right, which FlowAttention does not know";
+    return "query_seqlens pads chunks of a prompt on the right, which FlowAttention does not "
+           "support";
   }
   if (node.has_other_epsilons) {
-    return "q_norm_epsilon and k_norm_epsilon; FlowAttention has one qk_norm_epsilon";
+    return "q_norm_epsilon and k_norm_epsilon are separate; FlowAttention has one qk_norm_epsilon";
   }
   if (node.num_heads <= 0 || node.kv_num_heads <= 0 || node.num_heads % node.kv_num_heads != 0) {
     return Concat("num_heads=", node.num_heads,
-                  " is no multiple of kv_num_heads=", node.kv_num_heads);
+                  " is not a multiple of kv_num_heads=", node.kv_num_heads);
   }
-  if (node.head_dim <= 0) return "the channels of a head are not known before it runs";
+  if (node.head_dim <= 0) return "the number of channels of a head is not known before it runs";
   if (node.head_dim % 8 != 0) {
     return Concat("heads have ", node.head_dim, " channels; expected a multiple of 8");
   }

@@ -1,5 +1,6 @@
-// Which ONNX nodes become aie.* nodes, and why others do not. The only place that decides: graph
-// passes ask through the native module. An empty reason means yes.
+// Which ONNX nodes become aie.* nodes, and why others do not. The decision is made only here: the
+// graph passes call these functions through the native module. An empty reason means that the node
+// becomes one.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ struct MatMulNBitsNode {
   int64_t k = 0, n = 0, bits = 4, block_size = 0, weight_prepacked = 0;
   bool constant_weights = true;  // B, scales and zero_points are initializers
   bool has_g_idx = false;
-  std::string type;             // of A, as ONNX names it: FLOAT, FLOAT16, BFLOAT16
-  std::string zero_point_type;  // likewise, or UINT8 of packed ones; empty where there are none
+  std::string type;             // of A, by its ONNX name: FLOAT, FLOAT16, BFLOAT16
+  std::string zero_point_type;  // likewise, or UINT8 if packed; empty if absent
 };
 std::string WhyNotQ4NX(const MatMulNBitsNode& node);
 
-// MatMul, or Gemm, of float weights: what can be quantised, or be an aie.GEMM.
+// A MatMul or Gemm of float weights, which can be quantised or become an aie.GEMM.
 struct FloatMatMulNode {
   bool constant_weights = true;
   std::vector<int64_t> weights;  // shape of the second input, as (K, N)
@@ -30,7 +31,7 @@ std::string WhyNotFloatMatMul(const FloatMatMulNode& node);
 
 struct GroupQueryAttentionNode {
   int64_t num_heads = 0, kv_num_heads = 0, qk_output = 0, causal = 1, local_window_size = -1;
-  int64_t head_dim = 0;  // 0: not known, which is a reason
+  int64_t head_dim = 0;  // 0: not known, which is a reason to refuse
   std::string k_quant_type = "NONE", v_quant_type = "NONE";
   int64_t kv_cache_bit_width = 0;
   bool has_k_scale = false, has_v_scale = false;

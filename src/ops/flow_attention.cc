@@ -32,7 +32,7 @@ void RequireShape(const FlowAttention::Inputs& inputs, FlowAttention::Input inpu
   RequireTensor(kInputNames[input], inputs[input], type, shape);
 }
 
-// Whether a kind of quantisation has a scale for each channel; an error if it is of no known kind.
+// Whether a kind of quantisation has a scale for each channel. Throws Error for an unknown kind.
 bool IsPerChannel(const char* attribute, const std::string& type) {
   Require(type == "PER_TENSOR" || type == "PER_CHANNEL", "attribute ", attribute,
           " must be PER_TENSOR or PER_CHANNEL where kv_cache_bit_width is given, got ",
@@ -57,7 +57,7 @@ void CheckQuantisation(const FlowAttentionAttributes& a) {
 
 bool Hides(int64_t mask) { return mask == 0; }
 
-// What a mask (batch, total) leaves to see. One that hides nothing leaves no trace.
+// Stores which keys a mask (batch, total) leaves visible. Stores nothing if it hides none.
 void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
   step.visible_keys.reserve(static_cast<size_t>(step.batch));
   bool hides = false, has_holes = false;
@@ -77,8 +77,8 @@ void ApplyMask(const int64_t* mask, int64_t total, AttentionStep& step) {
   }
 }
 
-// A present in the past's memory has its rows where the past has them, or it would be written over
-// rows that are still to be read.
+// A present in the past's memory must have its rows where the past has them. Otherwise it would
+// overwrite rows that are still to be read.
 void CheckPlaces(const char* name, const Tensor& past, const void* present, const Shape& shape) {
   const auto* old_rows = past.as<uint8_t>();
   const auto* new_rows = static_cast<const uint8_t*>(present);
@@ -87,10 +87,10 @@ void CheckPlaces(const char* name, const Tensor& past, const void* present, cons
   const bool apart = old_rows + old_bytes <= new_rows || new_rows + bytes <= old_rows;
   const bool in_place =
       old_rows == new_rows && (past.shape[2] == shape[2] || shape[0] * shape[1] == 1);
-  Require(
-      apart || in_place, "input past_", name, " and output present_", name,
-      " share memory, but hold ", past.shape[2], " and ", shape[2],
-      " rows; bind a buffer of its own, or both with as many rows as the longest sequence needs");
+  Require(apart || in_place, "input past_", name, " and output present_", name,
+          " share memory, but hold ", past.shape[2], " and ", shape[2],
+          " rows; bind separate buffers, or one with as many rows as the longest sequence needs "
+          "for both");
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ FlowAttention::FlowAttention(const FlowAttentionAttributes& attributes, const Op
   CheckQuantisation(a);
 }
 
-// Of past and present, as tensors.
+// The type of past and present, as tensors.
 DataType FlowAttention::CacheType(const Inputs& inputs) const {
   if (Quantised()) {
     return attributes_.kv_cache_bit_width == 8 ? DataType::kInt8 : DataType::kUint8;
@@ -134,7 +134,8 @@ int64_t FlowAttention::HeadDim(const Inputs& inputs) const {
       (Size(attributes_.num_heads) + Size(packed ? 2 : 0) * attributes_.kv_num_heads).As("a token");
   const int64_t channels = query.shape[2];
   Require(channels > 0 && channels % heads == 0, "input query has ", channels,
-          " channels, which is no multiple of ", heads, packed ? " heads (packed QKV)" : " heads");
+          " channels, which is not a multiple of ", heads,
+          packed ? " heads (packed QKV)" : " heads");
   return channels / heads;
 }
 
@@ -150,7 +151,7 @@ FlowAttention::Call FlowAttention::Sizes(const Inputs& inputs) const {
   Require(call.by_index == !inputs[kTotalSequenceLength],
           "inputs seqlens_k and total_sequence_length go together, got only one of them");
   if (const Tensor& key = inputs[kKey]) {
-    // Rotation takes one position for a token's query and key.
+    // Rotation uses one position for a token's query and key.
     const bool may_differ = call.by_index && attributes_.do_rotary != 1;
     if (may_differ && key.shape.size() == 3) call.key_sequence = key.shape[1];
     const int64_t channels = attributes_.kv_num_heads * call.dim;
@@ -217,7 +218,7 @@ void FlowAttention::CheckLengths(const Inputs& inputs, const Call& call) const {
     Require(length >= call.sequence, "input seqlens_k[", b, "] is ", length - 1, ", less than the ",
             call.sequence, " query rows less one");
     Require(Windowed() || length - call.sequence <= call.past_capacity, "input seqlens_k[", b,
-            "] says ", length - call.sequence, " past tokens, but past_key holds ",
+            "] means ", length - call.sequence, " past tokens, but past_key holds ",
             call.past_capacity, " rows");
   }
 }
@@ -306,7 +307,7 @@ void FlowAttention::PlacePositions(const Inputs& inputs, const Call& call,
   step.positions.reserve(static_cast<size_t>(call.batch * call.sequence));
   for (int64_t b = 0; b < call.batch; ++b) {
     for (int64_t t = 0; t < call.sequence; ++t) {
-      // Of a first prompt, GroupQueryAttention reads the first id alone.
+      // For a first prompt, GroupQueryAttention reads only the first id.
       const int64_t first = !ids                ? step.past_length[static_cast<size_t>(b)]
                             : call.first_prompt ? ids.as<int64_t>()[0]
                                                 : ids.as<int64_t>()[b * row + t];
@@ -348,7 +349,7 @@ void FlowAttention::Append(const Inputs& inputs, const Outputs& shapes, void* ou
     step.key_stride = step.value_stride = step.kv_heads * step.dim;
     step.key = inputs[kKey].data;
     step.value = inputs[kValue].data;
-  } else {  // packed: Q, K and V of a token stand one after the other
+  } else {  // packed: Q, K and V of a token are adjacent
     step.query_stride = step.key_stride = step.value_stride =
         (step.heads + 2 * step.kv_heads) * step.dim;
     const auto* first = static_cast<const uint8_t*>(query.data);

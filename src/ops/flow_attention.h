@@ -1,7 +1,6 @@
 // aie.FlowAttention: inputs 0-15, outputs and attributes of com.microsoft.GroupQueryAttention v1 at
 // ONNX Runtime 1.31 and an attention mask, computed as FlowKV (one query row) or FlowQKV (more):
-// chunked online softmax, papers 1 and 2. The table of the contract stands in
-// docs/flow-attention.md.
+// chunked online softmax, papers 1 and 2. docs/flow-attention.md has the table of the contract.
 #pragma once
 
 #include <memory>
@@ -19,7 +18,7 @@ struct FlowAttentionAttributes {
   float softcap = 0, qk_norm_epsilon = 1e-6f;
   int64_t do_rotary = 0, rotary_interleaved = 0, local_window_size = -1, smooth_softmax = -1,
           causal = 1, sliding_window_cache = 0, qk_output = 0, float32_products = 0;
-  // Of a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL, empty as NONE; 8 or 4 bits.
+  // For a KV cache of integers: NONE, PER_TENSOR or PER_CHANNEL (empty means NONE); 8 or 4 bits.
   std::string k_quant_type = {}, v_quant_type = {};
   int64_t kv_cache_bit_width = 0;
 };
@@ -46,20 +45,20 @@ class FlowAttention {
     kAttentionMask,
     kInputCount
   };
-  using Inputs = std::span<const Tensor>;  // kInputCount of them at least
+  using Inputs = std::span<const Tensor>;  // at least kInputCount of them
 
   FlowAttention(const FlowAttentionAttributes& attributes, const Options& options);
 
   struct Outputs {
     Shape output;   // (batch, sequence, heads * dim)
-    Shape present;  // (batch, kv_heads, capacity, dim), for keys and for values; of 4 bits, dim / 2
+    Shape present;  // (batch, kv_heads, capacity, dim), keys and values alike; with 4 bits, dim / 2
     DataType cache;  // of present
   };
 
-  // Checks shapes, types and lengths and gives the output shapes.
+  // Checks shapes, types and lengths, and returns the output shapes.
   Outputs OutputShapes(const Inputs& inputs) const;
 
-  // After OutputShapes, with the output buffers.
+  // Call after OutputShapes, with the output buffers.
   void Append(const Inputs& inputs, const Outputs& shapes, void* output, void* present_key,
               void* present_value, Plan& plan) const;
 
@@ -67,10 +66,10 @@ class FlowAttention {
   // The sizes of one call.
   struct Call {
     int64_t batch, sequence, key_sequence, dim, past_capacity, total;
-    // Without seqlens_k: every row has as many tokens as the past has rows and the call brings.
+    // Without seqlens_k: every row has as many tokens as the past has rows and the call adds.
     bool by_index;
-    // The past of a batch row follows from seqlens_k alone; a first prompt has none, whatever its
-    // padding.
+    // The past of a batch row follows from seqlens_k alone. A first prompt does not have one,
+    // whatever its padding.
     bool first_prompt;
   };
 
@@ -80,7 +79,7 @@ class FlowAttention {
   Call Sizes(const Inputs& inputs) const;
   int64_t HeadDim(const Inputs& inputs) const;
   DataType CacheType(const Inputs& inputs) const;
-  // Elements of a row of past and present, as tensors.
+  // Elements in a row of past and present, as tensors.
   int64_t CacheWidth(int64_t dim) const {
     return attributes_.kv_cache_bit_width == 4 ? dim / 2 : dim;
   }

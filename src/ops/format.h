@@ -1,5 +1,6 @@
-// The format number that a compiled model carries on each aie.* node (attribute `format`). A change
-// of Q4NX bytes or of an op's meaning raises it; a library refuses numbers that it does not know.
+// The format number that a compiled model carries on each aie.* node (attribute `format`). It
+// increases when Q4NX bytes or an op's meaning change. The library refuses numbers that it does not
+// know.
 #pragma once
 
 #include <cstdint>

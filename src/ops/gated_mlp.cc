@@ -17,12 +17,12 @@ Activation ActivationNamed(const std::string& name) {
        "'");
 }
 
-// Gate or up of a tensor that holds both.
+// Gate or up, from a tensor that holds both.
 Tensor HalfOf(const Tensor& both, const MatMulAttributes& attributes, bool second) {
   WeightAttributes whole = attributes.weights;
   Require(whole.n > 0 && whole.n % q4nx::kBlockRows == 0 && Size(whole.n) * 2 <= kMostFeatures,
           "attribute N must be a multiple of ", q4nx::kBlockRows,
-          " where W_gate holds gate and up, got ", whole.n);
+          " if W_gate holds gate and up, got ", whole.n);
   whole.n *= 2;
   CheckWeights("W_gate", whole, both);
   Tensor half = both;

@@ -2,7 +2,7 @@
 // Y = activation(x . W_gate^T) * (x . W_up^T), the first half of a gated MLP; x as in matmul.h.
 //   A, norm_weight, skip, sum  as there
 //   W_gate, W_up               as W there: of Q4NXMatMul, or of GEMM. Without W_up, W_gate is W of
-//                              2 N out-features, gate before up; N is a multiple of 32 then
+//                              2 N out-features, gate before up; N must then be a multiple of 32
 //   Y                          (..., N) of A's type
 // Attributes: those of Q4NXMatMul or of GEMM, and activation ("silu" or "gelu_tanh"). The result of
 // each product stays in float32 until Y is stored.

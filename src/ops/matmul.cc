@@ -7,7 +7,7 @@ namespace ort_aie {
 MatMul::MatMul(const char* name, const MatMulAttributes& attributes, const Tensor& w,
                const Options& options)
     : weights_(CheckWeights(name, attributes.weights, w)),
-      // Weights that were not quantised are not multiplied as if they were.
+      // Weights that were not quantised never use int8 products.
       numerics_(weights_.form == WeightForm::kBf16
                     ? Numerics::kBf16
                     : options.NumericsFor(attributes.accuracy_level)),

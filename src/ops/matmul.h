@@ -1,19 +1,19 @@
-// Projections, Y = x . W^T + bias, W constant; x = A, or with norm_weight its RMS norm, or with
-// skip as well the RMS norm of sum = A + skip.
+// Projections, Y = x . W^T + bias with constant W. x is A; with norm_weight, x is the RMS norm of
+// A; with skip as well, x is the RMS norm of sum = A + skip.
 //
 // aie.Q4NXMatMul(A, W, bias?, norm_weight?, skip?) -> Y, sum?: W in Q4NX or Q2NX.
-// aie.GEMM, the same of weights that were not quantised, as those of a vision tower (paper 2): A is
-// rounded to bfloat16 where it is multiplied, sums are float32.
+// aie.GEMM, the same for weights that were not quantised, such as those of a vision tower (paper
+// 2): A is rounded to bfloat16 for the products, sums are float32.
 //   A           (..., K) float, float16 or bfloat16
-//   W           blocks, as BlocksShape (ops/weights.h) says
+//   W           blocks of the shape BlocksShape (ops/weights.h)
 //   bias        (N) of A's type
 //   norm_weight (K) of A's type
 //   skip        as A; needs norm_weight
 //   Y           (..., N) of A's type
-//   sum         as A, where skip is given and somebody wants it
-// Attributes: K, N, norm_epsilon, format; and of Q4NXMatMul bits (4, the default, or 2),
-// accuracy_level (MatMulNBits' meaning) and symmetric (1: every min is -2^(bits-1) * scale, so that
-// the minima need not be read; default 0).
+//   sum         as A, if skip is given and the output is wanted
+// Attributes: K, N, norm_epsilon, format; for Q4NXMatMul also bits (4, the default, or 2),
+// accuracy_level (as MatMulNBits defines it) and symmetric (1: every min is -2^(bits-1) * scale, so
+// that the minima need not be read; default 0).
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ class MatMul {
     Tensor a, bias, norm_weight, skip;
   };
 
-  // `name` is what errors call the weights.
+  // `name` is the name of the weights in errors.
   MatMul(const char* name, const MatMulAttributes& attributes, const Tensor& w,
          const Options& options);
 

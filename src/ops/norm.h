@@ -1,11 +1,11 @@
 // aie.RMSNorm(A, weight, skip?) -> Y, sum?: the RMS norm of A, or with skip of sum = A + skip, by
-// itself. Before a projection it is part of that one (matmul.h), with the same results in float32.
+// itself. A norm before a projection is part of the projection (matmul.h), with the same results in
+// float32.
 //   A       (..., K) float, float16 or bfloat16
 //   weight  (K) of A's type
 //   skip    as A
 //   Y       as A
-//   sum     as A, where skip is given and somebody wants it. What is normalised is not rounded to
-//           its type.
+//   sum     as A, if skip is given and the output is wanted. The norm uses the unrounded sum.
 // Attributes: K, epsilon, format.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The ops of the domain aie, whoever asks for one: a node of ONNX Runtime, or a step of a recipe.
+// The ops of the domain aie, used both for a node of ONNX Runtime and for a step of a recipe.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,28 @@
 
 namespace ort_aie {
 
-// What an op learns when it is made, whichever door its node came through.
+// What an op reads of its node when it is made, the same through both doors.
 class NodeInfo {
  public:
   virtual ~NodeInfo() = default;
   virtual int64_t Int(const char* attribute, int64_t fallback) const = 0;
   virtual float Float(const char* attribute, float fallback) const = 0;
-  // Empty where the node has no such attribute.
+  // Empty if the node has no such attribute.
   virtual std::string String(const char* attribute) const = 0;
-  // Absent when input `index` is not an initializer.
+  // Absent if input `index` is not an initializer.
   virtual Tensor ConstantInput(size_t index) const = 0;
 };
 
-// Types and shapes while a graph is resolved.
+// Types and shapes during shape inference.
 class ShapeContext {
  public:
-  // Unknown dimensions are -1, with a name or without.
+  // Unknown dimensions are -1, with or without a name.
   struct Dim {
     int64_t value = -1;
     std::string name = {};
   };
   struct Value {
-    int64_t type = 0;  // as ONNX numbers them (TensorProto.DataType)
+    int64_t type = 0;  // ONNX's number of it (TensorProto.DataType)
     std::vector<Dim> dims = {};
   };
 
@@ -55,44 +55,46 @@ class Op {
 
     DataType type = DataType::kOther;  // kOther: the call has no such output
     Shape shape = {};
-    // The input whose memory it may be, because it is the same: of an op that `passes_on` alone.
+    // The input whose memory the output may share, because both are equal. Only for ops with
+    // `passes_on`.
     int same_as = kOwn;
   };
 
   virtual ~Op() = default;
-  // Checks the inputs of a call, by position and as many as the op has at most, and says what its
-  // outputs are. Throws Error naming the input, what was expected and what came.
+  // Checks the inputs of a call and describes its outputs. The inputs are given by position, and
+  // are as many as the op can have. Throws Error naming the input, what was expected and what came.
   virtual void Describe(std::span<const Tensor> inputs, std::span<Output> outputs) const = 0;
-  // After Describe: adds what is to be done to the plan. A buffer is null where nobody wants the
-  // output.
+  // Call after Describe. Adds the op's work to the plan. A buffer is null if its output is not
+  // wanted.
   virtual void Append(std::span<const Tensor> inputs, std::span<const Output> outputs,
                       std::span<void* const> buffers, Plan& plan) const = 0;
 };
 
-// What an attribute may be. One without bounds counts nothing: what the model had.
+// The values that an attribute may have. An attribute without bounds is not a size; the model chose
+// its value.
 struct AttributeRule {
   enum Kind { kInt, kFloat, kString };
   const char* name;
   Kind kind = kInt;
-  bool required = false;  // of an integer
+  bool required = false;  // for an integer
   int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
 };
 
 struct OpDescription {
   const char* name;
   size_t inputs, required_inputs, outputs, required_outputs;
-  std::vector<AttributeRule> attributes;  // by which a recipe is checked, before an op is made
-  // Throws Error for attributes or weights that do not fit together.
+  std::vector<AttributeRule> attributes;  // recipes are checked by these before an op is made
+  // Throws Error if attributes or weights do not fit together.
   std::unique_ptr<Op> (*create)(const NodeInfo& info, const Options& options);
   void (*infer)(const ShapeContext& context);
   bool passes_on = false;  // output 0 may be input 0
 };
 
-// More than any op has.
+// At least as many as any op has.
 inline constexpr size_t kMostInputs = 20, kMostOutputs = 4;
 
 std::span<const OpDescription* const> AllOps();
-// Null if there is none.
+// Null if the op is unknown.
 const OpDescription* FindOp(std::string_view name);
 
 const OpDescription& Q4NXMatMulDescription();

@@ -1,4 +1,4 @@
-// What ops take of a session's options (targets/session_options.h).
+// The session options that ops use (targets/session_options.h).
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ enum class NumericsOption { kAuto, kBf16, kInt8 };
 struct Options {
   NumericsOption numerics = NumericsOption::kAuto;
   bool has_int8 = true;      // whether the target has it
-  int64_t prompt_chunk = 0;  // tokens; 0: what the target finds best
+  int64_t prompt_chunk = 0;  // tokens; 0: the target chooses
 
-  // auto follows the node's accuracy_level: int8 only where the model allows it (4), and on the
-  // host alone, as no other target has it.
+  // auto follows the node's accuracy_level: int8 only if the model allows it (4), and only on the
+  // host, because no other target has it.
   Numerics NumericsFor(int64_t accuracy_level) const {
     if (numerics != NumericsOption::kAuto) {
       return numerics == NumericsOption::kInt8 ? Numerics::kInt8 : Numerics::kBf16;

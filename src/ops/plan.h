@@ -1,4 +1,4 @@
-// A plan: the ordered steps that an op wants done, over buffers. Targets see steps, never nodes.
+// A plan: an op's work as ordered steps over buffers. Targets see steps, never nodes.
 #pragma once
 
 #include <cstddef>
@@ -17,31 +17,32 @@
 namespace ort_aie {
 
 // bf16: activations rounded to bfloat16, float32 accumulation.
-// int8: activations quantised to int8 per group of 32, exact integer dot products, float32 after.
+// int8: activations quantised to int8 per group of 32, exact integer dot products, then float32.
 enum class Numerics { kBf16, kInt8 };
 
-// What a target keeps for an op from one call to the next, such as its weights on a device. It is
-// of the target's making, and goes when the op goes.
+// What a target keeps for an op between calls, such as its weights on a device. The target makes
+// it, and it is destroyed with the op.
 struct KeptState {
   std::mutex mutex;  // guards which object `object` names
   std::shared_ptr<void> object;
 };
 
-// What stands between the two halves of a gated MLP.
+// The activation between the two halves of a gated MLP.
 enum class Activation { kSilu, kGeluTanh };
 
-// y (rows, n) = x (rows, k) . W^T + bias, W of any form. One row of quantised weights, on the host
-// a few as well, is FusedDQP (paper 1, III-A); more are dequantisation + GEMM (paper 2), and those
-// of bf16 weights GEMM. What a model does before and after belongs to the step, because it costs
-// nothing while a row or a result is in registers and a pass over memory otherwise:
-//   x = a, or with norm_weight the RMS norm of a, or with skip that of sum = a + skip;
+// y (rows, n) = x (rows, k) . W^T + bias, with W of any form. One row of quantised weights (on the
+// host also a few rows) is FusedDQP (paper 1, III-A); more rows are dequantisation + GEMM (paper
+// 2). bf16 weights always use GEMM. The step includes what a model does before and after the
+// product, because that costs nothing while a row or a result is in registers, and otherwise costs
+// a pass over memory:
+//   x = a; with norm_weight, the RMS norm of a; with skip, the RMS norm of sum = a + skip;
 //   with up_weights, y = activation(x . W^T) * (x . U^T), the gate and up projections of an MLP.
 struct MatMulStep {
   const uint8_t* weights;  // (ceil(n/32), ceil(k/256), BlockBytes(form))
   WeightForm form = WeightForm::kQ4NX;
   int64_t rows, k, n;
   const void* a;
-  const void* bias;  // (n) of type, or null; null where up_weights is given
+  const void* bias;  // (n) of type, or null; null if up_weights is given
   void* y;
   DataType type;      // of a, bias, y, norm_weight, skip and sum
   Numerics numerics;  // kBf16 with bf16 weights
@@ -49,57 +50,57 @@ struct MatMulStep {
 
   const void* norm_weight = nullptr;  // (k), or null: no norm
   const void* skip = nullptr;         // (rows, k), or null
-  void* sum = nullptr;                // (rows, k), or null: nobody wants it
+  void* sum = nullptr;                // (rows, k), or null: not wanted
   float norm_epsilon = 0;
 
   const uint8_t* up_weights = nullptr;  // as weights, or null: not gated
   Activation activation = Activation::kSilu;
 
-  std::shared_ptr<KeptState> kept;  // the op's, whose weights stay as they are; null: keep nothing
+  std::shared_ptr<KeptState> kept;  // the op's, whose weights never change; null: keep nothing
 
-  int64_t prompt_chunk = 0;  // about as many rows are worked on at a time; 0: as the target likes
+  int64_t prompt_chunk = 0;  // about so many rows are processed at a time; 0: the target chooses
 };
 
-// y (count, k) = rows of W given by indices; a negative index counts from n, one out of range gives
+// y (count, k) = the rows of W at `indices`. A negative index counts from n; one out of range gives
 // a row of zeros (GatherBlockQuantized's contract).
 struct GatherStep {
-  const uint8_t* weights;  // as in MatMulStep; or of a table, (n, k) of type
+  const uint8_t* weights;  // as in MatMulStep; for a table, (n, k) of type
   int64_t count, k, n;
   const void* indices;
   DataType index_type;
   void* y;
   DataType type;
-  WeightForm form = WeightForm::kQ4NX;  // a quantised one
-  bool is_table = false;                // not quantised: `form` says nothing
+  WeightForm form = WeightForm::kQ4NX;  // of quantised weights
+  bool is_table = false;                // not quantised: `form` is not used
 };
 
-// y (rows, k) = RMS norm of x, times weight; x = a, or with skip sum = a + skip. Where it stands
-// before a projection alone, it is part of that MatMulStep.
+// y (rows, k) = RMS norm of x, times weight. x = a, or with skip x = sum = a + skip. If only a
+// projection reads the norm, it is part of the projection's MatMulStep.
 struct NormStep {
   int64_t rows, k;
   const void* a;
   const void* skip;    // (rows, k), or null
   const void* weight;  // (k)
   void* y;
-  void* sum;      // (rows, k), or null: nobody wants it
-  DataType type;  // of all of them
+  void* sum;      // (rows, k), or null: not wanted
+  DataType type;  // of all tensors
   float epsilon;
 };
 
 enum class Function { kAdd, kMultiply, kSigmoid, kSilu, kGelu, kGeluTanh };
 
-// y (rows, k) = function(a), or of a and b, computed in float32.
+// y (rows, k) = function(a), or function(a, b), computed in float32.
 struct ElementwiseStep {
   Function function;
   int64_t rows, k;
   const void* a;
-  const void* b;                                       // of kAdd and kMultiply, else null
+  const void* b;                                       // for kAdd and kMultiply, else null
   enum class Operand { kTensor, kRow, kScalar } b_is;  // (rows, k), (k), (1)
   void* y;
-  DataType type;  // of all of them
+  DataType type;  // of all tensors
 };
 
-// y = x, count elements, in another type of floats.
+// y = x, `count` elements converted to another floating-point type.
 struct CastStep {
   int64_t count;
   const void* x;
@@ -113,36 +114,37 @@ struct Range {
   int64_t first, end;
 };
 
-// Of a KV cache of integers, which stand for code * scale: one scale, or (kv_heads, dim).
+// For a KV cache of integers, each of which means code * scale: one scale, or (kv_heads, dim).
 struct CacheScales {
   const float* data = nullptr;
   bool per_channel = false;
 
   explicit operator bool() const { return data != nullptr; }
-  // One, or those of the head's channels.
+  // The one scale, or those of the head's channels.
   const float* OfHead(int64_t kv_head, int64_t dim) const {
     return per_channel ? data + kv_head * dim : data;
   }
 };
 
 // Grouped-query attention on a KV cache: FlowKV for one query row, FlowQKV for more. See
-// ops/flow_attention.h for the contract; here everything is checked and resolved.
+// ops/flow_attention.h for the contract. Here everything has been checked and resolved.
 struct AttentionStep {
   int64_t batch = 0, sequence = 0, heads = 0, kv_heads = 0, dim = 0;
   int64_t key_sequence = 0;  // tokens of key and value
-  // First elements; token t of batch b starts at (b * tokens + t) * stride elements.
+  // The first elements; token t of batch b starts at (b * tokens + t) * stride elements.
   const void *query = nullptr, *key = nullptr, *value = nullptr;
   int64_t query_stride = 0, key_stride = 0, value_stride = 0;
   DataType type = DataType::kFloat32;  // of query, key, value, bias, output
 
   const void *past_key = nullptr, *past_value = nullptr;  // (batch, kv_heads, past_capacity, dim)
-  // (batch, kv_heads, present_capacity, dim); may be the past's
+  // (batch, kv_heads, present_capacity, dim); may be the past's memory
   void *present_key = nullptr, *present_value = nullptr;
   int64_t past_capacity = 0, present_capacity = 0;
   DataType cache_type = DataType::kFloat32;
-  CacheScales key_scales = {}, value_scales = {};  // where cache_type is kInt8 or kInt4
+  CacheScales key_scales = {}, value_scales = {};  // if cache_type is kInt8 or kInt4
 
-  // Tokens before this call and after it (padding of a shorter prompt not counted), per batch row.
+  // Tokens before this call and after it, per batch row; the padding of a shorter prompt does not
+  // count.
   std::pmr::vector<int64_t> past_length, total_length;
   bool windowed_cache = false;  // sliding_window_cache: the cache keeps the newest rows only
 
@@ -152,13 +154,13 @@ struct AttentionStep {
   const void *cos = nullptr, *sin = nullptr;  // (max_position, rotary/2) of type, or null
   int64_t rotary_dim = 0;                     // channels that are rotated
   bool rotary_interleaved = false;
-  std::pmr::vector<int64_t> positions;  // (batch, sequence), where rotary is on
+  std::pmr::vector<int64_t> positions;  // (batch, sequence), with rotary
 
   float scale = 0, softcap = 0;
   bool causal = false;
-  int64_t window = 0;  // keys a query sees, itself included; <= 0: all
-  // Keys that their batch row sees at all lie in its range, per batch row; empty: all do. Where
-  // key_mask (batch, longest total) is given, those of them with a 0 are hidden as well.
+  int64_t window = 0;  // keys that a query sees, itself included; <= 0: all
+  // Each batch row sees only keys in its range; empty: all rows see all keys. If key_mask (batch,
+  // longest total) is given, keys in the range whose mask is 0 are hidden as well.
   std::pmr::vector<Range> visible_keys;
   const int64_t* key_mask = nullptr;
   int64_t key_mask_stride = 0;
@@ -166,25 +168,25 @@ struct AttentionStep {
   int64_t bias_batch_stride = 0, bias_head_stride = 0, bias_row_stride = 0;  // elements
   const void* head_sink = nullptr;  // (heads) of type, or null
   bool smooth_softmax = false;
-  bool float32_products = false;  // of prompts as well; on the host
+  bool float32_products = false;  // for prompts too; on the host
 
   void* output = nullptr;  // (batch, sequence, heads * dim)
 
-  std::shared_ptr<KeptState> kept = nullptr;  // the op's; null: keep nothing
+  std::shared_ptr<KeptState> kept = nullptr;  // belongs to the op; null: keep nothing
 
-  int64_t prompt_chunk = 0;  // about as many tokens are worked on at a time; 0: as the target likes
+  int64_t prompt_chunk = 0;  // about so many tokens are processed at a time; 0: the target chooses
 };
 
 using Step =
     std::variant<MatMulStep, GatherStep, AttentionStep, NormStep, ElementwiseStep, CastStep>;
 
-// Memory of a program's own, in which its steps leave what later ones read and nobody else does. It
-// is used again within a plan: what a step wrote counts until another writes over it.
+// Memory of a program, in which steps leave results that only later steps read. A plan reuses it: a
+// step's result is valid until another step overwrites it.
 struct Arena {
   const uint8_t* first = nullptr;
   size_t bytes = 0;
 
-  // Whether all of a tensor lies in it.
+  // Whether a whole tensor is in the arena.
   bool Holds(const void* tensor, size_t size) const {
     const auto at = reinterpret_cast<uintptr_t>(tensor), begin = reinterpret_cast<uintptr_t>(first);
     return at >= begin && at - begin <= bytes && size <= bytes - (at - begin);
@@ -196,20 +198,21 @@ struct Plan {
       : steps(memory), names(memory) {}
   Plan(std::initializer_list<Step> all) : steps(all) {}
 
-  std::pmr::vector<Step> steps;  // in the memory of a call, which a copy leaves
-  // The node of the model that a step comes from; empty where nobody knows.
+  std::pmr::vector<Step> steps;  // in the memory of a call; a copy of the plan does not use it
+  // The node of the model that a step comes from; empty if not known.
   std::string_view NameOf(size_t step) const { return step < names.size() ? names[step] : node; }
-  // Both for people alone. They belong to whoever made the plan.
-  std::pmr::vector<std::string_view> names;  // of steps, where they are of several nodes
-  std::string_view node;                     // that is executed, in the graph of ONNX Runtime
-  // Of several steps: their program's, for what a target makes of them together. Null of one op.
+  // Both are only for messages to people. The memory belongs to the maker of the plan.
+  std::pmr::vector<std::string_view> names;  // of the steps, if they come from several nodes
+  std::string_view node;                     // the executed node, in ONNX Runtime's graph
+  // If there are several steps: their program's, for what a target makes of them together. Null for
+  // one op.
   std::shared_ptr<KeptState> kept;
-  // A target need not bring what lies here to the host, unless a step that the host does reads it.
+  // A target need not bring these to the host, unless a step on the host reads them.
   Arena temporaries;
 };
 
 // The rows that a windowed cache of the given capacity holds after `total` tokens: the newest ones.
-// It drops capacity - window + 1 rows whenever it overflows, so the layout depends on total only.
+// It drops capacity - window + 1 rows whenever it overflows, so the layout depends only on total.
 constexpr int64_t WindowedCacheRows(int64_t total, int64_t capacity, int64_t window) {
   if (total <= capacity) return total;
   const int64_t drop = capacity - window + 1;

@@ -14,21 +14,21 @@
 namespace ort_aie {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // bytes: of what vector units and a device like to begin at
-// A prompt's arena is given back when tokens follow that need this much less of it.
+constexpr int64_t kAlignment = 256;  // bytes; vector units and devices prefer such addresses
+// A prompt's arena is freed when the tokens after it need this much less of it.
 constexpr size_t kShrink = 16, kWorthShrinking = size_t{1} << 20;
 
 constexpr size_t Index(int value) { return static_cast<size_t>(value); }
 
 }  // namespace
 
-// What one call at a time has of its own, kept from call to call.
+// The state of one call, kept for later calls. Calls at the same time each have their own.
 struct Program::Frame {
   std::vector<Tensor> tensors;     // by value
-  std::vector<int64_t> bytes;      // of temporaries, by value: what the places below are for
+  std::vector<int64_t> bytes;      // of temporaries, by value: the sizes of the places below
   std::vector<int64_t> places;     // in the arena
-  std::vector<int64_t> new_bytes;  // of this call
-  std::vector<int> same_as;        // by value: the one whose memory it has, or kAbsent
+  std::vector<int64_t> new_bytes;  // those of this call
+  std::vector<int> same_as;        // by value: the value whose memory it shares, or kAbsent
   std::vector<std::array<Op::Output, kMostOutputs>> outputs;  // by step
   std::unique_ptr<uint8_t, decltype(&std::free)> arena{nullptr, &std::free};
   size_t arena_bytes = 0, arena_capacity = 0;
@@ -44,7 +44,7 @@ Program::Program(Recipe recipe, const Constants& constants, const Options& optio
     if (recipe_.outputs[i] == Recipe::kAbsent) continue;
     output_of_[Index(recipe_.outputs[i])] = static_cast<int>(i);
   }
-  std::vector<size_t> last(constants_.size(), 0);  // the step that has a value last
+  std::vector<size_t> last(constants_.size(), 0);  // the last step that uses a value
   for (size_t i = 0; i < recipe_.steps.size(); ++i) {
     const Recipe::Step& step = recipe_.steps[i];
     const OpDescription* op = FindOp(step.op);
@@ -62,7 +62,7 @@ Program::Program(Recipe recipe, const Constants& constants, const Options& optio
       FailAt(i, error);
     }
   }
-  // What may be passed on lives for as long as what it is then.
+  // An input that may be passed on must live as long as the output that shares its memory.
   for (size_t i = steps_.size(); i-- > 0;) {
     if (!steps_[i].description->passes_on) continue;
     const Recipe::Step& step = recipe_.steps[i];
@@ -200,7 +200,7 @@ void Program::Call(const Io& io, const std::function<void(Plan&)>& execute) cons
       if (output != Recipe::kAbsent) {
         buffers[o] = io.Output(output, outputs[o].type, outputs[o].shape);
       } else if (same != Recipe::kAbsent) {
-        buffers[o] = const_cast<void*>(frame->tensors[Index(same)].data);  // which is not written
+        buffers[o] = const_cast<void*>(frame->tensors[Index(same)].data);  // never written
       } else {
         buffers[o] = frame->arena.get() + frame->places[Index(writes[o])];
       }

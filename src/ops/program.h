@@ -1,4 +1,4 @@
-// A recipe that can be executed: its ops, and one arena for what they leave for each other.
+// A recipe that can be executed: its ops, and one arena for the values between them.
 #pragma once
 
 #include <functional>
@@ -12,32 +12,32 @@ namespace ort_aie {
 
 class Program {
  public:
-  // The tensor that a value is in every call, absent where it is not known before one. It stays
-  // where it is for as long as the program lives.
+  // The tensor of a value that is the same in every call; absent if it is not known before a call.
+  // The tensor must stay in place as long as the program lives.
   using Constants = std::function<Tensor(int value)>;
 
-  // Throws Error, naming the step, for attributes or constants that do not fit together.
+  // Throws Error, naming the step, if attributes or constants do not fit together.
   Program(Recipe recipe, const Constants& constants, const Options& options);
   ~Program();
 
-  // Where inputs and outputs of a call lie.
+  // The inputs and outputs of a call.
   class Io {
    public:
     virtual ~Io() = default;
     virtual Tensor Input(int input) const = 0;
-    // Null where the caller has no such output.
+    // Null if the caller has no such output.
     virtual void* Output(int output, DataType type, const Shape& shape) const = 0;
   };
 
-  // Makes the plan of a call and gives it to execute(Plan&), in which time it lives. Several
-  // threads may call at once: each has temporaries of its own.
+  // Makes the plan of a call and passes it to execute(Plan&); the plan lives until that returns.
+  // Several threads may call at once: each has its own temporaries.
   void Call(const Io& io, const std::function<void(Plan&)>& execute) const;
 
  private:
   struct Step {
     std::unique_ptr<Op> op;
     const OpDescription* description;
-    std::vector<int> dead;  // temporaries that nobody reads after it
+    std::vector<int> dead;  // temporaries that no later step reads
   };
   struct Frame;
 
@@ -50,10 +50,10 @@ class Program {
   const Recipe recipe_;
   std::vector<Step> steps_;
   std::vector<Tensor> constants_;  // by value
-  std::vector<int> output_of_;     // by value: the node's output, or kAbsent
+  std::vector<int> output_of_;     // by value: its number among the node's outputs, or kAbsent
   std::shared_ptr<KeptState> kept_ = std::make_shared<KeptState>();
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Frame>> frames_;  // nobody uses them now
+  mutable std::vector<std::unique_ptr<Frame>> frames_;  // those not in use
 };
 
 }  // namespace ort_aie

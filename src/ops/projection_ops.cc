@@ -11,7 +11,7 @@
 namespace ort_aie {
 namespace {
 
-// The form that the name of an op sets, if it does.
+// The form that an op's name implies, if any.
 using Form = std::optional<WeightForm>;
 
 WeightAttributes ReadWeightAttributes(const NodeInfo& info, Form form) {
@@ -23,7 +23,7 @@ MatMulAttributes ReadAttributes(const NodeInfo& info, Form form) {
           info.Float("norm_epsilon", 0.0f)};
 }
 
-// Describes Y, and sum where input skip is given.
+// Describes Y, and sum if input skip is given.
 void DescribeProjection(const Tensor& a, const Tensor& skip, Shape y,
                         std::span<Op::Output> outputs) {
   outputs[0] = {a.type, std::move(y)};
@@ -88,8 +88,8 @@ class GatherOp final : public Op {
   const Q4NXGather op_;
 };
 
-// Y alone. The type and shape of sum stand in the model: a node with skip that lacks it would have
-// ONNX Runtime write behind its list of outputs, which it does not check.
+// Only Y. The model states the type and shape of sum: if a node with skip lacked the output, ONNX
+// Runtime would write behind its list of outputs, which it does not check.
 void InferProjection(const ShapeContext& context) {
   auto value = context.Input(0);
   if (!value) Fail(ErrorCode::kInvalidGraph, "input A is missing");
@@ -107,7 +107,7 @@ void InferGather(const ShapeContext& context) {
   context.SetOutput(0, *value);
 }
 
-// K with weights of `form`, or of the form that a node's bits say.
+// K with weights of `form`, or of the form that a node's bits choose.
 template <typename K, WeightForm... form>
 OpDescription Projection(const char* name, size_t required_inputs) {
   OpDescription description = {

@@ -11,7 +11,7 @@
 namespace ort_aie {
 namespace {
 
-// More than any model has tensors. Readers reserve a place for each input before they count them.
+// More tensors than any model has. Readers reserve a place for each input before they count them.
 constexpr int kMostRecipeInputs = 1 << 20;
 
 std::string Escaped(std::string_view text) {
@@ -84,7 +84,7 @@ template <typename... Parts>
   Fail(ErrorCode::kInvalidArgument, "recipe of a plan: ", parts...);
 }
 
-// What has been read so far.
+// The state of reading.
 struct Reading {
   Recipe recipe;
   bool has_inputs = false, has_outputs = false;
@@ -92,7 +92,7 @@ struct Reading {
   bool has_reads = false, has_writes = false;
 };
 
-// Whether it is a line of a recipe that may stand here.
+// Whether the line is a valid recipe line at this place.
 bool Read(Line& line, const std::string& key, Reading& reading) {
   Recipe& recipe = reading.recipe;
   if (key == "inputs") {
@@ -169,7 +169,7 @@ void CheckAttributes(const Recipe::Step& step, const OpDescription& op) {
   }
 }
 
-// How many values an op wants, and which of them must be there.
+// Checks that a step has no more values than its op can have, and has the required ones.
 void CheckPositions(const Recipe::Step& step, const char* what, const std::vector<int>& values,
                     size_t most, size_t required) {
   if (values.size() > most) {
@@ -178,7 +178,7 @@ void CheckPositions(const Recipe::Step& step, const char* what, const std::vecto
   }
   for (size_t i = 0; i < required; ++i) {
     if (i >= values.size() || values[i] == Recipe::kAbsent) {
-      Refuse(step.op, " '", step.name, "' ", what, " no value at ", i);
+      Refuse(step.op, " '", step.name, "' ", what, " no value at position ", i);
     }
   }
 }
@@ -193,7 +193,7 @@ void CheckConstants(const Recipe& recipe) {
   }
 }
 
-// Each is written once, before it is read.
+// Checks that each value is written once, before it is read.
 void CheckValues(const Recipe& recipe) {
   const int given = recipe.inputs + static_cast<int>(recipe.constants.size());
   size_t written_values = 0;
@@ -209,13 +209,13 @@ void CheckValues(const Recipe& recipe) {
       if (value == Recipe::kAbsent || (value >= 0 && value < given)) continue;
       if (value < 0 || !written[index(value)]) {
         Refuse(step.op, " '", step.name, "' reads value ", value,
-               ", which nothing before it gives");
+               ", which no step before it writes");
       }
     }
     for (const int value : step.writes) {
       if (value == Recipe::kAbsent) continue;
       if (value < given || written[index(value)]) {
-        Refuse(step.op, " '", step.name, "' writes value ", value, ", which is there already");
+        Refuse(step.op, " '", step.name, "' writes value ", value, ", which exists already");
       }
       written[index(value)] = true;
     }
@@ -227,7 +227,8 @@ void CheckValues(const Recipe& recipe) {
       Refuse("output ", i, " is value ", value, ", which no step writes");
     }
     const auto end = recipe.outputs.begin() + static_cast<std::ptrdiff_t>(i);
-    if (std::find(recipe.outputs.begin(), end, value) != end) Refuse("two outputs are one value");
+    if (std::find(recipe.outputs.begin(), end, value) != end)
+      Refuse("two outputs are the same value");
   }
 }
 
@@ -282,7 +283,7 @@ Recipe RecipeFrom(const std::string& text) {
       Refuse("it begins with '", line.substr(0, 40), "', expected 'recipe ", kRecipeFormat, "'");
     }
     if (format != kRecipeFormat) {
-      Refuse("it has format ", format, ", this library reads format ", kRecipeFormat,
+      Refuse("it has format ", format, ", but this library reads format ", kRecipeFormat,
              "; make the model again with this version (ort-aie compile, or the session that "
              "writes a context model)");
     }
@@ -291,18 +292,19 @@ Recipe RecipeFrom(const std::string& text) {
     Line words(line);
     std::string key;
     if (!words.Take(key) || !Read(words, key, reading) || !words.AtEnd()) {
-      Refuse("line '", line.substr(0, 100), "' is not understood");
+      Refuse("line '", line.substr(0, 100), "' is not a line of a recipe");
     }
   }
   Recipe& recipe = reading.recipe;
   if (!reading.has_inputs) Refuse("it has no line 'inputs'");
-  if (!reading.has_outputs) Refuse("it has no line 'outputs', which is its last: it is cut off");
+  if (!reading.has_outputs)
+    Refuse("it has no line 'outputs', which should be its last line: the text is cut off");
   if (recipe.inputs > kMostRecipeInputs) {
     Refuse("it has ", recipe.inputs, " inputs, expected at most ", kMostRecipeInputs);
   }
   for (const Recipe::Step& step : recipe.steps) {
     const OpDescription* op = FindOp(step.op);
-    if (op == nullptr) Refuse("'", step.op, "' is no operator of this library");
+    if (op == nullptr) Refuse("'", step.op, "' is not an operator of this library");
     CheckAttributes(step, *op);
     CheckPositions(step, "reads", step.reads, op->inputs, op->required_inputs);
     CheckPositions(step, "writes", step.writes, op->outputs, op->required_outputs);
@@ -376,7 +378,7 @@ class StepShapes final : public ShapeContext {
 
 void InferStep(const Recipe::Step& step, const Known& known, const Set& set) {
   const StepShapes context(step, known, set);
-  // An output of which an op says nothing, as sum of a projection, is like the first input.
+  // If the op does not describe an output, such as sum of a projection, it is like the first input.
   for (size_t i = 1; i < step.writes.size(); ++i) {
     if (const auto first = context.Input(0)) context.SetOutput(i, *first);
   }

@@ -1,9 +1,9 @@
-// What a region of a model computes: steps, each an op of the domain aie, and the values between
-// them. An aie.Plan node holds one as text, an EPContext node as well.
+// The computation of a region of a model: steps, each an op of the domain aie, and the values
+// between them. An aie.Plan node holds one as text, and so does an EPContext node.
 //
-// Values are numbered: first the node's inputs, then constants that are kept beside it, then what
-// steps write, in any order of their own. A line each, words apart by blanks; a word of arbitrary
-// text has blanks, line ends and % as %20 and so on:
+// Values are numbered: first the node's inputs, then the constants that are stored beside the node,
+// then the results of steps in any order. Each item is one line, and blanks separate words. In
+// arbitrary text, blanks, line ends and % are written as %20 and so on:
 //
 //   recipe 1
 //   inputs 3                                      values 0, 1, 2 are the node's inputs
@@ -12,7 +12,7 @@
 //   int K 2048
 //   float norm_epsilon 0x1.4f8b58p-17
 //   string activation silu
-//   reads 0 1 -1 2                                its inputs by position, -1 where there is none
+//   reads 0 1 -1 2                                its inputs by position, -1 for an absent one
 //   writes 4
 //   outputs 4                                     the node's outputs
 #pragma once
@@ -47,35 +47,35 @@ struct Recipe {
     std::map<std::string, int64_t> ints = {};
     std::map<std::string, float> floats = {};
     std::map<std::string, std::string> strings = {};
-    std::vector<int> reads = {}, writes = {};  // values, by position of the op, or kAbsent
+    std::vector<int> reads = {}, writes = {};  // values, by position in the op, or kAbsent
   };
 
   int inputs = 0;
   std::vector<Constant> constants = {};
   std::vector<Step> steps = {};
-  std::vector<int> outputs = {};  // values that steps write, or kAbsent: the node leaves it out
+  std::vector<int> outputs = {};  // values that steps write, or kAbsent if an output is left out
 
   bool IsInput(int value) const { return value < inputs; }
-  // That the recipe keeps: its place in `constants`, or kAbsent.
+  // The value's place in `constants`, or kAbsent.
   int ConstantOf(int value) const {
     const int at = value - inputs;
     return at >= 0 && at < static_cast<int>(constants.size()) ? at : kAbsent;
   }
-  // One more than the largest number of a value.
+  // One more than the largest value.
   int values() const;
 };
 
 std::string ToText(const Recipe& recipe);
 
-// Throws Error for a text that ToText of this format did not write, saying what is wrong: whoever
-// has the recipe need not doubt its ops, attributes and values, and that constants have as many
-// bytes as their types and shapes want; only whether spans are in their file, and whether what they
-// hold fits.
+// Throws Error, saying what is wrong, for a text that ToText of this format did not write. The ops,
+// attributes and values of the result are valid, and constants have as many bytes as their types
+// and shapes need. Not checked: whether spans are inside their file, and whether the data in them
+// fit.
 Recipe RecipeFrom(const std::string& text);
-// Of an aie.Plan node, which has all of its recipe's constants as inputs, and all of its outputs.
+// For an aie.Plan node, which has all of the recipe's constants as inputs, and all of its outputs.
 Recipe PlanRecipeFrom(const std::string& text);
 
-// A step as its op asks about it. `constants` has what is known of the step's inputs, by position.
+// A step as the node of its op. `constants` holds what is known of the step's inputs, by position.
 class StepInfo final : public NodeInfo {
  public:
   StepInfo(const Recipe::Step& step, std::span<const Tensor> constants)
@@ -90,12 +90,13 @@ class StepInfo final : public NodeInfo {
   const std::span<const Tensor> constants_;
 };
 
-// Says set(value, its type and shape) of what a step writes. known(value) may be absent.
+// Calls set(value, its type and shape) for each value that a step writes. known(value) may be
+// absent.
 void InferStep(const Recipe::Step& step,
                const std::function<std::optional<ShapeContext::Value>(int)>& known,
                const std::function<void(int, const ShapeContext::Value&)>& set);
 
-// Types and shapes of the recipe's values from those of its inputs.
+// Types and shapes of all values of the recipe, from those of its inputs.
 std::vector<ShapeContext::Value> InferValues(
     const Recipe& recipe, std::span<const std::optional<ShapeContext::Value>> inputs);
 

@@ -17,7 +17,7 @@ Shape SelectRows::OutputShape(const Tensor& a, const Tensor& indices) const {
 void SelectRows::Append(const Tensor& a, const Tensor& indices, void* y, Plan& plan) const {
   const int64_t batch = a.shape[0], rows = a.shape[1], k = a.shape[2];
   std::pmr::memory_resource* memory = plan.steps.get_allocator().resource();
-  // Those of all batch rows after each other, in the memory of the call.
+  // The row numbers of all batch rows, one after the other, in the memory of the call.
   auto* flat = static_cast<int64_t*>(
       memory->allocate(static_cast<size_t>(batch) * sizeof(int64_t), alignof(int64_t)));
   for (int64_t b = 0; b < batch; ++b) {

@@ -1,5 +1,5 @@
-// The dimensions of a tensor, in place: only where there are more than kInPlace do they take memory
-// from elsewhere, so that a call of an op does not allocate to learn how large its inputs are.
+// The dimensions of a tensor, stored in place. Only more than kInPlace dimensions allocate memory,
+// so a call of an op does not allocate just to read the sizes of its inputs.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class Shape {
   int64_t& back() { return data()[size_ - 1]; }
   int64_t back() const { return data()[size_ - 1]; }
 
-  // What there was stays, up to `size`; what is new is 0.
+  // Keeps the dimensions up to `size`; new ones are 0.
   void resize(size_t size) {
     if (size > kInPlace) {
       if (size_ <= kInPlace) many_.assign(few_.begin(), few_.begin() + size_);
@@ -57,7 +57,7 @@ class Shape {
   friend bool operator==(const Shape& a, const Shape& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   }
-  // As errors name it: (2, 3).
+  // In the form used in errors: (2, 3).
   friend std::ostream& operator<<(std::ostream& out, const Shape& shape) {
     out << '(';
     for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -68,8 +68,8 @@ class Shape {
 
  private:
   size_t size_ = 0;
-  std::array<int64_t, kInPlace> few_{};  // of up to kInPlace
-  std::vector<int64_t> many_;            // of more
+  std::array<int64_t, kInPlace> few_{};  // for up to kInPlace dimensions
+  std::vector<int64_t> many_;            // for more
 };
 
 }  // namespace ort_aie

@@ -6,7 +6,7 @@
 namespace ort_aie {
 namespace {
 
-// Takes tensors as (first element, number of elements, type), those that there are.
+// Passes on tensors given as (first element, number of elements, type), if they are present.
 class Taking {
  public:
   explicit Taking(const TakeTensor& take) : take_(take) {}
@@ -20,7 +20,7 @@ class Taking {
   const TakeTensor& take_;
 };
 
-// Of a query, key or value, from the first element to the last.
+// Elements of a query, key or value, from the first to the last.
 int64_t Spread(int64_t tokens, int64_t stride, int64_t width) {
   return tokens <= 0 ? 0 : (tokens - 1) * stride + width;
 }
@@ -42,7 +42,7 @@ void Writes(const MatMulStep& step, const Taking& take) {
 
 void Reads(const GatherStep& step, const Taking& take) {
   take(step.indices, step.count, step.index_type);
-  // Of a table that is selected from, which an earlier step may write.
+  // The table of a selection, which an earlier step may write.
   if (step.is_table) take(step.weights, step.n * step.k, step.type);
 }
 void Writes(const GatherStep& step, const Taking& take) {

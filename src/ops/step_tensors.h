@@ -1,5 +1,5 @@
-// Which memory a step reads and writes, for whoever changes the order of steps or keeps what they
-// leave elsewhere.
+// Which memory a step reads and writes, for code that reorders steps or keeps their results
+// elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace ort_aie {
 
 using TakeTensor = std::function<void(const void* tensor, size_t bytes)>;
 
-// Tensors that are there, in no particular order; weights, which no step writes, are left out.
+// All tensors that are present, in any order. Weights are left out, because no step writes them.
 void ForEachRead(const Step& step, const TakeTensor& take);
 void ForEachWrite(const Step& step, const TakeTensor& take);
 

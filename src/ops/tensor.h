@@ -1,4 +1,4 @@
-// What an op sees of a tensor: type, shape, address. Owns nothing.
+// An op's view of a tensor: type, shape, address. Owns nothing.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ enum class DataType {
   kInt32,
   kInt64,
   kInt8,
-  kInt4,  // of a KV cache, two a byte; the tensor that holds them is uint8
+  kInt4,  // for a KV cache, two in a byte; the tensor that holds them is uint8
   kOther
 };
 
@@ -25,7 +25,7 @@ constexpr bool IsFloat(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat16 || type == DataType::kBfloat16;
 }
 
-// What a KV cache of integers is declared as.
+// The types that a KV cache of integers can have.
 constexpr bool IsInteger(DataType type) {
   return type == DataType::kInt8 || type == DataType::kUint8;
 }
@@ -45,17 +45,17 @@ constexpr size_t SizeOf(DataType type) {
   }
 }
 
-// What an even number of elements takes.
+// Bytes of an even number of elements.
 constexpr int64_t BytesOf(DataType type, int64_t elements) {
   return type == DataType::kInt4 ? elements / 2 : elements * static_cast<int64_t>(SizeOf(type));
 }
 
 const char* NameOf(DataType type);
 
-// Types as ONNX numbers them (TensorProto.DataType).
+// ONNX's numbers of types (TensorProto.DataType).
 inline constexpr int64_t kOnnxFloat = 1, kOnnxUint8 = 2, kOnnxInt8 = 3, kOnnxInt32 = 6,
                          kOnnxInt64 = 7, kOnnxFloat16 = 10, kOnnxBfloat16 = 16;
-// kOther for a number of none of them: it may stand in a model.
+// kOther for any other number, which a model may contain.
 DataType TypeOfNumber(int64_t number);
 // 0 for a type that ONNX does not have, or that this library does not know.
 int64_t NumberOf(DataType type);
@@ -66,18 +66,18 @@ inline Size ElementCount(const Shape& shape) {
   return count;
 }
 
-// What a tensor of this type and shape takes.
+// Bytes of a tensor of this type and shape.
 inline Size ByteCount(DataType type, const Shape& shape) {
   return ElementCount(shape) * SizeOf(type);
 }
 
-// An input. data is null where an optional input is absent (and may be null for an empty one).
+// An input. data is null if an optional input is absent (and may be null for an empty one).
 struct Tensor {
   DataType type = DataType::kOther;
   Shape shape;
   const void* data = nullptr;
   bool present = false;
-  int64_t bytes = 0;  // of a constant, that lie at data: what may be read, whatever its shape says
+  int64_t bytes = 0;  // of a constant: how many may be read at data, whatever its shape says
 
   explicit operator bool() const { return present; }
   template <typename T>

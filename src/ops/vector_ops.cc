@@ -1,4 +1,4 @@
-// What stands between projections, and rows of a table, as ops.
+// The ops between projections, and rows of a table.
 #include "base/error.h"
 #include "ops/cast.h"
 #include "ops/elementwise.h"
@@ -117,7 +117,7 @@ ShapeContext::Value RequiredA(const ShapeContext& context) {
   return value;
 }
 
-// Of A's type and shape. sum stands in the model, as that of a projection does.
+// Of A's type and shape. The model states the type and shape of sum, as for a projection.
 void InferLikeA(const ShapeContext& context) { context.SetOutput(0, RequiredA(context)); }
 
 void InferCast(const ShapeContext& context) {

@@ -20,7 +20,7 @@ WeightForm FormOf(const WeightAttributes& attributes) {
 }  // namespace
 
 void CheckFormat(int64_t format) {
-  Require(format == kFormat, "the model has format ", format, ", this library reads format ",
+  Require(format == kFormat, "the model has format ", format, ", but this library reads format ",
           kFormat, "; compile the model again with this version (ort-aie compile)");
 }
 

@@ -10,22 +10,22 @@
 namespace ort_aie {
 
 struct Weights {
-  const uint8_t* blocks = nullptr;  // read where they lie
+  const uint8_t* blocks = nullptr;  // read in place
   int64_t k = 0, n = 0;
   WeightForm form = WeightForm::kQ4NX;
 };
 
-// What a node says of its weights.
+// A node's attributes about its weights.
 struct WeightAttributes {
   int64_t k = 0, n = 0, bits = 4, format = 0;
-  std::optional<WeightForm> form = std::nullopt;  // where the op's name sets it; else bits do
+  std::optional<WeightForm> form = std::nullopt;  // if the op's name sets it; else bits choose
 };
 
-// The tensor of n x k weights: (ceil(n/32), ceil(k/256), 5120) uint8, 3072 in place of 5120 with 2
-// bits, or 8192 bfloat16.
+// The shape of n x k weights: (ceil(n/32), ceil(k/256), 5120) uint8, with 3072 in place of 5120 for
+// 2 bits, or 8192 bfloat16.
 Shape BlocksShape(int64_t n, int64_t k, WeightForm form);
 
-// `name` is what errors call the input. Throws Error when the attributes and the tensor do not fit
+// `name` is the input's name in errors. Throws Error if the attributes and the tensor do not fit
 // together.
 Weights CheckWeights(const char* name, const WeightAttributes& attributes, const Tensor& w);
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr uint32_t kOldestApi = 23;
 
-// Where ONNX Runtime has no memory for a status it gives null, which means success: some is kept
-// for it.
+// If ONNX Runtime has no memory for a status, it returns null, which means success. So some memory
+// is kept for the status.
 constexpr size_t kReserve = 4096;
 std::atomic<void*> reserve{std::malloc(kReserve)};
 
@@ -35,7 +35,7 @@ ONNXTensorElementDataType TypeAndShape(const OrtApi* api, const OrtValue* value,
   return type;
 }
 
-// Where they are, without an object of ONNX Runtime's to be made for the answer.
+// Reads the type and the shape without making an ONNX Runtime object for them.
 ONNXTensorElementDataType TypeAndShapeInPlace(const RuntimeApi& runtime, const OrtValue* value,
                                               Shape& shape) {
 #if ORT_API_VERSION >= 24
@@ -74,7 +74,7 @@ RuntimeApi NegotiateApi(const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(std::max<uint32_t>(1, std::min(version, kOldestApi)));
   if (version < kOldestApi || api == nullptr) {
     Fail(ErrorCode::kNotImplemented, "ort_aie_ep needs ONNX Runtime 1.", kOldestApi,
-         " or later, this is ", text);
+         " or newer, and this is ", text, ": install a newer onnxruntime");
   }
   return {base->GetApi(version), version, runtime};
 }
@@ -180,7 +180,7 @@ std::optional<std::string> KernelInfo::ConfigEntry([[maybe_unused]] const char* 
 }
 
 const void* KernelInfo::Session() const {
-  const OrtLogger* logger = nullptr;  // a session has one of its own
+  const OrtLogger* logger = nullptr;  // each session has its own
   Check(api_, api_->KernelInfo_GetLogger(info_, &logger));
   return logger;
 }
@@ -197,7 +197,7 @@ IoMap KernelInfo::Map() const {
   }
   Check(api_, api_->KernelInfo_GetOutputCount(info_, &count));
   for (size_t i = 0; i < count; ++i) {
-    size_t name = 0;  // with its end
+    size_t name = 0;  // with its terminator
     Check(api_, api_->KernelInfo_GetOutputName(info_, i, nullptr, &name));
     map.outputs.push_back(name > 1 ? static_cast<int>(i) : IoMap::kAbsent);
   }

@@ -27,10 +27,10 @@ RuntimeApi NegotiateApi(const OrtApiBase* base);
 // Throws Error for a status that is not null, and releases it.
 void Check(const OrtApi* api, OrtStatus* status);
 
-// The status of std::bad_alloc.
+// The status for std::bad_alloc.
 OrtStatus* OutOfMemory(const OrtApi* api) noexcept;
 
-// Runs `body`; an exception becomes a status. Nothing may leave a callback otherwise.
+// Runs `body` and turns an exception into a status. No exception may leave a callback.
 template <typename Body>
 OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
   try {
@@ -51,20 +51,20 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) noexcept {
   }
 }
 
-// Where the inputs and outputs of an op are found when it is called. Constants are, once and for
-// all, what they were when the kernel was made. A fused node, which ONNX Runtime makes, has the
-// others in an order of its own, without those that are left empty.
+// Where an op finds its inputs and outputs when it is called. Constants keep the value that they
+// had when the kernel was made. In a fused node, which ONNX Runtime makes, the other inputs and
+// outputs have an order of their own, and empty ones are left out.
 struct IoMap {
   static constexpr int kAbsent = -1;
   struct Input {
     int index = kAbsent;
-    Tensor constant;  // where index is kAbsent
+    Tensor constant;  // if index is kAbsent
   };
   std::vector<Input> inputs;
   std::vector<int> outputs;
 };
 
-// Of a custom op's node.
+// For a custom op's node.
 class KernelInfo final : public NodeInfo {
  public:
   KernelInfo(const OrtApi* api, uint32_t version, const OrtKernelInfo* info)
@@ -76,13 +76,13 @@ class KernelInfo final : public NodeInfo {
   Tensor ConstantInput(size_t index) const override;
   // The config entry `ort_aie.<name>`; absent before ONNX Runtime 1.24.
   std::optional<std::string> ConfigEntry(const char* name) const;
-  // Tells sessions apart while they live.
+  // Distinguishes sessions while they live.
   const void* Session() const;
   std::string NodeName() const;
   IoMap Map() const;
 
  private:
-  // A constant, or what stands in for one that is left out.
+  // A constant, or the stand-in for one that is left out.
   Tensor Initializer(size_t index) const;
 
   const OrtApi* api_;
@@ -90,7 +90,7 @@ class KernelInfo final : public NodeInfo {
   const OrtKernelInfo* info_;
 };
 
-// Inputs, outputs and threads of one call, and its memory.
+// Inputs, outputs, threads and memory of one call.
 class KernelContext {
  public:
   KernelContext(const RuntimeApi& runtime, OrtKernelContext* context, const IoMap& map)
@@ -98,11 +98,11 @@ class KernelContext {
 
   // Not present: beyond the last input, left empty, or left out by a stand-in.
   Tensor Input(size_t index) const;
-  // Allocates the output, or gives the buffer that the caller bound to it. Throws Error where the
-  // model declares a type of another size: the buffer is as large as that one's elements want.
+  // Allocates the output, or returns the buffer that the caller bound to it. Throws Error if the
+  // model declares a type of another size, because the buffer has the size for the declared type.
   void* Output(size_t index, DataType type, const Shape& shape) const;
-  // For what ends with the call. The plan of a token fits where it is; of a prompt, positions do
-  // not and are allocated.
+  // For data that is needed only during the call. The plan of a token fits into the memory in
+  // place; the positions of a prompt do not, and are allocated.
   std::pmr::memory_resource* memory() const { return &memory_; }
   const OrtApi* api() const { return runtime_.api; }
   OrtKernelContext* context() const { return context_; }
@@ -115,7 +115,7 @@ class KernelContext {
   mutable std::pmr::monotonic_buffer_resource memory_{bytes_, sizeof(bytes_)};
 };
 
-// ONNX Runtime's intra-op threads.
+// Runs work on ONNX Runtime's intra-op threads.
 class OrtThreadPool final : public ThreadPool {
  public:
   explicit OrtThreadPool(const KernelContext& context) : context_(context) {}
@@ -127,15 +127,15 @@ class OrtThreadPool final : public ThreadPool {
   const KernelContext& context_;
 };
 
-// An optional input that stands before others is left out by a float tensor of shape (0) as well as
-// by an empty name: ONNX Runtime 1.23 crashes while it infers shapes of a custom op with one.
+// An optional input before others can be left out by a float tensor of shape (0) as well as by an
+// empty name. ONNX Runtime 1.23 crashes when it infers shapes of a custom op with an empty name.
 inline bool IsStandIn(DataType type, const Shape& shape) {
   return type == DataType::kFloat32 && shape == Shape{0};
 }
 
-// Without `bytes`, which would cost each call of an op a question for each input.
+// Without `bytes`, which would cost an extra query for each input in every call.
 Tensor DescribeValue(const RuntimeApi& runtime, const OrtValue* value);
-// With them: what a model says of a constant is held against them when a kernel is made.
+// With `bytes`: when a kernel is made, it checks them against the model's type and shape.
 Tensor DescribeConstant(const OrtApi* api, const OrtValue* value);
 
 }  // namespace ort_aie

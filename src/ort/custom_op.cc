@@ -75,7 +75,7 @@ std::string InferContext::String(const char* attribute) const {
     api_->ReleaseStatus(status);
     return "";
   }
-  size_t size = 0;  // is what it takes afterwards
+  size_t size = 0;  // the call sets it to the size needed
   if (OrtStatus* status = api_->ReadOpAttr(attr, ORT_OP_ATTR_STRING, nullptr, 0, &size)) {
     api_->ReleaseStatus(status);
   }
@@ -90,8 +90,8 @@ void InferContext::SetOutput(size_t index, const Value& value) const {
   Check(api_, api_->CreateTensorTypeAndShapeInfo(&raw));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api_->ReleaseTensorTypeAndShapeInfo)>
       info(raw, api_->ReleaseTensorTypeAndShapeInfo);
-  // A dimension of -1 without a name would be taken for the number -1; a name used twice would mean
-  // that both dimensions are equal.
+  // ONNX Runtime would take a dimension of -1 without a name for the number -1, and two dimensions
+  // with the same name for equal dimensions. So each unknown one gets a new name.
   static std::atomic<uint64_t> unknown_dims{0};
   std::vector<int64_t> dims;
   std::vector<std::string> names;
@@ -113,7 +113,7 @@ SessionOptions OptionsOf(const KernelInfo& info) {
   return ReadOptions([&](const char* name) { return info.ConfigEntry(name); }, info.Session());
 }
 
-// The first `required` ones must be there.
+// The first `required` ones are mandatory.
 OrtCustomOpInputOutputCharacteristic CharacteristicOf(bool variadic, size_t index,
                                                       size_t required) {
   if (variadic) return INPUT_OUTPUT_VARIADIC;
@@ -129,7 +129,8 @@ CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
   GetName = [](const OrtCustomOp* op) { return Self(op).table_.name; };
   GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };
 
-  // Types are left open and checked by the ops: activations and KV cache vary independently.
+  // Types are left open, and the ops check them: the types of activations and KV cache vary
+  // independently.
   GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).table_.inputs; };
   GetInputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED; };
   GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) {
@@ -164,7 +165,7 @@ CustomOp::CustomOp(Table table, const RuntimeApi& runtime)
       try {
         *kernel = new MadeKernel{self.table_.make(info), runtime, info.Map()};
       } catch (const Error& error) {
-        // ONNX Runtime names the node in errors of Compute, not of creation.
+        // ONNX Runtime names the node in errors of Compute, but not in errors of creation.
         throw Error(error.code(), Concat("aie.", self.table_.name, " node '", info.NodeName(),
                                          "': ", error.what()));
       }
@@ -196,9 +197,9 @@ CustomOp::Table PlanTable() {
     Recipe recipe = PlanRecipeFrom(info.String("recipe"));
     const IoMap map = info.Map();
     Require(std::cmp_equal(recipe.inputs, map.inputs.size()), "its recipe has ", recipe.inputs,
-            " inputs, the node ", map.inputs.size());
+            " inputs, but the node has ", map.inputs.size());
     Require(recipe.outputs.size() == map.outputs.size(), "its recipe has ", recipe.outputs.size(),
-            " outputs, the node ", map.outputs.size());
+            " outputs, but the node has ", map.outputs.size());
     for (size_t i = 0; i < map.outputs.size(); ++i) {
       if (map.outputs[i] == IoMap::kAbsent) recipe.outputs[i] = Recipe::kAbsent;
     }

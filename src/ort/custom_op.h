@@ -1,5 +1,5 @@
-// The ops of the domain aie as OrtCustomOp tables: filled by hand, because the C++ wrapper of ONNX
-// Runtime keeps one OrtApi for the whole process.
+// The ops of the domain aie as OrtCustomOp tables. They are filled by hand, because the C++ wrapper
+// of ONNX Runtime keeps one OrtApi for the whole process.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ class CustomOp : public OrtCustomOp {
  public:
   struct Table {
     const char* name;
-    // With `variadic`, any number of each, of any types; else so many.
+    // With `variadic`, any number of each, of any types; otherwise exactly these numbers.
     bool variadic = false;
     size_t inputs = 1, required_inputs = 1, outputs = 1, required_outputs = 1;
     std::function<std::unique_ptr<Kernel>(const KernelInfo& info)> make;
@@ -28,8 +28,8 @@ class CustomOp : public OrtCustomOp {
 };
 
 CustomOp::Table TableOf(const OpDescription& op);
-// aie.Plan: a region of a model in one node, whose attribute `recipe` (ops/recipe.h) says what it
-// computes. Its inputs and outputs are the recipe's.
+// aie.Plan: a region of a model in one node. Its attribute `recipe` (ops/recipe.h) describes the
+// computation, and its inputs and outputs are those of the recipe.
 CustomOp::Table PlanTable();
 
 }  // namespace ort_aie

@@ -1,4 +1,4 @@
-// What ONNX Runtime calls, whichever door its node came through: an op, or the program of a plan.
+// What ONNX Runtime calls, through either door: an op, or the program of a plan.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ class Kernel {
   virtual void Compute(const KernelContext& context) const = 0;
 };
 
-// `node` is what ONNX Runtime calls it. Both throw Error for attributes or constants that do not
-// fit together.
+// `node` is ONNX Runtime's name of it. Both throw Error if attributes or constants do not fit
+// together.
 std::unique_ptr<Kernel> MakeKernel(const OpDescription& op, const NodeInfo& info, std::string node,
                                    const SessionOptions& options);
 std::unique_ptr<Kernel> MakeKernel(Recipe recipe, const Program::Constants& constants,

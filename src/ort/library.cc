@@ -1,4 +1,4 @@
-// What the shared library exports: the custom-op door and the plugin-EP door.
+// The shared library's exports: the custom-op door and the plugin-EP door.
 #include <onnxruntime_c_api.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace ort_aie {
 namespace {
 
-// The ops as one runtime knows them. ONNX Runtime keeps pointers to domain and ops in every session
+// The ops for one runtime. ONNX Runtime keeps pointers to the domain and the ops in every session
 // options object, so they live as long as the process: one set per runtime.
 struct Domain {
   explicit Domain(const RuntimeApi& runtime) {
@@ -44,7 +44,7 @@ OrtCustomOpDomain* DomainOf(const RuntimeApi& runtime) {
   return domain->domain;
 }
 
-// A status needs some OrtApi; version 1 exists in every runtime.
+// A status needs an OrtApi of any version; version 1 exists in every runtime.
 const OrtApi* AnyApi(const OrtApiBase* base) { return base->GetApi(1); }
 
 }  // namespace
@@ -59,25 +59,26 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* opti
   });
 }
 
-// Before ONNX Runtime 1.24 the plugin interface lacks what the provider needs: the library offers
-// no device then. Registering it still lets onnxruntime-genai find it by its bare name in
+// Before ONNX Runtime 1.24 the plugin interface lacks functions that the provider needs, so the
+// library offers no device. Registering it still lets onnxruntime-genai find it by its bare name in
 // `custom_ops_library`.
 ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtApiBase* base,
                                                          const OrtLogger*, OrtEpFactory** factories,
                                                          size_t most, size_t* count) {
   using namespace ort_aie;
-  *count = 0;
-#if ORT_API_VERSION >= 24
   return Guard(AnyApi(base), [&] {
-    const RuntimeApi runtime = NegotiateApi(base);
+    // ONNX Runtime 1.22 passes no logger: of its arguments `base` alone is where it is looked for,
+    // and `count` is not one of them.
+    [[maybe_unused]] const RuntimeApi runtime = NegotiateApi(base);
+    *count = 0;
+#if ORT_API_VERSION >= 24
     if (runtime.version < 24 || most == 0) return;
     factories[0] = new ep::Factory(runtime, DomainOf(runtime));
     *count = 1;
-  });
 #else
-  (void)base, (void)factories, (void)most;
-  return nullptr;
+    (void)factories, (void)most;
 #endif
+  });
 }
 
 ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFactory* factory) {
@@ -87,8 +88,8 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFa
   return nullptr;
 }
 
-// The file of XRT that the xrt target loads, or null and why it does not; each for free(). `ort-aie
-// doctor` asks.
+// The file of XRT that the xrt target loads; or null, and in `error` why it does not. The caller
+// frees both with free(). `ort-aie doctor` uses this.
 ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
   try {
     return strdup(ort_aie::XrtLibrary().c_str());
@@ -98,5 +99,6 @@ ORT_AIE_EXPORT char* ort_aie_xrt_library(char** error) {
   }
 }
 
-// What the NPU targets of this process have done, in JSON; for free(). ort_aie_ep.npu_counters().
+// JSON of what the NPU targets of this process have done; the caller frees it. For
+// ort_aie_ep.npu_counters().
 ORT_AIE_EXPORT char* ort_aie_npu_counters() { return strdup(ort_aie::NpuCounters().c_str()); }

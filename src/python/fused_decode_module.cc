@@ -1,5 +1,5 @@
-// What mlir-air's fused decode wants in its buffers: sizes for `ort-aie package-overlay`, and the
-// packer by itself.
+// The sizes and contents of buffers that mlir-air's fused decode reads, for `ort-aie
+// package-overlay`, and the packer by itself.
 #include "python/fused_decode_module.h"
 
 #include <pybind11/numpy.h>
@@ -26,7 +26,7 @@ using Words = py::array_t<uint32_t, py::array::c_style>;
 
 const Geometry& Named(const std::string& name) {
   const Geometry* geometry = FindGeometry(name);
-  Require(geometry != nullptr, "the fused decode knows no model ", name);
+  Require(geometry != nullptr, "the fused decode does not know the model ", name);
   return *geometry;
 }
 
@@ -124,7 +124,7 @@ Words WordsOfLength(const Words& base, const std::vector<std::pair<size_t, int64
   return words;
 }
 
-// (model, channels, positions of the windows) of a package that the runtime takes.
+// (model, channels, positions of the windows) of a package that the runtime accepts.
 py::tuple ReadPackageIn(const std::string& folder) {
   const Package package = ReadPackage(folder);
   std::vector<int64_t> positions;

@@ -1,4 +1,4 @@
-// The part of _native that speaks of src/targets/npu/fused_decode.
+// The part of _native for src/targets/npu/fused_decode.
 #pragma once
 
 #include <pybind11/pybind11.h>

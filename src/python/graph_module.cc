@@ -80,8 +80,9 @@ Tensor ConstantOf(const Value& value, const py::handle& given) {
   Require(actual == constant.shape, "constant '", value.name, "' must be ", constant.shape,
           ", got ", actual);
   Require((array.flags() & py::array::c_style) != 0, "constant '", value.name,
-          "' must lie whole, row by row");
-  // A type of none of this library's may stand in a model; only who knows it looks at the elements.
+          "' must be a contiguous array in row-major order");
+  // A model may contain types that this library does not know. Only code that knows them reads the
+  // elements.
   Require(constant.type == DataType::kOther ||
               array.itemsize() == static_cast<py::ssize_t>(SizeOf(constant.type)),
           "elements of constant '", value.name, "' must have ", SizeOf(constant.type),
@@ -143,14 +144,14 @@ py::list ItemsOf(const Steps& steps) {
   return items;
 }
 
-// The items that are left after all fusions, as dicts.
+// The items that remain after all fusions, as dicts.
 py::list FusedSteps(const py::list& nodes, const py::list& values, bool sources) {
   Steps steps = ClaimSteps(GraphOf(nodes, values), sources);
   FuseAll(steps);
   return ItemsOf(steps);
 }
 
-// The items of a graph of aie nodes as they are, and their regions, or a region for each step.
+// The items of a graph of aie nodes as they are, and their regions, or one region for each step.
 py::dict PlanGraph(const py::list& nodes, const py::list& values, bool whole) {
   const Steps steps = ClaimSteps(GraphOf(nodes, values), false);
   py::list regions;

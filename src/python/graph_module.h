@@ -9,11 +9,11 @@ namespace ort_aie::graph {
 
 // The graph of nodes and values that Python lists, both as dicts:
 //   nodes   name, domain, op_type, attributes (int, float, str or list of int, by name), and inputs
-//           and outputs, the names of values, empty where there is none
-//   values  name; type, as ONNX numbers it (0: not known); shape, a list of int, str or None, or
-//           None; constant, an array, or True where its elements are not at hand, or None; wanted
-// Arrays lie whole, have the value's type and shape, and stay where they are: the graph points to
-// them.
+//           and outputs: the names of values, empty for an absent one
+//   values  name; type, ONNX's number of it (0: not known); shape, a list of int, str or None, or
+//           None; constant, an array, or True if its elements are not at hand, or None; wanted
+// Arrays are contiguous, have the value's type and shape, and must outlive the graph, which points
+// to them.
 Graph GraphOf(const pybind11::list& nodes, const pybind11::list& values);
 
 void DefineGraph(pybind11::module_& m);

@@ -1,4 +1,4 @@
-// The part of _native that says which kernels a CPU runs, and why.
+// The part of _native that tells which kernels a CPU runs, and why.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,7 +1,8 @@
-// What Python wants from C++: packing, the eligibility rules, the host kernels for tests, and (in
-// npu_module.cc) instruction streams, (in npu_reasons_module.cc) what an NPU leaves to the host,
-// (in kernel_choice_module.cc) which kernels a CPU runs, (in graph_module.cc) what a model's
-// graph becomes, (in fused_decode_module.cc) what mlir-air's fused decode reads.
+// The C++ functions that Python calls: packing, the eligibility rules, the host kernels for tests,
+// and (in npu_module.cc) instruction streams, (in npu_reasons_module.cc) the reasons why an NPU
+// leaves work to the host, (in kernel_choice_module.cc) which kernels a CPU runs, (in
+// graph_module.cc) what a model's graph becomes, (in fused_decode_module.cc) what mlir-air's fused
+// decode reads.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -50,7 +51,8 @@ Array<uint8_t> EmptyBlocks(int64_t n, int64_t k, int64_t bits) {
   return Array<uint8_t>(BlocksShape(n, k, q4nx::FormOfBits(bits)));
 }
 
-// The form of weights, which the size of their blocks tells: one of `forms`, or the first.
+// The form of weights, found from the size of their blocks: one of `forms`. If none fits, the
+// first.
 WeightForm RequireBlocks(const Array<uint8_t>& blocks, int64_t n, int64_t k,
                          std::initializer_list<WeightForm> forms = {WeightForm::kQ4NX,
                                                                     WeightForm::kQ2NX}) {
@@ -100,7 +102,7 @@ q4nx::ScaleType ScaleTypeOf(const std::string& name) {
   Fail(ErrorCode::kInvalidArgument, "scales must be FLOAT, FLOAT16 or BFLOAT16, got ", name);
 }
 
-// All as bytes, whatever their types: rows of the initializers as they lie in the file.
+// All arrays are bytes, whatever their types: rows of the initializers as they are in the file.
 Array<uint8_t> PackMatMulNBits(const Array<uint8_t>& b, const Array<uint8_t>& scales,
                                const std::optional<Array<uint8_t>>& zero_points, int64_t rows,
                                int64_t k, int64_t block_size, const std::string& scale_type,
@@ -148,7 +150,7 @@ py::tuple Quantize(const py::array_t<float>& weights) {
   Require(weights.ndim() == 2 && weights.size() > 0, "weights must be (N, K) and not empty");
   const int64_t n = weights.shape(0), k = weights.shape(1), size = sizeof(float);
   Require(weights.strides(0) % size == 0 && weights.strides(1) % size == 0,
-          "weights must lie whole elements apart");
+          "the strides of weights must be whole elements");
   Array<uint8_t> blocks = EmptyBlocks(n, k, 4);
   uint8_t* out = blocks.mutable_data();
   q4nx::QuantizationError error;
@@ -179,8 +181,8 @@ std::vector<std::string> AvailableIsas() {
 
 constexpr float kEpsilon = 1e-5f;  // of norms
 
-// The projection step on one thread, with a chosen kernel table; blocks of any form as bytes, `up`
-// makes it a gated one, and `gemm` makes few rows go the way of many.
+// The projection step on one thread, with a chosen kernel table. Blocks of any form are passed as
+// bytes. `up` makes it a gated projection, and `gemm` makes few rows go the way of many.
 Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_t n,
                      const std::string& numerics, const std::string& isa, bool symmetric,
                      const std::optional<Array<float>>& norm_weight,
@@ -218,7 +220,7 @@ Array<float> Project(const Array<float>& a, const Array<uint8_t>& blocks, int64_
   return y;
 }
 
-// (rows, K) with b of the same shape; without b, a function of each element.
+// (rows, K), with b of the same shape. Without b, a function of each element.
 Array<float> ElementByElement(const std::string& function, const Array<float>& a,
                               const std::optional<Array<float>>& b, const std::string& isa) {
   Require(a.ndim() == 2 && a.size() > 0, "a must be (rows, K) and not empty");
@@ -240,7 +242,7 @@ Array<float> ElementByElement(const std::string& function, const Array<float>& a
   return y;
 }
 
-// The RMS norm of (rows, K), as Project has it.
+// The RMS norm of (rows, K), as Project computes it.
 Array<float> Norm(const Array<float>& a, const Array<float>& weight, const std::string& isa) {
   Require(a.ndim() == 2 && a.size() > 0, "a must be (rows, K) and not empty");
   RequireShape(weight, "weight", {a.shape(1)});
@@ -263,7 +265,7 @@ int64_t MostStreamedRows(int64_t bits, const std::string& numerics, const std::s
 }
 
 // (scores, numerators, sum, accumulated) of one attention chunk, paper 1, equations 5, 7, 9, 10, by
-// the kernels for few rows, for many or for many in bfloat16. Keys and values are first rounded to
+// the kernels for few rows, for many, or for many in bfloat16. Keys and values are first rounded to
 // the type of the cache.
 py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Array<float>& v,
                          float scale, float softcap, const std::string& path,
@@ -275,7 +277,8 @@ py::tuple AttentionChunk(const Array<float>& q, const Array<float>& k, const Arr
           "q (rows, dim), k and v (keys, dim), dim a multiple of 8, at most ", kChunk, " keys");
   const host::Kernels& kernels = KernelsNamed(isa);
   const host::Bf16Attention* bf16 = path == "bf16" ? kernels.bf16_attention : nullptr;
-  Require(path == "few" || path == "many" || bf16 != nullptr, "no path ", path, " with isa ", isa);
+  Require(path == "few" || path == "many" || bf16 != nullptr, "there is no path ", path,
+          " with isa ", isa);
   const auto [type, kernel] =
       cache == "float16"    ? std::pair(DataType::kFloat16, host::kCacheFloat16)
       : cache == "bfloat16" ? std::pair(DataType::kBfloat16, host::kCacheBfloat16)

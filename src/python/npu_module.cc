@@ -1,4 +1,4 @@
-// What Python wants from src/npu: streams of a manifest, and the encoder by itself for tests.
+// What Python calls in src/npu: streams of a manifest, and the encoder by itself for tests.
 #include "python/npu_module.h"
 
 #include <pybind11/numpy.h>
@@ -34,9 +34,9 @@ Plan PlanOf(const py::list& invocations) {
     for (const auto& [key, value] : dict) {
       const auto name = py::cast<std::string>(key);
       Require(name == "sequence" || name == "parameters" || name == "arguments",
-              "an invocation has no \"", name, "\", expected sequence, parameters, arguments");
+              "an invocation has no \"", name, "\"; expected sequence, parameters and arguments");
     }
-    Require(dict.size() == 3, "an invocation has a sequence, parameters and arguments, got ",
+    Require(dict.size() == 3, "an invocation must have a sequence, parameters and arguments, got ",
             dict.size(), " of these");
     Invocation invocation{py::cast<std::string>(dict["sequence"]),
                           py::cast<std::map<std::string, int64_t>>(dict["parameters"]),
@@ -57,7 +57,7 @@ std::string SourceText(const Manifest& manifest, const Plan& plan, const OpSourc
     return Concat("[", source.invocation, "] ", name, " ",
                   sequence.paths[static_cast<size_t>(source.path)]);
   }
-  Fail(ErrorCode::kRuntime, "an operation comes from no sequence");
+  Fail(ErrorCode::kRuntime, "an operation does not belong to a sequence");
 }
 
 py::list Runs(const Manifest& manifest, const Plan& plan, const Stream& stream) {
@@ -89,7 +89,7 @@ py::list Build(const std::string& manifest_json, const py::list& invocations) {
   return Runs(manifest, plan, stream);
 }
 
-// A cache for any number of Python threads, unless it shares its memory.
+// A cache that any number of Python threads may use, unless it shares its memory.
 class PythonStreamCache {
  public:
   PythonStreamCache(const std::string& manifest_json, size_t capacity,
@@ -131,16 +131,16 @@ class PythonStreamCache {
 };
 
 Direction DirectionNamed(const std::string& name) {
-  Require(name == "S2MM" || name == "MM2S", "a direction is S2MM or MM2S, got ", name);
+  Require(name == "S2MM" || name == "MM2S", "a direction must be S2MM or MM2S, got ", name);
   return name == "S2MM" ? Direction::kS2mm : Direction::kMm2s;
 }
 
-// Any operations as words: tuples of a name and the arguments of TxnWriter's method.
+// Words of any operations, each a tuple of a name and the arguments of TxnWriter's method.
 py::array_t<uint32_t> Encode(int generation, int rows, int columns, const py::list& operations) {
   TxnWriter txn({generation, rows, columns});
   for (const py::handle item : operations) {
     const auto op = py::cast<py::tuple>(item);
-    Require(!op.empty(), "an operation is (name, arguments...), got an empty tuple");
+    Require(!op.empty(), "an operation must be (name, arguments...), got an empty tuple");
     const auto name = py::cast<std::string>(op[0]);
     const auto number = [&](size_t i) { return py::cast<uint32_t>(op[i]); };
     const auto integer = [&](size_t i) { return py::cast<int>(op[i]); };
@@ -175,7 +175,7 @@ py::array_t<uint32_t> Encode(int generation, int rows, int columns, const py::li
 }  // namespace
 
 void DefineNpu(py::module_& m) {
-  m.attr("NPU_DISPATCH_SECONDS") = npu::kDispatchSeconds;  // in what is predicted of a run
+  m.attr("NPU_DISPATCH_SECONDS") = npu::kDispatchSeconds;  // part of each run's prediction
   m.def("npu_build", &Build, py::arg("manifest_json"), py::arg("plan"));
   m.def("npu_encode", &Encode, py::arg("generation"), py::arg("rows"), py::arg("columns"),
         py::arg("operations"));

@@ -1,4 +1,4 @@
-// The part of _native that speaks of src/npu.
+// The part of _native for src/npu.
 #pragma once
 
 #include <pybind11/pybind11.h>

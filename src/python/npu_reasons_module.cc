@@ -36,7 +36,7 @@ std::vector<std::string> AllWords() {
 void DefineNpuReasons(py::module_& m) {
   m.def("npu_reasons", &AllWords);
   m.def("why_not_npu_gather", [] { return Words(WhyNotGather()); });
-  // A result of the device is read there as it lies; nothing else is cast there.
+  // The device reads its own results without the cast. Every other cast is left to the host.
   m.def("why_not_npu_cast", [] { return Words(Reason::kHostHasRow); });
   m.def(
       "why_not_npu_projection",

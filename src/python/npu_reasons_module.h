@@ -1,4 +1,4 @@
-// The part of _native that says what the NPU leaves to the host.
+// The part of _native that tells what the NPU leaves to the host.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -34,7 +34,7 @@ inline constexpr int64_t kMinsOffset = 512;
 inline constexpr int64_t kCodesOffset = 1024;
 inline constexpr int64_t kHalfBytes = 2048;  // Q4NX: codes of 16 out-features
 inline constexpr int64_t kBlockBytes = 5120;
-inline constexpr int64_t kQuad = 4;        // Q2NX: in-features of a nibble
+inline constexpr int64_t kQuad = 4;        // Q2NX: in-features in a nibble
 inline constexpr int64_t kQuadBytes = 32;  // their codes
 inline constexpr int64_t kBlockBytes2 = 3072;
 
@@ -48,15 +48,15 @@ constexpr int64_t BlockBytes(WeightForm form) {
       return kBlockBytes;
   }
 }
-// Of quantised weights; bits is 4 or 2.
+// For quantised weights; bits is 4 or 2.
 constexpr WeightForm FormOfBits(int64_t bits) {
   return bits == 2 ? WeightForm::kQ2NX : WeightForm::kQ4NX;
 }
 // The minima of weights without zero points are -(this) * scale.
 constexpr int64_t DefaultZeroPoint(int64_t bits) { return int64_t{1} << (bits - 1); }
 
-// Of numbers that are not negative. What follows takes Size (ops/size.h) as well, for numbers that
-// nobody has checked: those of weights that exist are far from int64_t's end.
+// For numbers that are not negative. The functions below also take Size (base/size.h), for
+// unchecked numbers: the numbers of weights that exist are far below the limit of int64_t.
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 template <typename T>
 constexpr T RowBlocks(T n) {

@@ -23,7 +23,7 @@ Nibble PlaceOfBits(int64_t row, int64_t col, int64_t plane) {
           (row % 2 != 0) ? 4 : 0};
 }
 
-// Into a block whose codes are zeros.
+// Into a block whose codes are all zero.
 void StoreCode(uint8_t* block, int64_t row, int64_t col, WeightForm form, uint8_t code) {
   const auto add = [block](Nibble place, int value) {
     block[place.byte] = static_cast<uint8_t>(block[place.byte] | value << place.shift);
@@ -54,7 +54,7 @@ void LoadGroup(const uint8_t* block, int64_t row, int64_t group, uint16_t* scale
   std::memcpy(min, block + kMinsOffset + offset, 2);
 }
 
-// The block of a weight; Byte is uint8_t or const uint8_t.
+// The block that holds a weight; Byte is uint8_t or const uint8_t.
 template <typename Byte>
 Byte* BlockAt(Byte* blocks, int64_t k, WeightForm form, int64_t row, int64_t col) {
   return blocks + ((row / kBlockRows) * ColBlocks(k) + col / kBlockCols) * BlockBytes(form);
@@ -65,7 +65,7 @@ int PackedValue(const uint8_t* packed, int64_t bits, int64_t i) {
   return packed[i * bits / 8] >> (i * bits % 8) & ((1 << bits) - 1);
 }
 
-// Initializers that were mapped from a file may lie anywhere, not only at whole elements.
+// Initializers mapped from a file may be at any address, not only aligned ones.
 template <typename T>
 T LoadUnaligned(const void* values, int64_t index) {
   T value;
@@ -179,7 +179,7 @@ void PackMatMulNBits(const MatMulNBitsRows& source, uint8_t* blocks) {
         StoreGroup(BlockAt(blocks, k, form, row, col), r, (col % kBlockCols) / kGroup, scale, min);
       }
     }
-    // A source row is one run of codes: blocks follow each other without gaps.
+    // The codes of a source row are contiguous: there are no gaps between blocks.
     const uint8_t* codes = source.b + row * CodeBytes(bits, k, source.block_size);
     for (int64_t col = 0; col < k; ++col) {
       StoreCode(BlockAt(blocks, k, form, row, col), r, col % kBlockCols, form,

@@ -1,5 +1,5 @@
-// Packing to and from Q4NX (bits 4) and Q2NX (bits 2). Plain loops: packing runs once, when a model
-// is compiled.
+// Packing to and from Q4NX (bits 4) and Q2NX (bits 2), in plain loops: packing runs once, when a
+// model is compiled.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ void Pack(const uint8_t* codes, const uint16_t* scales, const uint16_t* mins, in
 void Unpack(const uint8_t* blocks, int64_t n, int64_t k, uint8_t* codes, uint16_t* scales,
             uint16_t* mins, WeightForm form = WeightForm::kQ4NX);
 
-// `count` blocks of Q2NX -> of Q4NX, whose weights are the same: codes of 2 bits are codes of 4.
+// `count` blocks of Q2NX -> Q4NX blocks with the same weights: codes of 2 bits are valid codes of
+// 4.
 void Widen(const uint8_t* q2nx, int64_t count, uint8_t* q4nx);
 
 // weights (n, k) float32 = scale * code + min, in float32 arithmetic.
@@ -35,8 +36,8 @@ enum class ZeroPoints { kNone, kPacked, kFloat };
 struct MatMulNBitsRows {
   const uint8_t* b;    // (rows, ceil(k/block_size), block_size * bits/8)
   const void* scales;  // (rows, ceil(k/block_size)) of scale_type
-  // See zero_point_kind; kNone means DefaultZeroPoint everywhere, kFloat a value of zero_point_type
-  // for each scale.
+  // See zero_point_kind. With kNone every zero point is DefaultZeroPoint; with kFloat there is one
+  // value of zero_point_type for each scale.
   const void* zero_points;
   ZeroPoints zero_point_kind;
   ScaleType scale_type, zero_point_type;

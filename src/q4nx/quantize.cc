@@ -11,13 +11,14 @@
 namespace ort_aie::q4nx {
 namespace {
 
-// Out-features that are searched at once, in lanes of whatever vectors the compiler has: those of
-// half a block, whose codes for one k are eight bytes in a row.
+// Out-features that are searched at once, in vectors of whatever width the compiler has. They are
+// half a block, whose codes for one k are eight adjacent bytes.
 constexpr int kLanes = 16;
 using Lanes = float[kLanes];
 
-// What a range may lose of either end, in parts of its width (15 steps): 25 ranges. More, or larger
-// ones, lower the error of normal and of heavy-tailed weights by less than one in a hundred.
+// How much a range may lose at either end, in fractions of its width (15 steps): 25 ranges. More
+// ranges, or larger losses, lower the error of normal and of heavy-tailed weights by less than one
+// percent.
 constexpr float kShrink = 0.03f;
 constexpr int kShrinks = 5;
 constexpr int kFits = 2;
@@ -26,7 +27,7 @@ constexpr float kMaxCode = 15;
 constexpr float kLeastScale = std::numeric_limits<float>::min();  // its inverse is finite
 constexpr float kLargest = 0x1p60f;  // the squares of a range of such weights are finite
 
-// Of a group of each lane.
+// For one group in each lane.
 struct Fit {
   Lanes scale, min, error;
 };
@@ -36,11 +37,11 @@ inline float RoundToBf16(float x) {
   return std::bit_cast<float>((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }
 
-// The largest bfloat16 that is not above x. So a range starts at or below its first weight: a group
-// of one value loses nothing to the rounding of its minimum.
+// The largest bfloat16 that is not above x. A range therefore starts at or below its first weight,
+// and a group of one value loses nothing when its minimum is rounded.
 inline float FloorToBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t up = (bits >> 31) * 0xffffu;  // of a negative one, the larger magnitude
+  const uint32_t up = (bits >> 31) * 0xffffu;  // for a negative number, the larger magnitude
   return std::bit_cast<float>((bits + up) & 0xffff0000u);
 }
 
@@ -53,7 +54,7 @@ inline float Code(float x, float inverse, float min) {
 
 inline float Inverse(float scale) { return scale > 0 ? 1 / scale : 0; }
 
-// Keeps (scale, min) where they are better for the `count` weights x of a lane.
+// Keeps (scale, min) for each lane where they fit its `count` weights x better.
 void Try(const Lanes* x, int count, const Lanes& scale, const Lanes& min, Fit& best) {
   Lanes inverse, error = {};
   for (int i = 0; i < kLanes; ++i) inverse[i] = Inverse(scale[i]);
@@ -72,14 +73,14 @@ void Try(const Lanes* x, int count, const Lanes& scale, const Lanes& min, Fit& b
   }
 }
 
-// The line of least squares through (code, weight), for the codes of `best`.
+// The least-squares line through (code, weight), for the codes of `best`.
 void FitToCodes(const Lanes* x, int count, Fit& best) {
   Lanes inverse, sum_q = {}, sum_qq = {}, sum_w = {}, sum_wq = {};
   for (int i = 0; i < kLanes; ++i) inverse[i] = Inverse(best.scale[i]);
   for (int c = 0; c < count; ++c) {
     for (int i = 0; i < kLanes; ++i) {
       const float code = Code(x[c][i], inverse[i], best.min[i]);
-      const float weight = x[c][i] - best.min[i];  // small numbers, whatever they are added to
+      const float weight = x[c][i] - best.min[i];  // small numbers, whatever the minimum
       sum_q[i] += code;
       sum_qq[i] += code * code;
       sum_w[i] += weight;
@@ -126,7 +127,7 @@ Fit Search(const Lanes* x, int count) {
   return best;
 }
 
-// Stores a group of 16 out-features, `lanes` of which are the matrix's.
+// Stores a group of 16 out-features; the matrix has `lanes` of them.
 void Store(const Lanes* x, int count, int lanes, const Fit& fit, uint8_t* scales, uint8_t* codes,
            QuantizationError& total) {
   Lanes inverse;
@@ -174,7 +175,7 @@ QuantizationError Quantize(const float* weights, int64_t row_stride, int64_t col
     for (int64_t k0 = 0; k0 < k; k0 += kGroup) {
       const int count = static_cast<int>(std::min(kGroup, k - k0));
       Lanes x[kGroup];
-      for (int i = 0; i < kLanes; ++i) {  // beyond the matrix, the last out-feature again
+      for (int i = 0; i < kLanes; ++i) {  // beyond the matrix, repeat the last out-feature
         const float* row = weights + (n0 + std::min(i, lanes - 1)) * row_stride;
         for (int c = 0; c < count; ++c) x[c][i] = row[(k0 + c) * col_stride];
       }

@@ -7,7 +7,7 @@
 
 namespace ort_aie::q4nx {
 
-// Of a matrix, or of the parts of one added up.
+// Errors of a matrix, or the sum over its parts.
 struct QuantizationError {
   double squared_error = 0;    // sum of (weight - stored weight)^2
   double squared_weights = 0;  // sum of weight^2
@@ -16,13 +16,12 @@ struct QuantizationError {
 };
 
 // weight (row, col) = weights[row * row_stride + col * col_stride], n out-features by k in-features
-// -> blocks (ceil(n/32), ceil(k/256), 5120). Of a matrix that is not representable, nothing is
-// written.
+// -> blocks (ceil(n/32), ceil(k/256), 5120). Writes nothing if the matrix is not representable.
 //
-// Each group of 32 is rounded to nearest in several ranges: its own, and those that lose a little
-// of either end, as fewer steps lost to an outlier make all other steps finer. The best of them is
-// fitted twice by least squares to the codes that it gives. What decides is always the squared
-// error of the weights as they are stored, with scale and minimum in bfloat16.
+// Each group of 32 is rounded to nearest in several ranges: its own, and ranges that lose a little
+// at either end, because fewer steps lost to an outlier make all other steps finer. The best of
+// them is fitted twice by least squares to the codes that it gives. The squared error of the stored
+// weights, with scale and minimum in bfloat16, always decides.
 QuantizationError Quantize(const float* weights, int64_t row_stride, int64_t col_stride, int64_t n,
                            int64_t k, uint8_t* blocks);
 

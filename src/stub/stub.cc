@@ -1,14 +1,14 @@
-// The library that a compiled onnxruntime-genai folder carries: genai loads custom ops from the
-// model folder only. It finds the installed libort_aie_ep.so and hands the call on. It holds no
-// code of the ops, so a folder never runs an older copy of them.
+// The library that a compiled onnxruntime-genai folder carries, because genai loads custom ops from
+// the model folder only. It finds the installed libort_aie_ep.so and forwards the call. It contains
+// no code of the ops, so a folder never runs an older copy of them.
 //
-// Searched, in this order:
+// It searches, in this order:
 //   1. ORT_AIE_LIBRARY in the environment (a path),
 //   2. a libort_aie_ep.so that the process has loaded, or that the dynamic loader finds,
 //   3. the package ort_aie_ep in the site-packages of the onnxruntime package that calls, then in
 //      that of a loaded onnxruntime_genai package.
-// A folder is taken for site-packages only where one of these packages was loaded from it, by the
-// names that their wheels have: nothing beside a model, or above it, is ever opened.
+// A folder counts as site-packages only if one of these packages was loaded from it, by the names
+// that their wheels have. The stub never opens anything beside a model or above it.
 #include <dlfcn.h>
 #include <link.h>
 #include <onnxruntime_c_api.h>
@@ -26,14 +26,14 @@ constexpr char kInPackage[] = "/ort_aie_ep/libort_aie_ep.so";
 
 constexpr size_t kLongestPath = 4096;
 
-// Whether `path` is absolute and ends with `end`, as of a package in a site-packages folder.
+// Whether `path` is absolute and ends with `end`, like a package in a site-packages folder.
 bool EndsWith(const char* path, const char* end) {
   const size_t length = strlen(path), rest = strlen(end);
   return path[0] == '/' && length > rest && strcmp(path + length - rest, end) == 0;
 }
 
-// The ort_aie_ep library of the site-packages folder that is the first `length` bytes of `path`;
-// whether it is a file.
+// Writes the path of the ort_aie_ep library in the site-packages folder `path`, `length` bytes
+// long. Returns whether it is a file.
 bool TryIn(const char* path, size_t length, char* found) {
   if (length + sizeof(kInPackage) > kLongestPath) return false;
   memcpy(found, path, length);
@@ -91,14 +91,14 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   if (library == nullptr) library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     char path[kLongestPath] = "";
-    // The file is opened after the walk: the loader holds a lock during it.
+    // The file is opened after the walk, because the loader holds a lock during it.
     if (!TryBesideRuntime(base, path) && dl_iterate_phdr(TryBesideGenai, path) == 0) {
       return Fail(api, "libort_aie_ep.so was not found", "");
     }
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return Fail(api, "libort_aie_ep.so cannot be loaded", dlerror());
   }
-  // The handle is kept: sessions go on using the library.
+  // The handle is kept, because sessions go on using the library.
   RegisterFunction register_custom_ops;
   void* symbol = dlsym(library, "RegisterCustomOps");
   if (symbol == nullptr) return Fail(api, "libort_aie_ep.so has no RegisterCustomOps", dlerror());

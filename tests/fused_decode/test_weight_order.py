@@ -46,7 +46,7 @@ def test_phases_have_the_blocks_of_the_table(model: str) -> None:
 
 
 def test_a_model_that_nobody_built_is_refused() -> None:
-    with pytest.raises(ValueError, match="knows no model llama-7b"):
+    with pytest.raises(ValueError, match="does not know the model llama-7b"):
         _native.fused_decode_geometry("llama-7b")
 
 

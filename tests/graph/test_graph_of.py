@@ -40,7 +40,7 @@ def test_a_node_that_is_not_understood_is_named(change: dict[str, Any], message:
     ("constant", "type", "message"),
     [
         (np.zeros((2, 3), np.float32), FLOAT, r"must be \(4, 3\), got \(2, 3\)"),
-        (np.zeros((3, 4), np.float32).T, FLOAT, "must lie whole, row by row"),
+        (np.zeros((3, 4), np.float32).T, FLOAT, "must be a contiguous array in row-major order"),
         (np.zeros((4, 3), np.float32), INT64, "must have 8 bytes, got 4"),
     ],
 )

@@ -126,7 +126,7 @@ CHANGES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: m["workers"]["dqp0_0"].update(address=65532), r"room for 5 words below 65536"),
     (lambda m: m["workers"]["dqp0_0"].update(row=1), r"dqp0_0.row must be a whole .* 2 to 5"),
     (lambda m: m["bds"].update({"0": [16]}), r"bds.0\[0\] must be a whole .* 0 to 15"),
-    (lambda m: m["bds"].update({"4": [1]}), r"bds.4 is no shim column; there are 0"),
+    (lambda m: m["bds"].update({"4": [1]}), r"bds.4 is not a shim column; there are 0"),
     (lambda m: m["sequences"]["matvec"].pop("body"), "matvec.body is missing"),
     (
         lambda m: m["sequences"]["matvec"]["body"].append({"jump": 1}),

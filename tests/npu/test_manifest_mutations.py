@@ -52,7 +52,7 @@ def mutated(package: Path, count: int) -> Iterator[bytes]:
 def test_a_mutated_manifest_is_read_or_named(package: Path) -> None:
     path = re.escape(str(package / MANIFEST))
     message = re.compile(
-        rf"{path}: [\w.\[\]-]+ (must be|is missing|is not known|has no descriptors|is no shim|"
+        rf"{path}: [\w.\[\]-]+ (must be|is missing|is not known|has no descriptors|is not a shim|"
         rf"needs an argument|and [\w.]+ share a channel)|{path}: lists and objects are nested|"
         rf"{path}: format -?\d+, and this|{path}: the content must be|"
         rf"{path} (cannot be read as JSON|belongs to the xclbin)"

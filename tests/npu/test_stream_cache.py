@@ -178,7 +178,7 @@ def test_a_stream_larger_than_the_memory_is_named_and_changes_nothing() -> None:
         return [call(s, {"rounds": 2, "cycles": 120_000_000}) for _ in range(count)]
 
     assert len(cache.get(plan(2))["runs"]) == 1
-    with pytest.raises(ValueError, match=r"of 4 invocations, .* takes 65536 bytes in 2 runs, and"):
+    with pytest.raises(ValueError, match=r"of 4 invocations, .* takes 65536 bytes in 2 runs, but"):
         cache.get(plan(4))
     assert (cache.get(plan(2))["outcome"], memory.used) == ("same", _native.NPU_STREAM_UNIT)
 

@@ -444,7 +444,7 @@ def test_what_is_encoded_is_what_is_decoded(
         ((4, 6, 8, [("block_write", 0, [])]), "at least one word"),
         ((4, 6, 8, [("wait", 256, 0, "MM2S", 0, 1, 1)]), "8 bits, got 256"),
         ((4, 6, 8, [("wait", 0, 0, "up", 0, 1, 1)]), "S2MM or MM2S, got up"),
-        ((4, 6, 8, [("address_patch", 0, 32, 0)]), "argument 0 to 31, got 32"),
+        ((4, 6, 8, [("address_patch", 0, 32, 0)]), "an argument from 0 to 31, got 32"),
         ((4, 6, 8, [("write", 0)]), "takes 2 arguments, got 1"),
         ((4, 6, 8, [("jump", 0)]), "unknown operation jump"),
         ((4, 6, 8, [()]), "empty tuple"),

@@ -73,7 +73,7 @@ def test_the_stand_in_multiplies_as_the_manual_says(standin_test: Path) -> None:
 def test_misuse_of_tiles_ends_the_process(standin_test: Path, misuse: str, message: str) -> None:
     done = subprocess.run([standin_test, misuse], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGABRT
-    assert done.stderr == f"ort_aie_ep: stand-in of AMX: {message}\n"
+    assert done.stderr == f"ort_aie_ep: stand-in for AMX: {message}\n"
 
 
 # --- the kernels ---------------------------------------------------------------------------------

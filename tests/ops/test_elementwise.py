@@ -230,5 +230,7 @@ def test_a_wrong_format_is_named() -> None:
         binary_model("Add", a, a, change={"format": 2}),
         activation_model("silu", a, change={"format": 2}),
     ):
-        with pytest.raises(Exception, match="the model has format 2, this library reads format 1"):
+        with pytest.raises(
+            Exception, match="the model has format 2, but this library reads format 1"
+        ):
             run(open_session(model), {"A": a, "B": a})

@@ -432,7 +432,9 @@ def test_blocked_weights_are_left_with_their_reason(capfd: pytest.CaptureFixture
         [codes, scales],
     )
     assert_left(
-        model_of(graph).SerializeToString(), "ONNX Runtime makes a MatMulNBits of it", capfd
+        model_of(graph).SerializeToString(),
+        "ONNX Runtime merges it with the MatMul after it into a MatMulNBits",
+        capfd,
     )
 
 
@@ -499,7 +501,7 @@ def test_float_zero_points_of_another_type_than_the_scales(dtype: np.dtype[Any])
     [
         (12, "past_key", "heads have 12 channels; expected a multiple of 8"),
         (12, "query", "heads have 12 channels; expected a multiple of 8"),
-        (16, "", "the channels of a head are not known before it runs"),
+        (16, "", "the number of channels of a head is not known before it runs"),
     ],
 )
 def test_an_attention_of_other_heads_is_left_with_its_reason(

@@ -124,7 +124,7 @@ def wrong(message: str, options: dict[str, Any] | None = None, **change: Any) ->
 INT32 = np.int32
 BY_INDEX: dict[str, Any] = {"seqlens_k": None, "total_sequence_length": None}
 WRONG_INPUTS = [
-    wrong(r"seqlens_k\[0\] says 40 past tokens, but past_key holds 16 rows",
+    wrong(r"seqlens_k\[0\] means 40 past tokens, but past_key holds 16 rows",
           seqlens_k=np.array([40], INT32), total_sequence_length=np.array(41, INT32)),
     wrong(r"seqlens_k\[0\] is 11, outside \[0, total_sequence_length=11\)",
           seqlens_k=np.array([11], INT32)),
@@ -153,7 +153,7 @@ WRONG_INPUTS = [
           position_ids=np.zeros((1, 2), np.int64)),
     wrong(r"query must be \(batch, sequence, channels\), got \(1, 256\)",
           query=np.zeros((1, 256), np.float32)),
-    wrong("query has 255 channels, which is no multiple of 8 heads",
+    wrong("query has 255 channels, which is not a multiple of 8 heads",
           query=np.zeros((1, 1, 255), np.float32)),
     wrong("query must be float, float16 or bfloat16, got uint8",
           query=np.zeros((1, 1, 256), np.uint8)),
@@ -241,7 +241,7 @@ def test_wrong_attributes_are_named_when_a_session_is_made(
     ("attribute", "message"),
     [
         ({"qk_output": 1}, "qk_output=1 is not supported"),
-        ({"format": 99}, "the model has format 99, this library reads format"),
+        ({"format": 99}, "the model has format 99, but this library reads format"),
         ({"format": 0}, "the model has format 0"),
     ],
 )

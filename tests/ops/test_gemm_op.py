@@ -161,7 +161,10 @@ def test_the_numerics_of_quantised_weights_are_not_those_of_bfloat16_ones(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, "the model has format 99, this library reads format 1; compile the model"),
+        (
+            {"format": 99},
+            "the model has format 99, but this library reads format 1; compile the model",
+        ),
         (
             {"K": 512},
             r"input W must be bfloat16 \(2, 2, 8192\) for K=512 N=40, got bfloat16 \(2, 1",

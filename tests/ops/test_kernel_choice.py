@@ -218,7 +218,7 @@ def test_a_forced_table_passes_over_a_measurement(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "why"), [(1, "it is of another CPU"), (2, "it is of another version's kernels")]
+    ("line", "why"), [(1, "it is for another CPU"), (2, "it is for another version's kernels")]
 )
 def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, why: str) -> None:
     role, variant = another_than_by_rule()
@@ -238,12 +238,15 @@ def test_a_measurement_of_something_else_does_not_count(cache: Path, line: int, 
         (lambda lines: ["ort_aie_ep kernels 2", *lines[1:]], "line 1 is not"),
         (lambda lines: [*lines[:3], "measured: today", *lines[4:]], "line 4 is not"),
         (lambda lines: lines[:3], "line 4 is not"),
-        (lambda lines: lines[:-1], "names no role"),
-        (lambda lines: [*lines[:4], "dancing: avx2", "end"], "line 5 names no role"),
-        (lambda lines: [*lines[:4], "rows, int8: sse9", "end"], "line 5 names no variant"),
-        (lambda lines: [*lines[:4], "rows, int8: avx512-nta", "end"], "line 5 names no variant"),
-        (lambda lines: [*lines, "more"], "it goes on after its end"),
-        (lambda lines: ["x" * 5000], "it is longer than any"),
+        (lambda lines: lines[:-1], "does not name a role"),
+        (lambda lines: [*lines[:4], "dancing: avx2", "end"], "line 5 does not name a role"),
+        (lambda lines: [*lines[:4], "rows, int8: sse9", "end"], "line 5 does not name a variant"),
+        (
+            lambda lines: [*lines[:4], "rows, int8: avx512-nta", "end"],
+            "line 5 does not name a variant",
+        ),
+        (lambda lines: [*lines, "more"], "it continues after its end"),
+        (lambda lines: ["x" * 5000], "it is too long"),
     ],
 )
 def test_what_is_not_a_measurement_is_said_once_and_ignored(
@@ -256,7 +259,7 @@ def test_what_is_not_a_measurement_is_said_once_and_ignored(
     assert why in _native.kernel_measurement()[2]
     chosen, errors = chosen_with(cache)
     assert errors.count("\n") == 1
-    assert f"{cache} is not what ort-aie tune writes (" in errors
+    assert f"{cache} is not a file of ort-aie tune (" in errors
     assert why in errors
     assert chosen[role][1] == "rule"
 
@@ -271,7 +274,7 @@ def test_a_measurement_that_is_no_file_is_not_waited_for(cache: Path) -> None:
 def test_what_is_kept_must_be_a_variant_of_its_role() -> None:
     with pytest.raises(ValueError, match="there is no role dancing"):
         _native.kernel_measurement_text("2026-11-22", {"dancing": "avx2"})
-    with pytest.raises(ValueError, match="line 5 names no variant of its role"):
+    with pytest.raises(ValueError, match="line 5 does not name a variant of its role"):
         _native.kernel_measurement_text("2026-11-22", {"rows, int8": "sse9"})
 
 

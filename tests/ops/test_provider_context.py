@@ -188,9 +188,9 @@ def damage(path: Path, change: str) -> None:
     [
         ("missing", "ctx.onnx.aie, the weights of the EPContext model, cannot be opened: No such"),
         ("short", "bytes, expected .*; generate the context model again"),
-        ("tiny", "100 bytes are no context file"),
-        ("format", "has format 9 of version .*, this library reads format 1; generate"),
-        ("foreign", "is no context file; generate the context model again"),
+        ("tiny", "100 bytes are not a context file"),
+        ("format", "has format 9 of version .*, but this library reads format 1; generate"),
+        ("foreign", "is not a context file; generate the context model again"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(written: Path, change: str, message: str) -> None:
@@ -212,7 +212,7 @@ def test_a_file_of_another_generation_is_refused(written: Path, tmp_path: Path) 
 )
 def test_a_context_model_in_memory_finds_its_weights(written: Path, option: str) -> None:
     model = written.read_bytes()
-    with pytest.raises(Exception, match=r"of a model in memory, name .* in ep\.context_file_path"):
+    with pytest.raises(Exception, match=r"for a model in memory, give .* in ep\.context_file_path"):
         session(model)
     given = {option: str(written if option.startswith("ep.") else written.parent)}
     session(model, entries=given)
@@ -236,17 +236,21 @@ def test_an_existing_context_model_and_its_weights_stay(written: Path) -> None:
     ("before", "after", "message"),
     [
         (r"^recipe 1", "op Q4NXMatMul", "it begins with 'op Q4NXMatMul', expected 'recipe 1'"),
-        (r"^recipe 1", "recipe 2", "it has format 2, this library reads format 1"),
-        (r"^inputs (\d+)", "inputs 1", "it has no|which nothing before it gives|there is no value"),
+        (r"^recipe 1", "recipe 2", "it has format 2, but this library reads format 1"),
+        (
+            r"^inputs (\d+)",
+            "inputs 1",
+            "it has no|which no step before it writes|there is no value",
+        ),
         (r"^outputs -?\d+", "outputs 0", "output 0 is value 0, which no step writes"),
-        (r"^outputs ", "outputs -1 ", "its recipe has 6 outputs, the node 5"),
-        (r"^step Q4NXMatMul", "step Conv", "'Conv' is no operator of this library"),
-        (r"^reads .*", "reads x", "line 'reads x' is not understood"),
+        (r"^outputs ", "outputs -1 ", "its recipe has 6 outputs, but the node has 5"),
+        (r"^step Q4NXMatMul", "step Conv", "'Conv' is not an operator of this library"),
+        (r"^reads .*", "reads x", "line 'reads x' is not a line of a recipe"),
         (r"^int format 1", "int format 1\nint bits 1", "bits of Q4NX.* is 1, expected 2 to 4"),
-        (r"^int K (\d+)", r"int K \1\nint K \1", r"line 'int K \d+' is not understood"),
+        (r"^int K (\d+)", r"int K \1\nint K \1", r"line 'int K \d+' is not a line of a recipe"),
         (r"^int K ", "int speed ", "has no attribute speed"),
         (r"^int format 1\n", "", "attribute format of .* is missing"),
-        (r"^int format 1", "int format 2", "has format 2, this library reads format 1"),
+        (r"^int format 1", "int format 2", "has format 2, but this library reads format 1"),
         (r"^constant 2 (\d+) (\d+)", r"constant 2 \1 9\2", "a constant has 9.* bytes, expected "),
         (r"^constant 2 \d+", "constant 2 9", "ctx.onnx.aie has no tensor of .* bytes at 9"),
         (r"^constant 2 \d+", "constant 2 4096000000", "has no tensor of .* bytes at 4096000000"),
@@ -278,7 +282,9 @@ def test_a_node_with_other_inputs_than_its_recipe_is_refused(written: Path) -> N
     (node,) = [node for node in model.graph.node if node.op_type == "EPContext"]
     node.input.append(node.input[0])
     onnx.save(model, written)
-    with pytest.raises(Exception, match=r"its recipe has (\d+) inputs, the node \d+; generate"):
+    with pytest.raises(
+        Exception, match=r"its recipe has (\d+) inputs, but the node has \d+; generate"
+    ):
         session(written)
 
 

@@ -132,7 +132,10 @@ def test_nan_and_infinity_stay_in_their_rows(rows: int, level: int) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 99}, "the model has format 99, this library reads format 1; compile the model"),
+        (
+            {"format": 99},
+            "the model has format 99, but this library reads format 1; compile the model",
+        ),
         ({"format": 0}, "the model has format 0"),
         (
             {"K": 512},

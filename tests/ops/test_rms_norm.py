@@ -155,7 +155,7 @@ def test_shapes_are_inferred() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "the model has format 2, this library reads format 1"),
+        ({"format": 2}, "the model has format 2, but this library reads format 1"),
         ({"K": 0}, "attribute K must be positive, got 0"),
         ({"K": -96}, "attribute K must be positive, got -96"),
         ({"epsilon": -1.0}, "attribute epsilon must be a finite number of 0 or more, got -1"),

@@ -202,7 +202,7 @@ def test_k_that_is_not_positive_leaves_the_node(tmp_path: Path, value: int) -> N
         if existing.name == "K":
             existing.i = value
     save(model, tmp_path / "source")
-    compile_fails(tmp_path / "source", f"nothing to compile.*\n.*K={value} N=40 are not positive")
+    compile_fails(tmp_path / "source", f"nothing to compile.*\n.*K={value} N=40 must be positive")
 
 
 # --- folders that are no model --------------------------------------------------------------------

@@ -267,7 +267,7 @@ def test_attention_is_replaced(cache: int) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"scales": True}, "k_scale or v_scale without k_quant_type and v_quant_type"),
+        ({"scales": True}, "k_scale or v_scale is given without k_quant_type and v_quant_type"),
         ({"cache": TensorProto.UINT8}, "its KV cache is UINT8; expected FLOAT, FLOAT16 or"),
         (quantised(bits=2), "kv_cache_bit_width=2; expected 8 or 4"),
         (quantised() | {"scales": False}, "k_scale or v_scale is missing"),
@@ -281,8 +281,8 @@ def test_attention_is_replaced(cache: int) -> None:
         ({"outputs": 4}, "output_qk asks for the score matrix"),
         ({"head_dim": 12}, "heads have 12 channels; expected a multiple of 8"),
         ({"head_dim": 12, "with_past": False}, "heads have 12 channels"),
-        ({"head_dim": "size", "with_past": False}, "channels of a head are not known"),
-        ({"num_heads": 3}, "num_heads=3 is no multiple of kv_num_heads=2"),
+        ({"head_dim": "size", "with_past": False}, "channels of a head is not known"),
+        ({"num_heads": 3}, "num_heads=3 is not a multiple of kv_num_heads=2"),
         ({"causal": 0, "local_window_size": 4}, "a window without causal attention"),
         ({"outputs": 1}, "present_key and present_value"),
         ({"outputs": 2}, "present_key and present_value"),

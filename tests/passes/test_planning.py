@@ -307,29 +307,39 @@ def test_a_small_recipe_runs() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("recipe 1", "recipe 2", "has format 2, this library reads format 1; make the model again"),
+        (
+            "recipe 1",
+            "recipe 2",
+            "has format 2, but this library reads format 1; make the model again",
+        ),
         ("recipe 1", "", "begins with"),
         (SMALL, "", "begins with"),
-        ("outputs 4\n", "", "no line 'outputs', which is its last: it is cut off"),
+        (
+            "outputs 4\n",
+            "",
+            "no line 'outputs', which should be its last line: the text is cut off",
+        ),
         ("inputs 3\n", "", "no line 'inputs'"),
-        ("writes 4\n", "", "writes no value at 0"),
-        ("RMSNorm", "Norm", "'Norm' is no operator"),
+        ("writes 4\n", "", "writes no value at position 0"),
+        ("RMSNorm", "Norm", "'Norm' is not an operator"),
         ("reads 3 2", "reads 4 2", "reads value 4"),
         ("reads 3 2", "reads 3 9", "no value 9"),
         ("reads 3 2", "reads -2 2", "reads value -2"),
-        ("writes 4", "writes 2", "there already"),
+        ("writes 4", "writes 2", "which exists already"),
         ("outputs 4", "outputs 5", "no value 5"),
         ("outputs 4", "outputs 1", "no step writes"),
         ("outputs 4", "outputs -1", "leaves out output 0"),
-        pytest.param("outputs 4", "outputs 4 3", "2 outputs, the node 1", marks=COUNTED_OUTPUTS),
+        pytest.param(
+            "outputs 4", "outputs 4 3", "2 outputs, but the node has 1", marks=COUNTED_OUTPUTS
+        ),
         ("inputs 3", "inputs 2147483647", "2147483647 inputs, expected at most"),
         ("inputs 3", "inputs 2147483647\nconstant 1 0 16 4", "2147483647 inputs, expected at most"),
-        ("inputs 3", "inputs 99999999999", "not understood"),
-        ("inputs 3", "inputs 3\ninputs 3", "not understood"),
-        ("int K 96", "int K 96\nint K 96", "not understood"),
+        ("inputs 3", "inputs 99999999999", "is not a line of a recipe"),
+        ("inputs 3", "inputs 3\ninputs 3", "is not a line of a recipe"),
+        ("int K 96", "int K 96\nint K 96", "is not a line of a recipe"),
         ("int K 96", "int K 64", "64"),
         ("int K 96", "int Q 96", "no attribute Q"),
-        ("second", "sec%2", "not understood"),
+        ("second", "sec%2", "is not a line of a recipe"),
     ],
 )
 def test_a_damaged_recipe_is_one_error_when_the_session_is_made(
@@ -346,7 +356,7 @@ def test_a_recipe_and_its_node_have_as_many_inputs_and_constants() -> None:
     # Values 3 and 4 of SMALL are 4 and 5 behind one more.
     moved = re.sub(r"\b4$", "5", SMALL, flags=re.M).replace("writes 3", "writes 4")
     moved = moved.replace("reads 3 2", "reads 4 2")
-    with pytest.raises(Exception, match="recipe has 4 inputs, the node 3"):
+    with pytest.raises(Exception, match="recipe has 4 inputs, but the node has 3"):
         open_session(small_model(moved.replace("inputs 3", "inputs 4")))
     with pytest.raises(Exception, match="it has constants that are not inputs"):
         open_session(small_model(moved.replace("inputs 3\n", "inputs 3\nconstant 1 0 16 4\n")))

@@ -130,7 +130,7 @@ def _check_descriptors(columns: Field, device: Device, fifos: dict[str, Field]) 
     for column, ids in columns.members():
         if column not in shims:
             raise columns.error(
-                f"{columns.file}: {ids.path} is no shim column; there are {', '.join(shims)}"
+                f"{columns.file}: {ids.path} is not a shim column; there are {', '.join(shims)}"
             )
         numbers = [each.integer(0, TILES["shim"].descriptors - 1) for each in ids.elements()]
         ids.require(len(set(numbers)) == len(numbers), "a list that holds each descriptor once")

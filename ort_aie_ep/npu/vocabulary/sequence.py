@@ -130,7 +130,7 @@ def equal(a: Value, b: Value) -> Expr:
 def _apply(op: str, a: int, b: int) -> int:
     """As `src/npu/expression.cc` does it. Raises DesignError where there is no result."""
     if op in ("//", "%", "ceil") and b <= 0:
-        raise DesignError(f"division by {b}: divisors are positive")
+        raise DesignError(f"division by {b}: divisors must be positive")
     result = _result(op, a, b)
     if not -(1 << 63) <= result < 1 << 63:
         raise DesignError(f"{a} {op} {b} overflows 64 bits")

@@ -5,8 +5,8 @@
 //         gate, up = Split(P(A, W)) in halves, and Mul(activation(gate), up)
 // After:  the gated P(A, W_gate, W_up), or the gated P(A, W)
 //
-// Saves three tensors as wide as the MLP, which for a long prompt is most of a layer's memory
-// traffic outside of the weights.
+// Saves three tensors as wide as the MLP. For a long prompt, they are most of a layer's memory
+// traffic apart from the weights.
 #include <algorithm>
 #include <array>
 
@@ -17,12 +17,12 @@
 namespace ort_aie::graph {
 namespace {
 
-// Mul(activation(gate), up), of which nobody else reads a part.
+// Mul(activation(gate), up), none of whose parts is read by another item.
 struct Product {
   const Item* last;
   int gate, up;
-  std::string activation;           // as the attribute calls it
-  std::vector<const Item*> before;  // the activation's items
+  std::string activation;           // by its name in the attribute
+  std::vector<const Item*> before;  // the items of the activation
 };
 
 bool IsActivation(const Item* item, std::string_view function) {
@@ -30,7 +30,7 @@ bool IsActivation(const Item* item, std::string_view function) {
          Attributes(*item).String("function") == function;
 }
 
-// `item` as Mul(gate, sigmoid(gate)).
+// `item` read as Mul(gate, sigmoid(gate)).
 std::optional<Product> SpelledOutSilu(const Steps& steps, const Item* item) {
   const auto factors = Operands(steps, item, "Mul");
   if (!factors) return std::nullopt;
@@ -62,7 +62,7 @@ std::optional<Product> ProductOf(const Steps& steps, const Item* last, int activ
   return product;
 }
 
-// A projection of a value by weights alone: a gated one has no bias, and norms come later.
+// A projection of a value with weights only: a gated one has no bias, and norms are fused later.
 const Item* PlainMatMul(const Steps& steps, int value) {
   const Item* item = MadeBy(steps, value);
   if (!IsMatMul(item)) return nullptr;
@@ -72,7 +72,7 @@ const Item* PlainMatMul(const Steps& steps, int value) {
   return item;
 }
 
-// What takes the place of `product`, with the sizes of `projection`.
+// The step that replaces `product`, with the sizes of `projection`.
 Recipe::Step Gated(const Product& product, const Item& projection, std::vector<int> reads) {
   Recipe::Step step;
   step.op = projection.Is("GEMM") ? "GatedGEMM" : "Q4NXGatedMLP";
@@ -112,7 +112,7 @@ bool FuseTwo(Steps& steps, const Product& product) {
   return true;
 }
 
-// Whether the node is the Split of a value (..., 2 * half) along its last dimension in halves.
+// Whether the node splits a value (..., 2 * half) into halves along its last dimension.
 bool IsInHalves(const Steps& steps, const Node& split, int64_t half) {
   const Value& both = steps.value(split.input(0));
   const int64_t axis = split.Int("axis", 0);
@@ -134,7 +134,7 @@ bool FusePacked(Steps& steps, const Product& product) {
   const int both = split->input(0);
   const Item* projection = PlainMatMul(steps, both);
   if (projection == nullptr || steps.OnlyReader(both) != item) return false;
-  // Up begins where a row of blocks does.
+  // Up must begin where a row of blocks begins.
   const int64_t n = Attributes(*projection).Int("N", 0);
   if (n % (2 * q4nx::kBlockRows) != 0 || !IsInHalves(steps, *split, n / 2)) return false;
   Recipe::Step step = Gated(product, *projection,

@@ -5,7 +5,8 @@
 // After:  FlowAttention(q, k, value, ..., q_norm_weight, k_norm_weight), and where q, k and value
 //         are the parts of one Split, FlowAttention(packed QKV, , , ...)
 //
-// As the model builder writes Qwen3 and Gemma 3. Norms and Split each write queries and keys anew.
+// The model builder writes Qwen3 and Gemma 3 like this. Norms and Split each write queries and keys
+// anew.
 #include <algorithm>
 
 #include "base/size.h"
@@ -29,14 +30,14 @@ const Item* OnlyResultOf(const Steps& steps, int value) {
   return steps.OnlyReader(value) != nullptr ? MadeBy(steps, value) : nullptr;
 }
 
-// The Reshape whose result `value` is, for one reader alone.
+// The Reshape whose result `value` is, if it has a single reader.
 const Item* ReshapeBefore(const Steps& steps, int value) {
   const Item* item = OnlyResultOf(steps, value);
   const Node* node = steps.node(item);
   return node != nullptr && node->Is("", "Reshape") ? item : nullptr;
 }
 
-// The last dimension that a Reshape gives, or 0 where it is not known.
+// The last dimension of a Reshape's result, or 0 if it is not known.
 int64_t LastDim(const Steps& steps, const Item& reshape) {
   const auto& shape = steps.value(Steps::Written(reshape, 0)).shape;
   if (shape && !shape->empty() && shape->back().value > 0) return shape->back().value;
@@ -44,7 +45,7 @@ int64_t LastDim(const Steps& steps, const Item& reshape) {
   return given && !given->empty() ? std::max<int64_t>(given->back(), 0) : 0;
 }
 
-// The norm behind an input of `attention`, or none where it is of anything but each head alone.
+// The norm before an input of `attention`. None if it normalises anything but each head by itself.
 std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention, Input input,
                                        const char* heads_attribute) {
   const int query_or_key = Steps::Read(attention, input);
@@ -61,7 +62,7 @@ std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention
   const int64_t dim = LastDim(steps, *heads);
   const Tensor& scale = steps.value(weight).constant;
   if (dim == 0 || !scale.present || scale.shape != Shape{dim}) return std::nullopt;
-  // Rows of `dim` elements are heads where the last dimension of `source` is made of them.
+  // Rows of `dim` elements are heads if the last dimension of `source` consists of them.
   const auto& shape = steps.value(source).shape;
   if (!shape || shape->size() != 3 ||
       Size(Attributes(attention).Int(heads_attribute, 0)) * dim != shape->back().value ||
@@ -71,7 +72,7 @@ std::optional<HeadNorm> HeadNormBefore(const Steps& steps, const Item& attention
   return HeadNorm{source, weight, Attributes(*norm).Float("epsilon", 0), heads, norm, flat};
 }
 
-// The Split along the channels whose outputs are q, k and value, for this attention alone.
+// The Split along the channels whose outputs are q, k and value, if only this attention reads them.
 const Item* SplitOf(const Steps& steps, const HeadNorm& q, const HeadNorm& k, int value) {
   const Item* item = steps.Producer(q.source);
   const Node* split = steps.node(item);

@@ -1,4 +1,4 @@
-// What several fusions ask of a graph.
+// Questions that several fusions ask about a graph.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace ort_aie::graph {
 
-// Inputs by position. A gated projection has the weights of up where others have a bias.
+// Inputs by position. A gated projection has the weights of up in the place of a bias.
 enum ProjectionInput { kA, kWeights, kBias, kNormWeight, kSkip };
 enum NormInput { kNormA, kNormScale, kNormSkip };
 
@@ -21,20 +21,20 @@ inline bool IsGatedMLP(const Item* item) {
   return item != nullptr && (item->Is("Q4NXGatedMLP") || item->Is("GatedGEMM"));
 }
 
-// Attributes of a step, with fallbacks: nobody has checked those of nodes of the domain aie.
+// Attributes of a step, with fallbacks: those of nodes of the domain aie have not been checked.
 inline StepInfo Attributes(const Item& item) { return StepInfo(item.step, {}); }
 
-// The elements of a constant, where they are int64 and at hand.
+// The elements of a constant, if they are int64 and available.
 std::optional<std::vector<int64_t>> Integers(const Value& value);
 
 // The item that writes `value` as its first output.
 const Item* MadeBy(const Steps& steps, int value);
-// Both inputs of an Add or a Mul, be it a step or a node whose shapes nobody knows.
+// Both inputs of an Add or a Mul, whether it is a step or a node whose shapes are unknown.
 std::optional<std::pair<int, int>> Operands(const Steps& steps, const Item* item,
                                             std::string_view op);
 
-// Calls fuse(item) for one item after the other, as they stand, until it changes nothing more. It
-// says whether it has.
+// Calls fuse(item), which says whether it changed the graph, for one item after the other. Repeats
+// it for an item until nothing more changes.
 template <typename Fuse>
 void FuseEach(Steps& steps, const Fuse& fuse) {
   for (size_t i = 0; i < steps.items().size();) {
@@ -43,7 +43,7 @@ void FuseEach(Steps& steps, const Fuse& fuse) {
       ++i;
       continue;
     }
-    // What was taken in may have stood before it.
+    // The fused items may have stood before this one.
     const size_t gone = before - steps.items().size();
     i = i > gone ? i - gone : 0;
   }

@@ -3,11 +3,10 @@
 // Before: y, sum? = RMSNorm(A, weight, skip?), or without skip on sum = Add(A, skip), and
 //         P(y, W ...)
 // After:  P(A, W ..., norm_weight), or Y, sum? = P(A, W ..., norm_weight, skip), P being
-// Q4NXMatMul,
-//         GEMM or one of the gated ones
+//         Q4NXMatMul, GEMM or one of the gated ones
 //
-// The normalised rows are quantised or rounded as they are made, not stored. A norm that several
-// projections read stays: it is computed once.
+// The projection quantises or rounds the normalised rows as it makes them, and does not store them.
+// A norm that several projections read stays, so that it is computed once.
 #include <algorithm>
 
 #include "base/error.h"
@@ -17,7 +16,7 @@
 namespace ort_aie::graph {
 namespace {
 
-// What a projection takes in; `sum` is a + skip, where there is a value of it.
+// The norm that a projection takes in. `sum` is a + skip, if the graph has a value for it.
 struct Norm {
   int a, weight, skip = kAbsent, sum = kAbsent;
   std::vector<const Item*> items;
@@ -31,7 +30,7 @@ Norm NormOf(const Item& item) {
           {&item}};
 }
 
-// With the addition before it, where its terms are of one shape.
+// With the addition before it, if both terms have the same shape.
 Norm WithResidual(const Steps& steps, const Norm& norm) {
   if (norm.skip != kAbsent) return norm;
   const Item* add = MadeBy(steps, norm.a);
@@ -42,12 +41,12 @@ Norm WithResidual(const Steps& steps, const Norm& norm) {
   return {terms->first, norm.weight, terms->second, norm.a, {norm.items[0], add}};
 }
 
-// Whether somebody reads the sum but the norm, which goes where the sum is an addition before it.
+// Whether anything but the norm reads the sum. An addition before the norm is fused with it.
 bool IsSumRead(const Steps& steps, const Norm& norm) {
   return norm.skip != kAbsent && steps.TimesRead(norm.sum) > norm.items.size() - 1;
 }
 
-// Whether the projection can say what the sum is: its other inputs might depend on it.
+// Whether the projection can write the sum. It cannot if its other inputs might depend on the sum.
 bool CanGive(const Steps& steps, const Item& projection, const Norm& norm) {
   if (!IsSumRead(steps, norm)) return true;
   const auto is_given = [&](int value) {
@@ -57,7 +56,7 @@ bool CanGive(const Steps& steps, const Item& projection, const Norm& norm) {
   return is_given(norm.weight) && std::all_of(reads.begin() + kWeights, reads.end(), is_given);
 }
 
-// The projection that alone reads `value`, as its activations, and has no norm.
+// The projection that alone reads `value`, as its activations, and has no norm yet.
 const Item* OnlyProjection(const Steps& steps, int value) {
   const Item* item = steps.OnlyReader(value);
   const bool is_it = (IsMatMul(item) || IsGatedMLP(item)) && Steps::Read(*item, kA) == value &&

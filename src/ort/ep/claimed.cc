@@ -53,8 +53,8 @@ ClaimedRegion Named(const Steps& steps, graph::Region region, const std::vector<
   return claimed;
 }
 
-// The constant that a Reshape of one gives, which is folded where ONNX Runtime optimises graphs;
-// none of anything else.
+// The result of a Reshape of a constant, which ONNX Runtime folds if it optimises the graph. Empty
+// for any other node.
 Tensor Folded(const graph::Graph& graph, const graph::Node& node) {
   const Value &source = graph.value(node.input(0)), &result = graph.value(node.output(0));
   if (!node.Is("", "Reshape") || !source.constant || !result.shape || result.wanted) return {};
@@ -65,8 +65,8 @@ Tensor Folded(const graph::Graph& graph, const graph::Node& node) {
   return ElementCount(folded.shape).InRange() && same ? folded : Tensor{};
 }
 
-// Reshapes of embeddings that a projection shares. Their results become constants, so that who
-// reads them may be claimed: by Reshape, those nodes.
+// Finds Reshapes of an embedding that a projection shares, and makes their results constants, so
+// that the nodes that read them can be claimed. Returns these nodes for each Reshape.
 std::map<size_t, std::vector<size_t>> FoldTables(graph::Graph& graph) {
   std::map<size_t, std::vector<size_t>> readers_of;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -90,21 +90,22 @@ std::map<size_t, std::vector<size_t>> FoldTables(graph::Graph& graph) {
   return readers_of;
 }
 
-// Why ONNX Runtime keeps blocked weights that a MatMul reads; empty of other nodes.
+// Why a node with blocked weights for a MatMul stays with ONNX Runtime; empty for other nodes.
 std::string WhyNotDequantized(const graph::Graph& graph, const graph::Node& node) {
   if (!node.Is("", "DequantizeLinear") || node.Int("block_size", 0) == 0) return "";
   const bool multiplied = std::ranges::any_of(graph.nodes, [&](const graph::Node& reader) {
     return reader.Is("", "MatMul") && reader.input(1) == node.output(0);
   });
   if (!multiplied) return "";
-  return "ONNX Runtime makes a MatMulNBits of it and of the MatMul behind it when it has asked; "
-         "ort-aie compile packs such weights";
+  return "ONNX Runtime merges it with the MatMul after it into a MatMulNBits, but only after it "
+         "has asked the provider; ort-aie compile packs such weights";
 }
 
 }  // namespace
 
 Claims Claim(graph::Graph graph, const std::vector<size_t>& ids) {
-  // A compiled model's nodes are custom ops, whose weights ONNX Runtime maps: they stay so.
+  // The nodes of a compiled model are custom ops, and ONNX Runtime maps their weights. They stay
+  // custom ops.
   for (graph::Node& node : graph.nodes) {
     if (node.domain == "aie") node.op_type.clear();
   }
@@ -122,7 +123,7 @@ Claims Claim(graph::Graph graph, const std::vector<size_t>& ids) {
   }
   for (graph::Region& region : graph::FindRegions(steps)) {
     ClaimedRegion& claimed = claims.regions.emplace_back(Named(steps, std::move(region), ids));
-    // A Reshape whose result nobody reads any more.
+    // Takes a Reshape into the region if nothing else reads its result.
     const auto is_in = [&](size_t node) {
       return std::ranges::binary_search(claimed.nodes, ids[node]);
     };

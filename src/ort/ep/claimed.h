@@ -1,5 +1,5 @@
-// What the execution provider takes of a graph: regions of steps (graph/regions.h), each of which
-// ONNX Runtime makes one node of.
+// The parts of a graph that the execution provider claims: regions of steps (graph/regions.h). ONNX
+// Runtime makes one node of each region.
 #pragma once
 
 #include <optional>
@@ -13,18 +13,19 @@ namespace ort_aie::ep {
 
 // A MatMulNBits whose weights are packed; its initializers by name.
 struct MatMulWeights {
-  std::string b, scales, zero_points;  // zero_points: empty where there are none
+  std::string b, scales, zero_points;  // zero_points: empty if absent
   int64_t n = 0, k = 0, bits = 4, block_size = 0;
 };
 
-// A region by names, which stay when ONNX Runtime has the region in a graph of its own.
+// A region by names, which stay the same when ONNX Runtime copies the region into a graph of its
+// own.
 struct ClaimedRegion {
   struct Constant {
-    std::string name;  // of an initializer, or what errors call the weights
+    std::string name;  // of an initializer, or of the weights in errors
     std::optional<MatMulWeights> weights = std::nullopt;
   };
   std::vector<size_t> nodes;  // their ids, ascending
-  // Its first values are `inputs`, then follow `constants`, whose spans have sizes only.
+  // Its first values are `inputs`, followed by `constants`, whose spans have only sizes.
   Recipe recipe;
   std::vector<std::string> inputs, outputs;
   std::vector<Constant> constants;
@@ -35,7 +36,7 @@ struct Claims {
     std::string node, why;
   };
   std::vector<ClaimedRegion> regions;
-  std::vector<Left> left;  // nodes that stay for a reason
+  std::vector<Left> left;  // nodes that stay, with the reason
 };
 
 Claims Claim(graph::Graph graph, const std::vector<size_t>& ids);

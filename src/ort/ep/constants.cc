@@ -23,7 +23,7 @@ namespace {
 using q4nx::CeilDiv;
 
 constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
-constexpr int64_t kWorthMapping = 1 << 20;  // bytes: what is smaller is copied
+constexpr int64_t kWorthMapping = 1 << 20;  // bytes; smaller constants are copied
 constexpr int64_t kRowsPerTask = 256;       // a multiple of a block's 32 out-features
 
 q4nx::ScaleType ScaleTypeOf(DataType type) {
@@ -32,7 +32,7 @@ q4nx::ScaleType ScaleTypeOf(DataType type) {
   return q4nx::ScaleType::kFloat32;
 }
 
-// What tells packed weights, and other constants, from each other.
+// A key that distinguishes packed weights and other constants.
 std::string KeyOf(const ClaimedRegion::Constant& constant) {
   if (!constant.weights) return constant.name;
   const MatMulWeights& weights = *constant.weights;
@@ -83,13 +83,13 @@ void PackMatMul(const MatMulWeights& matmul, const Tensor& b, const Tensor& scal
   const int64_t most = std::max<int64_t>(1, std::thread::hardware_concurrency());
   try {
     for (int64_t i = 1; i < std::min(tasks, most); ++i) threads.emplace_back(work);
-  } catch (const std::exception&) {  // no memory for a stack, or a limit: those there are will do
+  } catch (const std::exception&) {  // no memory for a stack, or a limit: use the threads so far
   }
   work();
 }
 
-// The bytes of an initializer in the data file that it comes from; null where they cannot be
-// mapped, or are not those that ONNX Runtime has.
+// The bytes of an initializer in its data file. Null if they cannot be mapped, or are not those
+// that ONNX Runtime has.
 std::shared_ptr<const void> MapFile(const OrtApi* api, const std::string& folder,
                                     const Initializer& initializer) {
   OrtExternalInitializerInfo* raw = nullptr;
@@ -184,7 +184,7 @@ std::vector<Tensor> Constants::Load(const OrtApi* api, const std::string& folder
     }
     copied = (Size(copied) + InPages(tensor.bytes)).As("the constants");
   }
-  // Each token reads weights from end to end: large pages save looking up small ones.
+  // Each token reads all weights. Large pages need fewer address translations.
   const int64_t alignment = copied >= kHugePage ? kHugePage : kPage;
   const auto bytes = RoundUp(std::max(copied, kPage), alignment).As<size_t>("the constants");
   std::shared_ptr<uint8_t> slab(

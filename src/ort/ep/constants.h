@@ -1,5 +1,6 @@
-// What the steps of a session read and no call gives: weights, packed from MatMulNBits when the
-// model is compiled, and other initializers, which ONNX Runtime does not keep for the provider.
+// The values that the steps of a session read and that no call gives: weights, packed from
+// MatMulNBits when the model is compiled, and other initializers, which ONNX Runtime does not keep
+// for the provider.
 #pragma once
 
 #include <cstdlib>
@@ -12,22 +13,22 @@
 
 namespace ort_aie::ep {
 
-// An initializer of a graph that is compiled, as long as that graph is there.
+// An initializer of a graph that is being compiled; valid as long as that graph.
 struct Initializer {
   Tensor tensor;
   const OrtValueInfo* info = nullptr;
 };
 using Initializers = std::map<std::string, Initializer, std::less<>>;
 
-// A region with all that it takes to run it.
+// A region with everything needed to run it.
 struct Part {
   Recipe recipe;
   std::vector<std::string> inputs, outputs;              // by the recipe's positions
-  std::vector<Tensor> constants;                         // by place in the recipe
-  std::vector<std::shared_ptr<const void>> memory = {};  // in which they lie
+  std::vector<Tensor> constants;                         // in the recipe's order
+  std::vector<std::shared_ptr<const void>> memory = {};  // owns their data
 };
 
-// The constants of regions that are compiled together, each once.
+// The constants of regions that are compiled together. Each is stored once.
 class Constants {
  public:
   struct Source {
@@ -35,18 +36,19 @@ class Constants {
     Tensor tensor;  // type, shape and bytes
   };
 
-  // Throws Error where an initializer is missing.
+  // Throws Error if an initializer is missing.
   Constants(const std::vector<const ClaimedRegion*>& regions, const Initializers& initializers);
 
   // In the order in which steps read them.
   const std::vector<Source>& sources() const { return sources_; }
-  // The one that a constant of a region is.
+  // The index of a region's constant.
   size_t IndexOf(const ClaimedRegion::Constant& constant) const;
-  // Writes a constant's bytes; weights are packed, on all cores.
+  // Writes a constant's bytes. Packs weights, on all cores.
   void Fill(const Source& source, uint8_t* bytes) const;
 
-  // All of them in memory, by index. They lie in one piece, because an NPU pins few, each on a page
-  // of its own; large tables of data files in `folder` are mapped instead.
+  // Loads all constants into memory, by index. They form one allocation with each constant on a
+  // page of its own, because an NPU can pin only few. Large tables from data files in `folder` are
+  // mapped instead.
   std::vector<Tensor> Load(const OrtApi* api, const std::string& folder,
                            std::vector<std::shared_ptr<const void>>& memory) const;
 

@@ -45,7 +45,7 @@ class Descriptor {
   const int number_;
 };
 
-// Whether a path still names the file that is open.
+// Whether a path still names the open file.
 bool IsAt(int file, const std::string& path) {
   struct stat open{}, named{};
   return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -62,7 +62,7 @@ std::string NewId() {
 }  // namespace
 
 WrittenContext::~WrittenContext() {
-  // The lock is still held: nobody has put another file in its place.
+  // The lock is still held, so no other session has replaced the file.
   if (!kept_ && IsAt(lock_, path_)) ::unlink(path_.c_str());
   Release();
 }
@@ -95,9 +95,9 @@ ContextWriter::ContextWriter(std::string path, std::string model)
     ::unlink(part_.c_str());
     Fail(ErrorCode::kRuntime, part_, " cannot be written: ", std::strerror(error));
   }
-  // Where a file system has no locks, there is none.
+  // Not every file system has locks.
   ::flock(lock_, LOCK_EX | LOCK_NB);
-  std::fseek(file_, kPage, SEEK_SET);  // the header comes last
+  std::fseek(file_, kPage, SEEK_SET);  // the header is written last
 }
 
 ContextWriter::~ContextWriter() {
@@ -145,14 +145,15 @@ bool ContextWriter::Publish() {
   };
   if (::access(path_.c_str(), F_OK) != 0) {
     check_model();
-    // Unlike renaming, linking fails where another session was faster.
+    // Unlike renaming, linking fails if another session was faster.
     if (::link(part_.c_str(), path_.c_str()) == 0) {
       ::unlink(part_.c_str());
       return true;
     }
     if (errno == EEXIST) return false;
   }
-  // Whoever wrote the file holds its lock until the model that names it is written as well.
+  // The session that wrote the file holds its lock until the model that names it is written as
+  // well.
   const Descriptor other(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (other.get() >= 0) {
     Require(::flock(other.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK, path_,
@@ -168,11 +169,11 @@ bool ContextWriter::Publish() {
 }
 
 ContextFile::ContextFile(const std::string& path, const std::string& id) : path_(path) {
-  // Without O_NONBLOCK, opening a FIFO waits for somebody who writes to it.
+  // Without O_NONBLOCK, opening a FIFO waits for a writer.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   Require(file.get() >= 0, path,
           ", the weights of the EPContext model, cannot be opened: ", std::strerror(errno),
-          "; it must lie beside the model; of a model in memory, name the model's file in "
+          "; it must be beside the model; for a model in memory, give the path of the model in "
           "ep.context_file_path");
   struct stat status{};
   Require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), path,
@@ -181,7 +182,7 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
   void* map = size_ >= kPage ? ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE,
                                       file.get(), 0)
                              : MAP_FAILED;
-  Require(map != MAP_FAILED, path, " cannot be mapped: ", size_, " bytes are no context file");
+  Require(map != MAP_FAILED, path, " cannot be mapped: ", size_, " bytes are not a context file");
   data_ = static_cast<const uint8_t*>(map);
   std::istringstream header(std::string(reinterpret_cast<const char*>(data_), 512));
   std::string magic, key, version, found;
@@ -190,10 +191,10 @@ ContextFile::ContextFile(const std::string& path, const std::string& id) : path_
   header >> key >> format >> key >> version >> key >> found >> key >> bytes;
   std::string problem;
   if (magic != kMagic) {
-    problem = "is no context file";
+    problem = "is not a context file";
   } else if (format != kFormat) {
-    problem = Concat("has format ", format, " of version ", version, ", this library reads format ",
-                     kFormat);
+    problem = Concat("has format ", format, " of version ", version,
+                     ", but this library reads format ", kFormat);
   } else if (found != id) {
     problem = "belongs to another generation of the model";
   } else if (bytes != size_) {

@@ -1,8 +1,8 @@
-// The weights of an EPContext model: one file beside it, mapped when it is loaded.
+// The weights of an EPContext model: one file beside the model, mapped when the model is loaded.
 //
-// bytes 0 .. 4095: a header of text (magic, format, library version, id, bytes of the file), padded
-// with zeros; then tensors, each on a page of its own. The id also stands in each EPContext node,
-// so that a file of another generation is not taken for this one.
+// Bytes 0 .. 4095 are a text header (magic, format, library version, id, bytes of the file), padded
+// with zeros. Tensors follow, each on a page of its own. Each EPContext node contains the id too,
+// so that a file of another generation is not mistaken for this one.
 #pragma once
 
 #include <cstdio>
@@ -14,19 +14,20 @@
 
 namespace ort_aie::ep {
 
-// A file that is written, for a model that ONNX Runtime is about to write. Until that is done no
-// other session puts its own in its place, and it goes again where the model is not made.
+// A file that this session has written, for a model that ONNX Runtime is about to write. Until the
+// model is written, no other session can replace the file. If the model is not made, the file is
+// removed.
 class WrittenContext {
  public:
-  // `lock` is a descriptor of the file that has its lock; it is closed here.
+  // `lock` is a descriptor of the file that holds its lock; this object closes it.
   WrittenContext(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
   ~WrittenContext();
   WrittenContext(const WrittenContext&) = delete;
   WrittenContext& operator=(const WrittenContext&) = delete;
 
-  // The model that names it has been made, and is about to be written.
+  // The model that names the file has been made, and is about to be written.
   void Keep();
-  // It has been written.
+  // The model has been written.
   void Release();
 
  private:
@@ -38,7 +39,7 @@ class WrittenContext {
 
 class ContextWriter {
  public:
-  // Writes beside `path`, under a name of its own; Finish gives it its name. `model` is what ONNX
+  // Writes beside `path`, under a temporary name; Finish renames it. `model` is the file that ONNX
   // Runtime writes afterwards. Throws Error naming the file.
   ContextWriter(std::string path, std::string model);
   ~ContextWriter();
@@ -46,13 +47,13 @@ class ContextWriter {
   ContextWriter& operator=(const ContextWriter&) = delete;
 
   Recipe::Span Add(const void* data, int64_t size);
-  // Throws Error where another session has written, or is writing, the same model.
+  // Throws Error if another session has written, or is writing, the same model.
   std::shared_ptr<WrittenContext> Finish();
   const std::string& id() const { return id_; }
 
  private:
   void Write(const void* data, size_t size);
-  bool Publish();  // false: again, because something changed meanwhile
+  bool Publish();  // false: try again, because something changed meanwhile
 
   const std::string path_, model_, id_, part_;
   std::FILE* file_ = nullptr;
@@ -62,7 +63,7 @@ class ContextWriter {
 
 class ContextFile {
  public:
-  // Maps the file and checks its header. Throws Error that says what is wrong and what to do.
+  // Maps the file and checks its header. The Error says what is wrong and what to do.
   ContextFile(const std::string& path, const std::string& id);
   ~ContextFile();
   ContextFile(const ContextFile&) = delete;

@@ -8,7 +8,8 @@
 namespace ort_aie::ep {
 namespace {
 
-// The tensors of a graph and of those in its nodes are at most so large each; -1 without any.
+// The size of the largest tensor in a graph and in the graphs inside its nodes; -1 if there are
+// none.
 int64_t LargestTensor(const OrtApi* api, const OrtGraph* graph) {
   size_t count = 0;
   Check(api, api->Graph_GetNumInitializers(graph, &count));
@@ -34,9 +35,9 @@ bool IsContext(const graph::Node& node) {
   return node.Is("com.microsoft", "EPContext") && node.String("source", "") == kName;
 }
 
-// ONNX Runtime has tensors of a body that are larger than this in memory only, and then refuses its
-// own model, in every version from 1.24 to 1.32. Those before 1.31 write each tensor of a body
-// twice, and do not open what they wrote.
+// ONNX Runtime keeps tensors of a body that are larger than kLargestInModel only in memory, and
+// then refuses its own model. This is so in every version from 1.24 to 1.32. Versions before 1.31
+// also write each tensor of a body twice, and cannot open the result.
 std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph) {
   constexpr int64_t kLargestInModel = 127;
   const int64_t largest = runtime.runtime >= 31 ? kLargestInModel : -1;
@@ -47,7 +48,8 @@ std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph) {
       return Concat("ep.context_enable=1: a branch or body of node '",
                     graph.graph.LabelOf(graph.graph.nodes[i]), "' holds a tensor of ", bytes,
                     " bytes, and ONNX Runtime 1.", runtime.runtime,
-                    " cannot write a context model with such; open the model as it is, or compile "
+                    " cannot write a context model with a tensor of this size there; open the "
+                    "model as it is, or compile "
                     "it (ort-aie compile)");
     }
   }
@@ -98,12 +100,13 @@ Part ContextReader::Read(const graph::Graph& graph, const graph::Node& node) {
   }
   Recipe& recipe = part.recipe;
   Require(std::cmp_equal(recipe.inputs, node.inputs.size()), "EPContext node '", node.name,
-          "': its recipe has ", recipe.inputs, " inputs, the node ", node.inputs.size(), kAgain);
-  Require(recipe.outputs.size() == node.outputs.size(), "EPContext node '", node.name,
-          "': its recipe has ", recipe.outputs.size(), " outputs, the node ", node.outputs.size(),
+          "': its recipe has ", recipe.inputs, " inputs, but the node has ", node.inputs.size(),
           kAgain);
+  Require(recipe.outputs.size() == node.outputs.size(), "EPContext node '", node.name,
+          "': its recipe has ", recipe.outputs.size(), " outputs, but the node has ",
+          node.outputs.size(), kAgain);
   for (const int input : node.inputs) {
-    Require(input != graph::kAbsent, "EPContext node '", node.name, "': an input is left out",
+    Require(input != graph::kAbsent, "EPContext node '", node.name, "': an input is missing",
             kAgain);
     part.inputs.push_back(graph.value(input).name);
   }

@@ -1,4 +1,4 @@
-// EPContext nodes: a region's recipe as text, and the name of the file beside the model that has
+// EPContext nodes: a region's recipe as text, and the name of the file beside the model that holds
 // its constants.
 #pragma once
 
@@ -12,23 +12,23 @@
 
 namespace ort_aie::ep {
 
-// Whether it is one of ours.
+// Whether this provider made the node.
 bool IsContext(const graph::Node& node);
 
 // Why ONNX Runtime cannot write a context model of a graph with these nodes; empty if it can.
 std::string WhyNoContext(const RuntimeApi& runtime, const ReadGraph& graph);
 
-// The node that takes the place of `fused`. Its inputs and outputs are the part's.
+// The node that replaces `fused`. It has the inputs and outputs of the part.
 OrtNode* MakeContextNode(const OrtApi* api, const FusedNode& fused, const Part& part,
                          const std::string& file, const std::string& id);
 
-// Reads them back; what several nodes name is mapped once.
+// Reads the nodes back. A file that several nodes name is mapped once.
 class ContextReader {
  public:
-  // Of the model.
+  // `folder` is the model's.
   explicit ContextReader(std::string folder) : folder_(std::move(folder)) {}
 
-  // Throws Error that says what is wrong and what to do.
+  // The Error says what is wrong and what to do.
   Part Read(const graph::Graph& graph, const graph::Node& node);
 
  private:

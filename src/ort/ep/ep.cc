@@ -19,7 +19,7 @@ struct Compiled : OrtNodeComputeInfo {
   RuntimeApi runtime{};
   std::unique_ptr<Kernel> kernel;
   IoMap map;
-  std::vector<std::shared_ptr<const void>> memory;  // of what the kernel reads
+  std::vector<std::shared_ptr<const void>> memory;  // owns what the kernel reads
   std::shared_ptr<WrittenContext> written;          // by this session, or null
 };
 
@@ -39,7 +39,7 @@ SessionOptions OptionsOf(const Settings& settings) {
     const auto found = settings.find(name);
     return found != settings.end() ? std::optional(found->second) : std::nullopt;
   };
-  return ReadOptions(entry, &settings);  // which are the provider's
+  return ReadOptions(entry, &settings);  // the provider's own options among them
 }
 
 std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings& settings,
@@ -66,7 +66,7 @@ std::unique_ptr<Compiled> MakeCompiled(const RuntimeApi& runtime, const Settings
   compiled->ort_version_supported = runtime.version;
   compiled->CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*,
                              void** state) noexcept -> OrtStatus* {
-    // Kernels are made when the context model has been written.
+    // Kernels are made after the context model has been written.
     const auto* node = static_cast<const Compiled*>(self);
     if (node->written != nullptr) node->written->Release();
     *state = self;
@@ -117,7 +117,7 @@ Ep::Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings,
     for (size_t i = 0; i < count; ++i) delete static_cast<Compiled*>(infos[i]);
   };
   OrtEp::GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept {
-    // ONNX Runtime asks when it has made the context model, for what it writes into it.
+    // ONNX Runtime calls this when it has made the context model, to write the result into it.
     const auto* ep = static_cast<const Ep*>(self);
     if (ep->written_ != nullptr) ep->written_->Keep();
     return ep->compatibility_.c_str();
@@ -145,12 +145,12 @@ void Ep::ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
     node_of[read.ids[i]] = read.nodes[i];
     if (IsContext(read.graph.nodes[i])) claim({read.nodes[i]}, false);
   }
-  // ONNX Runtime asks for a graph's regions to be compiled before it asks about another graph.
+  // ONNX Runtime compiles a graph's regions before it asks about another graph.
   claims_ = Claim(std::move(read.graph), read.ids);
   for (const ClaimedRegion& region : claims_.regions) {
     std::vector<const OrtNode*> nodes;
     for (const size_t id : region.nodes) nodes.push_back(node_of.at(id));
-    claim(nodes, true);  // packed weights are ours, and what else is constant is kept with them
+    claim(nodes, true);  // the provider keeps packed weights itself, and other constants with them
   }
   for (const auto& [node, why] : claims_.left) {
     Log(ORT_LOGGING_LEVEL_INFO,
@@ -171,7 +171,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   if (count == 0) return;
   const OrtApi* api = runtime_.api;
   const std::string model = ModelPath(api, graphs[0]), folder = FolderOf(model);
-  // A model in memory has no folder: the options say where it would lie.
+  // A model in memory has no folder; the options tell where it would be.
   const std::string context_folder = model.empty() ? FolderOf(context_.path) : folder;
   std::vector<FusedNode> shells;
   std::vector<Part> parts(count);
@@ -184,7 +184,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
     shells.push_back(ReadFused(api, fused[i]));
     if (read.nodes.size() == 1 && IsContext(read.graph.nodes[0])) {
       Require(!context_.enable, "ep.context_enable=1: the model has EPContext nodes already; open ",
-              "it without, or write a context model of its source");
+              "it without this option, or write a context model of its source");
       parts[i] = reader.Read(read.graph, read.graph.nodes[0]);
       continue;
     }
@@ -204,7 +204,7 @@ void Ep::CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, 
   std::vector<std::shared_ptr<const void>> memory;
   if (is_written) {
     data = WriteContext(model, constants, spans, id);
-    // This session goes on with the file as well: what all layers share is there once.
+    // This session uses the file as well, which holds what all layers share only once.
     const auto file = std::make_shared<const ContextFile>(data, id);
     for (size_t i = 0; i < spans.size(); ++i) {
       tensors.push_back(constants.sources()[i].tensor);

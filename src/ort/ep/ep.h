@@ -1,5 +1,5 @@
-// The execution provider of one session: claims regions of an unmodified model and makes each a
-// program of steps, or opens the EPContext nodes that an earlier session left.
+// The execution provider of one session. It claims regions of an unmodified model and makes each a
+// program of steps, or opens the EPContext nodes that an earlier session wrote.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -27,21 +27,23 @@ struct ContextOptions {
   std::string path;  // of the context model; empty: <model>_ctx.onnx
 };
 
-// What a compiled model is good for, as ONNX Runtime stores it and asks again.
+// Which versions of the library a compiled model fits. ONNX Runtime stores it and passes it back
+// later.
 std::string CompatibilityInfo();
 
 class Ep : public OrtEp {
  public:
-  // Throws Error for a setting that is unknown or has an unknown value.
+  // Throws Error if a setting or its value is unknown.
   Ep(const RuntimeApi& runtime, const OrtLogger* logger, Settings settings, ContextOptions context);
 
  private:
   void ClaimAll(const OrtGraph* graph, OrtEpGraphSupportInfo* info);
   void CompileAll(const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
                   OrtNodeComputeInfo** infos, OrtNode** context_nodes);
-  // The region that these nodes were claimed as.
+  // The claimed region that consists of these nodes.
   const ClaimedRegion& ClaimOf(std::vector<size_t> nodes, const std::string& name) const;
-  // Writes the file beside a context model; returns its path, where what is in it, and its id.
+  // Writes the file beside a context model. Returns its path, the spans of its contents, and its
+  // id.
   std::string WriteContext(const std::string& model, const Constants& constants,
                            std::vector<Recipe::Span>& spans, std::string& id);
   void Log(OrtLoggingLevel level, const std::string& message) const;
@@ -51,9 +53,9 @@ class Ep : public OrtEp {
   const Settings settings_;
   const ContextOptions context_;
   SessionOptions options_;                   // its target stays open until the nodes have it
-  Claims claims_;                            // of the graph that ONNX Runtime asked about last
+  Claims claims_;                            // for the graph that ONNX Runtime asked about last
   std::shared_ptr<WrittenContext> written_;  // by this session; null: none
-  std::string why_no_context_;               // empty: one can be written
+  std::string why_no_context_;               // empty if it can be written
   const std::string compatibility_ = CompatibilityInfo();
 };
 

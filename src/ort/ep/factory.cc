@@ -15,7 +15,8 @@ constexpr char kVendor[] = "ort_aie_ep";
 // Options of the provider arrive as session config entries, named in lower case.
 constexpr char kPrefix[] = "ep.aieexecutionprovider.";
 
-// The name of an AMD NPU that the xrt target is for, or null. PCI ids of the amdxdna driver.
+// The name of an AMD NPU that the xrt target supports, or null. PCI ids are those of the amdxdna
+// driver.
 const char* NpuName(const OrtApi* api, const OrtHardwareDevice* device) {
   if (api->HardwareDevice_Type(device) != OrtHardwareDeviceType_NPU ||
       api->HardwareDevice_VendorId(device) != 0x1022) {
@@ -89,7 +90,7 @@ Factory::Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain)
   OrtEpFactory::ValidateCompiledModelCompatibilityInfo =
       [](OrtEpFactory*, const OrtHardwareDevice* const*, size_t, const char* info,
          OrtCompiledModelCompatibility* compatibility) noexcept -> OrtStatus* {
-    // Q4NX is the same on every machine: the format alone counts.
+    // Q4NX is the same on every machine, so only the formats count.
     const bool known = info != nullptr && CompatibilityInfo() == info;
     *compatibility = known ? OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL
                            : OrtCompiledModelCompatibility_EP_UNSUPPORTED;

@@ -1,4 +1,4 @@
-// The plugin door: what ONNX Runtime asks of the library before there is a session.
+// The plugin door: what ONNX Runtime calls before there is a session.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -9,7 +9,7 @@ namespace ort_aie::ep {
 
 class Factory : public OrtEpFactory {
  public:
-  // `domain` holds the aie ops, for models that are compiled already; it outlives the factory.
+  // `domain` holds the aie ops, for models that are already compiled. It must outlive the factory.
   Factory(const RuntimeApi& runtime, OrtCustomOpDomain* domain);
 
  private:

@@ -10,14 +10,14 @@ namespace {
 
 using graph::kAbsent;
 
-// Whether a status is an error; it is released.
+// Whether a status is an error. Releases it.
 bool Failed(const OrtApi* api, OrtStatus* status) {
   if (status == nullptr) return false;
   api->ReleaseStatus(status);
   return true;
 }
 
-// The objects that a pair of functions gives: how many, and which.
+// Lists the objects that a pair of functions returns: one their number, the other the objects.
 template <typename T, typename Owner, typename Count, typename Get>
 std::vector<const T*> ListOf(const OrtApi* api, const Owner* owner, Count count, Get get) {
   size_t size = 0;
@@ -74,7 +74,7 @@ class Reader {
     read_.ids.push_back(id);
   }
 
-  // Those of a type that no step asks for are left out.
+  // Attributes of types that no step uses are left out.
   void ReadAttribute(const OrtOpAttr* attribute, graph::Node& node) const {
     const char* name = nullptr;
     OrtOpAttrType type = ORT_OP_ATTR_UNDEFINED;
@@ -86,7 +86,7 @@ class Reader {
       size_t size = 0;
       return !Failed(api_, api_->ReadOpAttr(attribute, type, data, bytes, &size));
     };
-    // What it takes: asked without room for it, ONNX Runtime says so, as an error or not.
+    // The size needed: if there is no room, ONNX Runtime tells it, with or without an error.
     const auto bytes_of = [&] {
       size_t size = 0;
       Failed(api_, api_->ReadOpAttr(attribute, type, nullptr, 0, &size));
@@ -158,7 +158,7 @@ class Reader {
   }
 
   Tensor ConstantOf(const OrtValueInfo* info) const {
-    // An input that has a default is no constant: a call may give another.
+    // An input with a default is not a constant, because a call may replace it.
     bool is_input = false;
     if (Failed(api_, api_->ValueInfo_IsOptionalGraphInput(info, &is_input)) || is_input) return {};
     const OrtValue* initializer = nullptr;
@@ -166,8 +166,8 @@ class Reader {
     return DescribeConstant(api_, initializer);
   }
 
-  // ONNX Runtime gives nodes in an order of its own. Of those that are ready, the one that stood
-  // first in the file comes first, as in a model that is compiled.
+  // ONNX Runtime lists nodes in an order of its own. Of the nodes that are ready, the one that was
+  // first in the file comes first, as in a compiled model.
   void Sort() {
     std::vector<graph::Node>& nodes = read_.graph.nodes;
     std::map<int, std::vector<size_t>> readers;  // by value
@@ -185,7 +185,7 @@ class Reader {
         ++missing[i];
       }
     }
-    using Ready = std::pair<size_t, size_t>;  // its id, its place
+    using Ready = std::pair<size_t, size_t>;  // its id, and its place in the list
     std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (missing[i] == 0) ready.push({read_.ids[i], i});

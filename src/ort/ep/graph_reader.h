@@ -1,5 +1,5 @@
-// ONNX Runtime's graphs as plain data (graph/graph.h). What is read points into ONNX Runtime's
-// memory, and is valid as long as the graph.
+// ONNX Runtime's graphs as plain data (graph/graph.h). The data points into ONNX Runtime's memory,
+// and is valid as long as the graph.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -14,8 +14,8 @@
 namespace ort_aie::ep {
 
 struct ReadGraph {
-  // Nodes in topological order and, where that leaves a choice, in that of the model's file. What
-  // their bodies read of the graph are inputs of theirs, behind the others.
+  // Nodes in topological order; where that leaves a choice, in the order of the model's file.
+  // Values that their bodies read from the graph are inputs of the nodes, after the others.
   graph::Graph graph;
   // By node of the graph.
   std::vector<const OrtNode*> nodes;
@@ -30,7 +30,7 @@ ReadGraph Read(const OrtApi* api, const OrtGraph* graph);
 // Branches and bodies of a control flow node.
 std::vector<const OrtGraph*> BodiesOf(const OrtApi* api, const OrtNode* node);
 
-// The node that ONNX Runtime makes of claimed ones: what it is called with, by name.
+// The node that ONNX Runtime makes of claimed ones, with its inputs and outputs by name.
 struct FusedNode {
   std::string name;
   std::vector<std::string> inputs, outputs;

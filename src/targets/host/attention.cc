@@ -1,9 +1,9 @@
 // FlowKV (one query row) and FlowQKV (more): chunked online softmax over the KV cache, papers 1
-// and 2. Here are the queries, the upkeep of the cache and the work items; attention_sweep.cc has
-// the softmax.
+// and 2. This file prepares the queries, maintains the cache and divides the work;
+// attention_sweep.cc computes the softmax.
 //
 // A work item is (batch row, KV head, query tile, key range). One long sequence with few heads is
-// split along the keys as well; the partial results are merged at the end with the same correction
+// split along the keys as well. The partial results are merged at the end with the same correction
 // factors that the chunks use (paper 1, equations 8 to 10).
 #include <algorithm>
 #include <cmath>
@@ -21,11 +21,13 @@ namespace {
 
 using q4nx::CeilDiv;
 
-// Rows of a query tile, group x positions: many enough that converting a chunk of the cache costs
-// little beside its products, and blocks of rows for groups of 1 to 6, 8, 10 and 12 without rest.
+// Rows of a query tile, group x positions. These are enough that converting a chunk of the cache
+// costs little compared with its products, and the blocks of rows for groups of 1 to 6, 8, 10 and
+// 12 leave no remainder.
 constexpr int64_t kTileRows = 240;
-constexpr int64_t kSplitKeys = 512;  // least number of keys that is worth a task of its own
-// Positions up to which keys are split: of more, the tiles are tasks enough, and states are large.
+constexpr int64_t kSplitKeys = 512;  // fewer keys are not worth a task of their own
+// Keys are split for up to so many positions: with more, the tiles are enough tasks, and states are
+// large.
 constexpr int64_t kSplitPositions = 17;
 
 class Attention {
@@ -52,7 +54,8 @@ class Attention {
  private:
   int64_t ChunkSize() const { return chunk_.end - chunk_.first; }
 
-  // Apart from a windowed cache, for queries may need rows that it is about to drop.
+  // Keeps new rows outside of a windowed cache, because queries may need rows that it is about to
+  // drop.
   void TakeNewRows() {
     const int64_t elements = step_.batch * step_.kv_heads * ChunkSize() * step_.dim;
     new_keys_ = Scratch<uint8_t>(Purpose::kNewRows, BytesOf(step_.cache_type, 2 * elements));
@@ -60,7 +63,7 @@ class Attention {
     WriteNewRows(step_, kernels_, threads_, chunk_, new_keys_, new_values_);
   }
 
-  // queries_ (batch, kv_heads, chunk, group, dim): the rows of a tile stand together.
+  // queries_ (batch, kv_heads, chunk, group, dim): the rows of a tile are adjacent.
   void PrepareQueries() {
     const int64_t dim = step_.dim, heads = step_.heads;
     queries_ = Scratch<float>(Purpose::kQueries, step_.batch * ChunkSize() * heads * dim);
@@ -82,13 +85,13 @@ class Attention {
     return WindowedCacheRows(total, step_.present_capacity, step_.window);
   }
 
-  // What a windowed cache held before the chunk: the chunk before left it in the present.
+  // What a windowed cache held before the chunk: the previous chunk left it in the present.
   const void* Old(const void* past, const void* present) const {
     return chunk_.first == 0 ? past : present;
   }
 
-  // Where the keys of batch row b lie: one run in the present, or the old rows of a windowed cache
-  // and the new ones beside it.
+  // Where the keys of batch row b are: one segment in the present, or the old rows of a windowed
+  // cache and the new rows outside of it.
   size_t Segments(int64_t b, KeySegment segments[2]) const {
     const int64_t dim = step_.dim;
     const auto i = static_cast<size_t>(b);
@@ -146,8 +149,8 @@ class Attention {
       const SweepState sweep = carve(memory, tile.positions * group_);
       const Range whole = {Visible(step_, tile.b, tile.t0).first,
                            Visible(step_, tile.b, tile.t0 + tile.positions - 1).end};
-      // Splits are whole chunks, so that results do not depend on alignment of the ends; the last
-      // takes the rest.
+      // Splits are whole chunks, so that results do not depend on how the ends are aligned. The
+      // last split takes the remainder.
       const int64_t share = std::max(kChunk, (whole.end - whole.first) / splits / kChunk * kChunk);
       const auto bound = [&](int64_t i) {
         return i == splits ? whole.end : std::min(whole.end, whole.first + i * share);
@@ -172,7 +175,7 @@ class Attention {
 
   void Merge(const SweepState& part, int64_t rows, const SweepState& total) const {
     for (int64_t r = 0; r < rows; ++r) {
-      // Keys that are not seen. Where scores are NaN, there is no maximum either, but a sum.
+      // No key is visible. If scores are NaN, there is no maximum either, but there is a sum.
       if (part.max[r] == kMinusInfinity && part.sum[r] == 0.0f) continue;
       const float max = std::max(part.max[r], total.max[r]);
       const float keep = std::exp(total.max[r] - max), add = std::exp(part.max[r] - max);
@@ -196,7 +199,7 @@ class Attention {
         if (step_.head_sink != nullptr) {
           ToFloat(kernels_, step_.type, Advance(step_.head_sink, step_.type, head), 1, &sink);
         }
-        // The sink takes part in the softmax as one more score without a value.
+        // The sink is one more score in the softmax, without a value.
         const float max = std::max(sink, sweep.max[r]);
         scale = sweep.max[r] == kMinusInfinity ? 0.0f : std::exp(sweep.max[r] - max);
         sum = scale * sum + std::exp(sink - max);
@@ -214,10 +217,11 @@ class Attention {
   const AttentionStep& step_;
   const Kernels& kernels_;
   const ThreadPool& threads_;
-  const int64_t group_;  // query heads of a KV head
+  const int64_t group_;  // query heads per KV head
   const int64_t tile_positions_;
-  // The queries that are worked on, of each batch row: what scratch holds does not grow with the
-  // prompt. Keys and values of a cache without a window are in their place before the first chunk.
+  // The positions of each batch row that are computed now, so that scratch memory does not grow
+  // with the prompt. Keys and values of a cache without a window are in place before the first
+  // chunk.
   Range chunk_{0, 0};
   float* queries_ = nullptr;
   void *new_keys_ = nullptr, *new_values_ = nullptr;

@@ -36,7 +36,7 @@ void Transform(const AttentionStep& step, const Kernels& kernels, float* x, cons
   }
 }
 
-// A row of the cache, in its type.
+// Stores a row of the cache, in the cache's type.
 void StoreRow(const AttentionStep& step, const Kernels& kernels, const CacheScales& scales,
               int64_t kv_head, const float* x, void* y) {
   const float* of_head = scales.OfHead(kv_head, step.dim);
@@ -49,7 +49,8 @@ void StoreRow(const AttentionStep& step, const Kernels& kernels, const CacheScal
   }
 }
 
-// place(b, t, kv_head) is the row's first element in keys and in values, or negative: leave it out.
+// place(b, t, kv_head) is the index of the row's first element in keys and in values. Negative:
+// leave the row out.
 template <typename Place>
 void WriteRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                const Range& tokens, void* keys, void* values, const Place& place) {
@@ -122,7 +123,7 @@ void WritePresent(const AttentionStep& step, const Kernels& kernels, const Threa
   WriteRows(step, kernels, threads, {0, step.key_sequence}, step.present_key, step.present_value,
             [&](int64_t b, int64_t t, int64_t h) {
               const int64_t row = step.past_length[static_cast<size_t>(b)] + t;
-              // Padding of a short prompt may have no place.
+              // The padding of a short prompt may have no place.
               return row < step.present_capacity
                          ? ((b * step.kv_heads + h) * step.present_capacity + row) * step.dim
                          : int64_t{-1};

@@ -1,4 +1,4 @@
-// What comes before attention on any target: queries, and the present that the host writes.
+// The work before attention on any target: queries, and the present, which the host writes.
 #pragma once
 
 #include "targets/host/host_target.h"
@@ -8,21 +8,23 @@ namespace ort_aie::host {
 // x (dim) *= the scales of a KV head.
 void Scale(const CacheScales& scales, int64_t kv_head, int64_t dim, float* x);
 
-// Head `head` of a token's query -> x (dim): normalised and rotated, and with a cache of integers
-// times the keys' scales, so that products with codes are those with keys.
+// Loads head `head` of a token's query into x (dim): normalised and rotated. With a cache of
+// integers it is also multiplied by the keys' scales, so that products with codes equal products
+// with keys.
 void LoadQuery(const AttentionStep& step, const Kernels& kernels, int64_t token, int64_t head,
                float* x);
 
-// New keys, normalised and rotated, and values of some tokens of each batch row -> (batch,
-// kv_heads, tokens, dim) of the cache's type.
+// Writes the new keys, normalised and rotated, and the new values of some tokens of each batch row
+// to (batch, kv_heads, tokens, dim) in the cache's type.
 void WriteNewRows(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads,
                   const Range& tokens, void* keys, void* values);
 
-// The past, and zeros for the rows behind the new ones, in a present that is not the past's buffer.
+// Writes the past, and zeros for the rows after the new ones, to a present that is not the past's
+// buffer.
 void CarryPast(const AttentionStep& step, const ThreadPool& threads);
 
-// The whole present of a cache without a window: the past, unless it is there already, the new
-// rows, zeros behind them. Doing it twice gives the same.
+// Writes the whole present of a cache without a window: the past, unless it is there already, the
+// new rows, and zeros after them. Doing it twice gives the same result.
 void WritePresent(const AttentionStep& step, const Kernels& kernels, const ThreadPool& threads);
 
 // Tokens of a batch row before token t of the call.
@@ -30,17 +32,19 @@ inline int64_t TokensBefore(const AttentionStep& step, size_t b, int64_t t) {
   return std::min(step.past_length[b] + t, step.total_length[b]);
 }
 
-// Leaves in the present of a windowed cache the newest rows, oldest first, of what it held before
-// `tokens` and of theirs in keys and values (batch, kv_heads, tokens, dim). Before its first token
-// a call has its past, later on what the tokens before left in the present.
+// Leaves the newest rows, oldest first, in the present of a windowed cache: from the rows that it
+// held before `tokens`, and from the rows of `tokens` in keys and values (batch, kv_heads, tokens,
+// dim). Before the first token of a call these are the past; later, what the tokens before left in
+// the present.
 void ShiftWindow(const AttentionStep& step, const ThreadPool& threads, const Range& tokens,
                  const void* keys, const void* values);
 
-// The present of a windowed cache, after the call. In place, once only: the past is lost.
+// Writes the present of a windowed cache after the call. If it is in place, call this only once:
+// the past is lost.
 void WriteWindowedPresent(const AttentionStep& step, const Kernels& kernels,
                           const ThreadPool& threads);
 
-// Calls f(b, t) for some tokens t of every batch row, of which each takes about token_ns.
+// Calls f(b, t) for some tokens t of every batch row. Each call takes about token_ns.
 template <typename F>
 void ForEachToken(int64_t batch, const Range& tokens, const ThreadPool& threads, int64_t token_ns,
                   const F& f) {

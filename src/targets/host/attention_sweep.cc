@@ -1,13 +1,13 @@
 // The online softmax over chunks of keys, papers 1 and 2, in one of three ways:
 //
-// - few rows (decoding): dot products straight from the cache, float32;
-// - many rows of a prompt on a cache of 16 bits or less, with dot products of bfloat16: both
-//   products in bfloat16, as on the NPU. A float32 cache asks for float32, as does an attribute,
-//   and one token is bound by memory;
-// - many rows else: float32, from a widened copy of the chunk whose keys are transposed.
+// - few rows (decoding): float32 dot products straight from the cache;
+// - many rows of a prompt on a cache of 16 bits or less, if the CPU has bfloat16 dot products: both
+//   products in bfloat16, as on the NPU. A float32 cache or an attribute selects float32 instead,
+//   and for one token memory is the limit;
+// - many rows otherwise: float32, from a widened copy of the chunk with transposed keys.
 //
-// A chunk is converted once for all rows of a tile, which then pass in blocks whose scores stay in
-// L1 from one product to the other.
+// A chunk is converted once for all rows of a tile. The rows then pass in blocks, whose scores stay
+// in L1 from one product to the other.
 #include "targets/host/attention_sweep.h"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ namespace {
 
 using q4nx::CeilDiv;
 
-// Rows of a call (positions x group) from which on converting a chunk pays. It is the call that
-// counts, not the tile, so that all rows of a prompt are computed in one way.
+// From so many rows of a call (positions x group) on, converting a chunk pays. The rows of the call
+// count, not those of the tile, so that all rows of a prompt are computed in the same way.
 constexpr int64_t kManyRows = 16;
-constexpr int64_t kRowBlock = 24;  // of the kernels in float32: a multiple of what registers hold
+constexpr int64_t kRowBlock = 24;  // float32 kernels: a multiple of the rows in registers
 
 CacheType CacheTypeOf(DataType type) {
   switch (type) {
@@ -40,7 +40,7 @@ CacheType CacheTypeOf(DataType type) {
   }
 }
 
-// Null where this type of cache takes float32.
+// Null if this type of cache uses float32.
 const Bf16Attention* Bf16Kernels(const Kernels& kernels, CacheType cache) {
   const Bf16Attention* bf16 = kernels.bf16_attention;
   return bf16 != nullptr && bf16->pack_keys[cache] != nullptr ? bf16 : nullptr;
@@ -122,7 +122,8 @@ class KeySweep {
     return x;
   }
 
-  // Equations 5 to 10 for rows [r, r + rows) of the tile; `whole`: all of them see every key.
+  // Equations 5 to 10 for rows [r, r + rows) of the tile; `whole` means that every row sees every
+  // key.
   void Block(int64_t r, int64_t rows, int64_t position, int64_t keys, bool whole) {
     const float* q = tile_.queries + r * dim_;
     float *max = state_.max + r, *sum = state_.sum + r, *y = state_.output + r * dim_;
@@ -147,7 +148,8 @@ class KeySweep {
     }
   }
 
-  // Soft cap, bias, and -infinity for what a row does not see, up to a whole vector.
+  // Applies soft cap and bias, and sets keys that a row does not see to -infinity, up to a whole
+  // vector.
   void CapAndMask(int64_t r, int64_t rows, int64_t position, int64_t keys, bool whole) {
     const int64_t padded = CeilDiv(keys, kScoreLanes) * kScoreLanes;
     if (whole && keys == padded && step_.softcap <= 0 && step_.bias == nullptr &&
@@ -175,7 +177,7 @@ class KeySweep {
                                   t * step_.bias_row_stride + position);
     float bias[kChunk];
     ToFloat(kernels_, step_.type, row, keys, bias);
-    // What is hidden is hidden, be its score NaN: a sum would be that.
+    // A hidden key is hidden even if its score is NaN; with a sum it would stay NaN.
     for (int64_t j = 0; j < keys; ++j) {
       s[j] = bias[j] == kMinusInfinity ? kMinusInfinity : s[j] + bias[j];
     }
@@ -193,11 +195,11 @@ class KeySweep {
   const CacheType cache_;
   const int64_t dim_, group_, rows_;
   const bool many_;
-  const Bf16Attention* const bf16_;  // null: float32
+  const Bf16Attention* const bf16_;  // null: use float32
   const int64_t row_block_;
-  const void *keys_ = nullptr, *values_ = nullptr;  // of the chunk, as the kernels want them
+  const void *keys_ = nullptr, *values_ = nullptr;  // of the chunk, in the kernels' layout
   const uint16_t* queries_ = nullptr;               // rounded to bfloat16
-  float *scores_, *correction_;                     // of a block of rows
+  float *scores_, *correction_;                     // for a block of rows
   uint16_t* numerators_ = nullptr;
 };
 

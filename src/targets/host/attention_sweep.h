@@ -11,8 +11,8 @@ namespace ort_aie::host {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// What query t of batch row b sees at most; a key mask may hide more. Neither end ever falls as t
-// grows.
+// The keys that query t of batch row b can see; a key mask may hide some of them. Neither end
+// decreases as t grows.
 Range Visible(const AttentionStep& step, int64_t b, int64_t t);
 
 // Rows of keys and values in the cache's type, one KV head after the other.
@@ -23,21 +23,21 @@ struct KeySegment {
   int64_t count;
 };
 
-// Query positions [t0, t0 + positions) of all heads of a KV head: keys and values are read once for
-// the whole group.
+// Query positions [t0, t0 + positions) of all heads of a KV head, so that keys and values are read
+// once for the whole group.
 struct QueryTile {
   int64_t b, kv_head, t0, positions;
   const float* queries;  // (positions, group, dim)
 };
 
-// What is carried along a sweep; rows = positions x group.
+// The state of a sweep; rows = positions x group.
 struct SweepState {
   float* max;     // (rows)
   float* sum;     // (rows)
-  float* output;  // (rows, dim), not yet divided by sum
+  float* output;  // (rows, dim), not divided by sum yet
 };
 
-// Sweeps the tile's keys within `range`, chunk by chunk, into a state that it initialises.
+// Initialises a state, and sweeps the tile's keys within `range` into it, chunk by chunk.
 void SweepKeys(const AttentionStep& step, const Kernels& kernels, const QueryTile& tile,
                std::span<const KeySegment> segments, Range range, const SweepState& state);
 

@@ -12,10 +12,11 @@ namespace {
 
 using q4nx::CeilDiv;
 
-// Elements that are worked on at a time. Those of other types have float32 forms, which stay in L1.
+// Elements processed at a time. Elements of other types are widened to float32 copies, which stay
+// in L1.
 constexpr int64_t kPiece = 1024, kFloatPiece = 4096;
 
-// Calls work(row, column, count) for pieces of (rows, k), none of which has parts of two rows.
+// Calls work(row, column, count) for pieces of (rows, k). A piece never crosses a row.
 template <typename Work>
 void ForEachPiece(int64_t rows, int64_t k, int64_t piece, int64_t (*work_ns)(int64_t elements),
                   const ThreadPool& threads, const Work& work) {
@@ -54,7 +55,7 @@ void Apply(const Kernels& kernels, Function function, const float* a, const floa
   }
 }
 
-// As (rows, k): apply(a, column, n, y) computes n elements of a row, from that column on.
+// For (rows, k): apply(a, column, n, y) computes n elements of a row, from that column on.
 template <typename F>
 void ForEachFloat(const ElementwiseStep& step, int64_t rows, int64_t k, const Kernels& kernels,
                   const ThreadPool& threads, const F& apply) {
@@ -79,7 +80,7 @@ void RunElementwise(const ElementwiseStep& step, const Kernels& kernels,
   using enum ElementwiseStep::Operand;
   const Function function = step.function;
   const int64_t count = step.rows * step.k;
-  const auto flat = [&](const auto& apply) {  // where rows do not matter
+  const auto flat = [&](const auto& apply) {  // if rows do not matter
     ForEachFloat(step, 1, count, kernels, threads, apply);
   };
   if (!IsBinary(function)) {

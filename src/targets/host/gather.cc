@@ -1,4 +1,4 @@
-// Rows of an embedding: of a quantised one, and of a table.
+// Gathers rows of an embedding, quantised or not.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +11,7 @@
 namespace ort_aie::host {
 namespace {
 
-// calls write(i, row) for each index, row being -1 where there is none.
+// Calls write(i, row) for each index; row is -1 if the index is out of range.
 template <typename Write>
 void ForEachRow(const GatherStep& step, int64_t item_ns, const ThreadPool& threads,
                 const Write& write) {

@@ -1,4 +1,4 @@
-// The steps on this CPU, one file per subject.
+// Runs the steps on this CPU. Each subject has a file.
 #pragma once
 
 #include <algorithm>
@@ -9,20 +9,20 @@
 
 namespace ort_aie::host {
 
-// Tokens of a prompt that a step works on at a time, unless it says otherwise: scratch does not
-// grow beyond them.
+// Tokens of a prompt that a step processes at a time, unless the step says otherwise. Scratch
+// memory does not grow beyond them.
 constexpr int64_t kPromptChunk = 2048;
 
-// The tokens of each batch row in one chunk, as a multiple of what the kernels take at a time.
+// The tokens of each batch row in one chunk, rounded to a multiple that suits the kernels.
 inline int64_t ChunkTokens(int64_t prompt_chunk, int64_t batch, int64_t multiple) {
   const int64_t tokens = (prompt_chunk > 0 ? prompt_chunk : kPromptChunk) / batch;
   return std::max(multiple, tokens / multiple * multiple);
 }
 
-// Up to this many rows, weights are multiplied as they are read, each row bit for bit as if it were
-// alone; more are dequantisation + GEMM.
+// Up to so many rows are multiplied while the weights are read, each row bit for bit as if it were
+// alone. More rows are dequantisation + GEMM.
 int64_t MostStreamedRows(const Kernels& kernels, WeightForm form, Numerics numerics);
-// Dequantisation + GEMM, however many rows: RunMatMul chooses.
+// Dequantisation + GEMM, for any number of rows: RunMatMul chooses.
 void RunGemm(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunMatMul(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunGather(const GatherStep& step, const Kernels& kernels, const ThreadPool& threads);
@@ -31,10 +31,10 @@ void RunNorm(const NormStep& step, const Kernels& kernels, const ThreadPool& thr
 void RunElementwise(const ElementwiseStep& step, const Kernels& kernels, const ThreadPool& threads);
 void RunCast(const CastStep& step, const Kernels& kernels, const ThreadPool& threads);
 
-// n elements of `type` <-> float; of integers, their codes, and only to float.
+// n elements of `type` <-> float. For integers, their codes, and only to float.
 void ToFloat(const Kernels& kernels, DataType type, const void* x, int64_t n, float* y);
 void FromFloat(const Kernels& kernels, DataType type, const float* x, int64_t n, void* y);
-// n elements of `type` as float: where they lie, or in this thread's memory of that purpose.
+// n elements of `type` as float: in place, or in this thread's memory for that purpose.
 const float* Floats(const Kernels& kernels, DataType type, const void* x, int64_t n,
                     Purpose purpose);
 

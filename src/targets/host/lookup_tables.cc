@@ -9,7 +9,8 @@ LookupTables TablesOf(const Kernels& kernels, bool bf16, const float* x, int64_t
   const int64_t groups = in_features / 32;
   const LookupMatvec& matvec = bf16 ? kernels.lookup->bf16 : kernels.lookup->int8;
   ThreadMemory::Tables& made = MemoryOfThisThread().tables;
-  // Buffers that grow, or fail to, lose what they held: that of another number of in-features.
+  // When buffers grow, or fail to, they lose their content, which was for another number of
+  // in-features.
   if (made.in_features != in_features) made.kernels = nullptr;
   auto* tables = Scratch<uint8_t>(Purpose::kLookupTables, in_features / 4 * kMaxTableBytes);
   float* row = Scratch<float>(Purpose::kLookupRow, in_features + 2 * groups);

@@ -1,5 +1,5 @@
-// The lookup tables of a row of activations, made once for all projections that take the row in
-// (paper 4, 5: graph optimization).
+// The lookup tables of a row of activations, made once for all projections that read the row (paper
+// 4, 5: graph optimization).
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,17 @@ struct LookupTables {
   const float *steps, *sums;  // by group of 32
 };
 
-// The tables of x (in_features, a multiple of 32), rounded to bfloat16 first where `bf16` asks for
-// it. They are valid until the calling thread asks for those of another row.
+// The tables of x (in_features, a multiple of 32), rounded to bfloat16 first if `bf16`. They are
+// valid until the calling thread asks for those of another row.
 //
-// The last row's tables are kept by thread and found again by content: a row of the same values,
-// wherever it lies, has the same tables, so that nobody has to say when they are stale. Comparing
-// reads 4 bytes an in-feature, making them writes 4 to 16 and computes 16 sums of four. So q, k and
-// v, nodes of their own, share tables as gate and up do within a step. Throws std::bad_alloc.
+// Each thread keeps the tables of its last row and finds them again by content: a row of the same
+// values, wherever it is, has the same tables, so that they never become stale. Comparing reads 4
+// bytes per in-feature; making them writes 4 to 16 and computes 16 sums of four. So q, k and v,
+// which are nodes of their own, share tables as gate and up do within a step. Throws
+// std::bad_alloc.
 LookupTables TablesOf(const Kernels& kernels, bool bf16, const float* x, int64_t in_features);
 
-// How many rows the calling thread has made tables of: for tests.
+// For how many rows the calling thread has made tables; for tests.
 int64_t LookupTablesMade();
 
 }  // namespace ort_aie::host

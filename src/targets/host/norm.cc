@@ -1,4 +1,4 @@
-// A norm by itself, with the arithmetic of one that is part of a projection (projection_rows.cc).
+// A norm by itself, with the same arithmetic as a norm inside a projection (projection_rows.cc).
 #include <cstring>
 
 #include "targets/host/host_target.h"

@@ -1,6 +1,5 @@
-// Projections: FusedDQP for one row and for a few, with weights of two bits lookups for one,
-// dequantisation + GEMM for more and for bf16 weights, with the norm before and the gate after
-// them.
+// Projections, with the norm before and the gate after them. One row and a few rows are FusedDQP.
+// With weights of two bits, they are lookups. More rows and bf16 weights are dequantisation + GEMM.
 #include <algorithm>
 
 #include "q4nx/layout.h"
@@ -22,14 +21,14 @@ using q4nx::kGroup;
 using q4nx::PaddedCols;
 using q4nx::RowBlocks;
 
-// A task of one row's projection reads about this much, so that a thread is neither starved by the
-// cost of handing out tasks (about 1 µs) nor left without work at the end.
+// A task of one row's projection reads about this much, so that a thread neither loses time to the
+// cost of handing out tasks (about 1 µs) nor is left without work at the end.
 constexpr int64_t kTaskBytes = 128 * 1024;
 // Chunks of rows that stay in L2 are whole tiles of the kernels that want them there.
 constexpr int64_t kRowUnit = 32;
 
-// A row of x as float, padded with zeros to whole blocks: in `buffer`, or where it lies if nothing
-// has to be done to it.
+// A row of x as float, padded with zeros to whole blocks: in `buffer`, or in place if it needs no
+// change.
 const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const float* norm_weight,
                         int64_t row, float* buffer) {
   const int64_t padded = PaddedCols(step.k);
@@ -42,22 +41,22 @@ const float* LoadPadded(const MatMulStep& step, const Kernels& kernels, const fl
   return buffer;
 }
 
-// All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each from a row of blocks,
-// on any thread.
+// All rows at once: multiply(blocks, y, ldy) computes 32 out-features of each row from a row of
+// blocks, on any thread.
 template <typename Multiply>
 void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
             const Multiply& multiply) {
   const int64_t row_blocks = RowBlocks(step.n);
   const int64_t row_bytes = ColBlocks(step.k) * BlockBytes(step.form);
   const int64_t streams = IsGated(step) ? 2 : 1;
-  // As many for each task, or a thread would wait for another at the end.
+  // Equal tasks, so that no thread waits for another at the end.
   const int64_t tasks =
       CeilDiv(row_blocks, std::max<int64_t>(1, kTaskBytes / (row_bytes * streams)));
   const int64_t per_task = CeilDiv(row_blocks, tasks);
   const int64_t ldy = per_task * kBlockRows;
   threads.ParallelFor(CeilDiv(row_blocks, per_task), [&](int64_t task) {
     const int64_t first = task * per_task, count = std::min(row_blocks - first, per_task);
-    // One run of blocks after the other: the kernels fetch ahead within a run.
+    // One run of blocks after the other: the kernels prefetch within a run.
     const auto multiply_run = [&](const uint8_t* weights, float* y) {
       for (int64_t i = 0; i < count; ++i) {
         multiply(weights + (first + i) * row_bytes, y + i * kBlockRows, ldy);
@@ -75,7 +74,7 @@ void Stream(const MatMulStep& step, const Kernels& kernels, const ThreadPool& th
   });
 }
 
-// prepare(row, x): x is padded with zeros to whole blocks.
+// prepare(row, x) is called with x padded with zeros to whole blocks.
 template <typename Prepare>
 void PrepareRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads,
                  const Prepare& prepare) {
@@ -154,7 +153,7 @@ void LookupRow(const MatMulStep& step, const Kernels& kernels, const ThreadPool&
   });
 }
 
-// A few rows: their tables are made for this step alone.
+// A few rows: their tables are made only for this step.
 void LookupRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool& threads) {
   const int64_t k_blocks = ColBlocks(step.k), padded = PaddedCols(step.k);
   const int64_t groups = padded / kGroup, table_bytes = padded / q4nx::kQuad * kMaxTableBytes;
@@ -181,7 +180,7 @@ void LookupRows(const MatMulStep& step, const Kernels& kernels, const ThreadPool
 }
 
 // What a GEMM of some numerics keeps of a chunk of activations, and of 32 rows of weights. Both are
-// made once and used many times; Panel lives in the working memory of the thread that unpacks it.
+// made once and used many times; Panel is in the working memory of the thread that unpacks it.
 class Bf16Gemm {
  public:
   Bf16Gemm(const MatMulStep& step, int64_t rows, const Kernels& kernels)
@@ -213,7 +212,7 @@ class Bf16Gemm {
   }
 
  private:
-  // A cache line more than there is: rows that lie a multiple of 4,096 bytes apart would all want
+  // One cache line more than needed: rows that are a multiple of 4,096 bytes apart would all map to
   // the same few lines of L1.
   static int64_t RowElements(const MatMulStep& step) { return PaddedCols(step.k) + 32; }
 
@@ -316,7 +315,7 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
       up_panel = gemm.Unpack(step.up_weights + block * row_bytes, Purpose::kUpPanel,
                              Purpose::kUpPanelScales);
     }
-    // Float results of whole blocks are computed where they belong.
+    // Float results of whole blocks are computed in place.
     const bool in_place = step.type == DataType::kFloat32 && n0 + kBlockRows <= step.n;
     const int64_t row_tile = G::Blocking(kernels).row_tile;
     const int64_t tile_rows = std::min(row_tile, rows.count);
@@ -338,8 +337,9 @@ void GemmRows(const MatMulStep& step, const Rows& rows, const float* norm_weight
   });
 }
 
-// Rows that meet all weights before the next ones do. A GEMM unpacks the weights for each such
-// chunk, so that chunks may be half as large again as what stays in L2 if there are fewer of them.
+// Rows that are multiplied by all weights before the next rows are. A GEMM unpacks the weights once
+// for each such chunk, so chunks may be half as large again as what stays in L2 if this makes them
+// fewer.
 template <typename G>
 int64_t ChunkRows(const MatMulStep& step, const Kernels& kernels) {
   const GemmBlocking& blocking = G::Blocking(kernels);

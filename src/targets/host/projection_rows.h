@@ -1,5 +1,5 @@
-// What comes before and after the products of a projection, row by row: the numerics of this CPU,
-// also where a device multiplies.
+// The work before and after the products of a projection, row by row, with the numerics of this
+// CPU; also used if a device multiplies.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ constexpr bool IsGated(const MatMulStep& step) { return step.up_weights != nullp
 // a norm.
 const float* NormWeight(const MatMulStep& step, const Kernels& kernels);
 
-// a, or a + skip, of a row -> x (k).
+// Loads a row of a, or of a + skip, into x (k).
 void LoadSum(const MatMulStep& step, const Kernels& kernels, int64_t row, float* x);
-// (k) -> sum of a row.
+// Stores x (k) as a row of sum.
 void StoreSum(const MatMulStep& step, const Kernels& kernels, int64_t row, const float* x);
-// x of a row -> x (k); stores the sum where the step has one.
+// Loads a row of x into x (k). Stores the sum if the step has one.
 void LoadRow(const MatMulStep& step, const Kernels& kernels, const float* norm_weight, int64_t row,
              float* x);
 
-// Out-features [n0, n0 + count) of a row: applies what follows the product y, and stores. `up` has
-// the second product of a gated step, and is working memory of others. y may be where the results
-// belong.
+// Takes the product y for out-features [n0, n0 + count) of a row, applies the work after it, and
+// stores the results. `up` is the second product of a gated step; its memory is overwritten. y may
+// be the place of the results.
 void StoreResults(const MatMulStep& step, const Kernels& kernels, int64_t row, int64_t n0,
                   int64_t count, float* y, float* up);
 

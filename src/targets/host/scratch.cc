@@ -8,8 +8,8 @@
 namespace ort_aie::host {
 namespace {
 
-// What one thread has. Not thread_local: the dynamic loader gives a thread its copy of those when
-// it first asks, and ends the process where it has no memory for it.
+// The memory of one thread. It is not thread_local: the dynamic loader allocates a thread's copy at
+// first use, and ends the process if it has no memory for it.
 class Key {
  public:
   Key()
@@ -29,7 +29,7 @@ class Key {
   const bool exists_;
 };
 
-// Never deleted: threads may outlive the statics of the process.
+// Never deleted, because threads may outlive the statics of the process.
 const Key& TheKey() {
   static const Key& key = *new Key();
   return key;

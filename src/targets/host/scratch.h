@@ -1,5 +1,5 @@
 // Working memory of the host target: one growing buffer per thread and purpose, so that a token
-// allocates nothing once the shapes have been seen.
+// allocates nothing once its shapes have occurred.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@
 
 namespace ort_aie::host {
 
-// What a buffer holds. Two live at once on one thread never share a purpose.
+// The use of a buffer. Two buffers that live at once on one thread never share a purpose.
 enum class Purpose {
   kActivations,  // shared by the tasks of a step
   kActivationScales,
   kActivationSums,
   kActivationCodes,
   kNormWeight,
-  kOperand,  // that all rows or all elements have in common
+  kOperand,  // shared by all rows or all elements
   kCodeSums,
   kLookupRow,  // with its steps and sums
   kLookupTables,
   kQueries,
   kNewRows,
   kPartials,
-  kPanel,  // of one task
+  kPanel,  // for one task
   kPanelScales,
   kUpPanel,
   kUpPanelScales,
@@ -40,7 +40,7 @@ enum class Purpose {
   kPurposeCount
 };
 
-// What a thread has of working memory, until it ends.
+// The working memory of a thread, until the thread ends.
 struct ThreadMemory {
   struct Buffer {
     std::unique_ptr<void, decltype(&std::free)> memory{nullptr, &std::free};
@@ -48,7 +48,7 @@ struct ThreadMemory {
   };
   Buffer buffers[static_cast<size_t>(Purpose::kPurposeCount)];
 
-  // Whose lookup tables the buffers hold (lookup_tables.cc).
+  // Describes the lookup tables in the buffers (lookup_tables.cc).
   struct Tables {
     const Kernels* kernels = nullptr;
     bool bf16 = false;

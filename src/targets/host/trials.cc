@@ -22,12 +22,12 @@ using q4nx::kBlockBytes;
 using q4nx::kBlockCols;
 using q4nx::kBlockRows;
 
-constexpr int64_t kK = 2048, kN = 8192;  // of a matrix of weights
+constexpr int64_t kK = 2048, kN = 8192;  // size of a weight matrix
 constexpr int64_t kMatrixBytes = kN / kBlockRows * (kK / kBlockCols) * kBlockBytes;
-constexpr int64_t kRows = 256;      // of a prompt's projection
-constexpr int64_t kRowsN = 1024;    // out-features of it
-constexpr int64_t kPrompt = 256;    // tokens, of attention, after as many
-constexpr int64_t kContext = 8192;  // keys that one token attends to
+constexpr int64_t kRows = 256;      // in a prompt's projection
+constexpr int64_t kRowsN = 1024;    // its out-features
+constexpr int64_t kPrompt = 256;    // tokens for attention, after as many earlier ones
+constexpr int64_t kContext = 8192;  // keys for the attention of one token
 constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 64;
 constexpr int kLeastTurns = 5;
 
@@ -48,8 +48,8 @@ std::vector<uint8_t> OneBlock() {
 
 }  // namespace
 
-// Each thread takes tasks from a run of its own and then of the others, as ONNX Runtime's do: what
-// a thread reads is contiguous. Threads wait busily between turns.
+// Each thread takes tasks first from a run of its own and then from the others, as ONNX Runtime's
+// threads do, so that a thread reads contiguous memory. Threads wait busily between turns.
 class TrialThreads final : public ThreadPool {
  public:
   explicit TrialThreads(int threads) : runs_(static_cast<size_t>(std::max(1, threads))) {
@@ -103,7 +103,7 @@ class TrialThreads final : public ThreadPool {
   mutable std::atomic<int64_t> turn_ = 0, working_ = 0;
   mutable Call call_ = nullptr;
   mutable void* job_ = nullptr;
-  std::vector<std::jthread> threads_;  // last: they end before what they use
+  std::vector<std::jthread> threads_;  // last: they must end before the members they use
 };
 
 struct Trials::Mapping {
@@ -120,7 +120,7 @@ struct Trials::Mapping {
 
 Trials::Trials(const std::string& folder, int threads, int64_t bytes)
     : weights_(std::make_unique<Mapping>()), threads_(std::make_unique<TrialThreads>(threads)) {
-  // Of what is read, the caches hold little from the turn before.
+  // The caches then hold little of the data from the turn before.
   if (bytes == 0)
     bytes = std::clamp<int64_t>(6 * ::sysconf(_SC_LEVEL3_CACHE_SIZE), 192 << 20, 768 << 20);
   weights_->bytes = std::max<int64_t>(1, bytes / kMatrixBytes) * kMatrixBytes;
@@ -146,7 +146,7 @@ Trials::Trials(const std::string& folder, int threads, int64_t bytes)
     require(count > 0, "written");
     done += count;
   }
-  // Read again as a model's are that was written long ago.
+  // So that they are read like those of a model written long ago.
   ::fsync(file);
   ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
   void* data =
@@ -159,8 +159,8 @@ Trials::Trials(const std::string& folder, int threads, int64_t bytes)
 Trials::~Trials() = default;
 
 std::vector<const char*> Trials::Candidates(Role role) {
-  // Elementwise kernels take no time that one could choose by, and nobody wants what has no
-  // vectors.
+  // Elementwise kernels take too little time to choose by, and tables without vectors are not
+  // candidates.
   std::vector<const char*> names = VariantsOf(role, ThisCpu());
   const auto without = [&](const char* unwanted) {
     std::erase_if(names, [&](const char* name) { return std::strcmp(name, unwanted) == 0; });
@@ -197,7 +197,7 @@ std::vector<double> Trials::Measure(Role role, double seconds) const {
     for (size_t i = 0; i < selections.size(); ++i) {
       const double begin = Now();
       Turn(role, selections[i]->kernels);
-      // The first turn reads the file and grows buffers.
+      // The first turn reads the file and grows buffers, so it does not count.
       if (turn > 0) least[i] = std::min(least[i], Now() - begin);
     }
   }
@@ -211,7 +211,7 @@ double Trials::ReadBandwidth(double seconds) const {
   for (int turn = 0; turn < kLeastTurns || Now() < start + seconds; ++turn) {
     const double begin = Now();
     threads_->ParallelFor(weights_->bytes / kTask, [&](int64_t task) {
-      // 16 bytes at a time, which every instruction set that this is compiled for has.
+      // 16 bytes at a time, which every instruction set in this build has.
       typedef int64_t Vector __attribute__((vector_size(16)));
       const auto* p = reinterpret_cast<const Vector*>(weights_->data + task * kTask);
       Vector sums[8] = {};
@@ -248,7 +248,7 @@ void Trials::Turn(Role role, const Kernels& kernels) const {
   }
 }
 
-// One row by all of the weights.
+// One row by all weights.
 void Trials::Project(const Kernels& kernels, Numerics numerics, WeightForm form) const {
   MatMulStep step{};
   step.form = form;

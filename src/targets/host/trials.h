@@ -15,19 +15,21 @@ class TrialThreads;
 
 class Trials {
  public:
-  // Weights lie in a mapped file, as a model's do: it depends on the pages that the file system
-  // gives which variant is fastest. The file is made in `folder`, has no name and goes with this.
-  // It has about `bytes`; 0 is far beyond the last cache. Throws Error where it cannot be made.
+  // Weights are in a mapped file, like a model's, because the fastest variant depends on the pages
+  // that the file system gives. The file is made in `folder`, has no name, and disappears with this
+  // object. It has about `bytes` bytes; 0 means many times the last cache. Throws Error if it
+  // cannot be made.
   Trials(const std::string& folder, int threads, int64_t bytes = 0);
   ~Trials();
 
-  // The variants that are worth a measurement: none where there is nothing to choose.
+  // The variants that are worth measuring; none if there is no choice.
   static std::vector<const char*> Candidates(Role role);
-  // Bytes of weights and cache that a turn of a role reads; 0 where arithmetic limits it.
+  // Bytes of weights and cache that a turn of a role reads; 0 if arithmetic is the limit.
   int64_t BytesOf(Role role) const;
-  // The least seconds of a turn of each candidate, which take turns until about `seconds` are over.
+  // The shortest turn of each candidate in seconds. The candidates run in turn for about `seconds`.
   std::vector<double> Measure(Role role, double seconds) const;
-  // Bytes a second that the same threads read of the same weights in the same tasks, at best.
+  // The best rate, in bytes per second, at which the same threads read the same weights in the same
+  // tasks.
   double ReadBandwidth(double seconds) const;
 
  private:

@@ -213,10 +213,10 @@ def test_large_weights_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
         (matmul_model(320, 8), "K=320 N=8: less than 32 either way is mostly padding"),
         (matmul_model(dtype=np.dtype(np.int32)), "its weights are INT32; expected FLOAT, FLOAT16"),
         (gemm_model(transA=1), "transA is not 0: its activations are transposed"),
-        (gemm_model(alpha=0.5), "alpha=0.5 beta=1 are not 1"),
-        (gemm_model(beta=2.0, bias=np.ones(96, np.float32)), "alpha=1 beta=2 are not 1"),
-        (gemm_model(bias=np.ones((1, 96), np.float32)), "its C is no constant vector of N"),
-        (gemm_model(c_is_input=True), "its C is no constant vector of N"),
+        (gemm_model(alpha=0.5), "alpha=0.5 beta=1 must both be 1"),
+        (gemm_model(beta=2.0, bias=np.ones(96, np.float32)), "alpha=1 beta=2 must both be 1"),
+        (gemm_model(bias=np.ones((1, 96), np.float32)), "its C is not a constant vector of N"),
+        (gemm_model(c_is_input=True), "its C is not a constant vector of N"),
     ],
 )
 def test_a_product_is_left_with_a_reason(
@@ -246,7 +246,7 @@ def test_products_without_weights_are_left_with_a_reason() -> None:
         more_inputs=(default,),
     )
     model, report = rewritten(source, WeightForm.Q4NX)
-    nothing = "its second input is no constant: there are no weights"
+    nothing = "its second input is not a constant, so there are no weights"
     assert outcomes(report) == {
         "attention": nothing,
         "experts": "its weights have 3 dimensions; expected (K, N)",
@@ -452,7 +452,7 @@ def test_an_export_of_optimum(family: str, form: WeightForm, tmp_path: Path) -> 
     result = ort_aie_ep.compile(source, tmp_path / "compiled", quantize=form)
     assert {o.becomes for o in result.outcomes} >= {BECOMES[form], "aie.FlowAttention"}
     left = {o.reason for o in result.outcomes if o.op_type == "MatMul" and o.becomes is None}
-    assert left <= {"its second input is no constant: there are no weights"}  # rotary angles
+    assert left <= {"its second input is not a constant, so there are no weights"}  # rotary angles
     tokens = np.random.default_rng(0).integers(3, 100, (2, 20))
     mask = np.ones((2, 20), np.int64)
     mask[0, :5] = 0  # padded on the left

@@ -491,7 +491,7 @@ def test_a_weight_of_another_shape_keeps_the_norm(shape: tuple[int, ...]) -> Non
     outcome = run_passes(model).outcomes["/normed"]
     assert RMS_NORM in operators(model)
     dims = ", ".join(map(str, shape))
-    assert outcome.reason == f"its scale is ({dims}); a step takes in one of (K)"
+    assert outcome.reason == f"its scale is ({dims}); a step needs a scale of shape (K)"
 
 
 def test_a_weight_of_unknown_shape_keeps_the_norm() -> None:

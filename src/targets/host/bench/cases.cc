@@ -16,12 +16,12 @@ using q4nx::kBlockCols;
 using q4nx::kBlockRows;
 using q4nx::kGroup;
 
-constexpr int64_t kRows = 512;       // of activations in a GEMM: a chunk of a prompt
+constexpr int64_t kRows = 512;       // activations in a GEMM: a chunk of a prompt
 constexpr int64_t kPadding = 32;     // between rows of bfloat16, as in a projection step
-constexpr int64_t kQueries = 64;     // of attention to a prompt
-constexpr int64_t kFew = 4;          // of a token: heads that share keys
+constexpr int64_t kQueries = 64;     // in the attention of a prompt
+constexpr int64_t kFew = 4;          // for a token: heads that share keys
 constexpr int64_t kMaxDim = 128;     // of an attention head
-constexpr int64_t kElements = 2048;  // of an elementwise kernel: all in L1
+constexpr int64_t kElements = 2048;  // for an elementwise kernel: all in L1
 constexpr int64_t kMinimaBytes = 2 * kBlockCols;
 
 // A block with scales of 0.5; minima of -4 make it symmetric. Its codes are ordinary bfloat16
@@ -53,8 +53,8 @@ Work FusedDqpInt8(const Kernels& kernels, Streamed& d, int64_t k) {
   return FusedDqpWork(k, !kSymmetric || d.int8_reads_minima);
 }
 
-// A few rows with each block as it is read; the weights are symmetric. The bytes are those of one
-// row, so that a row's rate over this is what the rows cost.
+// A few rows by each block as it is read; the weights are symmetric. The bytes are counted for one
+// row, so that comparing with the rate of one row shows what the extra rows cost.
 template <int kRowCount>
 Work RowsBf16(const Kernels& kernels, Streamed& d, int64_t k) {
   static_assert(kRowCount <= kStreamedRows);
@@ -98,7 +98,7 @@ Work Lookup(const Kernels& kernels, Streamed& d, int64_t k) {
   return {1.0 * block_bytes * static_cast<double>(k / kBlockCols), 2.0 * k * kBlockRows};
 }
 
-// What a row of blocks costs when it is in the caches: computing alone.
+// The cost of a row of blocks that is in the caches: computing alone.
 template <bool kBf16>
 Work FusedDqpCached(const Kernels& kernels, Cached& d, int64_t k) {
   if (kBf16) {
@@ -124,8 +124,8 @@ Work MakeTables(const Kernels& kernels, Cached& d, int64_t k) {
   return {.flops = 3.0 * 16 * k / q4nx::kQuad};
 }
 
-// The GEMMs as the projection step does them: a row of blocks is unpacked into a panel, which is
-// multiplied with all rows, or as many as the table keeps in L2.
+// The GEMMs as the projection step runs them: it unpacks a row of blocks into a panel, and
+// multiplies the panel with all rows, or with as many as the table keeps in L2.
 Work GemmBf16(const Kernels& kernels, Cached& d, int64_t k) {
   const uint8_t* row = d.NextRow(k);
   for (int64_t b = 0; b < k / kBlockCols; ++b) {
@@ -262,7 +262,7 @@ Work GateGelu(const Kernels& k, Cached& d, int64_t n) {
 
 Work AttentionWork(int64_t rows, int64_t dim) { return {.flops = 2.0 * rows * kChunk * dim}; }
 
-// Of a token: heads that share keys; the cache is read as it lies.
+// For a token: heads that share keys; the cache is read as it is.
 template <CacheType kCache>
 Work Scores(const Kernels& k, Cached& d, int64_t dim) {
   k.scores[kCache](d.queries, kFew, dim, d.halves, kChunk, 0.1f, d.scores);
@@ -271,12 +271,12 @@ Work Scores(const Kernels& k, Cached& d, int64_t dim) {
 
 template <CacheType kCache>
 Work Accumulate(const Kernels& k, Cached& d, int64_t dim) {
-  // The correction is x, all 0.5, so that the sums stay finite.
+  // The correction is x, which is 0.5 everywhere, so that the sums stay finite.
   k.accumulate[kCache](d.scores, kFew, d.halves, kChunk, dim, d.x, d.output);
   return AttentionWork(kFew, dim);
 }
 
-// Of a prompt, in float32 and in bfloat16.
+// For a prompt, in float32 and in bfloat16.
 Work ScoresMany(const Kernels& k, Cached& d, int64_t dim) {
   k.scores_transposed(d.queries, kQueries, dim, d.keys, kChunk, 0.1f, d.scores);
   return AttentionWork(kQueries, dim);
@@ -395,7 +395,7 @@ Streamed::Streamed(std::span<const uint8_t> weights)
       y(arena.New(kRows * kBlockRows, 0.0f)),
       codes(arena.New<int8_t>(kStreamedRows * kMaxK, 3)),
       q_sums(arena.New<int32_t>(kStreamedRows * kMaxK / kGroup, 3 * kGroup)),
-      // As integers of 32 bits small enough to be added up, as floats not denormal.
+      // As 32-bit integers these are small enough to be added up; as floats they are not denormal.
       tables(arena.New<uint8_t>(kMaxK / q4nx::kQuad * kMaxTableBytes, 0x02)) {}
 
 const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
@@ -408,7 +408,7 @@ const uint8_t* Streamed::NextRow(int64_t k, int64_t bits) {
 }
 
 void Streamed::Prepare(const Kernels& kernels) {
-  // NaN instead of minima reach the result if they are read.
+  // If a kernel reads minima that are NaN, they reach the result.
   Arena temporary;
   auto* block = temporary.New<uint8_t>(2 * kBlockBytes, 0);
   FillBlock(block, kNan);

@@ -1,4 +1,4 @@
-// What kernels_bench measures: a line per kernel, and the data that they work on.
+// What kernels_bench measures: a line per kernel, and the data that the kernels use.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 namespace ort_aie::host {
 
 constexpr int64_t kMaxK = 8192;        // in-features of the projections
-constexpr int64_t kStreamedRows = 17;  // the most rows that weights are streamed by
+constexpr int64_t kStreamedRows = 17;  // the most rows for which weights are streamed
 
 enum class Limit { kMemory, kL1, kFp32, kBf16, kInt8 };
 
-// What one call did: bytes read and written, where they limit it, and operations.
+// The work of one call: bytes read and written, if they are the limit, and operations.
 struct Work {
   double bytes = 0, flops = 0;
 };
@@ -32,7 +32,7 @@ struct Bench {
   Work (*run)(const Kernels& kernels, T& data, int64_t size);
 };
 
-// Page-aligned arrays, which live as long as it.
+// Page-aligned arrays, which live as long as the arena.
 class Arena {
  public:
   template <typename T>
@@ -52,7 +52,7 @@ class Arena {
   std::vector<std::unique_ptr<void, Free>> arrays_;
 };
 
-// Q4NX blocks far beyond the last cache: they come from memory however often they are read.
+// Q4NX blocks, many times larger than the last cache: every read of them comes from memory.
 class Weights {
  public:
   Weights();
@@ -63,13 +63,13 @@ class Weights {
   std::span<const uint8_t> blocks_;
 };
 
-// Weights to stream through, and a few rows of activations. The values are of no interest; they are
-// ordinary numbers.
+// Weights to stream through, and a few rows of activations. Their values do not matter, as long as
+// they are ordinary numbers.
 struct Streamed {
   explicit Streamed(std::span<const uint8_t> weights);
   // The next row of blocks of K in-features; after the last, the first again.
   const uint8_t* NextRow(int64_t k, int64_t bits = 4);
-  // Finds out which symmetric kernels read the minima all the same.
+  // Finds out which symmetric kernels read the minima nevertheless.
   void Prepare(const Kernels& kernels);
 
   Arena arena;
@@ -79,10 +79,10 @@ struct Streamed {
   float *x, *sums, *scales, *y;
   int8_t* codes;
   int32_t* q_sums;
-  uint8_t* tables;  // of lookups, whatever their numerics
+  uint8_t* tables;  // of lookups, for all numerics
 };
 
-// What all other kernels need besides; several megabytes.
+// What all other kernels need in addition; several megabytes.
 struct Cached : Streamed {
   explicit Cached(std::span<const uint8_t> weights);
 
@@ -94,7 +94,7 @@ struct Cached : Streamed {
   float *queries, *keys, *scores, *output, *scratch;  // of attention
 };
 
-std::span<const Bench<Streamed>> StreamedBenches();  // measured on all threads as well
+std::span<const Bench<Streamed>> StreamedBenches();  // also measured on all threads
 std::span<const Bench<Cached>> CachedBenches();
 
 }  // namespace ort_aie::host

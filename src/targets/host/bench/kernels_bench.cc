@@ -1,11 +1,10 @@
-// The speed of each kernel of each table beside the limits of this machine, which it measures
-// first.
+// Measures the speed of each kernel of each table, and the limits of this machine for comparison.
 //
 //   kernels_bench [--isa NAME] [--kernel SUBSTRING] [--seconds S]
 //
-// Without a name all tables but the stand-in of AMX, whose speed says nothing. S is for how long
-// each kernel is repeated. The best repetition counts: whatever else the machine
-// does can only slow one down.
+// Without a name it measures all tables except the stand-in for AMX, whose speed means nothing. S
+// is how long each kernel is repeated. The best repetition counts, because other work on the
+// machine can only slow a repetition down.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,10 +29,10 @@ const std::map<Limit, const char*> kLimitNames = {{Limit::kMemory, "memory"},
                                                   {Limit::kBf16, "bf16"},
                                                   {Limit::kInt8, "int8"}};
 
-// A sample is long beside the clock's resolution. From memory it is longer: a few blocks that were
-// fetched before it began must not count.
+// A sample is long compared with the clock's resolution. A sample from memory is longer, so that
+// the few blocks fetched before it began do not count.
 constexpr double kSample = 20e-6, kMemorySample = 1e-3;
-// Bytes that make the start of a thread (about 30 µs) short beside them.
+// So many bytes that the start of a thread (about 30 µs) is short in comparison.
 constexpr double kThreadSample = 32 << 20;
 
 double Now() {
@@ -48,7 +47,7 @@ struct Options {
 class Runner {
  public:
   explicit Runner(const Options& options) : options_(options) {
-    // Each thread gets whole rows of the largest K, so that all have the same to do.
+    // Each thread gets whole rows of the largest K, so that all have the same work.
     const size_t threads = std::max(1u, std::thread::hardware_concurrency());
     const size_t row = kMaxK / q4nx::kBlockCols * q4nx::kBlockBytes;
     const size_t share = weights_.blocks().size() / row / threads * row;
@@ -71,7 +70,7 @@ class Runner {
   }
 
  private:
-  // The time of one call at best.
+  // The shortest time of one call.
   template <typename F>
   double BestTime(double sample, const F& call) const {
     double best = std::numeric_limits<double>::infinity();
@@ -89,7 +88,7 @@ class Runner {
     }
   }
 
-  // Bytes a second of all threads, each in its share; f(share) returns the bytes of a call.
+  // Bytes per second of all threads, each with its share; f(share) returns the bytes of a call.
   template <typename F>
   double AllThreadsBandwidth(const F& f) {
     std::vector<double> bytes(shares_.size());
@@ -115,7 +114,7 @@ class Runner {
     const auto peak = [&](const PeakLoop& loop) {
       return 1000 * loop.flops / BestTime(kSample, [&] { loop.run(1000); });
     };
-    const int64_t half = 8192;  // read, and as much written, is less than any L1
+    const int64_t half = 8192;  // reading this and writing as much fits any L1
     double row_bytes = 0;
     const double row_time = BestTime(kMemorySample, [&] { row_bytes = read_row(cached_); });
     const double copy_time = BestTime(kSample, [&] {
@@ -163,7 +162,7 @@ class Runner {
     }
   }
 
-  // rate: of a second.
+  // `rate` is per second.
   void Print(const std::string& name, const char* unit, int64_t size, const Work& rate,
              double limit, const char* limit_name) const {
     const auto number = [](double x) {
@@ -183,7 +182,7 @@ class Runner {
   Weights weights_;
   Cached cached_{weights_.blocks()};
   std::vector<Streamed> shares_;
-  // Bytes or operations a second.
+  // Bytes or operations per second.
   std::map<Limit, double> limits_;
   double all_threads_limit_ = 0;
 };

@@ -8,11 +8,11 @@
 namespace ort_aie::host {
 namespace {
 
-// Each function names its instruction set, as the kernel files' options do; whoever calls one has
-// asked the CPU.
+// Each function names its instruction set, as the kernel files' options do. Callers must check that
+// the CPU has it.
 
-// Sixteen registers hold twelve accumulators and the operands; twelve hide a latency of six cycles
-// at two operations a cycle.
+// Sixteen registers hold twelve accumulators and the operands. Twelve hide a latency of six cycles
+// at two operations per cycle.
 constexpr int kAccumulators = 12;
 
 #if defined(__x86_64__)
@@ -25,7 +25,7 @@ typedef __m128 Float128;
 typedef float Float128 __attribute__((vector_size(16)));
 #endif
 
-// The empty asm keeps values in registers and hides from the compiler that a turn repeats the last.
+// The empty asm keeps values in registers, and hides from the compiler that all turns are the same.
 #define ORT_AIE_PEAK_LOOP(Name, isa, Vector, step)                     \
   ORT_AIE_TARGET(isa) void Name(int64_t turns) {                       \
     Vector acc[kAccumulators] = {};                                    \
@@ -86,7 +86,7 @@ constexpr PeakLoop kFp32Avx512{Fp32Avx512, Flops(2 * 16)};
 constexpr PeakLoop kInt8Avx512{Int8Avx512, Flops(2 * 64)};
 constexpr PeakLoop kBf16Avx512{Bf16Avx512, Flops(2 * 32)};
 
-// Four products of whole tiles, which depend on none but those of the turn before.
+// Four products of whole tiles, which depend only on those of the turn before.
 __attribute__((target("amx-tile,amx-bf16"))) void Bf16Amx(int64_t turns) {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};

@@ -32,13 +32,13 @@ constexpr bool Bit(unsigned value, int bit) { return (value >> bit & 1) != 0; }
 
 // Whether the operating system saves the state of tiles: bits 17 and 18 of XCR0.
 bool TilesAreSaved() {
-  if (!Bit(Cpuid(1, 0).ecx, 27)) return false;  // OSXSAVE: XGETBV may be executed
+  if (!Bit(Cpuid(1, 0).ecx, 27)) return false;  // OSXSAVE: XGETBV is allowed
   unsigned low, high;
   asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (low >> 17 & 3) == 3;
 }
 
-// What the kernels count on: palette 1 with 8 tiles of 16 rows of 64 bytes.
+// What the kernels rely on: palette 1 with 8 tiles of 16 rows of 64 bytes.
 bool HasPalette() {
   const Leaf palette = Cpuid(0x1d, 1);
   return palette.ebx >> 16 == 8 && (palette.ebx & 0xffff) == 64 && (palette.ecx & 0xffff) == 16;
@@ -51,11 +51,12 @@ std::string Ask() {
   }
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vbmi") ||
       !__builtin_cpu_supports("avx512vnni")) {
-    return "AMX is used beside AVX-512 with BF16, VNNI and VBMI, which this CPU does not show";
+    return "AMX is used together with AVX-512 with BF16, VNNI and VBMI, which this CPU does not "
+           "report";
   }
-  if (!HasPalette()) return "this CPU's tiles are not 8 of 16 rows of 64 bytes";
+  if (!HasPalette()) return "this CPU's tiles are not 8 tiles of 16 rows of 64 bytes";
   if (!TilesAreSaved()) return "the operating system does not save the state of tiles (XCR0)";
-  // Permission is the process's: threads that exist have it as well, and those to come.
+  // The permission is for the process: for its present threads and for new ones.
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, since Linux 5.16
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
     const char* what = errno == ENOSPC ? "the signal stack of a thread is too small for their state"
@@ -75,7 +76,9 @@ const char* WhyNoAmx() {
 
 #else
 
-const char* WhyNoAmx() { return "AMX is of x86-64 alone, and is asked for on Linux"; }
+const char* WhyNoAmx() {
+  return "AMX exists only on x86-64, and this library uses it only on Linux";
+}
 
 #endif
 

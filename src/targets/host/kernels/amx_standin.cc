@@ -1,5 +1,5 @@
-// The kernels of amx.cc on any CPU: the same source on a stand-in of the instructions. Attention's
-// other half, which AMX leaves to AVX-512, is plain here.
+// The kernels of amx.cc on any CPU: the same source with stand-ins for the instructions. The other
+// half of attention, which AMX leaves to AVX-512, is plain C++ here.
 #include "targets/host/kernels/amx_standin.h"
 
 #include "targets/host/kernels/kernels.h"
@@ -59,7 +59,7 @@ void RoundedSoftmax(const float* s, int64_t rows, int64_t keys, float* max, floa
   for (int64_t r = 0; r < rows; ++r, s += kChunk, f += kChunk) {
     float largest = max[r];
     for (int64_t j = 0; j < padded; ++j) largest = s[j] > largest ? s[j] : largest;
-    // Where all are -infinity, any finite shift makes zeros.
+    // If all are -infinity, any finite shift makes zeros.
     const float shift = largest == -__builtin_inff() ? 0.0f : largest;
     vf total = {};
     for (int64_t j = 0; j < padded; j += kW) {

@@ -1,13 +1,13 @@
-// Intel's tile instructions (AMX) in plain C++, under the names of the intrinsics: what includes
-// this header instead of <immintrin.h> runs on any CPU. Only what the kernels use is here.
+// Intel's tile instructions (AMX) in plain C++, under the names of the intrinsics. Code that
+// includes this header instead of <immintrin.h> runs on any CPU. Only what the kernels use is here.
 //
 // Source of the semantics: Intel's Software Developer's Manual, volume 2, and its chapter on AMX in
-// volume 1. Where an instruction would raise an exception, the process ends with what is wrong. A
-// configuration whose start row is not 0, which an interrupted load leaves behind, is refused as
-// well. Which NaN comes of several is not specified.
+// volume 1. Where an instruction would raise an exception, the process ends with a message that
+// says what is wrong. A configuration whose start row is not 0, which an interrupted load leaves
+// behind, is refused as well. With several NaN inputs, it is not specified which NaN results.
 //
-// Tiles belong to a thread, here to a thread and a source file that includes this. Compiled for the
-// baseline, as it uses the C library.
+// Tiles belong to a thread; here, to a thread and a source file that includes this. Compiled for
+// the baseline, because it uses the C library.
 #pragma once
 
 #include <stdint.h>
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// <immintrin.h>, where another header brings it in, has some of the names as macros.
+// If another header includes <immintrin.h>, some of the names are macros.
 #undef _tile_dpbf16ps
 #undef _tile_loadd
 #undef _tile_stored
@@ -29,7 +29,7 @@ constexpr int kTiles = 8, kTileRows = 16, kTileRowBytes = 64;  // of palette 1
 struct TileState {
   bool configured;
   struct Tile {
-    int rows, colsb;  // both 0: not to be used
+    int rows, colsb;  // both 0: the tile cannot be used
     uint8_t bytes[kTileRows][kTileRowBytes];
   } tiles[kTiles];
 };
@@ -37,7 +37,7 @@ thread_local TileState tile_state;
 
 [[noreturn]] void TileFault(const char* instruction, const char* what, int a = 0, int b = 0,
                             int c = 0, int d = 0) {
-  fprintf(stderr, "ort_aie_ep: stand-in of AMX: %s: ", instruction);
+  fprintf(stderr, "ort_aie_ep: stand-in for AMX: %s: ", instruction);
   fprintf(stderr, what, a, b, c, d);
   fputc('\n', stderr);
   abort();
@@ -55,8 +55,8 @@ inline TileState::Tile& TileNumber(const char* instruction, int number) {
   return tile;
 }
 
-// LDTILECFG: 64 bytes, which are the palette, the start row, 14 zeros, bytes in a row of each of 16
-// tiles (16 bits), and rows of each (8 bits). Palette 0 is TILERELEASE.
+// LDTILECFG: 64 bytes: the palette, the start row, 14 zeros, the bytes per row of each of 16 tiles
+// (16 bits), and the rows of each (8 bits). Palette 0 is TILERELEASE.
 [[maybe_unused]] void _tile_loadconfig(const void* config) {
   const char* const name = "_tile_loadconfig";
   uint8_t bytes[64];
@@ -96,7 +96,7 @@ inline TileState::Tile& TileNumber(const char* instruction, int number) {
   memset(to.bytes, 0, sizeof to.bytes);
 }
 
-// Rows are `stride` bytes apart, of any alignment.
+// Rows are `stride` bytes apart, with any alignment.
 [[maybe_unused]] void _tile_loadd(int tile, const void* base, int64_t stride) {
   TileState::Tile& to = TileNumber("_tile_loadd", tile);
   memset(to.bytes, 0, sizeof to.bytes);
@@ -114,7 +114,7 @@ inline TileState::Tile& TileNumber(const char* instruction, int number) {
   }
 }
 
-// Denormals are zero, before an operation and after it.
+// Denormals count as zero, before an operation and after it.
 inline float FlushTiny(float x) {
   return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
 }
@@ -128,9 +128,9 @@ inline float WidenBfloat16(const uint8_t* two_bytes) {
   return FlushTiny(x);
 }
 
-// a * b + c, rounded once. A result is tiny if it is below 2^-126 when rounded to 24 bits whatever
-// its exponent. Just below 2^-126 the C library rounds to 23 bits, and finds 2^-126 where 24 bits
-// would be less: there the operands are of a size that can be scaled.
+// a * b + c, rounded once. A result is tiny if it is below 2^-126 when rounded to 24 bits with an
+// unlimited exponent. Just below 2^-126 the C library rounds to 23 bits, and returns 2^-126 where
+// rounding to 24 bits gives less. In that case the operands are of a size that can be scaled.
 inline float MultiplyAddFlushed(float a, float b, float c) {
   const float sum = __builtin_fmaf(a, b, c);
   if (__builtin_fabsf(sum) == 0x1p-126f &&
@@ -141,8 +141,8 @@ inline float MultiplyAddFlushed(float a, float b, float c) {
 }
 
 // TDPBF16PS: c (M, N) float32 += a (M, K) . b (K, N), a and b pairs of bfloat16 along K. Rounds to
-// nearest even. Products of the first halves of pairs and of the second are summed apart, in the
-// order of K, then added to each other, and that to c.
+// nearest even. The products of the first halves of pairs and those of the second halves are summed
+// separately, in the order of K, then added to each other, and the result to c.
 [[maybe_unused]] void _tile_dpbf16ps(int c, int a, int b) {
   const char* const name = "_tile_dpbf16ps";
   TileState::Tile& to = TileNumber(name, c);

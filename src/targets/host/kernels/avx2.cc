@@ -22,8 +22,8 @@ inline void Prefetch(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), _MM_HINT_T0);
 }
 
-// 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes whose
-// bytes are what maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
+// 32 code bytes are 4 k x 8 pairs of out-features. Interleaving two k gives 16-bit lanes of the
+// bytes that maddubs multiplies and adds: k, k+1 in the low half, k+2, k+3 in the high half.
 template <bool kSymmetric>
 inline void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                                const float* scales, const int32_t* q_sums, float* y) {
@@ -79,16 +79,16 @@ void FusedDqpInt8(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, cons
                                                                      q_sums, y);
 }
 
-// Adds the lanes of two vectors half by half: those of x into the low half, those of y into the
-// high.
+// Adds the lanes of two vectors in halves: those of x into the low half, those of y into the high
+// half.
 inline __m256 AddHalves(__m256 x, __m256 y) {
   return _mm256_add_ps(_mm256_blend_ps(x, y, 0xf0), _mm256_permute2f128_ps(x, y, 0x21));
 }
 
 // 32 code bytes are 4 k x 8 pairs of out-features: as 32-bit lanes, lane j holds k j / 2, and its
-// nibble p the out-feature p + 8 (j % 2). A nibble becomes a float where it stands, as code * 16^p,
-// p < 4, so that neither bytes are moved nor nibbles shifted one by one; the power of 16 is exact
-// and taken out of the group's sum, which overflows from activations of 1e32 on. sums[p] adds up
+// nibble p is out-feature p + 8 (j % 2). A nibble becomes a float in place, as code * 16^p with p <
+// 4, so that no bytes are moved and no nibbles are shifted one by one. The power of 16 is exact,
+// and is taken out of the group's sum, which overflows from activations of 1e32 on. sums[p] adds up
 // four k and two out-features in its lanes.
 inline void AddProducts(const uint8_t* codes, __m256 activations, __m256 sums[8]) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
@@ -112,7 +112,8 @@ inline __m256 Totals(__m256 a, __m256 b, __m256 c, __m256 d) {
 template <bool kSymmetric>
 inline void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a,
                                const float* sums, float* y) {
-  // The totals of even out-features come as 0, 8, 2, 10, 4, 12, 6, 14, those of odd ones likewise.
+  // The totals of even out-features come in the order 0, 8, 2, 10, 4, 12, 6, 14; those of odd ones
+  // likewise.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   const __m256i back = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
   const __m256 even_power = _mm256_setr_ps(1, 1, 0x1p-8f, 0x1p-8f, 1, 1, 0x1p-8f, 0x1p-8f);

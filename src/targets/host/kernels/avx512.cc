@@ -1,4 +1,4 @@
-// AVX-512 as from Ice Lake and Zen 4 on: F, BW, DQ, VL, VNNI, VBMI.
+// AVX-512 as in Ice Lake, Zen 4 and later: F, BW, DQ, VL, VNNI, VBMI.
 #include <immintrin.h>
 
 #include "targets/host/kernels/kernels.h"
@@ -28,18 +28,19 @@ inline void StoreInterleaved32(float* y, __m512 even, __m512 odd) {
   _mm512_storeu_ps(y + 16, _mm512_permutex2var_ps(even, high, odd));
 }
 
-using Hint = decltype(_MM_HINT_T0);  // an enum of GCC's, an int of clang's
+using Hint = decltype(_MM_HINT_T0);  // an enum in GCC, an int in clang
 
-// Blocks are read once and in order: one block ahead keeps the memory busy. Where it goes is the
-// CPU's matter, as is whether the minima of symmetric weights are read, which leaves no gaps, or
-// computed, which reads less: choice.cc has the variants and who gets which.
+// Blocks are read once and in order: one block ahead keeps the memory busy. The best cache level to
+// fetch into depends on the CPU. So does the choice between reading the minima of symmetric
+// weights, which leaves no gaps, and computing them, which reads less. choice.cc has the variants
+// and the rules.
 template <Hint kHint>
 inline void Prefetch(const uint8_t* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p + kBlockBytes), kHint);
 }
 
 // One k at a time: 16 bytes are the codes of 32 out-features. A table of the 16 code values turns
-// nibbles into floats: the permute reads the low four bits of its index alone.
+// nibbles into floats: the permute reads only the low four bits of its index.
 template <Hint kHint, bool kSymmetric>
 void FusedDqpBf16Blocks(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                         float* y) {
@@ -95,7 +96,7 @@ void FusedDqpBf16Avx512(const uint8_t* blocks, int64_t k_blocks, const float* a,
 }
 
 // 64 code bytes are 8 k x 8 pairs of out-features. One byte permute brings four k of a pair side by
-// side, as dpbusd wants them: k..k+3 in the low half, k+4..k+7 in the high half.
+// side, as dpbusd needs them: k..k+3 in the low half, k+4..k+7 in the high half.
 template <Hint kHint, bool kSymmetric>
 void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a,
                         const float* scales, const int32_t* q_sums, float* y) {
@@ -129,7 +130,8 @@ void FusedDqpInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const int8_t* a
                                         activations);
         }
       }
-      // Low and high halves hold the same out-features: add them, half 0 of the block below half 1.
+      // Low and high halves hold the same out-features: add them, with half 0 of the block below
+      // half 1.
       __m512i even_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(e[0], e[1], 0x44),
                                           _mm512_shuffle_i64x2(e[0], e[1], 0xee));
       __m512i odd_dot = _mm512_add_epi32(_mm512_shuffle_i64x2(o[0], o[1], 0x44),
@@ -184,7 +186,7 @@ void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float
         int8_t* out = codes + (k / 4) * 128 + half * 64;
         for (int i = 0; i < 2; ++i) {
           __m512i panel = _mm512_permutexvar_epi8(i == 0 ? order : next, x);
-          // Four bytes of an even out-feature, four of an odd one: high nibbles.
+          // Four bytes of an even out-feature, four of an odd one, whose codes are high nibbles.
           panel = _mm512_mask_srli_epi32(panel, 0xaaaa, panel, 4);
           panel = _mm512_sub_epi8(_mm512_and_si512(panel, nibble), eight);
           _mm512_storeu_si512(out + i * 128, panel);
@@ -202,9 +204,10 @@ constexpr Kernels Avx512Kernels() {
   Kernels kernels = GenericKernels("avx512");
   kernels.fused_dqp_bf16 = FusedDqpBf16Avx512<kHint, kReadMinima>;
   kernels.fused_dqp_int8 = FusedDqpInt8Avx512<kHint, kReadMinima>;
-  // Those of a few rows are large: one way past the caches, one for all others.
+  // Each variant for a few rows is large code: one that fetches past the caches, and one for all
+  // others.
   constexpr Hint kRowsHint = kHint == _MM_HINT_NTA ? kHint : _MM_HINT_T1;
-  // GEMM is level at about 64 rows on an AMD EPYC (Zen 5). Nobody has measured it elsewhere.
+  // GEMM is as fast from about 64 rows on, on an AMD EPYC (Zen 5). Not measured on other CPUs.
   kernels.rows_int8 = {RowsInt8Avx512<kRowsHint, kReadMinima>, kHint == _MM_HINT_NTA ? 48 : 17};
   kernels.rows_bf16 = {RowsBf16Avx512<kRowsHint, kReadMinima>, 32};
   kernels.unpack_block = UnpackBlockAvx512;

@@ -1,4 +1,5 @@
-// AVX512_BF16 on top of avx512.cc: the GEMM and the attention of prompts gain from it.
+// AVX512_BF16 on top of avx512.cc, for the GEMM and the attention of prompts, which are faster with
+// it.
 #include <immintrin.h>
 
 #include "targets/host/kernels/kernels.h"
@@ -32,7 +33,7 @@ inline void Tile(const uint16_t* a, int64_t lda, const uint16_t* panel, int64_t 
 
 // --- attention -----------------------------------------------------------------------------------
 
-// A cache in memory: `kInUnit` elements are in a Unit.
+// A cache in memory: a Unit holds `kInUnit` elements.
 template <CacheType kType>
 struct Cache {
   typedef uint16_t Unit;
@@ -49,14 +50,14 @@ struct Cache<kCacheInt4> {
   static constexpr int kInUnit = 2;
 };
 
-// 16 elements, those that the mask selects and zeros else, as float.
+// 16 elements as float: those that the mask selects, and zeros elsewhere.
 template <CacheType kType>
 inline __m512 LoadFloat(const typename Cache<kType>::Unit* p, __mmask16 mask) {
   if constexpr (kType == kCacheInt8) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, p)));
   } else if constexpr (kType == kCacheInt4) {
-    // The mask selects 0, 8 or 16 elements, for dim is a multiple of 8. A byte in 16 bits, and
-    // itself 4 bits further up: its halves are in bytes of their own.
+    // The mask selects 0, 8 or 16 elements, because dim is a multiple of 8. Each byte is widened to
+    // 16 bits and or-ed with itself shifted by 4 bits: its halves are then in bytes of their own.
     const auto bytes = (__mmask16)((mask & 0x0f) | (mask >> 4 & 0xf0));
     const __m128i pairs = _mm_cvtepu8_epi16(_mm_maskz_loadu_epi8(bytes, p));
     const __m128i halves =
@@ -117,13 +118,14 @@ inline void Transpose(__m512i (&x)[16]) {
   }
 }
 
-// A cache is read in order, and faster than it comes: what follows is fetched meanwhile.
+// A cache is read in order, and processed faster than memory delivers it: what follows is
+// prefetched.
 inline void PrefetchAhead(const void* p, int64_t bytes) {
   const char* ahead = static_cast<const char*>(p) + 8192;
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
 }
 
-// 16 keys x 32 dims; kWhole says that all of them are there.
+// 16 keys x 32 dims; kWhole means that all of them exist.
 template <CacheType kType, bool kWhole>
 inline void PackKeysTile(const typename Cache<kType>::Unit* k, int64_t keys, int64_t dim,
                          int64_t dims, uint16_t* panel) {
@@ -192,8 +194,8 @@ void PackValues(const void* cache, int64_t keys, int64_t dim, uint16_t* pairs) {
   }
 }
 
-// Columns of a product of many rows: as many rows at a time as registers hold, 32 columns, those
-// that the masks select. a (rows, 2 * count), panel: count rows of pairs, stride apart.
+// 32 columns of a product of many rows, of which the masks select some; as many rows at a time as
+// registers hold. a (rows, 2 * count), panel: count rows of pairs, stride apart.
 struct Columns {
   const uint16_t* panel;
   int64_t stride, count;
@@ -201,8 +203,8 @@ struct Columns {
 };
 
 // y (R, 32) = factor * (a . panel), or factor[row] * y + a . panel. GCC 12 keeps accumulators in
-// memory unless it unrolls the loops over rows before it looks at the arrays: the pragmas, without
-// which this takes twice as long.
+// memory unless it unrolls the loops over rows before it analyses the arrays. Without the pragmas
+// for this, the function takes twice as long.
 template <int R, bool kAccumulate>
 inline void MultiplyTile(const uint16_t* a, int64_t lda, const Columns& columns,
                          const float* factor, float* y, int64_t ldy) {
@@ -241,7 +243,7 @@ inline void Multiply(const uint16_t* a, int64_t lda, int64_t rows, const Columns
                      const float* factor, float* y, int64_t ldy) {
   const auto factors = [factor](int64_t r) { return kAccumulate ? factor + r : factor; };
   int64_t r = 0;
-  // 16 rows are 8 and 8: a tile of 4 waits for its own sums.
+  // 16 rows are 8 and 8: a tile of 4 would wait for its own sums.
   for (; r + 12 <= rows && r + 16 != rows; r += 12) {
     MultiplyTile<12, kAccumulate>(a + r * lda, lda, columns, factors(r), y + r * ldy, ldy);
   }
@@ -263,8 +265,9 @@ void Scores(const uint16_t* q, int64_t rows, int64_t dim, const uint16_t* panels
   }
 }
 
-// exp(x) = 2^floor(t) * p(t - floor(t)), t = x log2(e); p is the polynomial of degree 3 with the
-// least relative error, 7.5e-5 = 2^-13.7, which hardly adds to the rounding to bfloat16, 2^-8.
+// exp(x) = 2^floor(t) * p(t - floor(t)), t = x log2(e). p is the polynomial of degree 3 with the
+// smallest relative error, 7.5e-5 = 2^-13.7, which is small compared with the rounding to bfloat16,
+// 2^-8.
 inline __m512 Exp(__m512 x) {
   const __m512 t = x * 1.44269504f;
   const __m512 r = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
@@ -280,10 +283,10 @@ void Softmax(const float* s, int64_t rows, int64_t keys, float* max, float* sum,
   for (int64_t r = 0; r < rows; ++r, s += kChunk, f += kChunk) {
     __m512 largest = _mm512_set1_ps(max[r]);
     for (int64_t j = 0; j < keys; j += 16) {
-      largest = _mm512_max_ps(_mm512_loadu_ps(s + j), largest);  // the second if one is NaN
+      largest = _mm512_max_ps(_mm512_loadu_ps(s + j), largest);  // the second operand if one is NaN
     }
     const float now = _mm512_reduce_max_ps(largest);
-    // Where all are -infinity, any finite shift makes zeros.
+    // If all are -infinity, any finite shift makes zeros.
     const float shift = now == -__builtin_inff() ? 0.0f : now;
     __m512 total = _mm512_setzero_ps();
     for (int64_t j = 0; j < keys; j += 32) {
@@ -332,13 +335,14 @@ constinit const Bf16Attention kAmxAttention = [] {
 }();
 
 // 64 code bytes are 8 k x 8 pairs of out-features. The lanes of a vector are (out-feature, k) of 8
-// out-features and two k, the order of a panel, so that one conversion rounds two vectors into it.
+// out-features and two k. This is the order of a panel, so that one conversion rounds two vectors
+// into it.
 void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel) {
   constexpr int64_t kMinsOffset = 512, kCodesOffset = 1024, kHalfBytes = 2048;
   const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i feature = _mm512_srli_epi32(lane, 1), next = _mm512_set1_epi32(8);
-  // The byte of a lane: k % 2 rows of 8 bytes on, and one for two out-features.
+  // The index of a lane's byte: 8 bytes per k % 2, and one byte for two out-features.
   const __m512i byte =
       _mm512_add_epi32(_mm512_slli_epi32(_mm512_and_epi32(lane, _mm512_set1_epi32(1)), 3),
                        _mm512_srli_epi32(lane, 2));
@@ -367,7 +371,7 @@ void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel) {
             __m512i code = _mm512_permutexvar_epi8(
                 _mm512_add_epi32(byte, _mm512_set1_epi32(16 * pair + 4 * i)), x);
             code = _mm512_mask_srli_epi32(code, odd, code, 4);
-            // The permute reads the low four bits of its index alone.
+            // The permute reads only the low four bits of its index.
             weights[i] = _mm512_fmadd_ps(_mm512_permutexvar_ps(code, values), scale[i], min[i]);
           }
           _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(weights[1], weights[0]));

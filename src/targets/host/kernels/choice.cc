@@ -20,8 +20,8 @@ constexpr uint32_t kOneRow = Bit(Role::kOneRowInt8) | Bit(Role::kOneRowBf16);
 constexpr uint32_t kManyRows =
     Bit(Role::kRowsInt8) | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention);
 
-// What a role may be filled with. Rules can be asked about any CPU on any machine; `kernels` is
-// null where they are not in this build.
+// A variant that can fill roles. The rules can be evaluated for any CPU on any machine, so
+// `kernels` is null if this build does not have them.
 struct Variant {
   const char* name;
   Isa needs;
@@ -35,9 +35,9 @@ struct Variant {
 #define ORT_AIE_X86(kernels) nullptr
 #endif
 
-// The variants of FusedDQP compute the same; they differ in where they fetch to: past the
-// caches (nta), to L1 (t0) or to L2 (t1); and in whether they read the minima of symmetric weights,
-// so that memory is read without gaps, or compute them.
+// The variants of FusedDQP compute the same. They differ in where they prefetch to: past the caches
+// (nta), to L1 (t0) or to L2 (t1). They also differ in whether they read the minima of symmetric
+// weights, so that memory is read without gaps, or compute them.
 constexpr Variant kVariants[] = {
     {"portable", Isa::kPortable, kAllRoles, &kPortableKernels},
     {"avx2", Isa::kAvx2, kAllRoles, ORT_AIE_X86(kAvx2Kernels)},
@@ -50,7 +50,7 @@ constexpr Variant kVariants[] = {
      Bit(Role::kOneRowBf16) | Bit(Role::kRowsBf16) | Bit(Role::kPromptAttention),
      ORT_AIE_X86(kAvx512Bf16Kernels)},
     {"amx", Isa::kAmx, kManyRows, ORT_AIE_X86(kAmxKernels)},
-    // No rule names it: tests ask for it.
+    // No rule names it; it is for tests.
     {kAmxStandin, Isa::kPortable, kManyRows, &kAmxStandinKernels},
 };
 
@@ -68,9 +68,10 @@ struct Rule {
   const char* why;
 };
 
-// The first line holds whose variant the CPU can run. Measured where it says so, on an AMD EPYC
-// (Zen 5) and on an Intel Xeon of the AMX generation, two cores of each (docs/performance.md).
-// Vendors that nobody has measured get what loses least on those two.
+// The first line whose variant the CPU can run applies. Measurements, where a line names them, are
+// from an AMD EPYC (Zen 5) and an Intel Xeon of the AMX generation, two cores of each
+// (docs/performance.md). Vendors that have not been measured get the variant that loses least on
+// those two.
 constexpr Rule kRules[] = {
     {Bit(Role::kOneRowBf16), kAmd, "avx512_bf16",
      "AMD: dot products of bfloat16; a row 1.2 x as fast from memory as with multiply-adds of "
@@ -99,7 +100,7 @@ constexpr Rule kRules[] = {
      "364 (Xeon, AMX generation; longer ones are not measured)"},
     {kAllRoles, kAny, "avx512", "the widest instruction set"},
     {kAllRoles, kAny, "avx2", "the widest instruction set"},
-    {kAllRoles, kAny, "portable", "no other is for this CPU"},
+    {kAllRoles, kAny, "portable", "no other variant runs on this CPU"},
 };
 
 // --- this CPU ------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ Cpu Detect() {
   return cpu;
 }
 
-// --- putting a table together --------------------------------------------------------------------
+// --- assembling a table --------------------------------------------------------------------------
 
 const Variant& Find(const char* name) {
   return *std::find_if(std::begin(kVariants), std::end(kVariants),
@@ -139,7 +140,7 @@ void Copy(const Table& from, Table& to, Members Table::*... members) {
   (std::memcpy(&(to.*members), &(from.*members), sizeof(to.*members)), ...);
 }
 
-// The kernels of a role.
+// Copies the kernels of a role.
 void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
   using K = Kernels;
   using L = LookupKernels;
@@ -173,8 +174,8 @@ void Take(Role role, const Kernels& from, Kernels& to, LookupKernels& lookup) {
   }
 }
 
-// Everything of one instruction set: where it has variants of its own for a role, the rules' or,
-// if they want another instruction set's, its plain one.
+// Everything from one instruction set. If it has variants of its own for a role: the rules'
+// variant, or its plain one if the rules choose another instruction set.
 Choice WholeTable(Isa isa, Vendor vendor) {
   Choice choice = ChoiceByRule({vendor, isa});
   const Variant& own = Find(NameOf(isa));
@@ -186,7 +187,7 @@ Choice WholeTable(Isa isa, Vendor vendor) {
   return choice;
 }
 
-// What the stand-in of AMX has, and portable kernels.
+// The kernels of the stand-in for AMX, and portable kernels for the rest.
 Choice StandinTable() {
   Choice choice = WholeTable(Isa::kPortable, Vendor::kOther);
   for (size_t role = 0; role < kRoles; ++role) {
@@ -196,7 +197,7 @@ Choice StandinTable() {
 }
 
 // The whole tables of this CPU, the stand-in first and the widest last. Nothing here has a
-// destructor: kernels run until the process ends.
+// destructor, because kernels run until the process ends.
 struct WholeTables {
   WholeTables() {
     Add(kAmxStandin, StandinTable());
@@ -223,7 +224,7 @@ const WholeTables& Whole() {
   return tables;
 }
 
-// The rules, and what was measured here instead.
+// Applies the rules, and the measurements of this machine in their place.
 void PutTogetherForThisMachine(Selection& selection) {
   Choice choice = ChoiceByRule(ThisCpu());
   const std::string path = MeasurementPath();
@@ -237,7 +238,7 @@ void PutTogetherForThisMachine(Selection& selection) {
   selection.PutTogether(choice);
   if (measurement.state == Measurement::State::kMalformed) {
     std::fprintf(stderr,
-                 "ort_aie_ep: %s is not what ort-aie tune writes (%s); the rules choose kernels\n",
+                 "ort_aie_ep: %s is not a file of ort-aie tune (%s); the rules choose kernels\n",
                  path.c_str(), measurement.why.c_str());
   }
 }

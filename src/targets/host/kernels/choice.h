@@ -1,13 +1,13 @@
-// Which kernels a CPU runs, role by role: what is fastest on one CPU is not on another, and the
-// widest instruction set is not always the fastest.
+// Which kernels a CPU runs, role by role. The fastest kernels on one CPU are not the fastest on
+// another, and neither is always the widest instruction set.
 //
-// Roles are what a choice is made for; variants are what there is to choose from: tables of
-// kernels, of which a role takes its own. The rules (choice.cc) say by vendor and features which
-// variant fills a role, and which measurement that rests on. `ort-aie tune` overrides them by
-// measurements of this machine (choice_file.h), and ORT_AIE_ISA forces a whole table.
+// A choice is made for each role. Variants are the candidates: tables of kernels, from which a role
+// takes its own. The rules (choice.cc) say, by vendor and features, which variant fills a role, and
+// on which measurement that is based. `ort-aie tune` overrides them with measurements of this
+// machine (choice_file.h), and ORT_AIE_ISA forces a whole table.
 //
-// To add a variant: a table in a kernel file, a line in kVariants, and a line in kRules where it is
-// to be the default. To add a kernel: a member of Kernels, and the role in Take that it belongs to.
+// To add a variant: a table in a kernel file, a line in kVariants, and a line in kRules if it
+// should be the default. To add a kernel: a member of Kernels, and its role in Take.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@
 namespace ort_aie::host {
 
 enum class Role {
-  kOneRowInt8,        // FusedDQP, and that of a few rows, whose results are the same
+  kOneRowInt8,        // FusedDQP of one row and of a few rows, whose results are the same
   kOneRowBf16,        //
-  kRowsInt8,          // GEMM with what unpacks its weights
+  kRowsInt8,          // GEMM, with the unpacking of its weights
   kRowsBf16,          //
   kPromptAttention,   // many rows of queries
   kFewRowsAttention,  // straight from the cache
@@ -34,14 +34,14 @@ enum class Role {
 constexpr auto kRoles = static_cast<size_t>(Role::kCount);
 const char* NameOf(Role role);
 
-// Instruction sets, each of which has all before it.
+// Instruction sets; each includes all before it.
 enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx, kCount };
 constexpr auto kIsas = static_cast<size_t>(Isa::kCount);
-const char* NameOf(Isa isa);  // as ORT_AIE_ISA has it
+const char* NameOf(Isa isa);  // as in ORT_AIE_ISA
 
 enum class Vendor { kAmd, kIntel, kOther };
 
-// What the rules look at.
+// The facts that the rules use.
 struct Cpu {
   Vendor vendor = Vendor::kOther;
   Isa isa = Isa::kPortable;  // the widest
@@ -60,17 +60,17 @@ struct Chosen {
 };
 using Choice = std::array<Chosen, kRoles>;  // by role
 
-// The rules alone: the same for the same CPU, on whatever machine this runs.
+// Only the rules: the same result for the same CPU, whichever machine runs this.
 Choice ChoiceByRule(const Cpu& cpu);
 
 // The names of the variants of a role that a CPU can run.
 std::vector<const char*> VariantsOf(Role role, const Cpu& cpu);
-// The table that a variant takes its kernels from; null where there is none of that name, or this
-// CPU cannot run it.
+// The table from which a variant takes its kernels; null if the name is unknown, or this CPU cannot
+// run it.
 const Kernels* VariantNamed(const char* name);
 
-// A table put together of variants, and how that came about. It is not copied: the kernels point to
-// the lookups.
+// A table assembled from variants, and the reasons for them. It is not copied, because the kernels
+// point to the lookups.
 struct Selection {
   Selection() = default;
   Selection(const Selection&) = delete;
@@ -78,13 +78,13 @@ struct Selection {
 
   void PutTogether(const Choice& of);
 
-  Kernels kernels{};  // named by the widest instruction set among them
+  Kernels kernels{};  // named after the widest instruction set among them
   LookupKernels lookup{};
   Choice choice{};
-  char measured_on[11] = "";  // yyyy-mm-dd, where something is of a measurement
+  char measured_on[11] = "";  // yyyy-mm-dd, if any choice is from a measurement
 };
 
-// What the library runs: SelectedKernels() are its kernels.
+// What the library runs: SelectedKernels() returns its kernels.
 const Selection& Selected();
 
 }  // namespace ort_aie::host

@@ -15,9 +15,9 @@ namespace ort_aie::host {
 namespace {
 
 constexpr std::string_view kFirstLine = "ort_aie_ep kernels 1";
-constexpr size_t kMostBytes = 4096;  // many times what a file has
+constexpr size_t kMostBytes = 4096;  // many times the size of a real file
 
-// Of a CPU's name, for a file's: FNV-1a.
+// A hash of a CPU's name for the file's name: FNV-1a.
 std::string ShortHash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
@@ -51,7 +51,7 @@ class Lines {
     rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
     return line;
   }
-  // What follows "name: " on the next line, if that is how it starts.
+  // The text after "name: " on the next line, if the line starts with that.
   bool Next(std::string_view name, std::string_view* value) {
     const std::string_view line = Next();
     if (!line.starts_with(name) || !line.substr(name.size()).starts_with(": ")) return false;
@@ -74,7 +74,7 @@ bool IsDate(std::string_view text) {
          });
 }
 
-// A variant of a role that this CPU can run, by its name; null where there is none.
+// A variant of a role, by name; null if it does not exist or this CPU cannot run it.
 const char* VariantOf(Role role, std::string_view name) {
   for (const char* variant : VariantsOf(role, ThisCpu())) {
     if (name == variant) return variant;
@@ -93,7 +93,7 @@ std::string MeasurementPath() {
   std::string folder;
   if (!own.empty()) {
     folder = own;
-  } else if (shared.starts_with('/')) {  // others are to be ignored, says the specification
+  } else if (shared.starts_with('/')) {  // the specification says to ignore others
     folder = shared + "/ort_aie_ep";
   } else if (const std::string home = given("HOME"); !home.empty()) {
     folder = home + "/.cache/ort_aie_ep";
@@ -105,7 +105,7 @@ std::string MeasurementPath() {
 
 Measurement ReadMeasurement(const std::string& path) {
   if (path.empty()) return {};
-  // A FIFO or a device is not waited for.
+  // Do not wait for a FIFO or a device.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     if (errno == ENOENT || errno == ENOTDIR) return {};
@@ -124,7 +124,7 @@ Measurement ReadMeasurement(const std::string& path) {
   }
   ::close(file);
   if (!good) return Malformed("it is not a regular file, or cannot be read");
-  if (size > kMostBytes) return Malformed("it is longer than any");
+  if (size > kMostBytes) return Malformed("it is too long");
   return ParseMeasurement(std::string_view(text).substr(0, size));
 }
 
@@ -138,8 +138,8 @@ Measurement ParseMeasurement(std::string_view text) {
       !lines.Next("measured", &date) || !IsDate(date)) {
     return Malformed("line " + lines.number() + " is not the CPU, the kernels' hash or the date");
   }
-  if (cpu != CpuName()) return Stale("it is of another CPU");
-  if (kernels != KernelsHash()) return Stale("it is of another version's kernels");
+  if (cpu != CpuName()) return Stale("it is for another CPU");
+  if (kernels != KernelsHash()) return Stale("it is for another version's kernels");
 
   Measurement measurement;
   measurement.state = Measurement::State::kGood;
@@ -150,15 +150,15 @@ Measurement ParseMeasurement(std::string_view text) {
       return line.starts_with(name) && line.substr(name.size()).starts_with(": ");
     };
     while (role < kRoles && !is_of(NameOf(static_cast<Role>(role)))) ++role;
-    if (role == kRoles) return Malformed("line " + lines.number() + " names no role");
+    if (role == kRoles) return Malformed("line " + lines.number() + " does not name a role");
     const std::string_view name =
         line.substr(std::string_view(NameOf(static_cast<Role>(role))).size() + 2);
     measurement.variants[role] = VariantOf(static_cast<Role>(role), name);
     if (measurement.variants[role] == nullptr) {
-      return Malformed("line " + lines.number() + " names no variant of its role");
+      return Malformed("line " + lines.number() + " does not name a variant of its role");
     }
   }
-  if (!lines.done()) return Malformed("it goes on after its end");
+  if (!lines.done()) return Malformed("it continues after its end");
   return measurement;
 }
 

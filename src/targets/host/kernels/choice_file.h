@@ -1,4 +1,4 @@
-// What `ort-aie tune` has measured on this machine, kept in a small file that overrides the rules.
+// The measurements of `ort-aie tune` on this machine, in a small file that overrides the rules.
 //
 //   ort_aie_ep kernels 1
 //   cpu: AuthenticAMD family 26 model 2 stepping 1, AMD EPYC, avx512_bf16
@@ -19,29 +19,29 @@ namespace ort_aie::host {
 
 struct Measurement {
   enum class State {
-    kNone,       // there is no file
-    kStale,      // of another CPU or of other kernels
-    kMalformed,  // no such file as above, or one that cannot be read
+    kNone,       // no file exists
+    kStale,      // for another CPU or for other kernels
+    kMalformed,  // not a file as above, or not readable
     kGood
   };
   State state = State::kNone;
-  std::string why;                             // it is not used
-  std::string date;                            // on which it was measured
+  std::string why;                             // why it is not used
+  std::string date;                            // of the measurement
   std::array<const char*, kRoles> variants{};  // by role; null: not measured
 };
 
-// In ORT_AIE_CACHE, or in ort_aie_ep in the user's cache; empty where neither is known. A hash of
-// the CPU's name is in the file's, for homes that several machines share.
+// In ORT_AIE_CACHE, or in ort_aie_ep in the user's cache; empty if neither is known. The file's
+// name contains a hash of the CPU's name, for home folders that several machines share.
 std::string MeasurementPath();
 
-// Never throws for what the file holds.
+// Never throws for the content of the file.
 Measurement ReadMeasurement(const std::string& path);
 Measurement ParseMeasurement(std::string_view text);
 
-// Of the sources that this library's kernels were built from.
+// A hash of the sources from which this library's kernels were built.
 const char* KernelsHash();
 
-// The file's text. `variants` as in Measurement.
+// The file's text. `variants` are as in Measurement.
 std::string MeasurementText(const std::string& date,
                             const std::array<const char*, kRoles>& variants);
 

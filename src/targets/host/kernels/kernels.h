@@ -1,8 +1,8 @@
 // The CPU kernels of the host target, one table per instruction set, chosen at run time.
 //
-// A kernel works on one thread, allocates nothing, and knows no shapes beyond its arguments: who
-// calls (projection.cc, attention.cc) splits work over threads and owns the buffers. The kernel
-// files hold no STL and no inline function of another header: the linker keeps one copy of an
+// A kernel works on one thread, allocates nothing, and knows no shapes beyond its arguments. Its
+// callers (projection.cc, attention.cc) split work over threads and own the buffers. The kernel
+// files use no STL and no inline function of another header: the linker keeps one copy of an
 // inline function, and that copy must not be the one compiled for AVX-512.
 #pragma once
 
@@ -12,14 +12,15 @@
 
 namespace ort_aie::host {
 
-// Keys of an attention chunk, and the columns of its scores: a chunk of K and V stays in L1 and L2.
+// Keys in an attention chunk, and columns of its scores: a chunk of K and V stays in L1 and L2.
 constexpr int64_t kChunk = 256;
-// Columns of scores that kernels work on at a time. Those from the chunk's last key up to a
+// Kernels process so many columns of scores at a time. Columns from the chunk's last key up to a
 // multiple of this are -infinity when the softmax starts.
 constexpr int64_t kScoreLanes = 32;
 
-// Integers are codes, which kernels take as they are: queries have the keys' scales in them, and
-// outputs get those of the values. Of kCacheInt4, two are in a byte: code + 8, the even one below.
+// Kernels take the integers of a cache as codes: the scales of keys are multiplied into queries,
+// and those of values into outputs. kCacheInt4 has two codes in a byte, as code + 8, the even one
+// in the low half.
 enum CacheType {
   kCacheFloat32,
   kCacheFloat16,
@@ -29,11 +30,11 @@ enum CacheType {
   kCacheTypes
 };
 
-// Attention of many query rows on a cache that is not float32 with dot products of bfloat16:
-// queries, keys, numerators and values are rounded to bfloat16, sums are float32.
+// Attention of many query rows on a cache that is not float32, with bfloat16 dot products: queries,
+// keys, numerators and values are rounded to bfloat16, sums are float32.
 struct Bf16Attention {
   // k (keys, dim) -> panels [ceil(keys / 32)][dim / 2][32][2]: pairs along dim, zeros after the
-  // last key. By type of the cache; null for float32, and where the other path is to be taken.
+  // last key. By type of the cache; null for float32, and if the other path should be used.
   void (*pack_keys[kCacheTypes])(const void* k, int64_t keys, int64_t dim, uint16_t* panels);
   // v (keys, dim) -> pairs [ceil(keys / 32) * 16][dim][2]: pairs along keys, likewise.
   void (*pack_values[kCacheTypes])(const void* v, int64_t keys, int64_t dim, uint16_t* pairs);
@@ -47,32 +48,33 @@ struct Bf16Attention {
   // y (rows, dim) = correction[row] * y + f . v.
   void (*accumulate)(const uint16_t* f, int64_t rows, const uint16_t* pairs, int64_t keys,
                      int64_t dim, const float* correction, float* y);
-  // Rows whose scores stay in L1 from one product to the other: a multiple of those that the
-  // kernels take at a time.
+  // Rows whose scores stay in L1 from one product to the other: a multiple of the rows that the
+  // kernels process at a time.
   int64_t row_block;
 };
 
 // How a GEMM of many rows is divided (projection.cc).
 struct GemmBlocking {
-  // Rows of activations that meet all panels of a task in turn: their float results stay in L1, and
-  // they are a multiple of what the kernel takes at a time.
+  // Rows of activations that are multiplied by all panels of a task, one panel after the other.
+  // Their float results stay in L1, and they are a multiple of the rows that the kernel processes
+  // at a time.
   int64_t row_tile;
-  // Bytes of activations that meet all weights before the next rows do, because they must stay in
-  // L2; 0: all rows of a chunk.
+  // Bytes of activations that are multiplied by all weights before the next rows are, because they
+  // must stay in L2; 0: all rows of a chunk.
   int64_t resident_bytes;
 };
 
-// FusedDQP of a few rows: a block is multiplied with all of them while it is in the first cache, so
-// that weights are read from memory once. Each result is bit for bit that of one row.
+// FusedDQP of a few rows: a block is multiplied by all of them while it is in the first cache, so
+// that weights are read from memory once. Each result is bit for bit that of one row alone.
 struct RowsInt8 {
   // y (rows, 32) = a (rows, k_blocks * 256) with scales and q_sums (rows, k_blocks * 8) . one row
-  // of Q4NX blocks. Null: the rows take their turns in fused_dqp_int8, a row of blocks at a time.
+  // of Q4NX blocks. If null, fused_dqp_int8 multiplies a row of blocks by one row after the other.
   void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const int8_t* a, const float* scales,
                    const int32_t* q_sums, int64_t rows, bool symmetric, float* y, int64_t ldy);
-  int64_t most_rows;  // as measured: with more, dequantisation + GEMM is faster
+  int64_t most_rows;  // as measured: for more, dequantisation + GEMM is faster
 };
 struct RowsBf16 {
-  // Likewise with a and sums (rows, k_blocks * 8) as fused_dqp_bf16 has them.
+  // Likewise, with a and sums (rows, k_blocks * 8) as in fused_dqp_bf16.
   void (*multiply)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                    int64_t rows, bool symmetric, float* y, int64_t ldy);
   int64_t most_rows;
@@ -80,8 +82,8 @@ struct RowsBf16 {
 
 struct Kernels {
   const char* name;
-  // Dequantisation + GEMM is computed in bfloat16 even where int8 is asked for: here that is
-  // faster, and it is more exact.
+  // Dequantisation + GEMM uses bfloat16 even if int8 is requested, because here it is faster, and
+  // it is more exact.
   bool prompts_in_bf16;
 
   // --- conversions, n elements -------------------------------------------------------------
@@ -89,11 +91,12 @@ struct Kernels {
   void (*bfloat16_to_float)(const uint16_t* x, int64_t n, float* y);
   void (*float_to_float16)(const float* x, int64_t n, uint16_t* y);
   void (*float_to_bfloat16)(const float* x, int64_t n, uint16_t* y);
-  // Of a KV cache of integers, n a multiple of 8. To float: the codes.
+  // For a KV cache of integers, n a multiple of 8. To float: the codes.
   void (*int8_to_float)(const int8_t* x, int64_t n, float* y);
   void (*int4_to_float)(const uint8_t* x, int64_t n, float* y);
-  // code = x * (1 / scale), rounded to nearest even and clamped; scales (n) or one of them. A scale
-  // of 0 counts as 1, and a NaN gives the largest code, as in ONNX Runtime's GroupQueryAttention.
+  // code = x * (1 / scale), rounded to nearest even and clamped; scales (n), or a single one. A
+  // scale of 0 counts as 1, and a NaN gives the largest code, as in ONNX Runtime's
+  // GroupQueryAttention.
   void (*float_to_int8)(const float* x, const float* scales, bool per_channel, int64_t n,
                         int8_t* y);
   void (*float_to_int4)(const float* x, const float* scales, bool per_channel, int64_t n,
@@ -101,7 +104,7 @@ struct Kernels {
 
   // --- activations ---------------------------------------------------------------------------
   // Per group of 32: scale = max|x| / 127, q = round(x / scale), q_sum = sum of q. A group with a
-  // NaN or an infinity gets scale = NaN, so that it propagates. Stored is q + offset as a byte.
+  // NaN or an infinity gets scale = NaN, so that it propagates. q + offset is stored as a byte.
   void (*quantize_int8)(const float* x, int64_t groups, int32_t offset, uint8_t* q, float* scales,
                         int32_t* q_sums);
   // sums[g] = sum of x over group g of 32.
@@ -118,12 +121,12 @@ struct Kernels {
   void (*gelu_tanh)(const float* x, int64_t n, float* y);
   // x = x / sqrt(mean of x^2 + epsilon) * weight (RMS norm).
   void (*rms_norm)(const float* weight, int64_t n, float epsilon, float* x);
-  // gate = silu(gate) * up, or gelu_tanh(gate) * up: as the two one after the other, bit for bit.
+  // gate = silu(gate) * up, or gelu_tanh(gate) * up: bit for bit as the two kernels in sequence.
   void (*gate_silu)(const float* up, int64_t n, float* gate);
   void (*gate_gelu_tanh)(const float* up, int64_t n, float* gate);
 
   // --- FusedDQP (paper 1, III-A): y[32] = one row of Q4NX blocks . a ---------------------------
-  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums. symmetric says
+  // a: (k_blocks * 256) floats that are bfloat16 values; sums: their group sums. symmetric means
   // that every min is -8 * scale, so that a kernel need not read the minima.
   void (*fused_dqp_bf16)(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
                          bool symmetric, float* y);
@@ -146,8 +149,8 @@ struct Kernels {
   void (*unpack_block)(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets);
   // y (rows, 32) = a (rows, groups * 32) with scales and q_sums (rows, groups) . panel; mins null
-  // means that all are 0. a holds codes + 128: dot products want one side unsigned, and what that
-  // adds, offsets, is the same for all rows.
+  // means that all are 0. a holds codes + 128, because dot products need one unsigned side. The
+  // surplus from this, offsets, is the same for all rows.
   void (*gemm_int8)(const uint8_t* a, const float* a_scales, const int32_t* q_sums, int64_t lda,
                     int64_t rows, const int8_t* codes, const float* scales, const float* mins,
                     const int32_t* offsets, int64_t groups, float* y, int64_t ldy);
@@ -155,7 +158,7 @@ struct Kernels {
 
   // --- attention (paper 1, III-B, equations 5 to 10); scores s are (rows, kChunk) ---------------
   // s = scale * q (rows, dim) . k (keys, dim)^T for few rows, k by type of the cache; dim a
-  // multiple of 8. What follows in memory is prefetched: a cache is read in order.
+  // multiple of 8. The memory after k is prefetched, because a cache is read in order.
   void (*scores[kCacheTypes])(const float* q, int64_t rows, int64_t dim, const void* k,
                               int64_t keys, float scale, float* s);
   // For many rows: kt [dim][kChunk] = k^T, zeros up to a multiple of 64 keys, and the product with
@@ -166,20 +169,20 @@ struct Kernels {
   // s = cap * tanh(s / cap), n contiguous scores.
   void (*softcap)(float* s, int64_t n, float cap);
   // Equations 6 to 9 for a chunk: scores become numerators exp(s - max), max and sum (rows) are
-  // brought up to date, correction[row] is the factor for what was accumulated before. A row whose
-  // scores have all been -infinity keeps that maximum, and its numerators are zeros.
+  // updated, and correction[row] is the factor for what was accumulated before. A row whose scores
+  // have all been -infinity keeps that maximum, and its numerators are zeros.
   void (*softmax)(float* s, int64_t rows, int64_t keys, float* max, float* sum, float* correction);
   // y (rows, dim) = correction[row] * y + s . v (keys, dim), v by type of the cache.
   void (*accumulate[kCacheTypes])(const float* s, int64_t rows, const void* v, int64_t keys,
                                   int64_t dim, const float* correction, float* y);
-  const Bf16Attention* bf16_attention;  // null without dot products of bfloat16
+  const Bf16Attention* bf16_attention;  // null without bfloat16 dot products
 
   const LookupKernels* lookup;  // for weights of two bits
 };
 
 extern const Kernels kPortableKernels;
 
-// `base` with products of many rows in tiles: AMX, or what stands in for it (amx.inc).
+// `base` with products of many rows in tiles: AMX, or its stand-in (amx.inc).
 consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::gemm_bf16) gemm,
                             const Bf16Attention& attention) {
   base.name = name;
@@ -189,7 +192,7 @@ consteval Kernels WithTiles(Kernels base, const char* name, decltype(Kernels::ge
   base.bf16_blocking = {.row_tile = 128, .resident_bytes = 1 << 20};
   return base;
 }
-constexpr int64_t kTileRowBlock = 32;               // two tiles above each other
+constexpr int64_t kTileRowBlock = 32;               // two tiles, one above the other
 constexpr const char* kAmxStandin = "amx_standin";  // for tests: very slow
 
 extern const Kernels kAmxStandinKernels;  // on portable ones
@@ -199,14 +202,14 @@ extern const Bf16Attention kAmxStandinAttention;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;  // F, BW, DQ, VL, VNNI, VBMI
-// The same, fetching ahead in other ways.
+// The same, with other ways of prefetching.
 extern const Kernels kAvx512NtaKernels, kAvx512T0Kernels, kAvx512T1MinimaKernels;
-extern const Kernels kAvx512Bf16Kernels;  // AVX512_BF16 as well: what gains from it
+extern const Kernels kAvx512Bf16Kernels;  // the kernels that AVX512_BF16 makes faster, too
 void DequantizeBlockAvx512Bf16(const uint8_t* block, uint16_t* panel);
 void GemmBf16Avx512Bf16(const uint16_t* a, int64_t lda, int64_t rows, const uint16_t* panel,
                         int64_t k_pairs, float* y, int64_t ldy);
 extern const Bf16Attention kAvx512Bf16Attention;
-// FusedDQP with dot products of bfloat16.
+// FusedDQP with bfloat16 dot products.
 void FusedDqpBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a,
                             const float* sums, bool symmetric, float* y);
 void RowsBf16Avx512Bf16(const uint8_t* blocks, int64_t k_blocks, const float* a, const float* sums,
@@ -228,9 +231,9 @@ const char* WhyNoAmx();
 // pointer.
 const Kernels* const* AvailableKernels();
 
-// What choice.h has put together for this CPU, or the table that ORT_AIE_ISA names (portable, avx2,
-// avx512, avx512_bf16, amx, amx_standin). An unknown name, or one that this CPU lacks, is reported
-// on stderr once and ignored.
+// The kernels that choice.h assembled for this CPU, or the table that ORT_AIE_ISA names (portable,
+// avx2, avx512, avx512_bf16, amx, amx_standin). An unknown name, or one that this CPU lacks, is
+// reported on stderr once and ignored.
 const Kernels& SelectedKernels();
 
 }  // namespace ort_aie::host

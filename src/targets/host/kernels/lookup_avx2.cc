@@ -1,4 +1,4 @@
-// AVX2: 32 lookups in a table of 16 bytes an instruction (pshufb).
+// AVX2: 32 lookups in a table of 16 bytes per instruction (pshufb).
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -11,14 +11,15 @@ namespace {
 
 inline __m256i Load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
-// The same 16 bytes in both halves: pshufb looks up in each half.
+// The same 16 bytes in both halves, because pshufb looks up in each half.
 inline __m256i LoadTwice(const uint8_t* p) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-// What a table's quad adds: of four in-features, 16 pairs of out-features, both planes. The two
-// planes of an out-feature stand side by side, so that one multiply-add weighs them with 1 and 2.
-// Even and odd out-features apart, as the nibbles come; Totals() of pairs 0 to 7 and 8 to 15.
+// What the table of a quad adds: for four in-features, 16 pairs of out-features, both planes. The
+// two planes of an out-feature are adjacent, so that one multiply-add weights them with 1 and 2.
+// Even and odd out-features are separate, as the nibbles are; Totals() are of pairs 0 to 7 and 8 to
+// 15.
 struct Int8Tables {
   static constexpr int64_t kBytes = 16;
   __m256i sum = _mm256_setzero_si256();  // 16 pairs, of at most 8 * 3 * 127
@@ -76,7 +77,8 @@ inline void Tables16(const float* x, int64_t groups, float* steps, float* sums,
     for (int quad = 0; quad < 8; ++quad) {
       __m256 table[2];
       SignedSums(x + 4 * quad, table);
-      // To nearest, ties to even. What is not finite becomes some integer, and the step tells.
+      // To nearest, ties to even. Values that are not finite become arbitrary integers; the step
+      // reports them.
       const __m256i integers = _mm256_packs_epi32(_mm256_cvtps_epi32(table[0] * inverse),
                                                   _mm256_cvtps_epi32(table[1] * inverse));
       store(g * 8 + quad, _mm256_permute4x64_epi64(integers, 0xd8));
@@ -84,7 +86,7 @@ inline void Tables16(const float* x, int64_t groups, float* steps, float* sums,
   }
 }
 
-// What a pack of 16-bit integers with themselves gives.
+// Stores the result of packing 16-bit integers with themselves.
 inline void StorePacked(uint8_t* p, __m256i packed) {
   packed = _mm256_permute4x64_epi64(packed, 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
@@ -201,11 +203,11 @@ inline void MakeWeightTables(const uint8_t* group, WeightTables& tables) {
 }
 
 // The weights of four k, of pairs j and j + 8 and one parity, as bfloat16 in 32 bits. codes: four
-// codes a pair, in 16 bits; select: brings those of pair j and j + 8 to each 32 bits of a half.
+// codes per pair, in 16 bits; select: brings those of pairs j and j + 8 to each 32 bits of a half.
 inline __m256i FourWeights(const uint32_t table[2][4], __m256i codes, __m256i select) {
   const __m256i k_shifts = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
   const __m256i shifted = _mm256_srlv_epi32(_mm256_shuffle_epi8(codes, select), k_shifts);
-  // Reads the low two bits of its index alone.
+  // Reads only the low two bits of its index.
   return _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(Load(table)), shifted));
 }
 

@@ -1,5 +1,5 @@
-// AVX-512 as in avx512.cc: 64 lookups in up to four tables of 16 bytes an instruction
-// (vpermb), or 16 in a table of floats (vpermps), and 32 in two registers of bfloat16 (vpermi2w).
+// AVX-512 as in avx512.cc. Per instruction: 64 lookups in up to four tables of 16 bytes (vpermb),
+// 16 in a table of floats (vpermps), or 32 in two registers of bfloat16 (vpermi2w).
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -62,7 +62,8 @@ void MakeInt8TablesAvx512(const float* x, int64_t groups, uint8_t* tables, float
     sums[g] = GroupSum(x);
     const __m512 inverse = _mm512_set1_ps(group.inverse);
     for (int quad = 0; quad < 8; ++quad, tables += 16) {
-      // To nearest, ties to even. What is not finite becomes some integer, and the step tells.
+      // To nearest, ties to even. Values that are not finite become arbitrary integers; the step
+      // reports them.
       const __m512i integers = _mm512_cvtps_epi32(_mm512_mul_ps(SignedSums(x + 4 * quad), inverse));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(tables), _mm512_cvtepi32_epi8(integers));
     }
@@ -70,7 +71,7 @@ void MakeInt8TablesAvx512(const float* x, int64_t groups, uint8_t* tables, float
 }
 
 // One quad at a time: 16 bits hold the nibbles of a pair of out-features in both planes, and the
-// permute reads the low four bits of its index alone.
+// permute reads only the low four bits of its index.
 template <bool kSymmetric>
 void MultiplyFloatBlocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                          const float* sums, float* y) {
@@ -103,9 +104,9 @@ void MultiplyFloat(const uint8_t* blocks, int64_t k_blocks, const uint8_t* table
                                                                        sums, y);
 }
 
-// 64 code bytes are two quads. One byte permute brings what a pair of out-features has of both, two
-// planes each, into 32 bits: after the lookups a dot product with 1, 2, 1, 2 adds them up. A table
-// register holds four quads; the quad's place is or-ed into the index.
+// 64 code bytes are two quads. One byte permute brings the nibbles of a pair of out-features from
+// both quads, two planes each, into 32 bits; after the lookups a dot product with 1, 2, 1, 2 adds
+// them up. A table register holds four quads; the quad's place is or-ed into the index.
 template <bool kSymmetric>
 void MultiplyInt8Blocks(const uint8_t* blocks, int64_t k_blocks, const uint8_t* tables,
                         const float* steps, const float* sums, float* y) {
@@ -157,23 +158,23 @@ inline __m512 Widened(const uint8_t* p) {
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }
 
-inline __m512i Rounded(__m512 x) {  // bfloat16 in the high half; the low one is rubbish
+inline __m512i Rounded(__m512 x) {  // bfloat16 in the high half; the low half is garbage
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), even);
 }
 
-// Weights of two codes for 16 out-features: words 2 n and 2 n + 1.
+// Weights of two codes for 16 out-features, in words 2 n and 2 n + 1.
 inline __m512i TwoWeights(__m512 scale, __m512 min, float code) {
   const __m512i first = Rounded(_mm512_fmadd_ps(scale, _mm512_set1_ps(code), min));
   const __m512i second = Rounded(_mm512_fmadd_ps(scale, _mm512_set1_ps(code + 1), min));
   return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(first, 16), second);
 }
 
-// Per group and half of the out-features two registers hold the four weights of each: an index has
+// Per group and half of the out-features, two registers hold the four weights of each. An index has
 // bit 0 of the code at bit 0, the out-feature at bits 1 to 4 and bit 1 of the code at bit 5. The
-// multishift takes both bits from where they stand in the planes, so that the first lookup, the
-// repacking, is no work of its own. A result is what a row of the panel holds: two k for each.
+// multishift takes both bits from their places in the planes, so that the first lookup, the
+// repacking, costs nothing. A result is a part of a row of the panel: two k for each out-feature.
 void DequantizeBlockAvx512(const uint8_t* block, uint16_t* panel) {
   // The words of a 64-bit lane: the even out-feature of a pair at k and k + 1, then the odd one.
   // Its low 16 bits: nibbles of plane 0, even and odd, then of plane 1. Only low bytes are used.
@@ -207,7 +208,7 @@ void DequantizeBlockAvx512(const uint8_t* block, uint16_t* panel) {
   }
 }
 
-// The codes of four k are one lookup a plane: nibble -> four bytes.
+// The codes of four k are one lookup per plane: nibble -> four bytes.
 void UnpackBlockAvx512(const uint8_t* block, int8_t* codes, float* scales, float* mins,
                        int32_t* offsets) {
   UnpackScales2(block, scales, mins);

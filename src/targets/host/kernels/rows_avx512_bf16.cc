@@ -1,5 +1,5 @@
-// FusedDQP with dot products of bfloat16, of one row and of a few: codes are exact in bfloat16, as
-// activations are, and a group's scale is applied to its sum, so that no weight is rounded.
+// FusedDQP with bfloat16 dot products, of one row and of a few. Codes and activations are exact in
+// bfloat16, and a group's scale is applied to its sum, so that no weight is rounded.
 #include <immintrin.h>
 
 #include "targets/host/kernels/kernels.h"
@@ -12,8 +12,8 @@ constexpr int64_t kBlockBytes = 5120, kMinsOffset = 512, kCodesOffset = 1024, kH
 #include "targets/host/kernels/generic/tiles.inc"
 #include "targets/host/kernels/rows_avx512_blocks.inc"
 
-// The codes 0..15 in bfloat16, or -8..7 where the minima are -8 * scale; twice, because the permute
-// reads five bits of its index and only four are the code's.
+// The codes 0..15 in bfloat16, or -8..7 if the minima are -8 * scale; twice, because the permute
+// reads five bits of its index, of which only four are the code's.
 template <bool kSymmetric>
 inline __m512i CodeTable() {
   alignas(64) uint16_t table[32];
@@ -33,8 +33,8 @@ struct Bf16Rows {
   int64_t ldy;
 };
 
-// R rows by one block, added to y. Of the 64 bits of a pair of out-features (InOrder), a multishift
-// brings the codes of k and k + 1 into two words for each of the two.
+// R rows by one block, added to y. From the 64 bits of a pair of out-features (InOrder), a
+// multishift brings the codes of k and k + 1 into two words for each of the two.
 template <int R, bool kSymmetric, bool kPrefetch>
 inline void Bf16Block(const uint8_t* block, const Bf16Rows& rows) {
   const __m512i table = CodeTable<kSymmetric>();
