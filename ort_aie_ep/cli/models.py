@@ -312,6 +312,12 @@ def explain_command(
             help="Also show what the execution provider does with the model without compiling.",
         ),
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also draw the graph, as a page for a browser; hover for reasons."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show where each node of a model runs, and why not on the NPU.
@@ -322,40 +328,31 @@ def explain_command(
     ort-aie explain MODEL
     ort-aie explain COMPILED --nodes
     ort-aie explain MODEL --ep
+    ort-aie explain COMPILED --html graph.html
     ```
     """
+    from ort_aie_ep.cli.tables import explanation_lines, explanation_table
     from ort_aie_ep.explain.explain import explain
     from ort_aie_ep.models.folder import find_model, other_models
 
     with console.bar("explain"):
         explanation = explain(model, provider=ep)
+        lines = explanation_lines(explanation)
+        if html is not None:
+            from ort_aie_ep.explain.html.page import write_page
+
+            write_page(explanation, lines, html)
     if json:
         console.print_json(explanation)
         return
-    from ort_aie_ep.cli.tables import (
-        explanation_table,
-        placement_line,
-        plans_line,
-        provider_line,
-        share_line,
-    )
-
     console.out.print(explanation_table(explanation, nodes))
     others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
     if others:
         console.note(f"also in this folder: {', '.join(others)}; name a file to explain it")
-    console.note(
-        f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's nodes "
-        "when it loads the model"
-    )
-    if explanation.plans:
-        console.note(plans_line(explanation.plans, explanation.divided_by))
-    elif explanation.compiled:
-        console.note("no plans: each operator is a node of its own, as --no-plan writes it")
-    if share := share_line(explanation.nodes):
-        console.note(share)
-    if ep:
-        console.note(provider_line(explanation))
+    for line in lines:
+        console.note(line)
+    if html is not None:
+        console.note(f"the graph: {html}")
     options = explanation.compile_options
     if options is not None:
         console.next_command("ort-aie", "compile", model, "COMPILED", *options)

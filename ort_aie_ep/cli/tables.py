@@ -167,6 +167,23 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     return table
 
 
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """What a table or a drawing does not tell: counts, plans, shares."""
+    lines = [
+        f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's nodes "
+        "when it loads the model"
+    ]
+    if explanation.plans:
+        lines.append(plans_line(explanation.plans, explanation.divided_by))
+    elif explanation.compiled:
+        lines.append("no plans: each operator is a node of its own, as --no-plan writes it")
+    if share := share_line(explanation.nodes):
+        lines.append(share)
+    if explanation.provider:
+        lines.append(provider_line(explanation))
+    return lines
+
+
 def _provider_cell(fate: NodeFate) -> str:
     """What the execution provider does, and its reason if the passes have another."""
     if fate.provider_reason in ("", fate.not_npu):
