@@ -561,7 +561,9 @@ def test_what_fails_with_several_rows_keeps_its_speeds(
     assert cost.value == 2.5
 
 
-def test_without_ort_aie_ep_there_is_nothing_to_compare(fakes: type[FakeWorker], source: Source) -> None:
+def test_without_ort_aie_ep_there_is_nothing_to_compare(
+    fakes: type[FakeWorker], source: Source
+) -> None:
     fakes.failing[OURS] = lambda *_: "failed: out of memory"
     with pytest.raises(EngineError, match="ort_aie_ep failed: out of memory"):
         measure_fakes(source)
