@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -17,6 +18,8 @@ from ort_aie_ep.graph_passes.value_types import infer_types
 from ort_aie_ep.graph_passes.walk import attribute, graph_attributes, is_op
 from ort_aie_ep.models.onnx_file import load_model
 
+# A dimension of which ONNX's inference knows nothing, and None where a file leaves out its name.
+_UNNAMED = re.compile(r"unk__\d+|None|\?")
 _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 
 
@@ -168,5 +171,5 @@ def _tensor(value: ir.Value) -> Tensor:
     kind = "unknown type" if dtype is None else _TYPES.get(dtype, dtype.name.lower())
     if shape is None:
         return Tensor(value.name or "", f"{kind} of unknown shape")
-    dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value or "?") for dim in shape)
+    dims = ", ".join("?" if _UNNAMED.fullmatch(name := str(dim)) else name for dim in shape)
     return Tensor(value.name or "", f"{kind} [{dims}]")
