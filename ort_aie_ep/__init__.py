@@ -1,14 +1,22 @@
 """int4 LLMs in ONNX Runtime on AMD Ryzen AI NPUs, and on any CPU.
 
-    import onnxruntime, ort_aie_ep
-    session = ort_aie_ep.session("model_folder")    # compiled into a cache, once
+The execution provider, for models as they are, and the operators of compiled models:
 
-    ort_aie_ep.compile("model_folder", "compiled_folder")
+    import onnxruntime, ort_aie_ep
+
+    name, path = ort_aie_ep.get_ep_name(), ort_aie_ep.get_library_path()
+    onnxruntime.register_execution_provider_library(name, path)
+    session = onnxruntime.InferenceSession("model.onnx", providers=[name, "CPUExecutionProvider"])
+
     options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(ort_aie_ep.library_path())
+    options.register_custom_ops_library(path)
     session = onnxruntime.InferenceSession("compiled_folder/model.onnx", options)
 
-On the command line: `ort-aie --help`.
+This much needs no other package than the ONNX Runtime that loads the library. With the extra
+[tools] there are the compiler too, and `ort-aie --help` on the command line:
+
+    ort_aie_ep.compile("model_folder", "compiled_folder")
+    session = ort_aie_ep.session("model_folder")    # compiled into a cache, once
 """
 
 from __future__ import annotations
@@ -21,6 +29,8 @@ from typing import TYPE_CHECKING
 
 from ort_aie_ep.errors import AieError
 
+# Importing the package must stay light, for applications that only want the library's path: what
+# takes long to import, or comes with the extra [tools], is imported by the functions.
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -28,12 +38,35 @@ if TYPE_CHECKING:
     from ort_aie_ep.progress import Progress
     from ort_aie_ep.runtime.counters import NpuCounters
 
-__version__ = "0.1.0"
-__all__ = ["AieError", "__version__", "compile", "library_path", "npu_counters", "session"]
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        if name == "__version__":  # of the installed package, which takes long to ask
+            from importlib.metadata import version
+
+            return version("ort_aie_ep")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def library_path() -> str:
-    """Path of `libort_aie_ep.so`, for `SessionOptions.register_custom_ops_library`.
+__all__ = [
+    "AieError",
+    "__version__",
+    "compile",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
+    "library_path",
+    "npu_counters",
+    "session",
+]
+
+
+def get_library_path() -> str:
+    """Path of `libort_aie_ep.so`, the execution provider and the operators of compiled models.
+
+    For `onnxruntime.register_execution_provider_library` and
+    `SessionOptions.register_custom_ops_library`.
 
     Raises:
         AieError: the package was installed without its library.
@@ -41,6 +74,21 @@ def library_path() -> str:
     # The modelled NPU (target sim) is a process, of an interpreter that has this package.
     os.environ.setdefault("ORT_AIE_SIM_PYTHON", sys.executable)
     return str(_installed("libort_aie_ep.so"))
+
+
+def library_path() -> str:
+    """The same as `get_library_path`."""
+    return get_library_path()
+
+
+def get_ep_name() -> str:
+    """The name of the execution provider that the library has, as its devices give it."""
+    return "AieExecutionProvider"
+
+
+def get_ep_names() -> list[str]:
+    """The names of all execution providers that the library has."""
+    return [get_ep_name()]
 
 
 def npu_counters() -> NpuCounters:
@@ -56,11 +104,14 @@ def stub_path() -> str:
 
 
 def _installed(name: str) -> Path:
-    from ort_aie_ep import _native
+    from importlib.util import find_spec
 
-    path = Path(_native.__file__).with_name(name)
+    # The libraries are where the extension module is, which an editable install has elsewhere.
+    native = find_spec("ort_aie_ep._native")
+    beside = __file__ if native is None or native.origin is None else native.origin
+    path = Path(beside).with_name(name)
     if not path.is_file():
-        raise AieError(f"{name} is missing beside {path.parent}: reinstall the package ort_aie_ep")
+        raise AieError(f"{path} is missing: install the package ort_aie_ep again")
     return path
 
 
@@ -78,7 +129,9 @@ def compile(
     progress: Progress | None = None,
 ) -> CompileResult:
     """Compiles a model folder: see `ort_aie_ep.compiler.compile.compile_model`."""
-    # Importing the package must stay light for applications that only want library_path().
+    from ort_aie_ep.requirements import require_tools
+
+    require_tools("ort_aie_ep.compile")
     from ort_aie_ep.compiler.compile import compile_model
 
     return compile_model(
@@ -144,8 +197,11 @@ def session(
     Raises:
         AieError: the model is none, is damaged, has nothing to compile, or changes meanwhile;
             it is compiled already and a choice of the compilation is given; the cache cannot be
-            written; ONNX Runtime refuses the session.
+            written; ONNX Runtime refuses the session; the extra [tools] is not installed.
     """
+    from ort_aie_ep.requirements import require_tools
+
+    require_tools("ort_aie_ep.session")
     from ort_aie_ep.compiler.cache import Choices, cache_folder, compiled_file
     from ort_aie_ep.compiler.cache_entries import cache_limit as cache_size_limit
     from ort_aie_ep.runtime.sessions import open_compiled

@@ -1,8 +1,8 @@
 """Build tiny random models of many families and options, compile them, compare their logits.
 
-    models/bin/pip install ort-aie-ep  # into the environment of requirements-models.txt
+    models/bin/pip install 'ort_aie_ep[tools]'  # into the environment of requirements-models.txt
     models/bin/python scripts/check_model_matrix.py builder --work WORK
-    optimum/bin/pip install ort-aie-ep  # into the environment of requirements-optimum.txt
+    optimum/bin/pip install 'ort_aie_ep[tools]'  # into the environment of requirements-optimum.txt
     optimum/bin/python scripts/check_model_matrix.py optimum --work WORK
     models/bin/python scripts/matrix_table.py WORK docs/models.md
 

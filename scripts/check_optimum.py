@@ -1,6 +1,6 @@
 """Export with optimum, compile, and let ORTModelForCausalLM generate with both.
 
-    optimum/bin/pip install ort-aie-ep  # into make_optimum_models.py's environment
+    optimum/bin/pip install 'ort_aie_ep[tools]'  # into make_optimum_models.py's environment
     optimum/bin/python scripts/check_optimum.py --work WORK
 
 For each family, as exported and in 4 bits, both models complete a left-padded batch of three

@@ -20,5 +20,5 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point of `ort-aie`."""
+    """Runs the command line, where the packages that it needs are known to be there."""
     app(prog_name="ort-aie")

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from ort_aie_ep import __version__
 from ort_aie_ep.cli import console
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
 
 # As `--help` lists them: in the order in which one meets them.
 _ORDER = (
@@ -43,7 +44,11 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except AieError as error:
             console.fail(str(error))
-            raise typer.Exit(1) from None
+        except ModuleNotFoundError as error:
+            if error.name != RUNTIME:
+                raise
+            console.fail(f"this command needs ONNX Runtime, which is not installed: {GET_RUNTIME}")
+        raise typer.Exit(1)
 
 
 app = typer.Typer(

@@ -10,12 +10,12 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
 from typing import Any, TextIO
 
 from rich.console import Console
 
 from ort_aie_ep.cli.progress import Bar, shown
+from ort_aie_ep.requirements import runtime_version
 
 
 def _width(stream: TextIO) -> int | None:
@@ -122,7 +122,7 @@ def environment() -> dict[str, str]:
 
     return {
         "ort_aie_ep": ort_aie_ep.__version__,
-        "onnxruntime": metadata.version("onnxruntime"),
+        "onnxruntime": runtime_version() or "not installed",
         "python": platform.python_version(),
         "cpu": cpu_model(),
         "kernels": kernels_line(chosen_kernels()),

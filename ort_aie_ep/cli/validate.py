@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from ort_aie_ep.cli import console
 from ort_aie_ep.cli.application import app
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.requirements import GET_RUNTIME, runtime_version
 
 if TYPE_CHECKING:
     from ort_aie_ep.explain.machine import Finding
@@ -119,7 +119,8 @@ def _look() -> list[Finding]:
     from ort_aie_ep.explain.doctor import find_xrt_target
     from ort_aie_ep.explain.machine import Finding, find_npu
 
-    runtime = Finding("ONNX Runtime", metadata.version("onnxruntime"))
+    version = runtime_version()
+    runtime = Finding("ONNX Runtime", version, "" if version else GET_RUNTIME)
     return [runtime, *find_npu(), find_xrt_target()]
 
 

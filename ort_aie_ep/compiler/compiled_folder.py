@@ -50,7 +50,7 @@ from ort_aie_ep.models.folder import (
     why_not_carried,
 )
 from ort_aie_ep.progress import Progress
-from ort_aie_ep.runtime.opening import check_opens
+from ort_aie_ep.runtime.opening import check_opens, check_runtime
 
 # Tensors start on pages and fill them, so that a target can map or pin each one by itself.
 PAGE = 4096
@@ -186,11 +186,12 @@ def write_folder(
     Raises:
         AieError: the destination exists or cannot be written, the main model does not fit `cache`
             or `last_logits`, there is no text to calibrate with or the model cannot read it, a
-            weight cannot be read, or ONNX Runtime does not open what was written. Nothing is left
-            behind then.
+            weight cannot be read, ONNX Runtime is missing or too old, or does not open what was
+            written. Nothing is left behind then.
     """
     main = models[0]
     cache.check()
+    check_runtime()
     notes = _change_interface(main, source, len(models) > 1, cache.kv, last_logits)
     text = _calibration_text(main, source, cache)
     quantised: CacheReport | None = None

@@ -13,10 +13,11 @@ import numpy.typing as npt
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.machine import XRT_TARGET, Finding, cpu_model, find_npu, npu_device
+from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
 from ort_aie_ep.runtime.core_library import xrt_library
 
 _PACKAGES = {
-    "onnxruntime": "",
+    RUNTIME: GET_RUNTIME,
     "onnxruntime-genai": "optional, runs whole models: pip install onnxruntime-genai",
     "onnx-ir": "",
     "onnxscript": "",

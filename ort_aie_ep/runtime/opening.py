@@ -1,4 +1,7 @@
-"""Whether ONNX Runtime opens a model that was written, and if not, whether it opens its source."""
+"""Whether ONNX Runtime opens a model that was written, and if not, whether it opens its source.
+
+And before it is written, whether there is an ONNX Runtime that can.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
+from ort_aie_ep.requirements import RUNTIME, require
 from ort_aie_ep.runtime.sessions import LOG_FATAL, UNKNOWN_OPERATOR, Options, plain_message
 
 # What another ONNX Runtime, execution provider or custom-op library may open: newer versions, and
@@ -18,6 +22,25 @@ ELSEWHERE = (
     "Unsupported model IR version",
     "stamped with official released onnx opset",
 )
+
+
+def check_runtime() -> None:
+    """Asks, before anything is written, whether what is written can be opened here.
+
+    Raises:
+        AieError: ONNX Runtime is not installed, does not load, or is too old for the library.
+    """
+    require("opening a model", [RUNTIME])
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise AieError(f"ONNX Runtime is installed, and cannot be imported: {error}") from error
+    try:
+        onnxruntime.SessionOptions().register_custom_ops_library(ort_aie_ep.library_path())
+    except AieError:
+        raise
+    except Exception as error:  # ONNX Runtime's share no base class
+        raise AieError(plain_message(error)) from error
 
 
 def check_opens(compiled: Path, source: Path) -> list[str]:

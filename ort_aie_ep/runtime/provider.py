@@ -16,7 +16,7 @@ from pathlib import Path
 import ort_aie_ep
 from ort_aie_ep.errors import AieError
 
-NAME = "AieExecutionProvider"
+NAME = ort_aie_ep.get_ep_name()
 # A logged line of src/ort/ep/ep.cc; terminals' colours may follow.
 _LEFT = re.compile(r"node '(.*)' stays on another execution provider: ([^\x1b\n]*)")
 _LOG_INFO = 1

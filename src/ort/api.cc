@@ -74,7 +74,7 @@ RuntimeApi NegotiateApi(const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(std::max<uint32_t>(1, std::min(version, kOldestApi)));
   if (version < kOldestApi || api == nullptr) {
     Fail(ErrorCode::kNotImplemented, "ort_aie_ep needs ONNX Runtime 1.", kOldestApi,
-         " or later, this is ", text);
+         " or newer, and this is ", text, ": install a newer onnxruntime");
   }
   return {base->GetApi(version), version, runtime};
 }

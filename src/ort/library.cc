@@ -66,18 +66,19 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtA
                                                          const OrtLogger*, OrtEpFactory** factories,
                                                          size_t most, size_t* count) {
   using namespace ort_aie;
-  *count = 0;
-#if ORT_API_VERSION >= 24
   return Guard(AnyApi(base), [&] {
-    const RuntimeApi runtime = NegotiateApi(base);
+    // ONNX Runtime 1.22 passes no logger, so that only `base` is at its place; what arrives as `count`
+    // is not a pointer to write to.
+    [[maybe_unused]] const RuntimeApi runtime = NegotiateApi(base);
+    *count = 0;
+#if ORT_API_VERSION >= 24
     if (runtime.version < 24 || most == 0) return;
     factories[0] = new ep::Factory(runtime, DomainOf(runtime));
     *count = 1;
-  });
 #else
-  (void)base, (void)factories, (void)most;
-  return nullptr;
+    (void)factories, (void)most;
 #endif
+  });
 }
 
 ORT_AIE_EXPORT OrtStatus* ORT_API_CALL ReleaseEpFactory([[maybe_unused]] OrtEpFactory* factory) {

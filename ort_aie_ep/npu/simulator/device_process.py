@@ -1,6 +1,6 @@
 """The modelled NPU as a process of its own: what the stand-in of XRT starts, and talks to.
 
-    python -m ort_aie_ep.npu.simulator.device_process --device npu2 --socket 3 --memory 4
+    python -m ort_aie_ep.npu.simulator --device npu2 --socket 3 --memory 4
 
 The memory of the device is a memfd that both map; requests and replies are JSON objects, one a
 line, over a socket. A request that works is answered with {"ok": true, ...}, another one with
@@ -318,7 +318,3 @@ def main() -> None:
             writer.write(json.dumps(_failure("error", str(error))) + "\n")
             return
         serve(DeviceProcess(target, memory), reader, writer)
-
-
-if __name__ == "__main__":
-    main()

@@ -39,9 +39,9 @@ std::string Python() {
 // The process id. Throws std::system_error.
 pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
-  std::string arguments[] = {python,
-                             "-P",  // the working directory may be the package's source folder
-                             "-m",       "ort_aie_ep.npu.simulator.device_process",
+  // -P: the working directory may be the package's source folder.
+  std::string arguments[] = {python,     "-P",
+                             "-m",       "ort_aie_ep.npu.simulator",
                              "--device", device,
                              "--socket", std::to_string(kSocket),
                              "--memory", std::to_string(kMemory)};

@@ -117,7 +117,7 @@ Npu::Npu(const std::string& device)
     reply = child_.Ask({{"op", "hello"}});
   } catch (const ChildLost& error) {
     Throw(ENODEV, std::string(error.what()) +
-                      "; it needs a Python with ort_aie_ep: set ORT_AIE_SIM_PYTHON to one");
+                      "; it needs a Python with ort_aie_ep[npu]: set ORT_AIE_SIM_PYTHON to one");
   }
   if (!reply.value("ok", false)) Throw(ENODEV, reply.value("error", "the modelled NPU refuses"));
   name_ = reply.at("name");

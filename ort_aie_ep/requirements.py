@@ -1,0 +1,69 @@
+"""What the parts of the package need that its base does not bring, and the pip line that brings it.
+
+The base is the libraries alone. What the extra [tools] brings is looked for before it is imported:
+importing this module imports none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.util import find_spec
+
+from ort_aie_ep.errors import AieError
+
+RUNTIME = "onnxruntime"
+# The modules of the extra [tools] in pyproject.toml.
+TOOLS = (
+    "ml_dtypes",
+    "numpy",
+    "onnx_ir",
+    RUNTIME,
+    "onnxscript",
+    "rich",
+    "tokenizers",
+    "typer",
+)
+# What the modelled NPU imports of the extra [npu], which includes [tools].
+SIMULATOR = ("ml_dtypes", "numpy", "simpy")
+
+GET_RUNTIME = "pip install 'onnxruntime>=1.23'"
+
+
+class MissingPackageError(AieError):
+    """A package that an extra of ort_aie_ep brings is not installed."""
+
+
+def runtime_version() -> str:
+    """Of the ONNX Runtime that is installed; empty if there is not one."""
+    try:
+        return metadata.version(RUNTIME)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def require_tools(what: str) -> None:
+    """Checks that compiling and opening models can work; `what` was asked for.
+
+    Raises:
+        MissingPackageError: with the packages that are missing, and how to install them.
+    """
+    require(what, TOOLS)
+
+
+def require(what: str, modules: Iterable[str], extra: str = "tools") -> None:
+    """Checks that `modules`, which `extra` brings, can be found; `what` needs them.
+
+    Raises:
+        MissingPackageError: with the packages that are missing, and how to install them.
+    """
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing == [RUNTIME]:
+        raise MissingPackageError(
+            f"{what} needs ONNX Runtime, which is not installed: {GET_RUNTIME}"
+        )
+    if missing:
+        names, are = ", ".join(missing), "are" if len(missing) > 1 else "is"
+        raise MissingPackageError(
+            f"{what} needs {names}, which {are} not installed: pip install 'ort_aie_ep[{extra}]'"
+        )

@@ -1,0 +1,420 @@
+"""What an environment can do that has the package alone, or an extra of it, or an ONNX Runtime.
+
+The environments link what is installed here (`environments`), so they cost no download.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from environments import Environment, make_environment, with_dependencies
+
+import ort_aie_ep
+from ort_aie_ep.requirements import SIMULATOR, TOOLS
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+LLAMA = ROOT / "tests" / "data" / "llama"
+HEAD_SIZE = json.loads((LLAMA / "genai_config.json").read_text())["model"]["decoder"]["head_size"]
+NAME = "AieExecutionProvider"
+TOKENS = [5, 9, 100, 7]
+
+INSTALL_TOOLS = "not installed: pip install 'ort_aie_ep[tools]'"
+INSTALL_RUNTIME = "ONNX Runtime, which is not installed: pip install 'onnxruntime>=1.23'"
+
+# The command, as pip's `ort-aie` calls it.
+MODULE, FUNCTION = PROJECT["scripts"]["ort-aie"].split(":")
+COMMAND = f"import sys; from {MODULE} import {FUNCTION}; sys.argv[0] = 'ort-aie'; {FUNCTION}()"
+CALLS = {
+    "ort-aie": ("-c", COMMAND, "doctor"),
+    "python -m": ("-m", "ort_aie_ep", "--version"),
+    "compile": ("-c", "import ort_aie_ep; ort_aie_ep.compile('a', 'b')"),
+    "session": ("-c", "import ort_aie_ep; ort_aie_ep.session('a')"),
+}
+
+# Logits of a prompt on the CPU, by the provider or by the operators of a compiled model.
+RUN = f"""
+import sys
+import numpy, onnxruntime, ort_aie_ep
+
+door, model = sys.argv[1:]
+options = onnxruntime.SessionOptions()
+if door == "provider":
+    name = ort_aie_ep.get_ep_name()
+    onnxruntime.register_execution_provider_library(name, ort_aie_ep.get_library_path())
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
+    options.add_provider_for_devices(devices[:1], {{"target": "host"}})
+else:
+    options.register_custom_ops_library(ort_aie_ep.get_library_path())
+session = onnxruntime.InferenceSession(model, options, enable_fallback=False)
+tokens = numpy.array([{TOKENS}])
+feeds = {{
+    i.name: numpy.zeros((1, i.shape[1], 0, {HEAD_SIZE}), numpy.float32)  # the KV cache
+    for i in session.get_inputs() if len(i.shape) == 4
+}}
+feeds |= {{"input_ids": tokens, "attention_mask": numpy.ones_like(tokens)}}
+print(*session.get_providers())
+print(*session.run(["logits"], feeds)[0][0, -1].tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("environments")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Environment:
+    return make_environment(folder / "alone", ["ort_aie_ep"])
+
+
+@pytest.fixture(scope="module")
+def tools(folder: Path) -> Environment:
+    """The extra [tools] without ONNX Runtime."""
+    needed = with_dependencies(EXTRAS["tools"]) - {"onnxruntime"}
+    return make_environment(folder / "tools", ["ort_aie_ep", *needed])
+
+
+@pytest.fixture(scope="module")
+def runtime(folder: Path) -> Environment:
+    """The package and an ONNX Runtime, as pip installs them by these two names."""
+    needed = with_dependencies(["onnxruntime"])
+    return make_environment(folder / "runtime", ["ort_aie_ep", *needed])
+
+
+@pytest.fixture(scope="module")
+def compiled(folder: Path) -> Path:
+    ort_aie_ep.compile(LLAMA, folder / "compiled")
+    return folder / "compiled" / "model.onnx"
+
+
+def test_the_package_depends_on_nothing() -> None:
+    assert PROJECT["dependencies"] == []
+
+
+def test_every_extra_that_runs_the_package_brings_the_tools() -> None:
+    def brought(extra: str) -> set[str]:
+        own = {f"ort_aie_ep[{name}]": name for name in EXTRAS}
+        named = EXTRAS[extra]
+        return {extra}.union(*(brought(own[line]) for line in named if line in own))
+
+    for extra in ("genai", "npu", "bench", "test"):
+        assert "tools" in brought(extra), extra
+
+
+def test_what_is_looked_for_is_what_the_extras_bring() -> None:
+    def modules(extra: str) -> set[str]:
+        names = (line.split(">=")[0] for line in EXTRAS[extra])
+        return {name.replace("-", "_") for name in names}
+
+    assert set(TOOLS) == modules("tools")
+    assert set(SIMULATOR) <= modules("tools") | modules("npu")
+
+
+# --- the package alone ---
+
+
+def test_the_package_alone_gives_what_onnx_runtime_asks_of_a_provider(alone: Environment) -> None:
+    path, name, names, version = alone.succeeds(
+        "from ort_aie_ep import *\n"
+        "print(get_library_path(), get_ep_name(), get_ep_names(), __version__, sep='\\n')"
+    )
+    assert Path(path) == alone.packages / "ort_aie_ep" / "libort_aie_ep.so"
+    assert name == NAME
+    assert names == str([NAME])
+    assert version == importlib.metadata.version("ort_aie_ep")
+
+
+def test_asking_for_the_library_imports_nothing_but_the_package() -> None:
+    code = (
+        "import sys, ort_aie_ep\n"
+        "ort_aie_ep.get_library_path(), ort_aie_ep.get_ep_names()\n"
+        "heavy = {'numpy', 'onnxruntime', 'ort_aie_ep._native', 'importlib.metadata'}\n"
+        "print(*heavy & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_the_package_alone_counts_what_the_npu_has_done(alone: Environment) -> None:
+    (line,) = alone.succeeds("import ort_aie_ep; print(ort_aie_ep.npu_counters().device_steps)")
+    assert line == "0"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_package_alone_says_what_else_needs(alone: Environment, call: str) -> None:
+    error = alone.fails(*CALLS[call])
+    assert "needs ml_dtypes, numpy, onnx_ir, " in error
+    assert error.endswith(INSTALL_TOOLS)
+
+
+def test_a_package_without_its_library_says_so(tmp_path: Path, alone: Environment) -> None:
+    incomplete = make_environment(tmp_path / "incomplete", [])
+    source, copy = alone.packages / "ort_aie_ep", incomplete.packages / "ort_aie_ep"
+    copy.mkdir()
+    for file in source.glob("*.py"):
+        (copy / file.name).symlink_to(file)
+    error = incomplete.fails("-c", "import ort_aie_ep; ort_aie_ep.get_library_path()")
+    assert error.endswith(
+        f"{copy / 'libort_aie_ep.so'} is missing: install the package ort_aie_ep again"
+    )
+
+
+# --- the tools without ONNX Runtime ---
+
+
+@pytest.mark.parametrize("call", ["compile", "session"])
+def test_a_missing_runtime_is_named_by_itself(tools: Environment, call: str) -> None:
+    assert tools.fails(*CALLS[call]).endswith(f"ort_aie_ep.{call} needs {INSTALL_RUNTIME}")
+
+
+@pytest.mark.parametrize("words", [("compile", LLAMA, "there"), ("run", LLAMA, "text")])
+def test_commands_name_a_missing_runtime(tools: Environment, words: tuple[str | Path, ...]) -> None:
+    error = tools.fails("-m", "ort_aie_ep", *words)
+    assert error.startswith("error: ")
+    assert error.endswith(INSTALL_RUNTIME)
+    assert not (tools.folder / "there").exists()
+
+
+def test_commands_that_open_no_model_need_no_runtime(tools: Environment) -> None:
+    done = tools.run("-m", "ort_aie_ep", "simulate", "llama-3.2-1b", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["environment"]["onnxruntime"] == "not installed"
+
+
+def test_doctor_finds_that_the_runtime_is_missing(tools: Environment) -> None:
+    done = tools.run("-m", "ort_aie_ep", "doctor", "--json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    remedies = {finding["name"]: finding["remedy"] for finding in report["software"]}
+    assert remedies["onnxruntime"] == "pip install 'onnxruntime>=1.23'"
+    assert not report["working"]
+
+
+# --- an ONNX Runtime and nothing else ---
+
+
+def logits(lines: list[str]) -> np.ndarray[Any, Any]:
+    return np.array(list(map(float, lines[-1].split())))
+
+
+@pytest.mark.parametrize("door", ["provider", "operators"])
+def test_a_bare_runtime_runs_models_through_both_doors(
+    runtime: Environment, compiled: Path, door: str
+) -> None:
+    if door == "provider" and not hasattr(
+        onnxruntime.InferenceSession, "get_provider_graph_assignment_info"
+    ):
+        pytest.skip("ONNX Runtime takes this provider from 1.24 on")
+    model = LLAMA / "model.onnx" if door == "provider" else compiled
+    lines = runtime.succeeds(RUN, door, model)
+    assert (NAME in lines[0].split()) == (door == "provider")
+    here = subprocess.run(
+        [sys.executable, "-P", "-c", RUN, "operators", compiled],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    np.testing.assert_array_equal(logits(lines), logits(here.stdout.splitlines()))
+
+
+def test_a_bare_runtime_does_not_make_up_for_the_tools(runtime: Environment) -> None:
+    error = runtime.fails("-m", "ort_aie_ep", "doctor")
+    assert "ort-aie needs ml_dtypes, onnx_ir, " in error
+    assert error.endswith(INSTALL_TOOLS)
+
+
+# --- an ONNX Runtime that is too old ---
+
+CREATE_STATUS, GET_ERROR_CODE, GET_ERROR_MESSAGE, CREATE_ENV = range(4)
+REGISTER_PROVIDER = 301  # places in OrtApi, which only grows at its end
+NOT_IMPLEMENTED = 9
+
+
+class OldRuntime:
+    """OrtApiBase and OrtApi of an ONNX Runtime, as far as an error needs them."""
+
+    def __init__(self, version: str) -> None:
+        self.errors: list[tuple[int, str]] = []
+        minor = int(version.split(".")[1])
+
+        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+        def create_status(code: int, message: bytes) -> int:
+            self.errors.append((code, message.decode()))
+            return 1
+
+        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+        def get_api(asked: int) -> int | None:
+            return ctypes.addressof(self._api) if asked <= minor else None
+
+        @ctypes.CFUNCTYPE(ctypes.c_void_p)
+        def get_version() -> int:
+            return ctypes.addressof(self._version)
+
+        self._functions = create_status, get_api, get_version
+        self._version = ctypes.create_string_buffer(version.encode())
+        # Another function than CreateStatus is not called: it would be at 0.
+        self._api = (ctypes.c_void_p * 400)(ctypes.cast(create_status, ctypes.c_void_p))
+        self._base = (ctypes.c_void_p * 2)(
+            ctypes.cast(get_api, ctypes.c_void_p), ctypes.cast(get_version, ctypes.c_void_p)
+        )
+
+    @property
+    def base(self) -> int:
+        return ctypes.addressof(self._base)
+
+
+@pytest.fixture(scope="module")
+def library() -> ctypes.CDLL:
+    return ctypes.CDLL(ort_aie_ep.get_library_path())
+
+
+def register_custom_ops(library: ctypes.CDLL, base: int) -> int | None:
+    library.RegisterCustomOps.restype = ctypes.c_void_p
+    return library.RegisterCustomOps(None, ctypes.c_void_p(base))
+
+
+def create_factories_of_1_22(library: ctypes.CDLL, base: int) -> int | None:
+    """Its five arguments: no logger. What is in the sixth's place belongs to somebody else."""
+    library.CreateEpFactories.restype = ctypes.c_void_p
+    factories, count = (ctypes.c_void_p * 4)(), ctypes.c_size_t(7)
+    other = ctypes.c_size_t(8)
+    status = library.CreateEpFactories(
+        b"aie", ctypes.c_void_p(base), factories, ctypes.c_size_t(4), ctypes.byref(count),
+        ctypes.byref(other),
+    )  # fmt: skip
+    assert (count.value, other.value) == (7, 8)
+    return status
+
+
+@pytest.mark.parametrize("version", ["1.17.3", "1.22.1"])
+@pytest.mark.parametrize("door", [register_custom_ops, create_factories_of_1_22])
+def test_a_runtime_that_is_too_old_is_refused(
+    library: ctypes.CDLL, door: Callable[[ctypes.CDLL, int], int | None], version: str
+) -> None:
+    old = OldRuntime(version)
+    assert door(library, old.base) == 1
+    assert old.errors == [(NOT_IMPLEMENTED, too_old(version))]
+
+
+def too_old(version: str) -> str:
+    return (
+        f"ort_aie_ep needs ONNX Runtime 1.23 or newer, and this is {version}: install a newer "
+        "onnxruntime"
+    )
+
+
+# Where `make test` puts one of PyPI's.
+OLD = Path(sys.prefix) / "onnxruntime-1.22.1"
+
+
+@pytest.fixture(scope="module")
+def old(folder: Path) -> Environment:
+    """The package, its tools, and a real ONNX Runtime that is too old for it."""
+    if not (OLD / "onnxruntime").is_dir():
+        pytest.skip(f"there is no {OLD}, which `make test` makes where PyPI has a wheel")
+    needed = with_dependencies(EXTRAS["tools"]) - {"onnxruntime"}
+    environment = make_environment(folder / "old", ["ort_aie_ep", *needed])
+    (environment.packages / "onnxruntime").symlink_to(OLD / "onnxruntime")
+    return environment
+
+
+REGISTER = f"""
+import ctypes, sys
+
+runtime = ctypes.CDLL(sys.argv[1])
+runtime.OrtGetApiBase.restype = ctypes.POINTER(ctypes.c_void_p)
+get_api = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint32)
+api = get_api(runtime.OrtGetApiBase()[0])(22)
+
+def call(place, result, *arguments):
+    return ctypes.CFUNCTYPE(result, *map(type, arguments))(api[place])(*arguments)
+
+env = ctypes.c_void_p()
+name = ctypes.c_char_p(b"aie")
+assert not call({CREATE_ENV}, ctypes.c_void_p, ctypes.c_int(2), name, ctypes.pointer(env))
+path = ctypes.c_char_p(sys.argv[2].encode())
+status = ctypes.c_void_p(call({REGISTER_PROVIDER}, ctypes.c_void_p, env, name, path))
+print(call({GET_ERROR_CODE}, ctypes.c_int, status))
+print(call({GET_ERROR_MESSAGE}, ctypes.c_char_p, status).decode())
+"""
+
+
+def test_a_real_runtime_that_is_too_old_does_not_get_the_operators(old: Environment) -> None:
+    code = (
+        "import onnxruntime, ort_aie_ep\n"
+        "options = onnxruntime.SessionOptions()\n"
+        "options.register_custom_ops_library(ort_aie_ep.get_library_path())"
+    )
+    assert old.fails("-c", code).endswith(too_old("1.22.1"))
+
+
+def test_a_real_runtime_that_is_too_old_does_not_get_the_provider(old: Environment) -> None:
+    (library,) = (OLD / "onnxruntime" / "capi").glob("libonnxruntime.so.*")
+    code, message = old.succeeds(REGISTER, library, ort_aie_ep.get_library_path())
+    assert (int(code), message) == (NOT_IMPLEMENTED, too_old("1.22.1"))
+
+
+@pytest.mark.parametrize("words", [("compile", LLAMA, "there"), ("run", LLAMA, "text")])
+def test_commands_name_a_runtime_that_is_too_old(
+    old: Environment, words: tuple[str | Path, ...]
+) -> None:
+    assert too_old("1.22.1") in old.fails("-m", "ort_aie_ep", *words)
+    assert not (old.folder / "there").exists()
+
+
+# --- the Python of the modelled NPU ---
+
+
+def test_a_python_that_cannot_run_the_modelled_npu_answers_why(alone: Environment) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.makefile("rw") as stream:
+        number = theirs.fileno()
+        command = [alone.python, "-P", "-m", "ort_aie_ep.npu.simulator", "--device", "npu2",
+                   "--socket", str(number), "--memory", "0"]  # fmt: skip
+        with subprocess.Popen(command, pass_fds=[number], cwd=alone.folder) as process:
+            stream.write('{"op": "hello"}\n')
+            stream.flush()
+            reply = json.loads(stream.readline())
+            assert process.wait() == 0
+    assert reply["ok"] is False
+    assert reply["error"] == (
+        f"the modelled NPU, which runs in {alone.python}, needs ml_dtypes, numpy, simpy, which are "
+        "not installed: pip install 'ort_aie_ep[npu]'"
+    )
+
+
+@pytest.mark.skipif(
+    not Path(ort_aie_ep.get_library_path()).with_name("libort_aie_sim.so").is_file(),
+    reason="built without XRT's headers",
+)
+def test_a_session_on_the_modelled_npu_says_what_its_python_lacks(
+    alone: Environment, compiled: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", RUN, "operators", compiled],
+        env={
+            **os.environ,
+            "ORT_AIE_TARGET": "sim",
+            "ORT_AIE_SIM_PYTHON": str(alone.python),
+            "ORT_AIE_ON_DEVICE_ERROR": "raise",
+            "XDG_CACHE_HOME": str(tmp_path),
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout
+    assert "simpy, which are not installed: pip install 'ort_aie_ep[npu]'" in done.stderr
