@@ -67,8 +67,8 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtA
                                                          size_t most, size_t* count) {
   using namespace ort_aie;
   return Guard(AnyApi(base), [&] {
-    // ONNX Runtime 1.22 passes no logger, so that only `base` is at its place; what arrives as `count`
-    // is not a pointer to write to.
+    // ONNX Runtime 1.22 passes no logger: of the arguments that are read, only `base` is in its
+    // place, and `count` is invalid.
     [[maybe_unused]] const RuntimeApi runtime = NegotiateApi(base);
     *count = 0;
 #if ORT_API_VERSION >= 24

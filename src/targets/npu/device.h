@@ -133,8 +133,8 @@ class Device {
 
   virtual Counters counters() const = 0;
 
-  // What people should know about the use of the device, each line once: the present lines, from
-  // the `first` on.
+  // What people should know about the use of the device, each line once: the lines from
+  // `first` on that exist so far.
   virtual std::vector<std::string> NoticesFrom(size_t first) const = 0;
 };
 

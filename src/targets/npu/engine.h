@@ -34,7 +34,7 @@ class Engine {
   // Identifies the engine within the process, and the content of its buffers on the device. It
   // changes after every fault.
   uint64_t generation() const { return generation_; }
-  // Gives up contexts and buffers of `generation`, if that is still the present one.
+  // Gives up contexts and buffers of `generation`, if that is still the current one.
   void Renew(uint64_t generation);
   // After a fault: nothing on the device is used again.
   void Forget();

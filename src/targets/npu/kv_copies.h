@@ -47,7 +47,7 @@ class KvCopy {
   // --- its place ---
 
   // The number of keys for which a head must have room if `step` processes `tokens` at a time; the
-  // present capacity if that is enough.
+  // current capacity if that is enough.
   int64_t CapacityFor(const AttentionStep& step, int64_t tokens) const;
   int64_t BytesOf(int64_t capacity) const { return 4 * batch_ * kv_heads_ * capacity * padded_; }
   // Places it at `offset` of a buffer that holds zeros there. No row is valid then.

@@ -1,6 +1,6 @@
 // xrt::runlist: runs of one context, in order; the first that fails ends the list.
 //
-// Adding a run binds its present buffers to the list, and the driver pins these and no others. XRT
+// Adding a run binds its current buffers to the list, and the driver pins these and no others. XRT
 // does not notice arguments that are set later, and the device may write to memory that no longer
 // exists. Here this is an error.
 #include <algorithm>
