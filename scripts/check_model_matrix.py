@@ -186,7 +186,7 @@ def check(recipes: Any, case: Any, work: Path) -> Result:
         return _failed(result, status, error, work)
     except Exception as error:
         return _failed(result, NOT_COMPILED, error, work)
-    result.notes = list(done.notes)
+    result.notes = [note.replace(f"{work}/", "") for note in done.notes]
     result.reasons = dict(
         Counter(f"{o.op_type}: {o.reason}" for o in done.outcomes if o.becomes is None)
     )
