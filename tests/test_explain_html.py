@@ -192,7 +192,7 @@ def test_each_layer_of_many_is_a_piece_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_node_says_in_which_body_it_is(tmp_path: Path) -> None:
-    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([None, 3]))
     which = ir.Value(name="which", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     bodies = []
     for op in ("Relu", "Neg"):
@@ -206,6 +206,7 @@ def test_a_node_says_in_which_body_it_is(tmp_path: Path) -> None:
     drawn = page_of(tmp_path / "model.onnx").graph
     (bodied,) = [node for node in drawn["nodes"] if node["name"] == "Relu"]
     assert bodied["body"] == "then_branch of 'if'"
+    assert drawn["tensors"][bodied["reads"][0]] == ["x", "float32 [?, 3]"]
     assert {("x", "Relu"), ("Relu", "if"), ("Neg", "if"), ("if", "y")} <= (
         edges_of(drawn, drawn["views"][-1])
     )
