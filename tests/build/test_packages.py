@@ -67,6 +67,7 @@ feeds = {{
     for i in session.get_inputs() if len(i.shape) == 4
 }}
 feeds |= {{"input_ids": tokens, "attention_mask": numpy.ones_like(tokens)}}
+print(*{{d.ep_metadata["version"] for d in devices}} if door == "provider" else "")
 print(*session.get_providers())
 print(*session.run(["logits"], feeds)[0][0, -1].tolist())
 """
@@ -224,7 +225,9 @@ def test_a_bare_runtime_runs_models_through_both_doors(
         pytest.skip("ONNX Runtime takes this provider from 1.24 on")
     model = LLAMA / "model.onnx" if door == "provider" else compiled
     lines = runtime.succeeds(RUN, door, model)
-    assert (NAME in lines[0].split()) == (door == "provider")
+    # The library has the version of the package.
+    assert lines[0] == (ort_aie_ep.__version__ if door == "provider" else "")
+    assert (NAME in lines[1].split()) == (door == "provider")
     here = subprocess.run(
         [sys.executable, "-P", "-c", RUN, "operators", compiled],
         capture_output=True, text=True, check=True,
@@ -375,6 +378,19 @@ def test_commands_name_a_runtime_that_is_too_old(
 ) -> None:
     assert too_old("1.22.1") in old.fails("-m", "ort_aie_ep", *words)
     assert not (old.folder / "there").exists()
+
+
+def test_a_session_on_a_runtime_that_is_too_old_names_it(old: Environment, tmp_path: Path) -> None:
+    code = "import sys, ort_aie_ep; ort_aie_ep.session(sys.argv[1], cache_dir=sys.argv[2])"
+    assert old.fails("-c", code, LLAMA, tmp_path).endswith(too_old("1.22.1"))
+
+
+def test_doctor_names_a_runtime_that_is_too_old(old: Environment) -> None:
+    done = old.run("-m", "ort_aie_ep", "doctor", "--json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert not report["working"]
+    assert too_old("1.22.1") in report["host"][-1]["remedy"]
 
 
 # --- the Python of the modelled NPU ---

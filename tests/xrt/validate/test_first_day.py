@@ -318,7 +318,7 @@ def test_a_report_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None
     out = tmp_path / "nowhere" / "day.json"
     result = CliRunner().invoke(app, ["first-day", str(tmp_path), "--out", str(out)])
     assert result.exit_code == 1
-    assert "is not a folder; make it first" in result.output
+    assert "is not a folder. Make it first." in result.output
 
 
 # --- the model's process --------------------------------------------------------------------------
