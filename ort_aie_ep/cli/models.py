@@ -195,7 +195,7 @@ def _tell(result: CompileResult, *baseline: object) -> None:
     from ort_aie_ep.running.next_step import lines, why_not_text
 
     console.out.print(
-        f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} tells each node",
+        f"{result.path}: {result.weight_bytes / 1e6:.1f} MB of weights; {REPORT} lists each node",
         markup=False,
         highlight=False,
         soft_wrap=True,

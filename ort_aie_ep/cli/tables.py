@@ -186,7 +186,7 @@ def plans_line(plans: Sequence[PlanSteps], divided_by: Sequence[Divider]) -> str
     if len(dividers) > _KINDS + 1:
         dividers[_KINDS:] = [f"{len(dividers) - _KINDS} other kinds of nodes"]
     if dividers:
-        line += f"; what divides them is ONNX Runtime's: {_listed(dividers)}"
+        line += f"; divided by ONNX Runtime's nodes: {_listed(dividers)}"
     return line
 
 
@@ -263,11 +263,11 @@ def speed_table(comparisons: Iterable[Comparison]) -> Table:
     table = _table(
         "phase",
         "context",
-        "ours, tok/s",
+        "ort_aie_ep, tok/s",
         "CPU EP, tok/s",
         "ratio",
         "least to most",
-        right={"context", "ours, tok/s", "CPU EP, tok/s", "ratio", "least to most"},
+        right={"context", "ort_aie_ep, tok/s", "CPU EP, tok/s", "ratio", "least to most"},
     )
     for c in comparisons:
         ratio = c.ratio
