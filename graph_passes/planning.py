@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ort_aie_ep import _native
 from ort_aie_ep.graph_passes.base import DOMAIN, NONE, Report, none_value
 from ort_aie_ep.graph_passes.bodies import body_labels
-from ort_aie_ep.graph_passes.plans import PLAN, read_recipe
+from ort_aie_ep.graph_passes.plans import PLAN, read_recipe, recipe_types
 from ort_aie_ep.graph_passes.walk import (
     Array,
     constant,
@@ -96,7 +96,7 @@ def _plan_graph(
 
 
 def expand_plans(model: ir.Model) -> None:
-    """Replaces each aie.Plan with the aie nodes of its steps.
+    """Replaces each aie.Plan with the aie nodes of its steps, with their types and shapes.
 
     Raises:
         AieError: a recipe is damaged, or of another version.
@@ -110,6 +110,7 @@ def expand_plans(model: ir.Model) -> None:
 def _expand(graph: ir.Graph, node: ir.Node) -> None:
     recipe = read_recipe(node)
     values: dict[int, ir.Value | None] = {-1: None, **dict(enumerate(node.inputs))}
+    types = recipe_types(node)
     results = dict(zip(recipe["outputs"], node.outputs, strict=True))
     steps = []
     for place, step in enumerate(recipe["steps"]):
@@ -120,6 +121,8 @@ def _expand(graph: ir.Graph, node: ir.Node) -> None:
         )  # fmt: skip
         for written, value in zip(step["writes"], new.outputs, strict=True):
             value.name = f"{node.name}/{place}/{written}"
+            if (known := types[written] if written >= 0 else None) is not None:
+                value.type, value.shape = ir.TensorType(known[0]), known[1]
             values[written] = value
         steps.append(new)
     new_values = [values[written] for written in results]

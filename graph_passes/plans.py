@@ -88,6 +88,21 @@ def read_recipe(node: ir.Node) -> _native._Recipe:
     return recipe
 
 
+def recipe_types(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape] | None]:
+    """Types and shapes of all values of an aie.Plan's recipe, as its operators infer them from the
+    node's inputs; None where they are not known."""
+    inferred = _native.infer_recipe(
+        attribute(node, "recipe", ""), [_known(value) for value in node.inputs]
+    )
+    return [value and (ir.DataType(value[0]), ir.Shape(value[1])) for value in inferred]
+
+
+def _known(value: ir.Value | None) -> tuple[int, list[int | str | None]] | None:
+    if value is None or value.dtype is None or value.shape is None:
+        return None
+    return int(value.dtype), [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+
+
 def _between_plans(graph: ir.Graph) -> list[ir.Node]:
     """Nodes on a path from one plan to another."""
     nodes = list(graph)

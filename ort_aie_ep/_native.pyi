@@ -238,6 +238,12 @@ def plan_graph(
 ) -> _GraphPlan: ...
 def read_recipe(text: str) -> _Recipe: ...
 
+# TensorProto's number of a type, and dimensions; None where it is not known
+_ValueType = tuple[int, Sequence[int | str | None]]
+
+# Of all values of a recipe, from those of its inputs.
+def infer_recipe(text: str, inputs: Sequence[_ValueType | None]) -> list[_ValueType | None]: ...
+
 class _FusedDecodeGeometry(TypedDict):
     hidden: int
     heads: int

@@ -18,7 +18,9 @@ from importlib import metadata
 import numpy as np
 import onnxruntime_genai as genai
 
+from ort_aie_ep.cli.console import bar
 from ort_aie_ep.models import corpus
+from ort_aie_ep.progress import Count
 
 PROMPT, NEW, PROMPTS, ROUNDS, NGRAM = 512, 128, 12, 3, 3
 RESAMPLES = 2000
@@ -78,12 +80,16 @@ def main() -> None:
     encoded = (np.asarray(tokenizer.encode(text)) for _, text in corpus.held_out_text())
     prompts = [tokens[:PROMPT] for tokens in encoded if len(tokens) >= PROMPT][:PROMPTS]
     texts: dict[int, list[list[Text]]] = {k: [[] for _ in prompts] for k in sizes}
-    for turn in range(ROUNDS + 1):
-        for index, prompt in enumerate(prompts):
-            for k in sizes:
-                made = complete(model, prompt, k)
-                if turn:
-                    texts[k][index].append(made)
+    with bar("bench", "completions") as progress:
+        count = Count(progress, (ROUNDS + 1) * len(prompts) * len(sizes))
+        for turn in range(ROUNDS + 1):
+            for index, prompt in enumerate(prompts):
+                for k in sizes:
+                    count.begin(f"round {turn} of {ROUNDS}, drafts of {k}")
+                    made = complete(model, prompt, k)
+                    if turn:
+                        texts[k][index].append(made)
+                    count.step()
     # For each draft size and prompt, the seconds of the median round.
     seconds = np.array([[np.median([t.seconds for t in made]) for made in texts[k]] for k in sizes])
     new = np.array([len(made[0].tokens) - 1 for made in texts[0]])

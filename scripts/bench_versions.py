@@ -24,6 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ort_aie_ep.cli.console import bar
+from ort_aie_ep.progress import Count
+
 # The calls to measure: a token after this many others, and a prompt.
 TOKENS_AFTER = (16, 512)
 PROMPT = 512
@@ -124,12 +127,16 @@ def main() -> None:
     if options.json and options.json.exists():
         turns = json.loads(options.json.read_text())
     sides = [Side(side, options.seconds) for side in options.sides]
-    for number in range(options.rounds):
-        for name, call in what.items():
-            for side in (0, 1) if number % 2 == 0 else (1, 0):
-                turns[name][side].append(sides[side].measure(*call))
-        if options.json:
-            options.json.write_text(json.dumps(turns))
+    with bar("bench", "turns") as progress:
+        count = Count(progress, options.rounds * len(what) * len(sides))
+        for number in range(options.rounds):
+            for name, call in what.items():
+                for side in (0, 1) if number % 2 == 0 else (1, 0):
+                    count.begin(f"{name}, {'AB'[side]}")
+                    turns[name][side].append(sides[side].measure(*call))
+                    count.step()
+            if options.json:
+                options.json.write_text(json.dumps(turns))
     for each in sides:
         each.close()
     print("| | A, ms | B, ms | B / A | of the least times |\n| --- | ---: | ---: | ---: | ---: |")

@@ -44,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from widened import in_float32
 
 import ort_aie_ep
+from ort_aie_ep.cli.progress import Status
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.models.folder import find_model
 from ort_aie_ep.models.onnx_file import load_model
@@ -293,7 +294,9 @@ def main() -> None:
     stated["date"] = time.strftime("%Y-%m-%d")
     (answers.parent / f"{arguments.kind}.json").write_text(json.dumps(stated, indent=1) + "\n")
     faults = 0
-    for case in cases:
+    # A status alone: a bar has a thread, and cases run in forks of this process.
+    status = Status(arguments.kind, "cases")
+    for number, case in enumerate(cases, 1):
         answer, work = (
             answers / f"{file_name(case.name)}.json",
             arguments.work / file_name(case.name),
@@ -302,9 +305,11 @@ def main() -> None:
             answer.unlink(missing_ok=True)
         if not answer.is_file():
             start = time.monotonic()
+            status.tell(number - 1, len(cases), "", start)
             run_case(arguments.kind, case, work, answer)
-            result = json.loads(answer.read_text())
-            print(f"{told(result)} ({time.monotonic() - start:.0f} s)", flush=True)
+            result, end = json.loads(answer.read_text()), time.monotonic()
+            status.tell(number, len(cases), f"{told(result)} ({end - start:.0f} s)", end)
+            print(status.line(end), flush=True)
             if not arguments.keep and result["status"] not in (*FAULTS, SOURCE_FAILS):
                 shutil.rmtree(work)
         faults += json.loads(answer.read_text())["status"] in FAULTS

@@ -29,7 +29,7 @@ PACE, HOLD = 0.07, 12.0
 COLUMN, ROW, EDGE, TITLE = 12.2, 24.4, 12, 40
 
 PICTURE = """<svg xmlns="http://www.w3.org/2000/svg" role="img"
- viewBox="0 0 {width:.0f} {height:.0f}">
+ width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">
 <title>{title}</title>
 <style>
 .text {{ font: 20px Consolas, Menlo, "DejaVu Sans Mono", monospace; white-space: pre; }}

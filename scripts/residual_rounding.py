@@ -19,7 +19,9 @@ import onnx
 from onnx import numpy_helper
 
 import ort_aie_ep
+from ort_aie_ep.cli.console import bar
 from ort_aie_ep.formats import q4nx
+from ort_aie_ep.progress import Count
 
 # The demonstration model.
 LAYERS, HIDDEN, INNER, VOCABULARY = 5, 256, 672, 4096
@@ -121,13 +123,16 @@ def main() -> None:
     nothing = np.zeros((KV_HEADS, 0, DIM))
     cache: Cache = [(nothing, nothing)] * LAYERS
     moved: dict[str, list[float]] = {name: [] for name in CASES}
-    for i, token in enumerate(ids):
-        exact, after = model.token(int(token), cache)
-        if i >= PROMPT:
-            for name, rounded in CASES.items():
-                logits, _ = model.token(int(token), cache, rounded)
-                moved[name].append(float(np.sqrt(((logits - exact) ** 2).mean()) / exact.std()))
-        cache = after
+    with bar("round", "tokens") as progress:
+        count = Count(progress, len(ids))
+        for i, token in enumerate(ids):
+            exact, after = model.token(int(token), cache)
+            if i >= PROMPT:
+                for name, rounded in CASES.items():
+                    logits, _ = model.token(int(token), cache, rounded)
+                    moved[name].append(float(np.sqrt(((logits - exact) ** 2).mean()) / exact.std()))
+            cache = after
+            count.step()
     expected = np.sqrt(2 * LAYERS) * np.sqrt(3 / (8 * np.log(2)) / 3) * 2**-8
     print(f"{TOKENS} tokens; the residual's sums by theory: {expected:.4f}")
     print(f"{'rounded':22}{'median':>8}{'90 %':>8}{'largest':>9}")

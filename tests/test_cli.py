@@ -185,7 +185,7 @@ def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path)
     assert "matches no MatMul or Gemm" in mistake(*asked, "q4nx", "--keep", "/nothing")
     alone = ort_aie("compile", source, compiled, "--keep", "/lm_head/*")
     assert alone.exit_code == 2
-    assert "--quantize leaves alone: give both" in " ".join(alone.stderr.split())
+    assert "--keep needs --quantize" in " ".join(alone.stderr.split())
     result = succeeded(*asked, "q4nx", "--keep", "/lm_head/*", "--keep", "*layers.1*")
     assert "kept by --keep '/lm_head/*'" in result.stdout
     errors = re.findall(r"^ (/\S+) +192 +(\d+) +(\d\.\d+)% +0\.\d+ *$", result.stdout, re.MULTILINE)
@@ -592,7 +592,7 @@ def test_compile_tells_what_a_quantised_kv_cache_loses(tmp_path: Path) -> None:
     told = succeeded("compile", LLAMA, tmp_path / "compiled", *words).stderr
     assert f"int8 KV cache, scales from 1024 tokens of {text}" in " ".join(told.split())
     for what in ("keys", "values"):
-        assert re.search(rf"{what} [0-9.]+% in the mean of layers, [0-9.]+% at most \(/mod", told)
+        assert re.search(rf"{what} [0-9.]+% on average over layers, [0-9.]+% at most \(/mod", told)
     run = succeeded("run", tmp_path / "compiled", "import os", "--max-tokens", "4")
     assert "decode: 4 tokens" in run.stderr
     assert "pass kv as well" in mistake("compile", LLAMA, tmp_path / "other", *words[2:])
@@ -722,4 +722,4 @@ def test_compile_says_how_optimum_opens_an_encoder_and_decoders(
     folder = str(tmp_path / "compiled")
     assert f"model = {optimum_class}.from_pretrained({folder!r}, session_options" in result.stderr
     explained = succeeded("explain", tmp_path / "compiled").stderr
-    assert "also in this folder: decoder_model.onnx, encoder_model.onnx; give a file" in explained
+    assert "also in this folder: decoder_model.onnx, encoder_model.onnx; name a file" in explained

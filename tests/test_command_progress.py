@@ -20,7 +20,9 @@ from typer.testing import CliRunner
 import ort_aie_ep
 from ort_aie_ep.cli import app, progress
 from ort_aie_ep.cli.progress import Status, shown
+from ort_aie_ep.graph_passes.weights import float_weights
 from ort_aie_ep.progress import Count, within
+from ort_aie_ep.running import run
 from ort_aie_ep.tools.synth import synth
 
 LLAMA = Path(__file__).parent / "data" / "llama"
@@ -70,6 +72,13 @@ def test_a_status_says_amount_rate_and_time_left(
     unit: str, calls: list[tuple[float, int, int]], text: str
 ) -> None:
     assert told(unit, *calls).text(calls[-1][0] if len(calls) > 1 else 8.0) == text
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    slow = ((1 + 10 * n, 600 + n, 900) for n in range(1, 9))
+    assert told("bytes", (0, 0, 900), (1, 600, 900), *slow).rate() == pytest.approx(0.1)
+    every_minute = told("runs", (0, 0, 9), (60, 1, 9), (120, 2, 9), (180, 3, 9))
+    assert every_minute.text(180) == "3 of 9 runs, 60 s per run, 6 min 0 s left"
 
 
 def test_what_is_overdue_has_no_time_left() -> None:
@@ -312,3 +321,38 @@ def test_a_session_counts_what_it_hashes_and_then_what_it_writes(tmp_path: Path)
     hashed, written = ends_of_stages
     assert hashed == (size, size, "hashing model.onnx.data")
     assert written[0] == written[1] > 0
+
+
+# --- a compilation ---
+
+
+def test_a_quantised_matrix_is_counted_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(float_weights, "PIECE_BYTES", 1)  # a row of blocks at a time
+    model = synth("tiny-llama", tmp_path / "model", int4=False)
+    calls: list[tuple[int, int, str]] = []
+    result = ort_aie_ep.compile(
+        model,
+        tmp_path / "compiled",
+        quantize="q4nx",
+        progress=lambda *call: calls.append(call),
+    )
+    assert result.layers
+    assert [done for done, _, _ in calls] == sorted(done for done, _, _ in calls)
+    assert calls[-1][0] == calls[-1][1]
+    down = "model.layers.0.mlp.down_proj.MatMul.weight_q4nx"
+    assert len([done for done, _, what in calls if what == down]) > 2
+
+
+def test_the_speed_of_decoding_leaves_out_the_end_of_a_bar() -> None:
+    pause = 0.2
+
+    def write(text: str) -> None:
+        if text == "a":  # the first piece, before which a bar disappears
+            time.sleep(pause)
+
+    timing = run._timed(1, iter("abc"), write)
+    assert timing.new_tokens == 3
+    assert timing.decode_seconds < pause
+    assert timing.prefill_seconds < pause

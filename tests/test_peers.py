@@ -703,9 +703,9 @@ def test_a_batch_is_compared_with_one_row_whatever_was_asked_for(model: Path) ->
 
 def test_help_has_the_defaults_that_peers_get() -> None:
     words = " ".join(bench("--help").output.replace("│", " ").split())
-    assert f"Runs of each, taking turns. Default: {plan.ROUNDS}." in words
-    assert f"warm and cold starts of each. Default: {plan.STARTS}." in words
-    assert f"Default there: {','.join(map(str, plan.BATCHES))}." in words
+    assert f"Interleaved runs of each. Default: {plan.ROUNDS}." in words
+    assert f"warm and cold starts of each engine. Default: {plan.STARTS}." in words
+    assert f"by default with {','.join(map(str, plan.BATCHES))}." in words
 
 
 def test_command_refuses_what_does_not_fit(model: Path, tmp_path: Path) -> None:

@@ -615,7 +615,7 @@ def test_the_command_tells_what_is_broken_or_of_another_version(
     ort_aie_ep.session(LLAMA)
     monkeypatch.undo()
     gc.collect()
-    assert "of another version" in run_cache("--cache-dir", folder)
+    assert "from another version" in run_cache("--cache-dir", folder)
     (entry,) = entries(folder)
     (entry / cache.MANIFEST).write_text("[" * 5000)
     assert "broken" in run_cache("--cache-dir", folder)

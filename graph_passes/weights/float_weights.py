@@ -6,7 +6,7 @@ A matrix is packed once, however many nodes multiply by it. Its packing error is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -96,6 +96,8 @@ class FloatLayers:
 
     def __init__(self, form: WeightForm) -> None:
         self.form = form
+        # Called with the bytes of blocks that were packed, a part of a matrix at a time.
+        self.packed: Callable[[int], None] = lambda size: None
         self.errors: dict[str, LayerError] = {}
         self._shared = SharedInitializers()
         self._layers: dict[str, LayerError] = {}
@@ -141,6 +143,7 @@ class FloatLayers:
                     "--keep leaves a node as it is"
                 ) from problem
             blocks[rows, cols] = part
+            self.packed(part.nbytes)
             squared_error += error[0]
             squared_weights += error[1]
             largest = max(largest, error[2])

@@ -1,6 +1,6 @@
-"""The command `ort-aie`: arguments in, other modules' work, their reports out.
+"""The command `ort-aie`: it reads arguments, calls other modules and prints their reports.
 
-Whatever takes long to import (ONNX Runtime, onnx_ir, tokenizers) is imported by the commands.
+The commands import what is slow to import (ONNX Runtime, onnx_ir, tokenizers) only when they run.
 """
 
 from __future__ import annotations

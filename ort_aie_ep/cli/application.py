@@ -1,4 +1,4 @@
-"""The application that commands register with, and what holds for all of them."""
+"""The application that all commands register with, and what they have in common."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ort_aie_ep.cli import console
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.requirements import GET_RUNTIME, RUNTIME
 
-# As `--help` lists them: in the order in which one meets them.
+# The order in which `--help` lists them, which is the order in which a new user needs them.
 _ORDER = (
     "demo",
     "compile",
@@ -72,7 +72,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """int4 language models in ONNX Runtime, with aie.* operators.
+    """Compile and run int4 language models in ONNX Runtime, with aie.* operators.
 
     Start with `ort-aie demo`, or with a model that onnxruntime-genai's builder wrote:
 
@@ -82,6 +82,7 @@ def _root(
     ort-aie bench MODEL
     ```
 
-    `ort-aie COMMAND --help` explains each command. Exit codes: 0 done, 1 a mistake in what was
-    given, 2 a mistake in how the command was written.
+    `ort-aie COMMAND --help` explains each command. Exit codes: 0 for success, 1 for an error that
+    the command reports, 2 for wrong usage. Results go to stdout. Progress, notes and errors go to
+    stderr.
     """

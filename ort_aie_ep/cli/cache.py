@@ -1,4 +1,4 @@
-"""The command that shows and clears what `ort_aie_ep.session` keeps: cache."""
+"""The command `cache`: shows and clears the models that `ort_aie_ep.session` has compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Report:
-    """What `--json` prints; `limit` is None where there is none."""
+    """What `--json` prints; `limit` is None if there is no limit."""
 
     folder: str
     limit: int | None
@@ -29,18 +29,20 @@ class _Report:
 @app.command("cache")
 def cache_command(
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove all entries but those that are in use.")
+        bool, typer.Option("--clear", help="Remove all entries except those in use.")
     ] = False,
     cache_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Default: ORT_AIE_CACHE, or one in the user's cache."),
+        typer.Option(
+            metavar="DIR", help="Cache folder. Default: ORT_AIE_CACHE, or one in your user cache."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show the models that `ort_aie_ep.session` has compiled and keeps, or clear them.
+    """Show or clear the models that `ort_aie_ep.session` has compiled and cached.
 
-    When all take more than ORT_AIE_CACHE_LIMIT (a size such as 20GB, or none; 32GB by default),
-    those that were used least recently go:
+    When the cache grows beyond ORT_AIE_CACHE_LIMIT (a size such as 20GB, or none; 32GB by default),
+    the entries that were used least recently are removed.
 
     ```
     ort-aie cache
@@ -55,7 +57,7 @@ def cache_command(
     if clear:
         with console.bar("cache", "bytes") as progress:
             gone = cache_entries.clear(folder, progress)
-        kept = f"; {gone.in_use} in use stay" if gone.in_use else ""
+        kept = f"; kept {gone.in_use} in use" if gone.in_use else ""
         console.note(f"{folder}: removed {_entries(gone.removed)}, {size_text(gone.bytes)}{kept}")
         return
     limit, entries = cache_entries.cache_limit(), tuple(cache_entries.entries(folder))

@@ -1,4 +1,4 @@
-"""The terminal: results on stdout, everything about them on stderr."""
+"""The terminal: results go to stdout, everything else goes to stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ort_aie_ep.requirements import runtime_version
 
 
 def _width(stream: TextIO) -> int | None:
-    """None is the terminal's own; a file or a pipe gets wide tables, none of them cut."""
+    """None means the terminal's own width; a file or a pipe gets wide tables that are not cut."""
     return None if stream.isatty() else int(os.environ.get("COLUMNS", "120"))
 
 
@@ -28,42 +28,43 @@ err = Console(stderr=True, width=_width(sys.stderr))
 
 
 def fail(message: str) -> None:
-    """A user's mistake: the message in red, no traceback."""
+    """Prints a user's mistake in red, without a traceback."""
     err.print(f"error: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def heading(text: str) -> None:
-    """A line before a table of results."""
+    """Prints a line before a table of results."""
     out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def note(message: str) -> None:
-    """Something worth knowing that is no result."""
+    """Prints something worth knowing that is not a result."""
     err.print(message, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def next_command(*words: object) -> None:
-    """What to type next."""
+    """Prints the command to type next."""
     note(f"next: {shlex.join(map(str, words))}")
 
 
 def next_lines(lines: Iterable[str]) -> None:
-    """What to write in Python next."""
+    """Prints the lines to write in Python next."""
     note("\n    ".join(["next, in Python:", *lines]))
 
 
 def write_text(text: str) -> None:
-    """A model's text, at once and as it is: it may hold anything that looks like markup."""
+    """Writes a model's text at once and unchanged: it may contain what looks like markup."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 @contextmanager
 def bar(title: str, unit: str = "", what: str = "") -> Iterator[Bar]:
-    """A bar, or a line now and then: see `progress`.
+    """Shows a bar, or a line every few seconds: see `cli/progress.py`.
 
-    It is a `Progress` that counts `unit`, a plural, and shows `title` and, until it is told more,
-    `what`. Nothing may be written to stdout meanwhile. Without a unit it shows the time alone.
+    The bar is a `Progress` that counts `unit`, a plural. It shows `title`, and `what` until the
+    function says what it is doing. Nothing may be written to stdout meanwhile. Without a unit the
+    bar shows the time only.
     """
     with shown(err, title, unit, what) as shown_bar:
         yield shown_bar
@@ -71,7 +72,7 @@ def bar(title: str, unit: str = "", what: str = "") -> Iterator[Bar]:
 
 @dataclasses.dataclass
 class Completion:
-    """What a model does with a prompt, as `run` shows it: a bar, then the text."""
+    """How `run` shows a completion: a bar while the model reads the prompt, then the text."""
 
     prompt: str
     _bars: ExitStack
@@ -79,14 +80,14 @@ class Completion:
     _begun: bool = False
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """So many tokens of the prompt are read."""
+        """The model has read `done` of `total` tokens of the prompt."""
         if self._reading is None:
             self._bars.close()
             self._reading = self._bars.enter_context(bar("read the prompt", "tokens"))
         self._reading(done, total, what)
 
     def write(self, text: str) -> None:
-        """A piece of the text: shows the prompt on stderr before the first."""
+        """Writes a piece of the text; before the first piece, shows the prompt on stderr."""
         if not self._begun:
             self._begun = True
             self._bars.close()
@@ -98,14 +99,14 @@ class Completion:
 
 @contextmanager
 def completion(prompt: str) -> Iterator[Completion]:
-    """Shows how a prompt is completed; until it is read, a bar says that work goes on."""
+    """Shows how a model completes `prompt`, with a bar until the first new text."""
     with ExitStack() as bars:
         bars.enter_context(bar("open the model"))
         yield Completion(prompt, bars)
 
 
 def print_json(report: Any, **settings: object) -> None:
-    """A report (a dataclass), its settings, and what it was measured with, as JSON on stdout."""
+    """Prints a report (a dataclass), its settings and the environment as JSON on stdout."""
     content = {
         **dataclasses.asdict(report),
         "settings": settings,

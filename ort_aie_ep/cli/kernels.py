@@ -1,4 +1,4 @@
-"""Commands on the NPU's designs: list, check, simulate, words, draw, print, build."""
+"""The commands `kernels ...` for the NPU's designs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ kernels = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(
     kernels,
     name="kernels",
-    help="Designs of the NPU: list, check, simulate, words, draw, print, build.",
+    help="List, check, simulate, draw, print and build the designs for the NPU.",
 )
 
-DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`, or all.")]
-OneDesign = Annotated[str, typer.Argument(metavar="DESIGN", help="A name of `list`.")]
-DeviceName = Annotated[str, typer.Option("--device", help="A device of `list`.")]
+DesignName = Annotated[
+    str, typer.Argument(metavar="DESIGN", help="A name from `kernels list`, or all.")
+]
+OneDesign = Annotated[str, typer.Argument(metavar="DESIGN", help="A name from `kernels list`.")]
+DeviceName = Annotated[str, typer.Option("--device", help="A device from `kernels list`.")]
 Columns = Annotated[
-    int | None, typer.Option(help="On so many columns, where a design can be on some.")
+    int | None, typer.Option(help="Number of columns, for a design that does not need all of them.")
 ]
 
 
 def _designs(name: str, device: str, columns: int | None = None) -> list[Design]:
-    """The design `name`, or all that exist for the device; the others are noted."""
+    """The design `name`, or all designs that exist for the device; a note names the others."""
     from ort_aie_ep.aie_kernels.build import find_designs, make_design
     from ort_aie_ep.npu.vocabulary.device import device as find_device
     from ort_aie_ep.npu.vocabulary.errors import DesignError
@@ -46,7 +48,7 @@ def _designs(name: str, device: str, columns: int | None = None) -> list[Design]
     if name != "all":
         return [make_design(name, target, columns=columns)]
     if columns is not None:
-        raise AieError(f"--columns {columns} is for one design, not for all")
+        raise AieError(f"--columns {columns} works with one design, not with all: name a design")
     made = []
     for known in find_designs():
         try:
@@ -58,7 +60,7 @@ def _designs(name: str, device: str, columns: int | None = None) -> list[Design]
 
 @kernels.command("list")
 def list_command(as_json: Json = False) -> None:
-    """The designs, the devices they exist for, and their sequences."""
+    """List the designs, the devices they exist for, and their sequences."""
     from rich import box
     from rich.table import Table
 
@@ -86,9 +88,10 @@ def list_command(as_json: Json = False) -> None:
 def check_command(
     design: DesignName, device: DeviceName = "npu2", columns: Columns = None, as_json: Json = False
 ) -> None:
-    """Does a design fit a device, and can it go on? Exit code 1 if not.
+    """Check that a design fits a device and makes progress.
 
-    What only the compiler can confirm (program size, stack) is shown as an estimate.
+    The exit code is 1 if a design fails. Program size and stack, which only the compiler can
+    confirm, are shown as estimates.
     """
     from ort_aie_ep.npu.checks.check import examine
 
@@ -111,20 +114,23 @@ def check_command(
 @kernels.command("simulate")
 def simulate_command(
     design: OneDesign,
-    sequence: Annotated[str, typer.Argument(help="One of the design's sequences.")],
+    sequence: Annotated[
+        str, typer.Argument(metavar="SEQUENCE", help="One of the design's sequences.")
+    ],
     shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A parameter of the sequence. Repeat for each."),
     ] = None,
     device: DeviceName = "npu2",
     trace: Annotated[
-        Path | None, typer.Option(help="Write a timeline here; ui.perfetto.dev opens it.")
+        Path | None, typer.Option(help="Write a timeline to this file; open it in ui.perfetto.dev.")
     ] = None,
     draw: Annotated[
-        Path | None, typer.Option(help="Draw how busy every tile was here (.svg, .png).")
+        Path | None, typer.Option(help="Draw how busy each tile was to this file (.svg, .png).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a sequence on the modelled NPU, on random numbers: times, bytes, who waits.
+    """Run a sequence on the modelled NPU with random data, and report times, bytes and waits.
 
     ```
     ort-aie kernels simulate fused_dqp matvec --shape N=2048 --shape K=2048 --shape bias=0 \\
@@ -154,7 +160,7 @@ def simulate_command(
     if trace is not None:
         try:
             session.machine.trace.write(trace)
-        except (OSError, ValueError) as error:  # the latter: a path without a name
+        except (OSError, ValueError) as error:  # ValueError: a path without a name
             raise AieError(f"{trace} cannot be written: {error}") from None
     if draw is not None:
         by_tile = {made.workers[n].tile: times for n, times in results[-1].workers.items()}
@@ -181,13 +187,14 @@ def words_command(
     device: DeviceName = "npu2",
     columns: Columns = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The words themselves, in hexadecimal.")
+        bool, typer.Option("--raw", help="Print the words themselves, in hexadecimal.")
     ] = False,
 ) -> None:
-    """The words that configure a device for a design, decoded: what each tile is told.
+    """Decode the words that configure a device for a design, tile by tile.
 
-    They are decoded by tables apart from the encoder's, and compared with the design: exit code 1
-    where they say anything else. Programs of cores are not among them.
+    The decoder has tables of its own, apart from the encoder's. The command compares what it
+    decodes with the design: the exit code is 1 if they differ. The programs of the cores are not
+    included.
     """
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.npu.configuration_words.compare import differences
@@ -215,10 +222,10 @@ def words_command(
 @kernels.command("draw")
 def draw_command(
     design: OneDesign,
-    out: Annotated[Path, typer.Argument(help="An .svg or .png to write.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The .svg or .png file to write.")],
     device: DeviceName = "npu2",
 ) -> None:
-    """Draw where the workers and fifos of a design are."""
+    """Draw where the workers and fifos of a design are placed."""
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.npu.checks.draw import draw_placement
     from ort_aie_ep.npu.vocabulary.device import device as find_device
@@ -232,13 +239,14 @@ def print_command(
     device: DeviceName = "npu2",
     columns: Columns = None,
     sequence: Annotated[
-        str | None, typer.Option(help="With the instructions for a run of this one.")
+        str | None, typer.Option(help="Include the instructions for a run of this sequence.")
     ] = None,
     shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A parameter of the sequence. Repeat for each."),
     ] = None,
 ) -> None:
-    """Print a design as MLIR in mlir-aie's aie dialect, as `build` gives it to aiecc."""
+    """Print a design as MLIR in mlir-aie's aie dialect, as `build` passes it to aiecc."""
     from ort_aie_ep.aie_kernels.build import make_design
     from ort_aie_ep.aie_kernels.mlir.module import print_module
     from ort_aie_ep.npu.vocabulary.device import device as find_device
@@ -251,18 +259,23 @@ def print_command(
 @kernels.command("build")
 def build_command(
     design: DesignName,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the packages.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write the packages to.")],
     device: DeviceName = "npu2",
     columns: Columns = None,
     sequence: Annotated[
         str | None,
-        typer.Option(help="Also keep the compiler's own instructions for a run of this one."),
+        typer.Option(help="Also keep the compiler's own instructions for a run of this sequence."),
     ] = None,
     shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its parameters, one each.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A parameter of the sequence. Repeat for each."),
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together", help="With all: one xclbin, so one hardware context.")
+        bool,
+        typer.Option(
+            "--together",
+            help="With all: build one xclbin, so that all designs share one hardware context.",
+        ),
     ] = False,
 ) -> None:
     """Build design packages (overlay.xclbin and manifest.json) with mlir_aie and Peano.
@@ -277,7 +290,10 @@ def build_command(
     from ort_aie_ep.npu.checks.check import check
 
     if together and (design != "all" or sequence is not None or shape):
-        raise AieError("--together is for all designs, and keeps no compiler's instructions")
+        raise AieError(
+            "--together builds all designs and keeps no instructions: give the design all, and "
+            "leave out --sequence and --shape"
+        )
     designs = _designs(design, device, columns)
     with console.bar("kernels build", "designs", "checking") as progress:
         count = Count(progress, len(designs))
@@ -296,7 +312,7 @@ def build_command(
                 run, part = _run(made, sequence, shape or []), within(progress, done, total)
                 built.append(build(made, out / made.name, sequence=run, progress=part).folder)
                 done += tool_runs(made)
-    finally:  # of those that were built before one that could not be
+    finally:  # also names the packages that were built before a failure
         for folder in built:
             console.out.print(str(folder), markup=False, highlight=False, soft_wrap=True)
 
@@ -306,7 +322,7 @@ def _run(design: Design, name: str | None, shape: list[str]) -> Run | None:
 
     if name is None:
         if shape:
-            raise AieError(f"--shape {shape[0]} is of no sequence: give --sequence NAME too")
+            raise AieError(f"--shape {shape[0]} needs a sequence: give --sequence NAME too")
         return None
     sequence = _sequence(design, name)
     return Run(sequence, _values(sequence, shape))
@@ -321,14 +337,14 @@ def _sequence(design: Design, name: str) -> Sequence:
 
 
 def _values(sequence: Sequence, shape: list[str]) -> dict[str, int]:
-    """What --shape says, a number for each of the sequence's parameters."""
+    """The values of --shape, one for each parameter of the sequence."""
     values: dict[str, int] = {}
     for item in shape:
         key, _, number = item.partition("=")
         if not number.isdecimal():
             raise AieError(f"--shape {item}: expected NAME=VALUE with a whole number")
         if key in values:
-            raise AieError(f"--shape {item}: {key} is {values[key]} already")
+            raise AieError(f"--shape {item}: {key} was already given as {values[key]}")
         values[key] = int(number)
     if set(values) != set(sequence.parameters):
         raise AieError(

@@ -1,4 +1,4 @@
-"""Commands that compare our library with ONNX Runtime alone: bench, accuracy, demo."""
+"""Commands that compare ort_aie_ep with ONNX Runtime alone: bench, accuracy, demo."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _lengths(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         lengths = ()
     if not lengths or min(lengths) < 1:
-        raise typer.BadParameter(f"{text!r} is no list of token counts such as 128,512")
+        raise typer.BadParameter(f"{text!r} is not a list of token counts such as 128,512")
     return lengths
 
 
 def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
-    """1 is always among them: it is what all others are compared with."""
+    """Always includes 1, with which all other sizes are compared."""
     sizes = _lengths(text)
     return None if sizes is None else tuple(sorted({1, *sizes}))
 
@@ -57,13 +57,16 @@ def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
 @app.command("bench")
 def bench_command(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Source, or compiled folder.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, compiled or not.")],
     prompt_lengths: Annotated[
-        str | None, typer.Option(metavar="N,N", help="Contexts in tokens. Default: 128,512,1024.")
+        str | None,
+        typer.Option(metavar="N,N", help="Context lengths in tokens. Default: 128,512,1024."),
     ] = None,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to decode at each.")] = 32,
+    new_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens to decode at each context length.")
+    ] = 32,
     runs: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each, taking turns. Default: 5.")
+        int | None, typer.Option(min=1, help="Interleaved runs of each. Default: 5.")
     ] = None,
     baseline: Baseline = None,
     target: TargetOption = None,
@@ -71,47 +74,50 @@ def bench_command(
     threads: Threads = None,
     json: Json = False,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Measure llama.cpp, ik_llama.cpp and OpenVINO too.")
+        bool, typer.Option("--peers", help="Also measure llama.cpp, ik_llama.cpp and OpenVINO.")
     ] = False,
     starts: Annotated[
         int | None,
-        typer.Option(min=1, help="With --peers: warm and cold starts of each. Default: 3."),
+        typer.Option(min=1, help="With --peers: warm and cold starts of each engine. Default: 3."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --peers: where bench.{json,md,png} go."),
+        typer.Option(metavar="DIR", help="With --peers: folder to write bench.{json,md,png} to."),
     ] = None,
     batch: Annotated[
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Measure n sequences, and n tokens of one, in a call. With --peers it is a part "
-            "of all. Default there: 1,2,4,8,16.",
+            help="Measure calls with n sequences and with n tokens of one sequence. With --peers "
+            "this is always measured, by default with 1,2,4,8,16.",
         ),
     ] = None,
 ) -> None:
     """Measure speed against ONNX Runtime's CPU EP, or against other engines.
 
-    Both run the same model in one process, taking turns. A source is compiled for the occasion:
+    Both run the same model in one process, in interleaved rounds. A model that is not compiled yet
+    is compiled into a temporary folder first:
 
     ```
     ort-aie bench MODEL
     ort-aie bench COMPILED --baseline MODEL --prompt-lengths 128,1024 --threads 4
     ```
 
-    `--batch` measures instead what several rows in a call cost beside one: a token of each of n
-    sequences, and n tokens of one, which is the verification of drafted tokens:
+    `--batch` instead compares the cost of several rows in a call with the cost of one row. The rows
+    are one token of each of n sequences, or n tokens of one sequence, as when a model verifies
+    drafted tokens:
 
     ```
     ort-aie bench MODEL --batch 1,2,4,8,16
     ```
 
-    With `--peers`, a Llama's int4 weights are written in each engine's format as they are, and each
-    engine runs in a process of its own; one that fails is a line of the report. By default decoding
-    is measured at contexts of 64, 512, 2048 and 4096 tokens and prefill at all but the first; then
-    several rows in a call, the time from a process's start to its first token, with a warm and a
-    cold page cache, and what a token of context costs us up to 32768. A model of 10⁹ weights takes
-    about half an hour on two cores; what is in DIR after each round is good if it is interrupted:
+    `--peers` writes a Llama's int4 weights in each engine's format, without quantising them again,
+    and runs each engine in a process of its own. The report names an engine that fails. By default
+    the command measures decoding at contexts of 64, 512, 2048 and 4096 tokens, and prefill at all
+    but the first. It then measures several rows in a call, the time from a process's start to its
+    first token with a warm and a cold page cache, and the cost of a token of context in ort_aie_ep
+    up to 32768. A model of 10⁹ weights takes about half an hour on two cores. DIR holds a valid
+    report after each round, so you can interrupt the command:
 
     ```
     ort-aie bench --peers MODEL --out results
@@ -129,7 +135,7 @@ def bench_command(
         return
     for name, value in (("--out", out), ("--starts", starts)):
         if value is not None:
-            raise AieError(f"{name} belongs to --peers")
+            raise AieError(f"{name} belongs to --peers: give --peers too, or leave it out")
     runs = runs or 5
     if sizes := _batch_sizes(batch):
         _refuse_beside_batch(context)
@@ -148,14 +154,14 @@ def bench_command(
     console.out.print(tables.agreement_lines(report.agreement))
     ours, reference = report.load_seconds
     console.note(
-        f"Medians of {runs} runs of {new_tokens} decoded tokens; ratio: median of runs that "
-        f"followed each other.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
+        f"Medians of {runs} runs of {new_tokens} decoded tokens. The ratio is the median over "
+        f"pairs of consecutive runs.\nLoading: ort_aie_ep {ours:.2f} s, CPU EP {reference:.2f} s.\n"
         + tables.conditions_line(threads)
     )
 
 
 def _refuse_beside_batch(context: typer.Context) -> None:
-    """Options that would go unheard: without --peers, --batch measures nothing else."""
+    """Refuses options that would have no effect: without --peers, --batch measures nothing else."""
     for name in ("prompt_lengths", "new_tokens"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -221,7 +227,7 @@ def _bench_peers(
         plot.check_plot()
         out.mkdir(parents=True, exist_ok=True)
     machine, date = conditions.machine(), conditions.today()
-    # Cold starts need the models on a disk, which /tmp may not be: beside the results, if anywhere.
+    # Cold starts need the models on a disk, which /tmp may not be, so they go beside the results.
     with TemporaryDirectory(prefix="ort-aie-", dir=out) as scratch:
         with console.bar("read the model"):
             source = runner.open_source(model, Path(scratch))
@@ -265,7 +271,7 @@ def _write(
     out: Path | None,
     picture: str | None = None,
 ) -> None:
-    """Writes bench.json and bench.md, whole or not at all."""
+    """Writes bench.json and bench.md, each completely or not at all."""
     from ort_aie_ep.tools.bench.peers import report
     from ort_aie_ep.tools.bench.peers.markdown import markdown
 
@@ -278,14 +284,14 @@ def _write(
 
 
 def _demonstration(options: Options) -> Comparison | None:
-    """Decoding of the demonstration model; None where the installation has none."""
+    """Decoding speed of the demonstration model; None if it is not installed."""
     from ort_aie_ep.tools.bench import demo
 
     return demo.decode_speed(options) if demo.MODEL.is_dir() else None
 
 
 def _as_typed(context: typer.Context) -> str:
-    """The command with what was given, MODEL and DIR for paths: they mean nothing elsewhere."""
+    """The command as typed, with MODEL and DIR for paths, which mean nothing on other machines."""
     words = ["ort-aie", context.info_name or ""]
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
@@ -303,7 +309,7 @@ def _as_typed(context: typer.Context) -> str:
 
 @dataclass(frozen=True)
 class _Progress:
-    """What `bench --peers` tells of itself, as a bar and lines above it."""
+    """Shows the progress of `bench --peers` as a bar, with notes above it."""
 
     bar: Bar
     count: Count
@@ -321,17 +327,23 @@ class _Progress:
 
 @app.command("accuracy")
 def accuracy_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Source, or compiled folder.")],
-    tokens: Annotated[int, typer.Option(min=0, help="Tokens to score in passes.")] = 20_000,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder, compiled or not.")],
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens to score in passes over whole windows.")
+    ] = 20_000,
     decode_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens to score one by one, besides.")
+        int, typer.Option(min=0, help="Further tokens to score one by one.")
     ] = 2_000,
     window: Annotated[
-        int | None, typer.Option(min=2, help="Tokens of a window. Default: 512, or the context.")
+        int | None,
+        typer.Option(
+            min=2,
+            help="Tokens in a window. Default: 512, or the model's context if that is shorter.",
+        ),
     ] = None,
     kv: Annotated[
         list[KvType] | None,
-        typer.Option(help="Also with this KV cache, as compile --kv makes it. Repeatable."),
+        typer.Option(help="Also score with this KV cache, as compile --kv writes it. Repeatable."),
     ] = None,
     baseline: Baseline = None,
     threads: Threads = None,
@@ -339,8 +351,9 @@ def accuracy_command(
 ) -> None:
     """Measure perplexity against ONNX Runtime's CPU EP.
 
-    The text is a part of Python's own standard library, picked by a hash of module names. The
-    reference is the CPU EP with accuracy_level 0; its own accuracy_level 4 is the yardstick:
+    The text is a part of Python's standard library, picked by a hash of module names. The reference
+    is the CPU EP with accuracy_level 0. The CPU EP with accuracy_level 4 is scored too, as a
+    yardstick:
 
     ```
     ort-aie accuracy MODEL
@@ -362,26 +375,32 @@ def accuracy_command(
 
     console.out.print(tables.accuracy_tables(report))
     console.note(
-        f"95 %: bootstrap over windows, {accuracy.RESAMPLES} resamples. The ratio (resampled in "
-        "pairs), top-1 agreement and largest difference of a logit are against the first row; "
-        "level is MatMulNBits' accuracy_level.\n" + tables.conditions_line(threads)
+        f"95 %: bootstrap over windows, {accuracy.RESAMPLES} resamples. The first row is the "
+        "reference for the ratio (resampled in pairs), the top-1 agreement and the largest "
+        "difference of a logit. Level is the accuracy_level of MatMulNBits.\n"
+        + tables.conditions_line(threads)
     )
 
 
 @app.command("demo")
 def demo_command(
-    prompt: Annotated[str | None, typer.Option(help="Python code to continue.")] = None,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add to it.")] = 96,
+    prompt: Annotated[
+        str | None, typer.Option(help="Python code for the model to continue.")
+    ] = None,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 96,
     model: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Another model to show it with.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Use this model instead of the one that ships with ort_aie_ep."
+        ),
     ] = None,
     numerics: NumericsOption = None,
     threads: Threads = None,
 ) -> None:
-    """See it work: a small model completes a prompt.
+    """See a small model complete a prompt.
 
-    Compiles the model that ships with the package, runs it with ONNX Runtime alone and with our
-    library, and compares texts, logits and speeds.
+    Compile the model that ships with ort_aie_ep, run it with ONNX Runtime alone and with
+    ort_aie_ep, and compare texts, logits and speeds.
     """
     from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.runtime.sessions import inspect
@@ -390,12 +409,15 @@ def demo_command(
 
     where = model or demo.MODEL
     if model is None and not where.is_dir():
-        raise AieError("this installation has no demonstration model; give one with --model DIR")
+        raise AieError(
+            "the demonstration model is not installed: reinstall ort_aie_ep, or give a model with "
+            "--model DIR"
+        )
     source = inspect(where).folder
     if model is None:
         console.out.print(
-            "A small demonstration model, trained on the sources of Python's standard library: it "
-            "has learnt what code looks like, not what it means.\n"
+            "This is a small demonstration model, trained on the sources of Python's standard "
+            "library. It writes plausible code, not correct code.\n"
         )
     from ort_aie_ep.cli import tables
 
@@ -422,7 +444,7 @@ def demo_command(
 
 @contextmanager
 def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, ModelFolder]]:
-    """(compiled, source), with a bar while a source is compiled."""
+    """(compiled, source); shows a bar if it has to compile the source."""
     from ort_aie_ep.tools.bench.pair import compiled_and_source
 
     with ExitStack() as stack:
@@ -433,7 +455,7 @@ def _both(model: Path, baseline: Path | None) -> Iterator[tuple[ModelFolder, Mod
 
 @contextmanager
 def _caches(source: Path, kv: list[KvType] | None) -> Iterator[dict[str, ModelFolder]]:
-    """The source compiled with each of these KV caches."""
+    """The source, compiled with each of these KV caches."""
     from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.tools.bench.pair import compiled_for_now
 

@@ -1,4 +1,4 @@
-"""Commands that make, run and look at models: compile, import-q4nx, run, explain, doctor, synth."""
+"""Commands that make, run and explain models: compile, import-q4nx, run, explain, doctor, synth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Quantize(StrEnum):
-    """What `compile --quantize` makes of float weights."""
+    """Formats that `compile --quantize` writes float weights in."""
 
     Q4NX = "q4nx"
     BF16 = "bf16"
@@ -39,36 +39,47 @@ class Quantize(StrEnum):
 Kv = Annotated[
     KvType | None,
     typer.Option(
-        help="Type of the KV cache; int8 and int4 have scales for each channel, found by letting "
-        "the model read a text. Default: the model's, float32 as a rule."
+        help="Type of the KV cache. int8 and int4 have a scale for each channel, which the "
+        "compiler finds by running the model on a text. Default: the model's own type, usually "
+        "float32."
     ),
 ]
 Calibration = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Text for the scales of --kv int8 and int4, best of the kind that the model will "
-        "read, or token ids (.npy). Default: sources of Python's standard library.",
+        help="Text that gives --kv int8 and int4 their scales, or token ids (.npy). Text of the "
+        "kind that the model will read works best. Default: sources of Python's standard library.",
     ),
 ]
 LastLogits = Annotated[
     bool,
-    typer.Option("--last-logits", help="Logits of each row's last token only: faster prompts."),
+    typer.Option(
+        "--last-logits",
+        help="Compute the logits of each row's last token only, for faster prompts.",
+    ),
 ]
 NoFuse = Annotated[
     bool,
-    typer.Option("--no-fuse", help="Replace MatMulNBits and the like node by node, fuse nothing."),
+    typer.Option(
+        "--no-fuse",
+        help="Replace nodes one by one (MatMulNBits, GroupQueryAttention) and fuse nothing.",
+    ),
 ]
 NoPlan = Annotated[
     bool,
-    typer.Option("--no-plan", help="A node for each step, not one for all: the same results."),
+    typer.Option(
+        "--no-plan", help="Write a node for each step, not one node for all. Results are the same."
+    ),
 ]
 
 
 @app.command("compile")
 def compile_command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Model folder or .onnx file.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
+    destination: Annotated[
+        Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
+    ],
     kv: Kv = None,
     calibration: Calibration = None,
     last_logits: LastLogits = False,
@@ -77,27 +88,28 @@ def compile_command(
     quantize: Annotated[
         Quantize | None,
         typer.Option(
-            help="What float weights of MatMul and Gemm become: q4nx (4 bits, for language models) "
-            "or bf16 (bfloat16, for vision towers). Default: they stay as they are."
+            help="Quantise the float weights of MatMul and Gemm to q4nx (4 bits, for language "
+            "models) or to bf16 (bfloat16, for vision towers). Default: leave them unchanged."
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Nodes that --quantize leaves alone: a name, * and ? allowed. Repeatable.",
+            help="Nodes that --quantize leaves unchanged: a name, or a pattern with * and ?. "
+            "Repeatable.",
         ),
     ] = None,
 ) -> None:
     """Compile a model for the aie.* operators.
 
-    Weights of 4 bits (MatMulNBits, DequantizeLinear) become those of aie.Q4NXMatMul, attention
-    (GroupQueryAttention, MultiHeadAttention, Attention, or spelled out as exporters do) becomes
-    aie.FlowAttention. The result has the same inputs and outputs and runs wherever the original
-    did.
+    The compiler turns 4-bit weights (MatMulNBits, DequantizeLinear) into weights of
+    aie.Q4NXMatMul. It turns attention (GroupQueryAttention, MultiHeadAttention, Attention, or the
+    separate operators that exporters write) into aie.FlowAttention. The compiled model has the same
+    inputs and outputs and runs wherever the original did.
 
-    Of a model that is not quantised, --quantize replaces every MatMul and Gemm with constant
-    weights: by aie.Q4NXMatMul with q4nx, by aie.GEMM with bf16. A table says what each layer lost:
+    If a model is not quantised, --quantize replaces every MatMul and Gemm with constant weights:
+    q4nx gives aie.Q4NXMatMul, bf16 gives aie.GEMM. A table shows the error of each layer:
 
     ```
     ort-aie compile Llama-3.2-1B-int4 Llama-3.2-1B-aie
@@ -109,7 +121,9 @@ def compile_command(
     ```
     """
     if keep and quantize is None:
-        raise typer.BadParameter("--keep names nodes that --quantize leaves alone: give both")
+        raise typer.BadParameter(
+            "--keep needs --quantize: it names nodes that --quantize leaves alone"
+        )
     from ort_aie_ep.compiler.compile import compile_model
 
     with console.bar("compile", "bytes", "reading the model") as progress:
@@ -148,11 +162,15 @@ def compile_command(
 
 @app.command("import-q4nx")
 def import_q4nx_command(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="model.q4nx, of FastFlowLM.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="A folder that is not there.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="model.q4nx from FastFlowLM.")],
+    destination: Annotated[
+        Path, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
+    ],
     config: Annotated[
         Path | None,
-        typer.Option(metavar="CONFIG", help="config.json. Default: the one beside FILE."),
+        typer.Option(
+            metavar="CONFIG", help="The model's config.json. Default: the one beside FILE."
+        ),
     ] = None,
     kv: Kv = None,
     calibration: Calibration = None,
@@ -160,10 +178,10 @@ def import_q4nx_command(
     no_fuse: NoFuse = False,
     no_plan: NoPlan = False,
 ) -> None:
-    """Write FastFlowLM weights as a compiled model.
+    """Turn FastFlowLM weights into a compiled model.
 
-    The tokenizer's files beside config.json come along. Nothing is quantised again: the blocks are
-    those of the file.
+    The command copies the tokenizer's files that are beside config.json. It does not quantise
+    again: the blocks are the ones in the file.
 
     ```
     ort-aie import-q4nx Llama-3.2-1B-NPU2/model.q4nx Llama-3.2-1B-aie
@@ -188,7 +206,7 @@ def import_q4nx_command(
 
 
 def _tell(result: CompileResult, *baseline: object) -> None:
-    """What was written, and what to type next: `bench` with `baseline`, if not `run`."""
+    """Prints what was written, and what to type next: `run`, or `bench` with `baseline`."""
     from ort_aie_ep.compiler.compiled_folder import REPORT
     from ort_aie_ep.models.folder import find_model
     from ort_aie_ep.models.tokenizer import has_tokenizer
@@ -218,15 +236,15 @@ def _tell(result: CompileResult, *baseline: object) -> None:
 @app.command("run")
 def run_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, compiled or not.")],
-    prompt: Annotated[str, typer.Argument(help="Text to continue.")],
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 128,
-    host: Annotated[Host, typer.Option(help="Plain InferenceSession, or onnxruntime-genai.")] = (
-        Host.session
-    ),
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="Text to continue.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="Largest number of new tokens.")] = 128,
+    host: Annotated[
+        Host, typer.Option(help="Run in a plain InferenceSession, or in onnxruntime-genai.")
+    ] = (Host.session),
     draft: Annotated[
         int,
         typer.Option(
-            min=0, max=16, help="With --host genai: tokens to draft from repetitions; 0: none."
+            min=0, max=16, help="With --host genai: tokens to draft from repetitions, or 0."
         ),
     ] = 0,
     target: TargetOption = None,
@@ -237,9 +255,10 @@ def run_command(
     overlays: OverlaysOption = None,
     prompt_chunk: PromptChunkOption = None,
 ) -> None:
-    """Continue a prompt, and say how fast that was.
+    """Continue a prompt and report the speed.
 
-    Each token is the likeliest one. The new text goes to stdout, all else to stderr:
+    The command always picks the likeliest token. The new text goes to stdout, everything else to
+    stderr:
 
     ```
     ort-aie run COMPILED "import os" --max-tokens 40
@@ -253,9 +272,9 @@ def run_command(
 
     model = inspect(folder)
     if not model.compiled:
-        console.note(f"{folder} is not compiled: it runs on ONNX Runtime's CPU EP alone")
+        console.note(f"{folder} is not compiled, so it runs on ONNX Runtime's CPU EP alone")
     if draft and host is not Host.genai:
-        raise AieError("drafts are onnxruntime-genai's: use --host genai with --draft")
+        raise AieError("--draft works in onnxruntime-genai only: use --host genai")
     options = session_options(
         target, numerics, threads, on_device_error, log, overlays, prompt_chunk
     )
@@ -285,55 +304,55 @@ def run_command(
 @app.command("explain")
 def explain_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder or .onnx file.")],
-    nodes: Annotated[bool, typer.Option("--nodes", help="A row for each node.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Print a row for each node.")] = False,
     ep: Annotated[
         bool,
-        typer.Option("--ep", help="Also what the execution provider does, without compiling."),
+        typer.Option(
+            "--ep",
+            help="Also show what the execution provider does with the model without compiling.",
+        ),
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also draw the graph, as a page for a browser; hover for reasons."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Say where each node of a model runs, and why not on the NPU.
+    """Show where each node of a model runs, and why not on the NPU.
 
-    Of a model that is not compiled, what would become of each node:
+    If the model is not compiled, show what the compiler would make of each node:
 
     ```
     ort-aie explain MODEL
     ort-aie explain COMPILED --nodes
     ort-aie explain MODEL --ep
+    ort-aie explain COMPILED --html graph.html
     ```
     """
+    from ort_aie_ep.cli.tables import explanation_lines, explanation_table
     from ort_aie_ep.explain.explain import explain
     from ort_aie_ep.models.folder import find_model, other_models
 
     with console.bar("explain"):
         explanation = explain(model, provider=ep)
+        lines = explanation_lines(explanation)
+        if html is not None:
+            from ort_aie_ep.explain.html.page import write_page
+
+            write_page(explanation, lines, html)
     if json:
         console.print_json(explanation)
         return
-    from ort_aie_ep.cli.tables import (
-        explanation_table,
-        placement_line,
-        plans_line,
-        provider_line,
-        share_line,
-    )
-
     console.out.print(explanation_table(explanation, nodes))
     others = [other.path.name for other in other_models(find_model(model))] * model.is_dir()
     if others:
-        console.note(f"also in this folder: {', '.join(others)}; give a file to explain it")
-    console.note(
-        f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's when it "
-        "loads them"
-    )
-    if explanation.plans:
-        console.note(plans_line(explanation.plans, explanation.divided_by))
-    elif explanation.compiled:
-        console.note("no plans: each operator is a node of its own, as --no-plan writes it")
-    if share := share_line(explanation.nodes):
-        console.note(share)
-    if ep:
-        console.note(provider_line(explanation))
+        console.note(f"also in this folder: {', '.join(others)}; name a file to explain it")
+    for line in lines:
+        console.note(line)
+    if html is not None:
+        console.note(f"the graph: {html}")
     options = explanation.compile_options
     if options is not None:
         console.next_command("ort-aie", "compile", model, "COMPILED", *options)
@@ -341,10 +360,10 @@ def explain_command(
 
 @app.command("doctor")
 def doctor_command(json: Json = False) -> None:
-    """Check the installation, and what an NPU would need.
+    """Check the installation and what an NPU needs.
 
-    Prints versions, runs an operator, and looks for the NPU, its driver and XRT. The exit code is 0
-    if the host target works.
+    Print versions, run an operator, and look for the NPU, its driver and XRT. The exit code is 0 if
+    the host target works.
     """
     from ort_aie_ep.explain.doctor import diagnose
     from ort_aie_ep.explain.machine import why_no_npu
@@ -363,30 +382,36 @@ def doctor_command(json: Json = False) -> None:
             console.out.print(
                 f"The xrt target cannot be used: {lacks}."
                 if lacks
-                else "The xrt target has all it needs; ort-aie first-day tries it."
+                else "The xrt target has everything it needs; try it with ort-aie first-day."
             )
     if not diagnosis.working:
-        raise AieError("the host target does not work: see above")
+        raise AieError("the host target does not work: see the first missing item above")
 
 
 @app.command("synth")
 def synth_command(
-    shape: Annotated[str | None, typer.Argument(metavar="SHAPE", help="Name from --list.")] = None,
-    destination: Annotated[
-        Path | None, typer.Argument(metavar="DST", help="A folder that is not there.")
+    shape: Annotated[
+        str | None, typer.Argument(metavar="SHAPE", help="A name from --list.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
-    vocab: Annotated[int | None, typer.Option(min=1, help="Instead of the shape's own.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random weights.")] = 0,
+    destination: Annotated[
+        Path | None, typer.Argument(metavar="DST", help="The new folder; it must not exist yet.")
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of layers. Default: the shape's.")
+    ] = None,
+    vocab: Annotated[
+        int | None, typer.Option(min=1, help="Vocabulary size. Default: the shape's.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random weights.")] = 0,
     floats: Annotated[
-        bool, typer.Option("--float", help="float32 weights: something to quantise.")
+        bool, typer.Option("--float", help="Write float32 weights, which --quantize can compress.")
     ] = False,
-    list_shapes: Annotated[bool, typer.Option("--list", help="List the shapes and end.")] = False,
+    list_shapes: Annotated[bool, typer.Option("--list", help="List the shapes and exit.")] = False,
 ) -> None:
     """Write a model of any size with random weights.
 
-    Its graph is the one that onnxruntime-genai's builder writes at int4, or with --float before it
-    quantises; measure speed and memory with it, without a download:
+    The graph is the one that onnxruntime-genai's builder writes at int4, or with --float the one
+    that it quantises. Use it to measure speed and memory without a download:
 
     ```
     ort-aie synth --list
@@ -403,7 +428,7 @@ def synth_command(
         console.out.print(shapes_table(SHAPES))
         return
     if shape is None or destination is None:
-        raise typer.BadParameter("SHAPE and DST are needed; --list shows the shapes")
+        raise typer.BadParameter("give both SHAPE and DST; --list shows the shapes")
     with console.bar("synth", "bytes") as progress:
         path = synth(
             shape,

@@ -30,7 +30,7 @@ class Numerics(StrEnum):
 
 
 class KvType(StrEnum):
-    """Types that `compile --kv` gives to the cache."""
+    """Types that `compile --kv` can give the cache."""
 
     f16 = "f16"
     bf16 = "bf16"
@@ -61,34 +61,34 @@ class Host(StrEnum):
 
 
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="Threads of a session. Default: ONNX Runtime's choice.")
+    int | None, typer.Option(min=1, help="Threads of each session. Default: ONNX Runtime's choice.")
 ]
 TargetOption = Annotated[
     Target | None,
     typer.Option(
-        help="Where aie operators run; sim, the modelled NPU, needs ort_aie_ep's extra [npu] in "
-        "this Python, or in that of ORT_AIE_SIM_PYTHON. Default: ORT_AIE_TARGET, or auto."
+        help="Where aie operators run. sim is the modelled NPU; it needs ort_aie_ep[npu] in this "
+        "Python, or in the one that ORT_AIE_SIM_PYTHON names. Default: ORT_AIE_TARGET, or auto."
     ),
 ]
 NumericsOption = Annotated[
     Numerics | None,
     typer.Option(
-        help="Activations; auto follows each node's accuracy_level on the host target and is bf16 "
-        "on xrt and sim. int8 exists on the host only: with it, no projection runs on the NPU. "
-        "Default: ORT_AIE_NUMERICS, or auto."
+        help="Type of the activations. auto follows each node's accuracy_level on the host target "
+        "and is bf16 on xrt and sim. int8 exists on the host only: with it, no projection runs on "
+        "the NPU. Default: ORT_AIE_NUMERICS, or auto."
     ),
 ]
 OnDeviceErrorOption = Annotated[
     OnDeviceError | None,
     typer.Option(
-        help="When an NPU is missing or fails: go on on the host, or stop. "
+        help="What to do when an NPU is missing or fails: continue on the host, or raise an error. "
         "Default: ORT_AIE_ON_DEVICE_ERROR, or host."
     ),
 ]
 LogOption = Annotated[
     Log | None,
     typer.Option(
-        help="What targets tell; trace writes a timeline of each step for Perfetto. "
+        help="What targets report. trace writes a timeline of each step for Perfetto. "
         "Default: ORT_AIE_LOG, or warning."
     ),
 ]
@@ -103,13 +103,13 @@ PromptChunkOption = Annotated[
     typer.Option(
         min=1,
         max=999_999_999,
-        help="Tokens of a prompt that an operator works on at a time, at most. "
-        "Default: ORT_AIE_PROMPT_CHUNK, or what the target finds best.",
+        help="Largest number of prompt tokens that an operator works on at a time. "
+        "Default: ORT_AIE_PROMPT_CHUNK, or the target's choice.",
     ),
 ]
 Baseline = Annotated[
     Path | None,
-    typer.Option(metavar="SRC", help="For a compiled MODEL: the model it was compiled from."),
+    typer.Option(metavar="SRC", help="If MODEL is compiled: the model it was compiled from."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
@@ -123,7 +123,7 @@ def session_options(
     overlays: str | None = None,
     prompt_chunk: int | None = None,
 ) -> Options:
-    """The options as the rest of the package takes them."""
+    """The options as `runtime.sessions` expects them."""
     from ort_aie_ep.runtime.sessions import Options
 
     return Options(

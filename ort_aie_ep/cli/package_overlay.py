@@ -1,4 +1,4 @@
-"""The command `package-overlay`: an overlay that mlir-air built becomes a package."""
+"""The command `package-overlay`: makes a package of an overlay that mlir-air built."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ from ort_aie_ep.cli.application import app
 @app.command("package-overlay")
 def package_overlay_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where mlir-air's `make compile-decode` ended.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder that mlir-air's `make compile-decode` wrote."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="PACKAGE", help="Folder of the package.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="PACKAGE", help="Folder to write the package to.")
+    ],
     model: Annotated[
-        str | None, typer.Option(help="Refuse an overlay for another model than this one.")
+        str | None, typer.Option(help="Refuse an overlay for any other model.")
     ] = None,
     commit: Annotated[
         str | None,
-        typer.Option(help="Of mlir-air. Default: the one that is checked out where DIR is."),
+        typer.Option(help="Commit of mlir-air. Default: the one checked out in DIR."),
     ] = None,
     any_epsilon: Annotated[
         bool,
-        typer.Option("--any-epsilon", help="Accept models with another eps than 1e-6, as Llama's."),
+        typer.Option("--any-epsilon", help="Accept models whose eps is not 1e-6, such as Llama."),
     ] = False,
 ) -> None:
-    """Package an overlay of mlir-air's fused decode, after checking what it is.
+    """Package an overlay of mlir-air's fused decode, after checking it.
 
-    DIR has a pair of builds (decode_L2048, decode_L2047), or one for each window of
-    `make compile-decode-windows`, and their stamps. What the words move says which model they are
-    for, and in which order they read its weights; whatever does not fit is refused by name. The
-    overlay stays its makers': the package is a copy with a manifest beside it. Nobody has run one
-    through this library on a device yet (docs/fused-decode.md).
+    DIR contains a pair of builds (decode_L2048, decode_L2047), or a pair for each window of
+    `make compile-decode-windows`, and their stamps. The command reads from the words which model
+    they are for and in which order they read its weights. It refuses and names whatever does not
+    fit. The overlay still belongs to its makers: the package is a copy with a manifest beside it.
+    Nobody has run one through ort_aie_ep on a device yet (docs/fused-decode.md).
 
     ```
     ort-aie package-overlay mlir-air/programming_examples/fused_decode \\

@@ -1,11 +1,11 @@
-"""Progress of a command, on stderr: a bar in a terminal, else a line now and then.
+"""Progress of a command, on stderr: a bar in a terminal, elsewhere a line every few seconds.
 
     with console.bar("compile", "bytes") as progress:
         compile_model(source, destination, progress=progress)
 
-In a terminal the bar disappears when the work is done. Without one, a line says every INTERVAL
-seconds how far the work is. Either way a last line says what was done in which time, unless the
-work took less than SHORT seconds: then nothing is left on stderr.
+In a terminal the bar disappears when the work is done. Elsewhere a line every INTERVAL seconds
+says how far the work is. Either way a last line says what was done and how long it took. Work that
+takes less than SHORT seconds leaves nothing on stderr.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +22,12 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-# Seconds between two lines where there is no terminal.
+# Seconds between two lines if stderr is not a terminal.
 INTERVAL = 10.0
-# Work that takes no longer leaves no line.
+# Work that takes fewer seconds leaves no line.
 SHORT = 2.0
-# What was counted for no longer than this says nothing of a rate.
+# Seconds over which a rate is measured, at most and at least.
+_WINDOW = 10.0
 _LEAST = 0.5
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
@@ -33,16 +35,16 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 @dataclass
 class Status:
-    """How far work is: a `Progress` that keeps what it is told.
+    """How far work is.
 
     Attributes:
         title: the command, or a part of it.
-        unit: of the amounts, a plural: "bytes", "tokens"; empty for work that nobody can count.
+        unit: of the amounts, a plural: "bytes", "tokens"; empty for work that cannot be counted.
         what: what is being done.
         done: amount of this stage.
         total: of this stage; 0 until it is known.
         earlier: amount of the stages before.
-        began: when the work began, by `clock`, as the times below.
+        began: when the work began, in seconds of `time.monotonic`, like all times here.
     """
 
     title: str
@@ -52,28 +54,30 @@ class Status:
     total: int = 0
     earlier: int = 0
     began: float = field(default_factory=time.monotonic)
-    # When and where this stage began to count, and when it was told last.
-    _first: tuple[float, int] | None = None
+    # (time, amount done) of this stage in the last _WINDOW seconds, and the time of the last call.
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
     _told: float = 0.0
 
     def tell(self, done: int, total: int, what: str, now: float) -> None:
-        """Takes what a function says of itself."""
+        """Notes a call of `Progress` at the time `now`."""
         if done < self.done:
             self.earlier += self.done
-            self._first = None
-        if self._first is None:
-            self._first = now, done
+            self._samples.clear()
         self.done, self.total, self.what, self._told = done, total, what, now
+        if not self._samples or now - self._samples[-1][0] >= _LEAST:
+            self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= _WINDOW:
+            self._samples.popleft()
 
     def rate(self) -> float | None:
-        """Amount a second of this stage; None until enough was done to tell."""
-        if self._first is None:
+        """The recent amount per second; None until enough is done to tell."""
+        if not self._samples:
             return None
-        seconds, amount = self._told - self._first[0], self.done - self._first[1]
+        seconds, amount = self._told - self._samples[0][0], self.done - self._samples[0][1]
         return amount / seconds if amount > 0 and seconds >= _LEAST else None
 
     def seconds_left(self, now: float) -> float | None:
-        """Until this stage is done, at its rate; None where nobody can know, or it is overdue."""
+        """Seconds until this stage is done, at its rate; None if unknown or overdue."""
         rate = self.rate()
         if rate is None or self.done >= self.total:
             return None
@@ -81,7 +85,7 @@ class Status:
         return left if left > 0 else None
 
     def text(self, now: float) -> str:
-        """ "3.1 of 12.4 GB, 410 MB/s, 22 s left", as far as it is known."""
+        """As much as is known of "3.1 of 12.4 GB, 410 MB/s, 22 s left"."""
         if not self.unit or (self.total == 0 and self.done == 0):
             return duration(int(now - self.began))
         parts = [amount(self.done, self.total, self.unit)]
@@ -92,12 +96,12 @@ class Status:
         return ", ".join(parts)
 
     def line(self, now: float) -> str:
-        """A line of its own."""
+        """The status as a line for a log."""
         what = f": {self.what}" if self.what else ""
         return f"{self.title}: {self.text(now)}{what}"
 
     def end(self, now: float) -> str:
-        """The last line."""
+        """The last line, when the work is done."""
         seconds, done = now - self.began, self.earlier + self.done
         if not self.unit or not done:
             return f"{self.title}: {duration(seconds)}"
@@ -109,7 +113,7 @@ class Status:
 
 
 def amount(done: int, total: int, unit: str) -> str:
-    """ "3.1 of 12.4 GB"; without a total, "3.1 GB"."""
+    """Such as "3.1 of 12.4 GB"; without a total, "3.1 GB"."""
     if unit != "bytes":
         of = f" of {total:,}" if total else ""
         return f"{done:,}{of} {unit[:-1] if (total or done) == 1 else unit}"
@@ -120,17 +124,17 @@ def amount(done: int, total: int, unit: str) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """ "410 MB/s", "12 tokens/s", "2.5 s per run"."""
+    """Such as "410 MB/s", "12 tokens/s" or "2.5 s per run"."""
     if unit == "bytes":
         scale, name = _scale(rate)
-        return f"{_three(rate / scale)} {name}/s"
+        return f"{_rounded(rate / scale)} {name}/s"
     if rate < 1:
-        return f"{_three(1 / rate)} s per {unit[:-1]}"
-    return f"{_three(rate)} {unit}/s"
+        return f"{_rounded(1 / rate)} s per {unit[:-1]}"
+    return f"{_rounded(rate)} {unit}/s"
 
 
 def duration(seconds: float) -> str:
-    """ "2.5 s", "22 s", "3 min 20 s", "1 h 5 min"; of an int, whole seconds."""
+    """Such as "2.5 s", "3 min 20 s" or "1 h 5 min"; an int has no tenths."""
     if isinstance(seconds, float) and seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -146,29 +150,29 @@ def _scale(size: float) -> tuple[float, str]:
     return next(((scale, name) for scale, name in _UNITS if size >= scale), _UNITS[-1])
 
 
-def _three(value: float) -> str:
-    """With as many digits as say something."""
+def _rounded(value: float) -> str:
+    """A number with one decimal below 10 and none above."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 class Bar:
-    """What moves a bar: a `Progress`, and lines above it."""
+    """Moves a bar: it is a `Progress`, and prints notes above the bar."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """So much of so much is done; `what` is being done."""
+        """Says that `done` of `total` is done, and `what` is being done."""
         self._status.tell(done, total, what, time.monotonic())
 
     def note(self, text: str) -> None:
-        """Something worth knowing before the end."""
+        """Prints something worth knowing before the end."""
         self._console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def shown(console: Console, title: str, unit: str, what: str) -> Iterator[Bar]:
-    """A bar on `console`, or lines."""
+    """Shows a bar on `console`, or lines if it is not a terminal."""
     status = Status(title, unit, what)
     bar = Bar(console, status)
     drawn = console.is_terminal and not console.is_dumb_terminal
@@ -180,7 +184,7 @@ def shown(console: Console, title: str, unit: str, what: str) -> Iterator[Bar]:
 
 
 class _Drawn(Progress):
-    """A bar that looks at a status four times a second: the work itself draws nothing."""
+    """A bar that reads a status four times a second, so that calls of `Progress` draw nothing."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._status = status
@@ -202,7 +206,7 @@ class _Drawn(Progress):
 
     def get_renderable(self) -> RenderableType:
         status = self._status
-        if self._task is not None:  # rich asks while the constructor is at work, too
+        if self._task is not None:  # rich also calls this from the constructor
             self.update(
                 self._task,
                 completed=status.done,

@@ -1,4 +1,4 @@
-"""The command that predicts speed on the NPU: simulate."""
+"""The command `simulate`: predicts speed on the NPU."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ def simulate_command(
         str | None,
         typer.Argument(metavar="MODEL", help="A compiled model, or a name such as llama-3.2-1b."),
     ] = None,
-    device: Annotated[str, typer.Option(help="An NPU with 8 columns of AIE2P.")] = "npu2",
+    device: Annotated[str, typer.Option(help="The NPU, with 8 columns of AIE2P.")] = "npu2",
     contexts: Annotated[
-        str | None, typer.Option(metavar="N,N", help="In tokens. Default: 1k, 2k, 4k and so on.")
+        str | None,
+        typer.Option(
+            metavar="N,N", help="Context lengths in tokens. Default: 1k, 2k, 4k and so on."
+        ),
     ] = None,
     papers: Annotated[
-        bool, typer.Option("--papers", help="Every cell of the papers' tables instead.")
+        bool, typer.Option("--papers", help="Predict every cell of the papers' tables instead.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it, as PNG, SVG or PDF.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the prediction to this file (.png, .svg or .pdf)."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Predict speed on an NPU from the costs of the designs.
 
-    No NPU is needed. Of a compiled model its plan is read: submissions, runs, bytes and seconds
-    are those of its steps. Of a name, whose sizes are known, the same, and what the programs of two
-    papers take, beside their measurements and with the error of each:
+    You do not need an NPU. If MODEL is a compiled model, the command reads its plan and predicts
+    the submissions, runs, bytes and seconds of its steps. If MODEL is a name, the command does the
+    same for a model of that shape. It then predicts the programs of two papers, and shows the
+    papers' measurements and the error of each prediction:
 
     ```
     ort-aie simulate compiled/llama
@@ -50,7 +55,7 @@ def simulate_command(
     if papers == (model is not None):
         raise typer.BadParameter("give either MODEL or --papers")
     if papers and contexts is not None:
-        raise typer.BadParameter("--contexts belongs to MODEL: --papers has the papers' own")
+        raise typer.BadParameter("--contexts belongs to MODEL: --papers uses the papers' contexts")
     if plot is not None:
         from ort_aie_ep.npu.speed.plot import check_plot
 
@@ -61,7 +66,7 @@ def simulate_command(
     if model is not None and compiled:
         if plot is not None:
             raise typer.BadParameter(
-                "--plot draws names and --papers: a compiled model has no line"
+                "--plot works with a name or with --papers, not with a compiled model"
             )
         _simulate_compiled(Path(model), device, contexts, json=json)
         return
@@ -87,8 +92,8 @@ def simulate_command(
         else:
             console.out.print(tables.simulation_tables(simulations[0]))
             console.note(
-                "*: a constant was fitted to it. Predicted, not measured: nothing here has run on "
-                "an NPU yet."
+                "*: a constant was fitted to this value. Predicted, not measured: nothing here has "
+                "run on an NPU yet."
             )
             console.next_command("ort-aie", "simulate", "--papers")
     if plot is not None:
@@ -124,4 +129,6 @@ def _tokens(text: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no list of token counts such as 1024,2048") from None
+        raise typer.BadParameter(
+            f"{text!r} is not a list of token counts such as 1024,2048"
+        ) from None

@@ -31,14 +31,14 @@ from ort_aie_ep.tools.bench.peers.sheets import MET, Sheet
 _BODY = ["in"]  # a column of models with If, Loop or Scan
 _PLAN = ["plan"]  # and of models with several of them
 _WORK = ["weights", "token reads"]  # graph_passes/work.py
-_KINDS = 4  # so many are named one by one
-# Colours of what a goal came to.
+_KINDS = 4  # the number of kinds that are named one by one
+# Colours of goals that were met, missed or not measured.
 _VERDICTS = {MET[True]: "bold green", MET[False]: "bold red", MET[None]: "yellow"}
 
 
 def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
-    """What a compilation made of the nodes that it looked at or that have weights; of those in
-    bodies, which."""
+    """What the compiler made of the nodes that it looked at or that have weights, and the body of
+    each that is in one."""
     alike: dict[tuple[str, str, str | None, str], list[NodeOutcome]] = {}
     for outcome in outcomes:
         kind = (outcome.op_type, outcome.body, outcome.becomes, outcome.reason)
@@ -55,8 +55,7 @@ def outcomes_table(outcomes: Iterable[NodeOutcome]) -> Table:
 
 
 def share_line(nodes: Iterable[NodeOutcome | NodeFate]) -> str:
-    """How much of what a token reads of the weights stays on the CPU EP; empty where there are no
-    weights."""
+    """The share of a token's bytes that stays on the CPU EP; empty without weights."""
     nodes = list(nodes)
     whole = sum(node.token_bytes for node in nodes)
     left = sum(node.token_bytes for node in nodes if _stays(node))
@@ -73,7 +72,7 @@ def _stays(node: NodeOutcome | NodeFate) -> bool:
 
 
 def _work(weight_bytes: int, token_bytes: int, whole: int) -> list[str]:
-    """Cells of the columns _WORK."""
+    """The cells of the columns _WORK."""
     size = f"{weight_bytes / 1e6:.1f} MB" if weight_bytes >= 1e5 else f"{weight_bytes / 1e3:.1f} kB"
     return [size if weight_bytes else "", _share(token_bytes, whole) if token_bytes else ""]
 
@@ -83,7 +82,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def layers_table(layers: Sequence[LayerError]) -> Table:
-    """What the weights of each layer lost; the worst stand out."""
+    """The error of each layer's weights; the largest errors are highlighted."""
     numbers = ("K", "N", "RMS error", "largest error")
     table = _table("layer", *numbers, right=numbers)
     worst = sorted((layer.relative for layer in layers), reverse=True)[: len(layers) // 10 + 1][-1]
@@ -101,7 +100,7 @@ def layers_table(layers: Sequence[LayerError]) -> Table:
 
 
 def cache_lines(cache: CacheReport) -> str:
-    """What a quantised KV cache loses, and where most."""
+    """The errors of a quantised KV cache, and the layer with the largest."""
     lines = [
         f"{cache.kv} KV cache, scales from {cache.tokens} tokens of {cache.text}; relative errors "
         "on other tokens of it:"
@@ -109,16 +108,16 @@ def cache_lines(cache: CacheReport) -> str:
     for what, errors in cache.errors().items():
         layer, most = max(errors.items(), key=lambda item: item[1])
         mean = sum(errors.values()) / len(errors)
-        lines.append(f"{what} {mean:.2%} in the mean of layers, {most:.2%} at most ({layer})")
+        lines.append(f"{what} {mean:.2%} on average over layers, {most:.2%} at most ({layer})")
     if cache.left:
         lines.append(
-            "not quantised, as their attention stays on the CPU EP: " + ", ".join(cache.left)
+            "not quantised, because their attention stays on the CPU EP: " + ", ".join(cache.left)
         )
     return "\n".join(lines)
 
 
 def cache_table(entries: Sequence[Entry], code: str) -> Table:
-    """The entries of a cache; `code` tells those of this version from others."""
+    """The entries of a cache; `code` identifies the entries of this version."""
     table = _table("model", "options", "size", "last used", "state", right={"size"})
     for entry in entries:
         options = " ".join(f"{name}={value}" for name, value in entry.choices.items())
@@ -128,13 +127,13 @@ def cache_table(entries: Sequence[Entry], code: str) -> Table:
         elif not entry.source:
             state = "broken"
         else:
-            state = "" if entry.code == code else "of another version"
+            state = "" if entry.code == code else "from another version"
         table.add_row(*map(Text, (entry.source, options, size_text(entry.bytes), used, state)))
     return table
 
 
 def size_text(count: int) -> str:
-    """Bytes, for people."""
+    """A size in bytes, for people to read."""
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"
@@ -142,7 +141,7 @@ def size_text(count: int) -> str:
 
 
 def explanation_table(explanation: Explanation, each_node: bool) -> Table:
-    """Rows of alike nodes, or a row for each."""
+    """A row for each group of similar nodes, or for each node."""
     bodies = any(node.body for node in explanation.nodes)
     plans = each_node and len(explanation.plans) > 1
     table = _table(
@@ -168,15 +167,32 @@ def explanation_table(explanation: Explanation, each_node: bool) -> Table:
     return table
 
 
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """What a table or a drawing does not tell: counts, plans, shares."""
+    lines = [
+        f"{placement_line(explanation.nodes)}; ONNX Runtime may fuse some of the CPU EP's nodes "
+        "when it loads the model"
+    ]
+    if explanation.plans:
+        lines.append(plans_line(explanation.plans, explanation.divided_by))
+    elif explanation.compiled:
+        lines.append("no plans: each operator is a node of its own, as --no-plan writes it")
+    if share := share_line(explanation.nodes):
+        lines.append(share)
+    if explanation.provider:
+        lines.append(provider_line(explanation))
+    return lines
+
+
 def _provider_cell(fate: NodeFate) -> str:
-    """What the execution provider does, and why where the passes say something else."""
+    """What the execution provider does, and its reason if the passes have another."""
     if fate.provider_reason in ("", fate.not_npu):
         return fate.provider
     return f"{fate.provider}: {fate.provider_reason}"
 
 
 def plans_line(plans: Sequence[PlanSteps], divided_by: Sequence[Divider]) -> str:
-    """How many plans of how many steps, and what divides them."""
+    """The number of plans and their steps, and the nodes that divide them."""
     steps = [len(plan.steps) for plan in plans]
     line = f"{_counted(len(plans), 'plan')} of {_steps(steps)}"
     if bodies := sum(bool(plan.body) for plan in plans):
@@ -191,7 +207,7 @@ def plans_line(plans: Sequence[PlanSteps], divided_by: Sequence[Divider]) -> str
 
 
 def provider_line(explanation: Explanation) -> str:
-    """What the execution provider takes."""
+    """How many nodes the execution provider claims."""
     claimed = sum(node.provider == CLAIMS for node in explanation.nodes)
     line = f"without compiling, the execution provider claims {_counted(claimed, 'node')}"
     plans = len(explanation.provider_plans)
@@ -215,13 +231,13 @@ def _counted(count: int, what: str) -> str:
 
 
 def placement_line(nodes: Iterable[NodeFate]) -> str:
-    """How many nodes run where."""
+    """The number of nodes that run in each place."""
     counts = Counter(node.runs for node in nodes)
     return "nodes: " + ", ".join(f"{count} {where}" for where, count in counts.most_common())
 
 
 def tuning_table(tuning: Tuning) -> Table:
-    """Variants by role, the chosen ones in green."""
+    """The variants of each role, with the chosen ones in green."""
     table = _table("role", "variant", "ms", "GB/s", "of read", "", right={"ms", "GB/s", "of read"})
     role = ""
     for trial in tuning.trials:
@@ -242,7 +258,7 @@ def tuning_table(tuning: Tuning) -> Table:
 
 
 def diagnosis_table(diagnosis: Diagnosis) -> RenderableType:
-    """Three tables, and what is missing with how to get it."""
+    """Three tables; each missing item says how to get it."""
     parts: list[RenderableType] = []
     for title, findings in (
         ("Software", diagnosis.software),
@@ -259,7 +275,7 @@ def diagnosis_table(diagnosis: Diagnosis) -> RenderableType:
 
 
 def speed_table(comparisons: Iterable[Comparison]) -> Table:
-    """Medians of both and their ratio."""
+    """The medians of both engines and their ratio."""
     table = _table(
         "phase",
         "context",
@@ -283,12 +299,12 @@ def speed_table(comparisons: Iterable[Comparison]) -> Table:
 
 
 def agreement_lines(agreement: Agreement) -> Text:
-    """The agreement in sentences."""
+    """The agreement, in sentences."""
     count = len(agreement.continuation)
     text = Text(
         f"Logits at {agreement.positions} positions: largest difference "
         f"{agreement.largest_difference:.3g} (largest logit {agreement.largest_logit:.3g}), "
-        f"likeliest token the same at {agreement.top1:.1%}.\n"
+        f"the likeliest token is the same at {agreement.top1:.1%} of them.\n"
     )
     if agreement.gap is None:
         return text.append(f"Greedy text: the same {count} tokens.")
@@ -298,15 +314,16 @@ def agreement_lines(agreement: Agreement) -> Text:
     )
     if agreement.near_tie:
         return text.append(
-            f"a near-tie: differences elsewhere allow up to {agreement.tolerance:.3g}."
+            f"a near-tie: differences at other positions allow up to {agreement.tolerance:.3g}."
         )
     return text.append(
-        f"more than the {agreement.tolerance:.3g} that differences elsewhere allow!", style="red"
+        f"more than the {agreement.tolerance:.3g} that differences at other positions allow.",
+        style="red",
     )
 
 
 def accuracy_tables(report: AccuracyReport) -> RenderableType:
-    """A row for each variant; whole windows and single tokens apart."""
+    """A row for each variant, in one table for whole windows and one for single tokens."""
     titles = {
         "prefill": f"Windows of {report.window} tokens in one pass",
         "decode": f"Windows of {report.window} tokens, token by token",
@@ -351,7 +368,7 @@ def demonstration_panels(prompt: str, demonstration: Demonstration) -> Renderabl
 
 
 def shapes_table(shapes: Mapping[str, Shape]) -> Table:
-    """The sizes that `synth` knows by name."""
+    """The shapes that `synth` knows by name."""
     numbers = ("layers", "hidden", "ffn", "heads", "vocab")
     table = _table("shape", "graph", *numbers, right=numbers)
     for name, shape in shapes.items():
@@ -360,7 +377,7 @@ def shapes_table(shapes: Mapping[str, Shape]) -> Table:
 
 
 def sheet_tables(sheets: Iterable[Sheet]) -> RenderableType:
-    """Tables of `bench --peers`."""
+    """The tables of `bench --peers`."""
     parts: list[RenderableType] = []
     for sheet in sheets:
         table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -369,14 +386,14 @@ def sheet_tables(sheets: Iterable[Sheet]) -> RenderableType:
             number = sheet.numbers and index > 0
             table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
         for row in sheet.rows:
-            # Brackets are no markup here.
+            # Text, so that brackets are not read as markup.
             table.add_row(*(Text(cell, style=_VERDICTS.get(cell, "")) for cell in row))
         parts += [table, Text(sheet.note, style="dim"), ""]
     return Group(*parts)
 
 
 def conditions_line(threads: int | None) -> str:
-    """What a measurement was made with; kernels on a line of their own."""
+    """The conditions of a measurement; the kernels are on a line of their own."""
     e = environment()
     count = "ONNX Runtime's choice of threads" if threads is None else f"{threads} threads each"
     return (
@@ -386,7 +403,7 @@ def conditions_line(threads: int | None) -> str:
 
 
 def _table(*columns: str, right: Iterable[str]) -> Table:
-    """An empty table; columns wrap where a terminal is too narrow, but numbers never do."""
+    """An empty table, whose text columns wrap in a narrow terminal; numbers never wrap."""
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for column in columns:
         number = column in right

@@ -1,4 +1,4 @@
-"""The command that measures which kernels are fastest on this machine: tune."""
+"""The command `tune`: measures which kernels are fastest on this machine."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from ort_aie_ep.cli.options import Json
 
 @app.command("tune")
 def tune_command(
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: one for each core.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of threads. Default: one for each core.")
+    ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=60, help="For each role, all variants together.")
+        float, typer.Option(min=0.1, max=60, help="Seconds for each role, all variants together.")
     ] = 3.0,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Remove what was kept: rules choose again.")
+        bool,
+        typer.Option(
+            "--forget", help="Remove the stored result, so that rules choose the kernels again."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Measure which kernels are fastest on this machine, and keep that.
+    """Measure which kernels are fastest on this machine, and store the result.
 
-    Without it, rules choose by the CPU's vendor and features. The measurement takes about half a
-    minute and wants an otherwise idle machine. What it keeps is a small file in the user's cache,
-    which the library reads when a process uses it first; it holds for this CPU and this version's
-    kernels alone. `ort-aie doctor` shows the choice:
+    Without a stored result, rules choose the kernels by the CPU's vendor and features. The
+    measurement takes about half a minute and needs an otherwise idle machine. It stores a small
+    file in your user cache, which the library reads once in each process. The file is valid only
+    for this CPU and this version's kernels. `ort-aie doctor` shows the choice:
 
     ```
     ort-aie tune
@@ -39,7 +44,7 @@ def tune_command(
 
     if forget:
         gone = tuning.forget()
-        console.note(f"removed: {gone}" if gone else "there was nothing to forget")
+        console.note(f"removed: {gone}" if gone else "there is no stored result to remove")
         return
     with console.bar("tune", "roles") as progress:
         report = tuning.tune(threads, seconds, progress)
@@ -48,7 +53,7 @@ def tune_command(
         return
     console.out.print(tuning_table(report))
     console.note(
-        f"Least times of {report.threads} threads, variants taking turns. Of read: beside a plain "
-        "read of the same weights; what of symmetric ones is skipped counts as read.\n"
-        f"kept: {report.file}"
+        f'Shortest times with {report.threads} threads, in interleaved rounds. "Of read" compares '
+        "with a plain read of the same weights. Bytes of symmetric weights that a kernel skips "
+        f"count as read.\nstored: {report.file}"
     )

@@ -1,4 +1,4 @@
-"""The commands `validate` and `first-day`: design packages on a real NPU, against numpy."""
+"""The commands `validate` and `first-day`: compare design packages on a real NPU with numpy."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ if TYPE_CHECKING:
 @app.command("validate")
 def validate_command(
     package: Annotated[
-        Path, typer.Argument(metavar="PACKAGE", help="A design package, or a folder of them.")
+        Path, typer.Argument(metavar="PACKAGE", help="A design package, or a folder of packages.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the report here too.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the report to this file."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small shapes, few runs, no simulation.")
+        bool, typer.Option("--quick", help="Use small shapes and few runs, and do not simulate.")
     ] = False,
 ) -> None:
-    """Run every design of PACKAGE on this machine's NPU, against numpy. Exit code 1 if not right.
+    """Run every design of PACKAGE on this machine's NPU and compare the results with numpy.
 
-    Needs pyxrt, XRT's Python binding (`python3-xrt` on Debian and Ubuntu). Small shapes come first,
-    then those of a layer of a 1B model; after that the costs of the control path are measured, and
-    stand beside those that the model of the NPU uses. The report has the device and all versions:
-    it is what to attach to a bug report.
+    The command needs pyxrt, XRT's Python binding (`python3-xrt` on Debian and Ubuntu). It runs
+    small shapes first, then the shapes of a layer of a 1B model. It then measures the costs of the
+    control path and shows them beside the costs that the model of the NPU uses. The report contains
+    the device and all versions: attach it to a bug report. The exit code is 1 if a result is wrong
+    or a run fails.
 
     ```
     ort-aie kernels build all --device npu2 --out overlays
@@ -60,22 +62,26 @@ def first_day_command(
         Path | None,
         typer.Argument(
             metavar="OVERLAYS",
-            help="A folder of design packages; without it the one in the user's cache.",
+            help="A folder of design packages. Default: the one in your user cache.",
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="The report; a page .md stands beside it.")
+        Path,
+        typer.Option(
+            "--out", metavar="FILE", help="The report. A readable .md page is written beside it."
+        ),
     ] = Path("first-day.json"),
     build: Annotated[
-        bool, typer.Option("--build", help="Build the overlays that are missing, with mlir_aie.")
+        bool, typer.Option("--build", help="Build missing overlays with mlir_aie.")
     ] = False,
 ) -> None:
-    """Try everything on this machine's NPU, in order, and say in three lines how it went.
+    """Try everything on this machine's NPU, step by step, and summarise the result in three lines.
 
-    Chip, driver and XRT; the overlays; each design at small shapes, the one that only copies first,
-    then at those of a layer; the constants of the NPU's model; tokens of the demonstration model,
-    beside the host's. A step that fails is no end: the next one may tell why. The report is written
-    after each, and Ctrl-C leaves what was found. Exit code 1 unless everything is right.
+    The steps are: the chip, the driver and XRT; the overlays; each design at small shapes, starting
+    with the one that only copies, then at the shapes of a layer; the constants of the NPU's model;
+    tokens of the demonstration model, compared with the host's. The command continues after a step
+    that fails, because a later step may show why. It writes the report after each step, so Ctrl-C
+    leaves a valid report. The exit code is 1 unless every step succeeds.
 
     ```
     ort-aie first-day ~/.cache/ort_aie_ep/overlays/npu2 --out first-day.json
@@ -93,7 +99,7 @@ def first_day_command(
 
     folder = overlays or overlay_folders()[-1] / (npu_device() or "npu2")
     if not out.parent.is_dir():
-        raise AieError(f"--out {out}: {out.parent} is not a folder; make it first")
+        raise AieError(f"--out {out}: {out.parent} is not a folder. Make it first.")
     with console.bar("first-day", "tests") as progress:
         means = Means(
             look=_look, wanted=wanted, token=_token, make_design=make_design,

@@ -202,6 +202,9 @@ def write_folder(
             plan(file.model, file.report, whole=whole)
     parts = tuple(_part(source, file) for file in models[1:])
     writer = _WeightWriter([m.model for m in models if m.model is not None], progress)
+    for file in models:
+        if file.report.layers is not None:
+            file.report.layers.packed = writer.packed
     weight_bytes = 0
     with _written_beside(target) as work:
         writer.require_room(work, [f.path.name for f in models if f.model is not None])
@@ -336,6 +339,8 @@ class _WeightWriter:
     def __init__(self, models: Iterable[ir.Model], progress: Progress | None) -> None:
         self._progress = progress
         self._done = 0
+        # The tensor that is being written: bytes of those before it, and of it.
+        self._before, self._part, self._name = 0, 0, ""
         self._total = sum(
             value.const_value.nbytes
             for model in models
@@ -386,8 +391,15 @@ class _WeightWriter:
         if self._progress is not None:
             self._progress(self._done, self._total, what)
 
+    def packed(self, size: int) -> None:
+        """Tells that `size` bytes more of the tensor that is being written are there."""
+        self._part += size
+        if self._progress is not None:
+            self._progress(self._before + self._part, self._total, self._name)
+
     def _report(self, tensor: ir.TensorProtocol, _: object) -> None:
-        self.say(tensor.name or "")
+        self._before, self._part, self._name = self._done, 0, tensor.name or ""
+        self.say(self._name)
         self._done += tensor.nbytes
 
 

@@ -8,7 +8,7 @@
 
 namespace ort_aie {
 
-// Gives out stretches of a memory without an end, and takes them back.
+// Allocates ranges of an unbounded memory, and takes them back.
 class Places {
  public:
   int64_t Take(int64_t bytes) {

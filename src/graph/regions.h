@@ -25,9 +25,9 @@ std::vector<Region> FindRegions(const Steps& steps, Grouping grouping = Grouping
 
 // For regions that become nodes of the CPU EP. ONNX Runtime gives such a node float in place of
 // float16 if the nodes around it accept float only, and for a node with any number of inputs it
-// decides this by the first one. The steps would then compute something else than they do as nodes,
-// and steps that name a type (Cast) would not fit the others. So an input of another type is moved
-// to the first place.
+// decides this by the first one. The steps would then compute something other than they do as
+// nodes, and steps that name a type (Cast) would not fit the others. So an input of another type is
+// moved to the first place.
 void KeepFloat16(const Steps& steps, Region& region);
 
 }  // namespace ort_aie::graph

@@ -61,7 +61,7 @@ class OfInvocation {
     return std::move(made_);
   }
 
-  // The present statement and loop indices, for a message.
+  // The current statement and loop indices, for a message.
   std::string Where() const {
     if (path_ < 0) return "";
     std::string text = ", " + sequence_.paths[static_cast<size_t>(path_)];

@@ -72,7 +72,7 @@ constexpr size_t ShimChannelIndex(int column, Direction direction, int channel) 
 constexpr uint32_t kAddressWordBytes = 4;
 
 // Every token contains the controller's id from the control register. It is a packet id of 5 bits
-// (mlir-aie writes 5 since August 2025; FastFlowLM's streams leave the highest as it is).
+// (mlir-aie writes all five since August 2025; FastFlowLM's streams leave the highest as it is).
 constexpr uint32_t kControllerIdMask = 0x1F00;
 constexpr uint32_t kControllerId = 15 << 8;
 

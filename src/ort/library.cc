@@ -67,8 +67,8 @@ ORT_AIE_EXPORT OrtStatus* ORT_API_CALL CreateEpFactories(const char*, const OrtA
                                                          size_t most, size_t* count) {
   using namespace ort_aie;
   return Guard(AnyApi(base), [&] {
-    // ONNX Runtime 1.22 passes no logger: of its arguments `base` alone is where it is looked for,
-    // and `count` is not one of them.
+    // ONNX Runtime 1.22 passes no logger: of the arguments that are read, only `base` is in its
+    // place, and `count` is invalid.
     [[maybe_unused]] const RuntimeApi runtime = NegotiateApi(base);
     *count = 0;
 #if ORT_API_VERSION >= 24

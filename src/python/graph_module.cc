@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -190,6 +191,37 @@ py::dict ReadRecipe(const std::string& text) {
   return given;
 }
 
+// (type, dims) or None -> what is known of a value. Without dims nothing is: an op asks for both.
+std::optional<ShapeContext::Value> KnownOf(const py::handle& given) {
+  if (given.is_none()) return std::nullopt;
+  const auto [type, dims] = given.cast<std::pair<int64_t, py::object>>();
+  if (dims.is_none()) return std::nullopt;
+  ShapeContext::Value value{.type = type};
+  for (const py::handle& dim : dims) value.dims.push_back(DimOf(dim));
+  return value;
+}
+
+py::list InferRecipe(const std::string& text, const py::list& inputs) {
+  const Recipe recipe = PlanRecipeFrom(text);
+  Require(inputs.size() == static_cast<size_t>(recipe.inputs), "the recipe has ", recipe.inputs,
+          " inputs, got ", inputs.size());
+  std::vector<std::optional<ShapeContext::Value>> known;
+  for (const py::handle& input : inputs) known.push_back(KnownOf(input));
+  py::list values;
+  for (const ShapeContext::Value& value : InferValues(recipe, known)) {
+    py::list dims;
+    for (const ShapeContext::Dim& dim : value.dims) {
+      if (dim.value >= 0) {
+        dims.append(dim.value);
+      } else {
+        dims.append(dim.name.empty() ? py::object(py::none()) : py::str(dim.name));
+      }
+    }
+    values.append(value.type == 0 ? py::object(py::none()) : py::make_tuple(value.type, dims));
+  }
+  return values;
+}
+
 }  // namespace
 
 Graph GraphOf(const py::list& nodes, const py::list& values) {
@@ -211,6 +243,7 @@ void DefineGraph(py::module_& m) {
         py::arg("sources") = false);
   m.def("plan_graph", &PlanGraph, py::arg("nodes"), py::arg("values"), py::arg("whole"));
   m.def("read_recipe", &ReadRecipe, py::arg("text"));
+  m.def("infer_recipe", &InferRecipe, py::arg("text"), py::arg("inputs"));
 }
 
 }  // namespace ort_aie::graph

@@ -26,13 +26,13 @@ struct Names {
   const char* file;
 };
 
-// What the xrt target needs of XRT, by the name that it was linked with; also of an XRT built from
-// its sources (XRT_SOVERSION is the major version).
+// The XRT library that the xrt target needs, by the name with which it was linked. An XRT built
+// from source has the same name (XRT_SOVERSION is the major version).
 constexpr char kXrt[] = "libxrt_coreutil.so.2";
 
-// Folders of an XRT that the loader does not know: that of setup.sh, and where AMD's own packages
-// put it (XRT: CMAKE_INSTALL_PREFIX and setup.sh of its packages). XRT finds its plugins from where
-// it lies itself (xilinx_xrt in core/common/module_loader.cpp).
+// Folders of an XRT that the loader does not know: the one of setup.sh, and the one of AMD's own
+// packages (XRT: CMAKE_INSTALL_PREFIX and setup.sh of its packages). XRT finds its plugins relative
+// to its own place (xilinx_xrt in core/common/module_loader.cpp).
 std::vector<fs::path> XrtFolders() {
   std::vector<fs::path> folders;
   const char* const set = secure_getenv("XILINX_XRT");
@@ -42,8 +42,8 @@ std::vector<fs::path> XrtFolders() {
   return folders;
 }
 
-// Loads XRT from these folders, so that who needs it finds it there. What was in the way, where it
-// is not loaded.
+// Loads XRT from these folders, so that the loader finds it for libraries that need it. Returns
+// what went wrong, if it is not loaded.
 std::string LoadXrt() {
   std::string looked;
   for (const fs::path& folder : XrtFolders()) {
@@ -55,7 +55,7 @@ std::string LoadXrt() {
     }
     looked += Concat(looked.empty() ? "" : " or ", folder.string());
   }
-  return Concat("; nor is it in ", looked);
+  return Concat("; it is also missing from ", looked);
 }
 
 // The file of XRT that this process has loaded, or nothing.
@@ -95,7 +95,7 @@ std::string TakeText(char* text) {
   return text != nullptr ? text : "";
 }
 
-// The library itself. Throws Error where there is none, or where it does not load.
+// The library itself. Throws Error if it is missing or does not load.
 void* Open(NpuLibrary library) {
   const Names names = NamesOf(library);
   const fs::path path = PathOf(library);
@@ -120,7 +120,7 @@ void* Open(NpuLibrary library) {
   return handle;
 }
 
-// Libraries that were loaded; they stay, because their threads and statics do.
+// Loaded libraries. They are never unloaded, because their threads and statics remain.
 class Libraries {
  public:
   static Libraries& OfProcess() {
@@ -208,7 +208,7 @@ bool HasNpu() {
 }
 
 std::string XrtLibrary() {
-  Open(NpuLibrary::kXrt);  // it stays, as those of Libraries
+  Open(NpuLibrary::kXrt);  // stays loaded, as in Libraries
   return LoadedXrt();
 }
 

@@ -1,5 +1,5 @@
-// The libraries that have an NPU as a target, beside this one. They are loaded when one is asked
-// for, so that this library needs nothing of an NPU's software.
+// The libraries next to this one that have an NPU as a target. They are loaded on demand, so that
+// this library does not need the software of any NPU.
 #pragma once
 
 #include <compare>
@@ -15,28 +15,29 @@ enum class NpuLibrary {
   kSim,  // libort_aie_sim.so: the modelled NPU
 };
 
-// Values of the session options of these names.
+// The values of the session options with these names.
 struct NpuOptions {
   std::string on_device_error, log, overlays;
   auto operator<=>(const NpuOptions&) const = default;
 };
 
-// The target of a session, open for as long as somebody has it. `session` tells sessions apart
-// while they live: what a target has of weights is true for one of them. Throws Error.
+// The target of a session, open as long as anything holds it. `session` distinguishes sessions
+// while they live, because what a target keeps of weights is valid only for one of them. Throws
+// Error.
 std::shared_ptr<const Target> OpenNpuTarget(NpuLibrary library, const NpuOptions& options,
                                             const void* session);
 
-// Whether the library lies beside this one: a build without XRT's headers has none.
+// Whether the library is next to this one; it is missing in a build without XRT's headers.
 bool IsInstalled(NpuLibrary library);
 
-// Whether this machine has an NPU of AMD's with its driver, as /sys/class/accel tells.
-// ORT_AIE_SYSFS names another /sys (for tests).
+// Whether this machine has an AMD NPU with its driver, according to /sys/class/accel. ORT_AIE_SYSFS
+// names another /sys (for tests).
 bool HasNpu();
 
-// Loads the library of kXrt, and says which file of XRT it found. Throws Error.
+// Loads the library of kXrt, and returns the file of XRT that it found. Throws Error.
 std::string XrtLibrary();
 
-// What the targets of this process have done: {"xrt": counters, "sim": counters} in JSON, of the
+// What the targets of this process have done: {"xrt": counters, "sim": counters} in JSON, for the
 // libraries that were loaded.
 std::string NpuCounters();
 

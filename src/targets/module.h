@@ -1,5 +1,5 @@
-// What libort_aie_xrt.so and libort_aie_sim.so export: targets/loader.cc calls it. Texts are JSON
-// in UTF-8; those that are returned are for free().
+// The exports of libort_aie_xrt.so and libort_aie_sim.so, which targets/loader.cc calls. Texts are
+// JSON in UTF-8; the caller frees returned texts with free().
 #pragma once
 
 #include "targets/target.h"
@@ -8,11 +8,11 @@
 namespace ort_aie {
 
 // {"on_device_error": "host" or "raise", "log": "warning", "quiet" or "trace", "overlays": folders
-// with : between}. What the library does is in `trace` as well, unless it is null. Null, and a
-// message in `error`, when there is no device or no overlay for it.
+// separated by :}. The library also records its work in `trace`, unless that is null. Returns null,
+// with a message in `error`, if there is no device or no overlay for it.
 using OpenTargetFunction = const Target*(const char* options, Trace* trace, char** error);
 using CloseTargetFunction = void(const Target* target);
-// Numbers by name, and numbers of steps that the host did by reason in "host_steps".
+// Numbers by name, and in "host_steps" the numbers of steps that the host did, by reason.
 using TargetCountersFunction = char*();
 
 inline constexpr char kOpenTarget[] = "ort_aie_open_target";

@@ -44,7 +44,7 @@ std::string ReadChoice(const ConfigEntry& entry, const char* name,
        expected);
 }
 
-// A positive number of at most nine digits, or 0 where none is given.
+// A positive number of at most nine digits, or 0 if none is given.
 int64_t ReadCount(const ConfigEntry& entry, const char* name) {
   const std::string value = Read(entry, name, "");
   if (value.empty()) return 0;
@@ -54,18 +54,20 @@ int64_t ReadCount(const ConfigEntry& entry, const char* name) {
   const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
   if (!whole || count < 1 || count > 999'999'999) {
     Fail(ErrorCode::kInvalidArgument, "ort_aie.", name, "=", value,
-         " is no number of tokens; expected 1 to 999999999");
+         " is not a number of tokens; expected 1 to 999999999");
   }
   return count;
 }
 
 std::shared_ptr<const Target> Host() { return {std::shared_ptr<const void>(), &HostTarget()}; }
 
-// The target that `library` has, or the host where its device cannot be used; said in one line for
-// a session. Who names the target gets an error where this build has none, or if he asked for one.
+// The target of `library`; the host if its device cannot be used, which is reported in one line per
+// session. If the user named the target, it is an error when this build does not have it, or when
+// the user asked for errors.
 std::shared_ptr<const Target> NpuOrHost(NpuLibrary library, const NpuOptions& options,
                                         const void* session, bool any_target) {
-  // Of whom that was said last, by options: the nodes of a session ask one by one.
+  // The last session for which this was reported, by options: each node of a session asks by
+  // itself.
   static std::mutex mutex;
   static auto& refused = *new std::map<std::pair<NpuLibrary, NpuOptions>, const void*>();
   const std::lock_guard lock(mutex);

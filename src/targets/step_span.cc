@@ -45,7 +45,7 @@ struct ShapeFacts {
     return {{{"rows", s.count}, {"k", s.k}, {"n", s.n}}};
   }
   Trace::Facts operator()(const AttentionStep& s) const {
-    int64_t keys = 0;  // of the longest batch row
+    int64_t keys = 0;  // in the longest batch row
     for (const int64_t total : s.total_length) keys = std::max(keys, total);
     return {{{"rows", s.batch * s.sequence},
              {"heads", s.heads},
@@ -60,7 +60,7 @@ struct ShapeFacts {
   Trace::Facts operator()(const CastStep& s) const { return {{{"elements", s.count}}}; }
 };
 
-// Nobody asks for texts and facts without a trace.
+// Texts and facts are needed only with a trace.
 Trace::Facts FactsOf(const Step& step) {
   return Trace::OfProcess().on() ? std::visit(ShapeFacts(), step) : Trace::Facts{};
 }

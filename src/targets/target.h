@@ -1,4 +1,4 @@
-// A target executes plans. It never learns what ONNX is.
+// A target executes plans. It never learns about ONNX.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,20 @@
 
 namespace ort_aie {
 
-// Threads of whoever calls: ONNX Runtime's intra-op pool, or the calling thread alone.
+// The caller's threads: ONNX Runtime's intra-op pool, or only the calling thread.
 class ThreadPool {
  public:
   virtual ~ThreadPool() = default;
 
-  // Work in all below which a section costs more than it gains, and what a task is at least. A
-  // section takes ONNX Runtime about 0.5 us while its threads wait for work, on a Zen 5, and some
-  // 20 us when they sleep; a task of it, 20 to 50 ns.
+  // A parallel section costs more than it gains if its total work is below kWorthSectionNs; a task
+  // should have at least kTaskNs. On a Zen 5, a section costs ONNX Runtime about 0.5 us while its
+  // threads wait for work, and about 20 us when they sleep; each of its tasks costs 20 to 50 ns.
   static constexpr int64_t kWorthSectionNs = 2000;
   static constexpr int64_t kTaskNs = 500;
 
-  // ParallelFor of items that one thread needs about item_ns for each, on a current core: by the
-  // calling thread alone where that is faster, else so many items to a task that it is worth one.
+  // ParallelFor of items that take one thread of a current core about item_ns each. The calling
+  // thread does all of them if that is faster; else each task gets so many items that it is worth
+  // its cost.
   template <typename Task>
   void ParallelFor(int64_t count, int64_t item_ns, const Task& task) const {
     const int64_t total_ns = count * item_ns;
@@ -37,13 +38,13 @@ class ThreadPool {
 
   // Calls task(i) for each i in [0, count), in any order, and returns when all are done. A task may
   // throw, although it runs on threads of another library: the first exception is thrown here, and
-  // tasks that have not begun by then are left out.
+  // tasks that have not begun by then are skipped.
   template <typename Task>
   void ParallelFor(int64_t count, const Task& task) const {
     struct Job {
       const Task& task;
       std::atomic<bool> failed = false;
-      std::exception_ptr error = nullptr;  // whoever sets `failed` writes it
+      std::exception_ptr error = nullptr;  // the thread that sets `failed` writes it
     } job{task};
     const auto one = [](void* data, int64_t i) noexcept {
       auto& j = *static_cast<Job*>(data);
@@ -79,7 +80,7 @@ class Target {
 
 // This CPU. Stateless: one object serves all sessions of a process.
 const Target& HostTarget();
-// The instruction set of its kernels, as ORT_AIE_ISA names it.
+// The instruction set of its kernels, by its name in ORT_AIE_ISA.
 const char* HostIsa();
 
 }  // namespace ort_aie

@@ -14,17 +14,17 @@
 namespace ort_aie {
 namespace {
 
-// About 130 MB of memory and 250 MB of file; a viewer takes no more either.
+// About 130 MB of memory and 250 MB of file; viewers do not take more either.
 constexpr size_t kMaxEvents = 1'000'000;
 
-std::atomic<Trace*> used = nullptr;  // of another library
+std::atomic<Trace*> used = nullptr;  // in another library
 
 std::string PathOfTrace() {
   const char* path = std::getenv("ORT_AIE_TRACE");
   return path != nullptr && *path != '\0' ? path : "ort_aie_trace.json";
 }
 
-// The system's number: libraries would give the same thread different ones.
+// The system's number, because libraries would number the same thread differently.
 int ThisThread() {
   thread_local const auto number = static_cast<int>(syscall(SYS_gettid));
   return number;

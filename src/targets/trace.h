@@ -1,4 +1,4 @@
-// What targets do when, as a timeline that ui.perfetto.dev opens (the Trace Event Format).
+// A timeline of what targets do, for ui.perfetto.dev (in the Trace Event Format).
 #pragma once
 
 #include <array>
@@ -19,25 +19,26 @@ class Trace {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  // A number that the timeline shows with an event, such as its bytes. One without a name is none.
+  // A number that the timeline shows with an event, such as its bytes. A fact without a name is not
+  // shown.
   struct Fact {
     const char* name = nullptr;
     int64_t value = 0;
   };
   using Facts = std::array<Fact, 5>;
 
-  // The one of this process. What it holds is written when the last of those who asked for it has
-  // left, and when the process ends.
+  // The trace of this process. It is written when the last user has left it, and when the process
+  // ends.
   static Trace& OfProcess();
-  // In a library that is a target: the process's is the one that it was opened with.
+  // In a library that is a target: use the trace with which it was opened.
   static void UseThatOf(Trace& trace);
 
-  // Keeps the trace on for as long as somebody has what it gives.
+  // Keeps the trace on as long as the returned object lives.
   std::shared_ptr<const void> Join();
   bool on() const { return users_.load(std::memory_order_relaxed) > 0; }
 
-  // `category` is node, step, append, dispatch, sync, wait or host (docs/ryzen-ai.md says of what);
-  // `node` the name of one in the model, or empty.
+  // `category` is node, step, append, dispatch, sync, wait or host (docs/ryzen-ai.md explains
+  // them). `node` is the name of a node in the model, or empty.
   void Add(const char* category, std::string_view name, std::string_view node, const Facts& facts,
            Time begin, Time end);
 
@@ -61,11 +62,12 @@ class Trace {
   std::mutex mutex_;
   std::set<std::string, std::less<>> texts_;  // each of them is in many events
   std::vector<Event> events_;
-  int64_t left_out_ = 0;  // events beyond the most that are kept
+  int64_t left_out_ = 0;  // events beyond the limit
   bool written_ = true;
 };
 
-// From here to the end of the scope, if anybody wants to know. Texts live as long as it does.
+// An event from here to the end of the scope, if the trace is on. Texts must live as long as it
+// does.
 class TraceSpan {
  public:
   TraceSpan(const char* category, std::string_view name, std::string_view node = {},
@@ -79,7 +81,7 @@ class TraceSpan {
     if (!on_) return;
     Trace::OfProcess().Add(category_, name_, node_, facts_, begin_, Trace::Clock::now());
   }
-  // It was not what it seemed to become.
+  // Drops the event, for example if the work was not done after all.
   void Drop() { on_ = false; }
 
  private:

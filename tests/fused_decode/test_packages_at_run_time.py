@@ -45,7 +45,7 @@ def test_what_was_packaged_is_read(package: Path) -> None:
     ("edit", "words"),
     [
         (lambda m: m.update(format=2), "has format 2, and this library reads 1; package"),
-        (lambda m: m.update(kind="design"), "is of another kind"),
+        (lambda m: m.update(kind="design"), "is not for a fused decode"),
         (lambda m: m.update(model="llama-7b"), "is for llama-7b, which this version does not know"),
         (lambda m: m.update(channels=3), "channels must be an integer from 1 to 2, got 3"),
         (lambda m: m.update(extra=1), "extra"),
@@ -143,8 +143,8 @@ def test_a_model_that_is_not_the_overlays_runs_as_before(
     np.testing.assert_array_equal(*logits)
     counters = npu_counters()
     reason = (
-        "llama-3.2-1b: the weights of queries, keys and values are 512 x 256, the overlay's 512 x "
-        "2048"
+        "llama-3.2-1b: the weights of queries, keys and values are 512 x 256, but the overlay's "
+        "are 512 x 2048"
     )
     assert counters.fused_refused == {reason: before.get(reason, 0) + 1}
     assert counters.fused_tokens == 0
@@ -180,7 +180,7 @@ def test_packages_alone_say_what_is_missing(
     shutil.rmtree(tmp_path / "cache" / "ort_aie_ep" / "simulated_overlays")
     token(model, str(package), monkeypatch)
     said = capfd.readouterr().err
-    assert "no package of a fused decode takes, stay on this CPU: there is no overlay" in said
+    assert "no package of a fused decode fits, stay on this CPU: there is no overlay" in said
     assert "ort-aie kernels build all --device npu2" in said
     # None of this device's: as without any.
     token(model, str(for_npu1(package, tmp_path / "other")), monkeypatch)

@@ -9,14 +9,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from ort_aie_ep import _native
+from ort_aie_ep.cli import app
 from ort_aie_ep.cli.tables import tuning_table
 from ort_aie_ep.explain import tune as tuning_module
 from ort_aie_ep.explain.tune import choose, forget, roles, tune
@@ -316,6 +319,20 @@ def test_tune_keeps_what_it_found_and_doctor_shows_it(cache: Path) -> None:
     assert forget() == cache
     assert not cache.exists()
     assert forget() is None
+
+
+def test_tune_ends_at_its_roles(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[str], dict[str, str]]
+) -> None:
+    # With weights that measure nothing, but in no time.
+    monkeypatch.setattr(tuning_module, "tune", partial(tune, weights=1))
+    result = CliRunner().invoke(app, ["tune", "--seconds", "0.1", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    count = len(roles())
+    assert ends(result.stderr).get("tune") == (
+        f"{count} role{'s' * (count > 1)}" if count else None
+    )
+    assert f"stored: {cache}" in result.stderr
 
 
 def test_tune_measures_with_as_many_threads_as_sessions_have(

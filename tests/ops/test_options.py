@@ -75,11 +75,11 @@ def test_session_config_outranks_the_environment(monkeypatch: pytest.MonkeyPatch
             "ort_aie.on_device_error=stop is unknown; expected host or rai",
         ),
         ("log", "loud", "ort_aie.log=loud is unknown; expected warning, quiet or trace"),
-        ("prompt_chunk", "0", "ort_aie.prompt_chunk=0 is no number of tokens; expected 1 to"),
-        ("prompt_chunk", "-1", "ort_aie.prompt_chunk=-1 is no number of tokens"),
-        ("prompt_chunk", "2k", "ort_aie.prompt_chunk=2k is no number of tokens"),
-        ("prompt_chunk", "1000000000", "ort_aie.prompt_chunk=1000000000 is no number of tokens"),
-        ("prompt_chunk", "9" * 20, f"ort_aie.prompt_chunk={'9' * 20} is no number of tokens"),
+        ("prompt_chunk", "0", "ort_aie.prompt_chunk=0 is not a number of tokens; expected 1 to"),
+        ("prompt_chunk", "-1", "ort_aie.prompt_chunk=-1 is not a number of tokens"),
+        ("prompt_chunk", "2k", "ort_aie.prompt_chunk=2k is not a number of tokens"),
+        ("prompt_chunk", "1000000000", "ort_aie.prompt_chunk=1000000000 is not a number of tokens"),
+        ("prompt_chunk", "9" * 20, f"ort_aie.prompt_chunk={'9' * 20} is not a number of tokens"),
     ],
 )
 @pytest.mark.parametrize("way", ["config", "environment"])

@@ -77,7 +77,7 @@ def test_a_missing_xrt_says_where_it_was_looked_for(core: Path, tmp_path: Path) 
         found, remedy = doctor(core, **environment)
         assert found == ""
         assert remedy.count(XRT) == 1
-        assert f"nor is it in {folders}; install XRT with its NPU plugin" in remedy
+        assert f"it is also missing from {folders}; install XRT with its NPU plugin" in remedy
 
 
 def test_an_xrt_that_does_not_load_says_why(core: Path, tmp_path: Path) -> None:

@@ -19,16 +19,17 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// A prompt of more queries than one run takes goes in chunks, for which the chunks before are past.
+// A prompt with more queries than one run can take is divided into chunks; for each, the chunks
+// before it are past.
 constexpr int64_t kChunkMultiple = 64;  // tokens
-// Elements of the sequences `rope` and `append`.
+// Elements that the sequences `rope` and `append` process at a time.
 constexpr int64_t kRotaryObject = 256, kRotaryMultiple = 32;
 
 size_t Bytes(int64_t elements, DataType type) {
   return elements <= 0 ? 0 : static_cast<size_t>(BytesOf(type, elements));
 }
 
-// All heads of a token's query -> (heads, padded dim), which holds zeros beyond dim.
+// All heads of a token's query -> (heads, padded dim), with zeros beyond dim.
 void StoreQueries(Engine& engine, const AttentionStep& step, int64_t token, uint16_t* y) {
   const auto& kernels = engine.kernels();
   const int64_t padded = PaddedHeadDim(step.dim);
@@ -58,7 +59,7 @@ void StoreOutput(Engine& engine, const AttentionStep& step, const uint16_t* o, i
 
 int64_t Window(const AttentionStep& step) { return std::max<int64_t>(step.window, 0); }
 
-// Whether the host has all but the new rows now: the cache, norms, the rotary table.
+// Whether everything but the new rows is on the host now: the cache, norms, the rotary table.
 bool RestOnHost(const Batch& batch, const AttentionStep& step) {
   bool all = true;
   const auto check = [&](const void* tensor, size_t bytes) {
@@ -71,8 +72,8 @@ bool RestOnHost(const Batch& batch, const AttentionStep& step) {
   return all;
 }
 
-// Whether the sequences `rope` and `append` can do what comes before attention. Nothing there
-// quantises: codes of a cache of integers are the host's.
+// Whether the sequences `rope` and `append` can do the work before attention. They cannot quantise,
+// so the host makes the codes of a cache of integers.
 bool CanPrepare(const AttentionStep& step, const char* design) {
   return design == kDecode && !step.key_scales &&
          (step.cos == nullptr || step.rotary_dim % kRotaryMultiple == 0);
@@ -83,8 +84,8 @@ struct Heads {
   int64_t first, count;
 };
 
-// What the sequences take at a time of a token's heads: objects of 256 elements, or a divisor of
-// one; `rope` also one and a part.
+// The portions of a token's heads that the sequences process at a time: objects of 256 elements, or
+// a divisor of that size; `rope` can also process one and a part.
 std::vector<Heads> Portions(int64_t heads, int64_t dim, bool whole) {
   std::vector<Heads> all;
   for (int64_t first = 0; first < heads;) {
@@ -111,7 +112,7 @@ struct Rows {
   }
 };
 
-// Heads of a batch row to where they stand farther apart, or closer together.
+// Copies heads of a batch row to places farther apart, or closer together.
 npu::Invocation MoveHeads(const AttentionStep& step, int64_t heads, const Rows& x, const Rows& y,
                           int64_t b) {
   return {"move_heads",
@@ -123,12 +124,12 @@ npu::Invocation MoveHeads(const AttentionStep& step, int64_t heads, const Rows& 
           {{"x", x[b]}, {"y", y[b]}}};
 }
 
-// Of a token, on the device: a query for each head, a key and a value for each KV head.
+// A token's rows on the device: a query for each head, a key and a value for each KV head.
 struct TokenRows {
   Rows query, key, value;
 };
 
-// What `projected` becomes when it is normalised, rotated and, in the copy, appended.
+// Normalises and rotates `projected`, and appends the result to the copy of the cache.
 class Preparation {
  public:
   Preparation(Engine& engine, Batch& batch, const AttentionStep& step, const KvCopy& copy)
@@ -160,7 +161,7 @@ class Preparation {
       Append(rows.key, b, copy_.KeyOffset(b));
       Append(rows.value, b, copy_.ValueOffset(b));
     }
-    // The host reads what it can.
+    // If nothing changes them, the host reads the projected rows themselves.
     if (!rotated && step_.k_norm == nullptr) rows.key = projected.key;
     rows.value = projected.value;
     for (const Rows& kept : {rows.key, rows.value}) batch_.Keep(kept.first);
@@ -168,7 +169,7 @@ class Preparation {
   }
 
  private:
-  // Heads in the device's layout of them.
+  // The heads, in the layout that the device uses for them.
   Rows Spread(const Rows& x, int64_t heads) {
     if (padded_ == step_.dim) return x;
     const int64_t width = heads * padded_;
@@ -204,7 +205,7 @@ class Preparation {
   }
 
   void Rotate(const Rows& x, int64_t heads, const void* norm, const Rows& y) {
-    npu::BufferView weight = x.first;  // of no bytes
+    npu::BufferView weight = x.first;  // has no bytes
     if (norm != nullptr) {
       weight = batch_.Input(padded_, [&](uint16_t* to) {
         if (padded_ == step_.dim) {
@@ -254,14 +255,15 @@ class Preparation {
   const AttentionStep& step_;
   const KvCopy& copy_;
   const int64_t padded_;
-  // The part of a head that is not zeros. A norm takes the mean of squares of all of it: it is that
-  // of the part, times this, and epsilon and the weight make up for it.
+  // The fraction of a head that is not zeros. A norm uses the mean of squares of the whole head,
+  // which is this fraction times the mean of the part; epsilon and the weight compensate for it.
   const float used_;
   std::vector<npu::BufferView> tables_;
 };
 
-// New rows of a windowed cache, (batch, kv_heads, tokens, dim), which stand apart until the device
-// is done: in place, its present is the past that a second attempt needs.
+// The new rows of a windowed cache, (batch, kv_heads, tokens, dim). They are kept separate until
+// the device is done: with an in-place cache, the present is also the past that a second attempt
+// needs.
 struct FreshRows {
   FreshRows(const AttentionStep& step, const Range& new_tokens)
       : tokens(new_tokens),
@@ -284,14 +286,14 @@ struct FreshRows {
   std::vector<uint8_t> memory;
 };
 
-// The new rows, where they stand in the present.
+// The new rows, at their places in the present.
 HostRows InPresent(const AttentionStep& step) {
   return {step.present_key, step.present_value, step.present_capacity,
           std::vector<int64_t>(step.past_length.size(), 0)};
 }
 
-// The rows that the device has appended -> the host's. False where the cache's type does not hold
-// all of them as they are (float16, values below 2^-17), so that the device has others.
+// Stores the rows that the device has appended as the host's rows. False if the cache's type cannot
+// represent all of them (float16, values below 2^-17), so that the device's rows differ.
 bool StoreNewRows(Engine& engine, const AttentionStep& step, const TokenRows& from,
                   const Batch::Results& results, const HostRows& rows) {
   const auto& kernels = engine.kernels();
@@ -371,7 +373,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
                      {*key.view, step.key_stride, step.dim},
                      {*value.view, step.value_stride, step.dim}});
   }
-  // What the device leaves may be the output as it is, or once heads are moved together.
+  // The device's result may be the output as it is, or after heads are moved together.
   const int64_t output_width = step.heads * step.dim;
   const bool moved = padded != step.dim && design == kDecode && !step.value_scales;
   const bool whole = moved || (padded == step.dim && !step.value_scales);
@@ -401,7 +403,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
     for (int64_t b = 0; b < (whole ? 0 : step.batch); ++b) {
       StoreOutput(engine, step, results[o[b]], b);
     }
-    // Where the host's rows are others, the next call sends them.
+    // If the host's rows differ, the next call sends them.
     if (by_device && StoreNewRows(engine, step, rows, results, new_rows)) {
       copy.Appended(step, new_rows);
     }
@@ -423,7 +425,7 @@ bool AppendAttention(Engine& engine, Batch& batch, const char* design, const Att
 
 namespace {
 
-// Queries of a prompt, of which the device has all keys.
+// Queries of a prompt, if the device has all keys.
 class Prompt {
  public:
   Prompt(Engine& engine, const AttentionStep& step, const ThreadPool& threads)
@@ -434,16 +436,16 @@ class Prompt {
     Require(manifest_ != nullptr, "there is no overlay flow_qkv");
   }
 
-  // Tokens [first, end) of a batch row's, with `total` keys in all, or 0 where they see none.
+  // Attends to `total` keys (0 if none are visible) with tokens [first, end) of a batch row.
   void Attend(const KvCopy& copy, int64_t b, int64_t first, int64_t end, int64_t total) const {
     const auto i = static_cast<size_t>(b);
-    // Those before the first key that anybody sees see none.
+    // Queries before the first visible key see no key.
     const int64_t begin =
         step_.causal ? std::clamp(copy.FirstToken(i) - step_.past_length[i], first, end) : first;
     const int64_t keys = total - copy.FirstToken(i);
     Zero(b, first, begin);
     for (int64_t t = begin; t < end;) {
-      // Without causality a query sees all keys, those behind its chunk as well.
+      // Without causality a query sees all keys, including those after its chunk.
       const int64_t count = step_.causal ? end - t : std::min(end - t, keys);
       const int64_t past =
           step_.causal ? step_.past_length[i] + t - copy.FirstToken(i) : keys - count;
@@ -516,7 +518,7 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, PlanCaches& caches,
   const int64_t most = TokensAtATime(engine, step);
   for (int64_t first = 0; first < step.sequence; first += most) {
     const Range tokens{first, std::min(first + most, step.sequence)};
-    // Without causality, queries see keys of later ones.
+    // Without causality, queries see later keys too.
     const Span span =
         SpanOf(step, step.causal ? first : 0, step.causal ? tokens.end : step.sequence);
     if (step.windowed_cache) {
@@ -530,7 +532,7 @@ void AttendPrompt(Engine& engine, const AttentionStep& step, PlanCaches& caches,
     }
     for (int64_t b = 0; b < step.batch; ++b) {
       const auto i = static_cast<size_t>(b);
-      // What is behind a shorter prompt is padding.
+      // Tokens after a shorter prompt are padding.
       const int64_t own = step.total_length[i] - step.past_length[i];
       const int64_t end = std::clamp(own, first, tokens.end);
       prompt.Attend(copy, b, first, end, span.total[i]);

@@ -6,21 +6,22 @@
 
 namespace ort_aie::npu_target {
 
-// How many of a step's tokens are worked on together: one, or a prompt's chunk.
+// How many of a step's tokens are processed together: one, or a prompt's chunk.
 int64_t TokensAtATime(const Engine& engine, const AttentionStep& step);
 
-// Whether queries, keys and values that are on the device have to go to the host and back before
-// attention, for no sequence of `design` prepares them.
+// Whether queries, keys and values on the device have to go to the host and back before attention,
+// because no sequence of `design` prepares them.
 bool HostPrepares(const AttentionStep& step, const char* design);
 
 // Adds a step of one query row. Queries, keys and values that an earlier step of the batch leaves
 // on the device are normalised, rotated and appended there, and the new rows of the present come
-// back from it; those of the host are prepared by the host. False, and no change, if the batch has
-// to run first. `step`, `caches` and `threads` live until it has.
+// back from it. If they are on the host, the host prepares them. Returns false, and changes
+// nothing, if the batch has to run first. `step`, `caches` and `threads` must live until the batch
+// has run.
 bool AppendAttention(Engine& engine, Batch& batch, const char* design, const AttentionStep& step,
                      PlanCaches& caches, const ThreadPool& threads);
 
-// A step of several query rows. What a prompt that is shorter than others has as padding gets
+// Executes a step of several query rows. The padding of a prompt that is shorter than others gets
 // zeros.
 void AttendPrompt(Engine& engine, const AttentionStep& step, PlanCaches& caches,
                   const ThreadPool& threads);

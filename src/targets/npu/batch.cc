@@ -13,9 +13,9 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr int64_t kAddressMultiple = 4;    // bytes, of what a transfer can start at
-constexpr int64_t kStoredTogether = 4096;  // elements to the host
-// Bytes of no use between two that come to the host, in one go.
+constexpr int64_t kAddressMultiple = 4;    // bytes: transfers start at multiples of this
+constexpr int64_t kStoredTogether = 4096;  // elements stored by one host task
+// So many unused bytes between two results are fetched along with them.
 constexpr int64_t kFetchedTogether = 4096;
 
 }  // namespace
@@ -47,7 +47,7 @@ npu::BufferView Batch::View(std::shared_ptr<Buffer> buffer, int64_t offset) {
 }
 
 npu::BufferView Batch::Output(void* tensor, int64_t elements, DataType type, int64_t least) {
-  // What is longer than any row that the device takes is nobody's input there.
+  // A tensor that is longer than any row of the device is never an input there.
   const bool zeros = elements % q4nx::kBlockCols != 0 && elements <= kMatvecMaxK;
   const int64_t room =
       std::max(zeros ? q4nx::PaddedCols(elements) : q4nx::PaddedRows(elements), least);
@@ -87,7 +87,7 @@ void Batch::Writes(const void* tensor, int64_t elements, DataType type,
   if (tensor == nullptr) return;
   const Span span = SpanOf(tensor, static_cast<size_t>(elements) * SizeOf(type));
   if (span.bytes == 0) return;
-  // Of what others have written, the parts before and behind it are left.
+  // Of earlier writes, only the parts before and after it remain.
   const uint8_t* const end = span.first + span.bytes;
   for (auto other = FirstWrittenAt(span.first); other != last_.end() && other->first < end;) {
     const auto [first, last] = *other;
@@ -99,7 +99,7 @@ void Batch::Writes(const void* tensor, int64_t elements, DataType type,
   written_.push_back({span, SizeOf(type), view, elements});
 }
 
-// The first that ends behind `address`.
+// The first write that ends after `address`.
 std::map<const uint8_t*, Batch::Last>::const_iterator Batch::FirstWrittenAt(
     const uint8_t* address) const {
   auto found = last_.upper_bound(address);
@@ -110,7 +110,7 @@ std::map<const uint8_t*, Batch::Last>::const_iterator Batch::FirstWrittenAt(
 Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
   if (tensor == nullptr) return {};
   const Span span = SpanOf(tensor, bytes);
-  // The last one that writes it counts.
+  // The last write to it counts.
   const Written* written = nullptr;
   for (auto at = FirstWrittenAt(span.first);
        at != last_.end() && at->first < span.first + span.bytes; ++at) {
@@ -123,7 +123,7 @@ Batch::Source Batch::Find(const void* tensor, size_t bytes) const {
                                            written->element_bytes);
   const npu::BufferView view{written->view->argument, written->view->offset + 2 * before};
   if (view.offset % kAddressMultiple != 0) return Source::Later();
-  // Zeros are behind the last element alone.
+  // Zeros follow only the last element.
   const bool last = span.first + bytes == written->span.first + written->span.bytes;
   return {
       .view = view,
@@ -192,8 +192,8 @@ npu::BufferView Batch::Place(npu::BufferView view) const {
   return {0, start + view.offset};
 }
 
-// What goes to the device comes first, what comes back follows, and what has zeros behind it may do
-// both.
+// What goes to the device comes first, and what comes back follows. Pieces that end with zeros may
+// do both.
 Batch::Extent Batch::PlacePieces() {
   auto end = static_cast<int64_t>(2 * inputs_.size());
   const auto place = [&](bool zeros, bool kept) {
@@ -211,7 +211,8 @@ Batch::Extent Batch::PlacePieces() {
   return extent;
 }
 
-// An invocation is complete before the next one begins.
+// An invocation is complete before the next one begins, so pieces that are never used together
+// share memory.
 int64_t Batch::PlaceInTurns(int64_t first) {
   struct Use {
     size_t first, last;  // invocations
@@ -273,7 +274,7 @@ void Batch::Run(const std::function<bool(const void* tensor, size_t bytes)>& wan
 }
 
 void Batch::Fetch(Buffer& arena) const {
-  constexpr int64_t kLine = 64;  // of the cache, of which whole ones come
+  constexpr int64_t kLine = 64;  // cache lines are transferred whole
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const Piece& piece : pieces_) {
     if (!piece.kept()) continue;
@@ -301,7 +302,7 @@ PlanMemory::Activations Batch::TakeArena(const Extent& extent) const {
     if (memory_ != nullptr) return memory_->TakeActivations(first_, bytes, Layout(extent.sent));
     if (rows_buffer_ == nullptr) return {engine_.device().Allocate(bytes), {}, false};
     if (*rows_buffer_ == nullptr || (*rows_buffer_)->size() < bytes) {
-      rows_buffer_->reset();  // before another takes its place
+      rows_buffer_->reset();  // free it before the next is allocated
       *rows_buffer_ = engine_.device().Allocate(bytes);
     }
     return {*rows_buffer_, {}, false};
@@ -330,7 +331,8 @@ void Batch::Send(PlanMemory::Activations& arena, int64_t sent) const {
     arena.sent = true;
     return;
   }
-  // Weights of norms and the like are those of the last call; lines that differ go together.
+  // Weights of norms and the like usually equal those of the last call. Adjacent lines that differ
+  // are sent together.
   constexpr size_t kLine = kAlignment;
   size_t begin = 0, end = 0;
   const auto send = [&] {

@@ -1,4 +1,4 @@
-// The designs that the executor runs, by the names of their overlays, and what they take.
+// The designs that the executor runs, by the names of their overlays, and their limits.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@ inline constexpr const char kDequant[] = "dequant";
 inline constexpr const char kGemm[] = "gemm";
 inline constexpr const char* kDesigns[] = {kDecode, kFusedDqp, kFlowKv, kFlowQkv, kDequant, kGemm};
 
-// Each design states these in its head comment; rows and columns are those of whole blocks.
+// Each design states these in the comment at its top; rows and columns are counted in whole blocks.
 inline constexpr int64_t kLeastN = 128;
-inline constexpr int64_t kMatvecMaxK = 16384;  // of a part
+inline constexpr int64_t kMatvecMaxK = 16384;  // of one part
 inline constexpr int64_t kMatvecMaxBias = 80 * 16 * 32;
 inline constexpr int64_t kGemmMaxK = 65536;
 inline constexpr int64_t kGemmLeastRows = 64;
 inline constexpr int64_t kMaxHeadDim = 256;
 inline constexpr int64_t kVectorMaxK = 16384;
 inline constexpr int64_t kGluLeast = 256;
-inline constexpr int64_t kRowOperatorsMaxK = 7168;  // of the overlay gemm
+inline constexpr int64_t kRowOperatorsMaxK = 7168;  // for the overlay gemm
 
-// Whether there is an overlay of a design.
+// Whether the device has an overlay of a design.
 using HasOverlay = std::function<bool(std::string_view design)>;
 
-// The overlay for a step of one row: that of a token's steps, or that of its kind alone on a device
-// without room for it. Null if there is neither.
+// The overlay for a step of one row: the overlay of a token's steps, or, on a device without room
+// for it, the one for this kind of step. Null if there is neither.
 inline const char* ProjectionDesign(const HasOverlay& has) {
   if (has(kDecode)) return kDecode;
   return has(kFusedDqp) ? kFusedDqp : nullptr;

@@ -1,5 +1,5 @@
-// An NPU as the executor sees it: buffers, overlays, runs. `xrt/xrt_device.cc` has it over XRT;
-// nothing outside of that folder includes XRT's headers.
+// An NPU as the executor sees it: buffers, overlays, runs. `xrt/xrt_device.cc` implements it with
+// XRT; nothing outside of that folder includes XRT's headers.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@
 namespace ort_aie::npu_target {
 
 enum class Fault {
-  kNoDevice,        // none, or the driver does not answer
-  kNoOverlay,       // no package for what is asked
-  kWrongOverlay,    // a package of another device, version or content
+  kNoDevice,        // there is none, or the driver does not answer
+  kNoOverlay,       // no package for the design
+  kWrongOverlay,    // a package for another device or version, or of other content
   kContextRefused,  // all columns are busy
   kAllocation,
   kTimeout,
@@ -27,7 +27,7 @@ enum class Fault {
   kDeviceLost,
 };
 
-// What went wrong with the device, as opposed to with the model; the text is for people.
+// A failure of the device, not of the model. The text is for people.
 class DeviceError : public std::runtime_error {
  public:
   DeviceError(Fault fault, const std::string& text) : std::runtime_error(text), fault_(fault) {}
@@ -37,7 +37,7 @@ class DeviceError : public std::runtime_error {
   Fault fault_;
 };
 
-// Memory that the host and the device see. They see the same bytes only after a transfer.
+// Memory that the host and the device share. They see the same bytes only after a transfer.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -47,7 +47,7 @@ class Buffer {
   virtual void FromDevice(size_t offset, size_t bytes) = 0;
 };
 
-// Where something lies on the device.
+// A place on the device.
 struct DeviceMemory {
   std::shared_ptr<Buffer> buffer;
   int64_t offset = 0;
@@ -61,66 +61,66 @@ struct HostMemory {
   size_t bytes;
 };
 
-// A stream names bytes of a buffer by 32 bits.
+// A stream addresses the bytes of a buffer with 32 bits.
 inline constexpr size_t kMaxBufferBytes = size_t{1} << 32;
 
-// What a process has asked of the device since it opened it.
+// What a process has requested from the device since it opened it.
 struct Counters {
   int64_t runs = 0;          // instruction streams executed
-  int64_t submissions = 0;   // of one or a list of them, each with a wait
+  int64_t submissions = 0;   // of one run or a list of runs, each with one wait
   int64_t bytes_to = 0;      // copied or flushed to the device
-  int64_t bytes_from = 0;    // and back
+  int64_t bytes_from = 0;    // copied or flushed from the device
   int64_t streams_kept = 0;  // instruction streams reused or patched
   int64_t streams_built = 0;
   int64_t streams_dropped = 0;  // to make room for others
-  int64_t stream_bytes = 0;     // of the device's memory for instructions, now
-  int64_t retries = 0;          // plans that were run again in a fresh context
+  int64_t stream_bytes = 0;     // now in the device's memory for instructions
+  int64_t retries = 0;          // plans that ran again in a fresh context
   int64_t fallbacks = 0;        // plans that the host executed after a fault
   int64_t buffers = 0;          // alive now
   int64_t buffer_bytes = 0;
 };
 
-// An overlay that others built, which has a stream of words of its own.
+// An overlay that others built, with its own stream of words.
 struct OtherOverlay {
-  std::string path;    // of the xclbin
-  std::string uuid;    // that its header has
+  std::string path;    // the xclbin
+  std::string uuid;    // from its header
   std::string kernel;  // its name
-  std::string device;  // that it is for, as manifests have it
-  size_t buffers;      // that it takes as arguments
+  std::string device;  // the device that it is for, as manifests name it
+  size_t buffers;      // the number that it takes as arguments
 };
 
 class OtherStream {
  public:
   virtual ~OtherStream() = default;
   virtual std::span<uint32_t> words() = 0;
-  // Executes the words on the kernel's buffers, in order, and waits for the end. Of the words,
-  // [begin, end) may have changed since the last run. Throws DeviceError; then what the buffers
-  // hold on the device is unknown, and the stream is of no use any more.
+  // Executes the words on the kernel's buffers, in order, and waits for the end. Words [begin, end)
+  // may have changed since the last run, the others have not. Throws DeviceError; then the contents
+  // of the buffers on the device are unknown, and the stream cannot be used any more.
   virtual void Run(size_t begin, size_t end, std::span<Buffer* const> buffers) = 0;
 };
 
-// One device of the process, for all sessions and threads. Every wait in it is bounded.
+// One device of the process, for all sessions and threads. Every wait is bounded.
 class Device {
  public:
   virtual ~Device() = default;
 
-  virtual const std::string& name() const = 0;  // as XRT has it, such as "NPU Strix"
+  virtual const std::string& name() const = 0;  // XRT's name, such as "NPU Strix"
 
   // The manifest of design `design` for this device, or null if there is no package.
   virtual const npu::Manifest* Overlay(std::string_view design) = 0;
 
   virtual std::shared_ptr<Buffer> Allocate(size_t bytes) = 0;
 
-  // Ranges that stay as they are for as long as their buffers live: pinned in place, from a
-  // read-only mapping of the same file where that is possible, else copied once. Already on the
-  // device. What lies in one file, or close together in memory, shares a buffer of at most
-  // kMaxBufferBytes, for a run has few buffers.
+  // Pins ranges that do not change as long as their buffers live. A range is pinned in place, from
+  // a read-only mapping of the same file if possible; else it is copied once. The result is already
+  // on the device. Ranges of one file, or close together in memory, share a buffer of at most
+  // kMaxBufferBytes, because a run can have few buffers.
   virtual std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges) = 0;
 
   // Executes `plan` on the overlay of `design` and waits for its end. Buffer i of the plan's views
-  // is `buffers[i]`, any number of different ones. The runs that this takes are submitted together,
-  // up to 24 that are predicted to take kMaxRunSeconds, where the device has lists of runs. Throws
-  // DeviceError; then what the buffers hold on the device is unknown.
+  // is `buffers[i]`; there may be any number of different ones. If the device supports lists of
+  // runs, the plan's runs are submitted together, up to 24 with a predicted time of kMaxRunSeconds.
+  // Throws DeviceError; then the contents of the buffers on the device are unknown.
   virtual void Run(std::string_view design, const npu::Plan& plan,
                    std::span<Buffer* const> buffers) = 0;
 
@@ -128,19 +128,20 @@ class Device {
   virtual std::unique_ptr<OtherStream> Load(const OtherOverlay& overlay,
                                             std::span<const uint32_t> words);
 
-  // Gives up all contexts, so that the next Run makes fresh ones, and memory that nobody uses.
+  // Gives up all contexts, so that the next Run makes fresh ones, and all unused memory.
   virtual void Reset() = 0;
 
   virtual Counters counters() const = 0;
 
-  // What people should be told about the use of the device, each once: lines from the `first` on of
-  // those that there are.
+  // What people should know about the use of the device, each line once: the lines from
+  // `first` on that exist so far.
   virtual std::vector<std::string> NoticesFrom(size_t first) const = 0;
 };
 
 inline std::unique_ptr<OtherStream> Device::Load(const OtherOverlay& overlay,
                                                  std::span<const uint32_t>) {
-  throw DeviceError(Fault::kNoOverlay, name() + " takes no overlay of others: " + overlay.path);
+  throw DeviceError(Fault::kNoOverlay,
+                    name() + " does not run overlays that others built: " + overlay.path);
 }
 
 }  // namespace ort_aie::npu_target

@@ -72,7 +72,7 @@ Engine::Scratch Engine::TakeScratch(size_t bytes, bool both, Scratch before) {
   }
   for (size_t i = 0; i < (both ? 2u : 1u); ++i) {
     if (scratch_[i] == nullptr || scratch_[i]->size() < bytes) {
-      scratch_[i].reset();  // before another takes its place
+      scratch_[i].reset();  // free it before the next is allocated
       scratch_[i] = device_->Allocate(bytes);
     }
     scratch.buffers[i] = scratch_[i];

@@ -1,4 +1,4 @@
-// What the parts of the executor share: the device, scratch memory, counters.
+// Shared by the parts of the executor: the device, scratch memory, counters.
 #pragma once
 
 #include <algorithm>
@@ -31,21 +31,21 @@ class Engine {
   const host::Kernels& kernels() const { return kernels_; }
   const ExecutorOptions& options() const { return options_; }
 
-  // Names the engine, among all of the process, and what the device's memory holds of its buffers:
-  // a new one after every fault.
+  // Identifies the engine within the process, and the content of its buffers on the device. It
+  // changes after every fault.
   uint64_t generation() const { return generation_; }
-  // Gives up contexts and buffers of `generation`, if that is still the present one.
+  // Gives up contexts and buffers of `generation`, if that is still the current one.
   void Renew(uint64_t generation);
-  // Of what a fault left, nothing is used again.
+  // After a fault: nothing on the device is used again.
   void Forget();
-  // As Forget, and gives up contexts and memory, for there will be no next time.
+  // As Forget. Also gives up contexts and memory, because the device is not used again.
   void GiveUp();
 
   void Run(std::string_view design, const npu::Plan& plan, std::span<Buffer* const> buffers);
 
-  // Gives ExecutorOptions::report, or stderr, a line about the device.
+  // Passes a line about the device to ExecutorOptions::report, or prints it to stderr.
   void Report(std::string_view line) const;
-  // Reports what the device has to tell, each once.
+  // Reports the device's notices, each once.
   void ReportNotices();
 
   template <typename F>
@@ -58,12 +58,13 @@ class Engine {
     return counters_;
   }
 
-  // The two buffers of a prompt's dequantised weights. One prompt's projection at a time.
+  // The two buffers of a prompt's dequantised weights, for one prompt's projection at a time.
   struct Scratch {
     std::unique_lock<std::mutex> lock;
     std::shared_ptr<Buffer> buffers[2];
   };
-  // Two of `bytes`, or one. In place of what was taken before nobody else gets them in between.
+  // Takes two buffers of `bytes`, or one. If the caller passes what it took before, no other thread
+  // gets it in between.
   Scratch TakeScratch(size_t bytes, bool both, Scratch before = {});
 
  private:
@@ -72,10 +73,10 @@ class Engine {
   const host::Kernels& kernels_;
   std::atomic<uint64_t> generation_;
   std::mutex renewing_;
-  mutable std::mutex mutex_;  // of the counters
+  mutable std::mutex mutex_;  // guards the counters
   ExecutorCounters counters_;
   std::mutex notices_mutex_;
-  size_t notices_ = 0;  // that were reported
+  size_t notices_ = 0;  // how many were reported
 
   std::mutex scratch_mutex_;
   uint64_t scratch_generation_ = 0;
@@ -97,11 +98,11 @@ class BufferList {
   std::vector<Buffer*> list_;
 };
 
-// The bytes of an invocation's argument, as the sequence has it.
+// The bytes of an invocation's argument, computed by its sequence.
 int64_t ArgumentBytes(const npu::Manifest& manifest, const npu::Invocation& invocation,
                       std::string_view argument);
 
-// A float parameter of a sequence.
+// A float as a parameter of a sequence.
 int64_t FloatBits(float value);
 
 constexpr int64_t RoundUp(int64_t x, int64_t to) { return (x + to - 1) / to * to; }

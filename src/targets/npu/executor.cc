@@ -32,13 +32,13 @@ VectorFacts FactsOf(const ElementwiseStep& step) {
   return {.rows = step.rows, .k = step.k, .function = step.function};
 }
 
-// What stands between projections: of what the host has, the host does it.
+// A step between projections. If its input is on the host, the host does it.
 bool IsVector(const Step& step) {
   return std::holds_alternative<NormStep>(step) || std::holds_alternative<ElementwiseStep>(step) ||
          std::holds_alternative<CastStep>(step);
 }
 
-// Keys of left padding alone are left out by beginning behind them.
+// Left padding is left out by beginning after it. This is whether other keys are hidden.
 bool HidesMore(const AttentionStep& step) {
   if (step.key_mask != nullptr) return true;
   for (size_t b = 0; b < step.visible_keys.size(); ++b) {
@@ -48,7 +48,7 @@ bool HidesMore(const AttentionStep& step) {
   return false;
 }
 
-// A step that cannot be done twice, for it writes over what it reads.
+// A step that cannot be done twice, because it overwrites its input.
 bool IsForOnce(const Step& step) {
   const auto* attention = std::get_if<AttentionStep>(&step);
   return attention != nullptr && attention->windowed_cache &&
@@ -111,23 +111,23 @@ class Executor final : public XrtTarget {
     });
   }
 
-  // Of a plan.
+  // The progress of a plan.
   struct Progress {
     PlanCaches caches;
     PromptWeights prompt;
     std::shared_ptr<PlanMemory> memory = nullptr;
-    bool on_device = false;                  // steps were
-    std::vector<Reason> host_after{};        // of what the host did after those
-    std::shared_ptr<Buffer> rows = nullptr;  // of a prompt's batches
-    // More than so many steps had no room on the device together.
+    bool on_device = false;                  // whether the device has done steps
+    std::vector<Reason> host_after{};        // for each step that the host did after them
+    std::shared_ptr<Buffer> rows = nullptr;  // for a prompt's batches
+    // The device has no room for more steps than this together.
     size_t most_steps = std::numeric_limits<size_t>::max();
   };
 
-  // Each of these executes step `first` of the plan, and perhaps some that follow, and gives the
+  // Each of these executes step `first` of the plan, and perhaps some that follow, and returns the
   // step after them.
 
-  // As Group, and again in a fresh context if the device fails. A group changes nothing but its
-  // outputs, and does not read them.
+  // As Group, and again in a fresh context if the device fails. That is possible because a group
+  // changes nothing but its outputs, and does not read them.
   size_t OnDevice(const Plan& plan, size_t first, Progress& progress,
                   const ThreadPool& threads) const {
     const uint64_t generation = engine_.generation();
@@ -156,13 +156,14 @@ class Executor final : public XrtTarget {
       engine_.Count([](ExecutorCounters& counters) { ++counters.fallbacks; });
       if (in_use_.exchange(false)) {
         engine_.GiveUp();
-        Report(error.what(), "a fresh context did not help; going on on this CPU");
+        Report(error.what(), "a fresh context did not help; continuing on this CPU");
       }
       return first;
     }
   }
 
-  // Up to `most` steps in one submission; a single one may take several, or the host.
+  // Up to `most` steps in one submission. A single step may take several submissions, or run on the
+  // host.
   size_t Group(const Plan& plan, size_t first, size_t most, Progress& progress,
                const ThreadPool& threads) const {
     const Reason reason = WhyNot(plan.steps[first]);
@@ -191,25 +192,26 @@ class Executor final : public XrtTarget {
       if (steps == 1) throw DeviceError(Fault::kAllocation, error.what());
       progress.most_steps = steps / 2;
       return Group(plan, first, most, progress, threads);
-    } catch (const Error& error) {  // of what the device was to do; a DeviceError is none
+    } catch (const Error& error) {  // about the device's work; DeviceError is a different class
       progress.prompt.Forget();
       if (count > 1) {
-        // Half as many, until the step is alone.
+        // Try half as many, until the step is alone.
         next = Group(plan, first, count / 2, progress, threads);
         if (next == first + count / 2) Divide(Reason::kRefused, progress);
         return next;
       }
-      if (!refused_.exchange(true)) Report(error.what(), "going on with this step on this CPU");
+      if (!refused_.exchange(true)) Report(error.what(), "running this step on this CPU instead");
       return OnHost(plan, first, Reason::kRefused, progress, threads);
     }
     return next;
   }
 
-  // What the plan keeps on the device, with all of its weights; null of an op by itself.
+  // The memory that the plan keeps on the device, with all of its weights; null for an op by
+  // itself.
   PlanMemory* MemoryOf(const Plan& plan, Progress& progress) const {
     auto& memory = progress.memory;
     if (memory == nullptr || memory->generation() != engine_.generation()) {
-      memory = nullptr;  // before another takes its place
+      memory = nullptr;  // free it before the next is allocated
       memory = PlanMemory::Of(engine_, plan);
       if (memory == nullptr) return nullptr;
       memory->Pin(plan, [this](const Step& step) { return WhyNot(step) == Reason::kNone; });
@@ -217,19 +219,19 @@ class Executor final : public XrtTarget {
     return memory.get();
   }
 
-  // Steps from `first` on, to `end` at most, with nothing of the host's in between: in one
-  // submission for each time that the overlay changes. What the host has to do among them does not
-  // divide it where that can be done before or after it.
+  // Executes steps from `first` on, to `end` at most, with no work of the host in between: in one
+  // submission for each change of overlay. Work of the host among them does not divide the batch if
+  // it can be done before or after it.
   size_t Submit(const Plan& plan, size_t first, size_t end, PlanMemory* memory, const char* design,
                 Progress& progress, const ThreadPool& threads) const {
-    // A token's rows stay, and those of a prompt are many.
+    // A token's rows are kept for the next token; those of a prompt are too large.
     const bool prompt = IsOfPrompts(design);
     Batch batch(engine_, threads, plan.temporaries, prompt ? nullptr : memory, first,
                 prompt ? &progress.rows : nullptr);
     std::vector<Reason> before, after;  // of the host's steps
-    Reason divides = Reason::kNone;     // of the step that the batch does not take
+    Reason divides = Reason::kNone;     // for the step that the batch does not take
     int64_t device_steps = 0;
-    size_t next = first, device_end = first;  // behind the last step of the device
+    size_t next = first, device_end = first;  // after the device's last step
     for (; next < end; ++next) {
       const Step& step = plan.steps[next];
       Reason reason = WhyNot(step);
@@ -259,7 +261,7 @@ class Executor final : public XrtTarget {
       }
       batch.Appended(step);
     }
-    Require(device_end > first, "a step that waits for itself");
+    Require(device_end > first, "a step waits for its own result");
     try {
       batch.Run([&](const void* tensor, size_t bytes) {
         return std::any_of(plan.steps.begin() + static_cast<std::ptrdiff_t>(next), plan.steps.end(),
@@ -277,8 +279,8 @@ class Executor final : public XrtTarget {
     return next;
   }
 
-  // Why a step that is the device's does not follow those before it. What the host does after
-  // these has a reason already, and so will a vector step, which the host does then.
+  // Why a step for the device is not in the same batch as those before it. Steps that the host does
+  // after the batch have a reason already, and so has a vector step, because the host then does it.
   Reason WhyDivided(const Step& step, bool other, const char* design, bool host_steps) const {
     if (IsVector(step)) return Reason::kNone;
     const auto* attention = std::get_if<AttentionStep>(&step);
@@ -306,7 +308,8 @@ class Executor final : public XrtTarget {
     });
   }
 
-  // Behind steps of the device. A refusal is the same one before the step and by the step itself.
+  // Records why steps on the device are divided. A step that is refused alone after a refused batch
+  // counts once.
   static void Divide(Reason reason, Progress& progress) {
     auto& reasons = progress.host_after;
     if (!progress.on_device) return;
@@ -314,7 +317,7 @@ class Executor final : public XrtTarget {
     reasons.push_back(reason);
   }
 
-  // What the host has done since the last of the device has divided the plan.
+  // What the host has done since the last steps on the device has divided the plan.
   void CountDeviceSteps(int64_t count, Progress& progress) const {
     engine_.Count([&](ExecutorCounters& counters) {
       counters.device_steps += count;
@@ -339,7 +342,7 @@ class Executor final : public XrtTarget {
     return first + 1;
   }
 
-  // What a plan and its op have kept on a device that was given up.
+  // Releases what a plan and its op keep on a device that was given up.
   static void Release(const Plan& plan, const Step& step) {
     const auto release = [](const std::shared_ptr<KeptState>& kept) {
       if (kept == nullptr) return;
@@ -372,7 +375,7 @@ class Executor final : public XrtTarget {
     return WhyNotGather();
   }
 
-  // The overlay of a step; null for one that is done by itself.
+  // The design for a step; null for a step that is executed alone.
   const char* DesignOf(const Plan& plan, const Step& step) const {
     if (const auto* projection = std::get_if<MatMulStep>(&step)) {
       if (projection->rows == 1) return ProjectionDesign(engine_.overlays());
@@ -388,14 +391,14 @@ class Executor final : public XrtTarget {
     const auto* elementwise = std::get_if<ElementwiseStep>(&step);
     return elementwise != nullptr ? elementwise->rows : 1;
   }
-  // A row of what the batch leaves on the device.
+  // Selects a row that the batch leaves on the device.
   static bool Selects(Batch& batch, const Step& step) {
     const auto* gather = std::get_if<GatherStep>(&step);
     return gather != nullptr && AppendSelection(batch, *gather);
   }
   static bool IsOfPrompts(const char* design) { return design == kGemm; }
 
-  // The first of the steps, which are the rest of the plan.
+  // Appends the first of `steps`, which are the rest of the plan.
   bool Append(const PlanMemory* memory, Batch& batch, const char* design,
               std::span<const Step> steps, Progress& progress, const ThreadPool& threads) const {
     const Step& step = steps.front();

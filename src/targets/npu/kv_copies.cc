@@ -11,7 +11,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-constexpr int64_t kEight = 8;              // keys, and dimensions, that stand together
+constexpr int64_t kEight = 8;              // keys, and dimensions, that are adjacent
 constexpr int64_t kCapacityMultiple = 64;  // 4,096 elements for each head dimension
 constexpr int64_t kLeastCapacity = 256;
 
@@ -59,7 +59,7 @@ bool KvCopy::Fits(const AttentionStep& step) const {
 }
 
 int64_t KvCopy::CapacityFor(const AttentionStep& step, int64_t tokens) const {
-  int64_t longest = 0, held = 0, total = 0;  // of all keys that are seen, and with those held
+  int64_t longest = 0, held = 0, total = 0;  // the most visible keys; with those held; and all
   for (size_t b = 0; b < rows_.size(); ++b) {
     total = std::max(total, step.total_length[b]);
     longest = std::max(longest, step.total_length[b] - FirstKey(step, b, step.past_length[b]));
@@ -68,16 +68,16 @@ int64_t KvCopy::CapacityFor(const AttentionStep& step, int64_t tokens) const {
   const int64_t roomy = std::max(
       kLeastCapacity, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(longest + 1))));
   if (Windowed(step)) {
-    // A row that is left behind is dropped when there is no room: with room for two windows, each
-    // row is moved once.
+    // Rows that are no longer visible are dropped only when there is no room left. With room for
+    // two windows, each row is moved once.
     const int64_t least = std::min(longest, step.window - 1 + tokens);
     if (least <= capacity_ && (held <= capacity_ || capacity_ >= 2 * step.window)) return capacity_;
     const int64_t most = std::max({kLeastCapacity, least, 2 * step.window});
     return std::min(roomy, RoundUp(most, kCapacityMultiple));
   }
   if (longest <= capacity_) return capacity_;
-  // Room for some more: a larger copy is sent as a whole.
-  if (step.present_capacity > total) {  // a cache of a size that was settled before
+  // Room for some more keys, because a larger copy has to be sent as a whole.
+  if (step.present_capacity > total) {  // a cache whose size was fixed before
     return std::min(roomy, RoundUp(step.present_capacity, kCapacityMultiple));
   }
   return roomy;
@@ -91,8 +91,8 @@ void KvCopy::Place(std::shared_ptr<Buffer> buffer, int64_t offset, int64_t capac
   rows_.assign(rows_.size(), Range{0, 0});
 }
 
-// Whether row 0 stands where the step can use it: at its first key, or before it where the window
-// hides what is between.
+// Whether row 0 is where the step can use it: at its first key, or before it if the window hides
+// the keys in between.
 bool KvCopy::Serves(const AttentionStep& step, size_t b) const {
   const int64_t past = step.past_length[b], key = FirstKey(step, b, past);
   return rows_[b].first == key ||
@@ -125,7 +125,8 @@ bool KvCopy::IsEqual(const AttentionStep& step, int64_t head, Range tokens) cons
   const auto differs = [&](int64_t token) {
     return MarkOf(truth + token * bytes, bytes) != marks[token];
   };
-  // Another's copy differs in the newest row at the latest; that one first.
+  // Another sequence's copy differs in the newest row, if not earlier, so that row is compared
+  // first.
   if (differs(tokens.end - 1)) return false;
   for (int64_t token = tokens.first; token < tokens.end - 1; ++token) {
     if (differs(token)) return false;
@@ -170,7 +171,7 @@ void KvCopy::Keep(const AttentionStep& step, bool known, const ThreadPool& threa
   }
 }
 
-// Moves a batch row's tokens from `first` on to row 0, on the host's side.
+// Moves a batch row's tokens from `first` on to row 0, in the host's part.
 void KvCopy::MoveTo(size_t b, int64_t first) {
   const int64_t by = first - rows_[b].first;
   const int64_t count = std::max<int64_t>(0, rows_[b].end - first);
@@ -194,8 +195,8 @@ void KvCopy::MoveTo(size_t b, int64_t first) {
   rows_[b] = {first, first + count};
 }
 
-// Tokens of a head, and zeros up to a multiple of eight rows: their marks, and the host's side of
-// the buffer.
+// Converts tokens of a head, and zeros up to a multiple of eight rows, in the host's part of the
+// buffer; sets their marks.
 void KvCopy::Convert(const AttentionStep& step, int64_t head, Range tokens, const HostRows& fresh) {
   const size_t b = BatchRow(head);
   const bool values = head >= heads();
@@ -289,7 +290,7 @@ void KvSlab::Reserve(Steps steps, const Tokens& tokens) {
     enough = enough && capacities[i] == layers_[i].capacity();
   }
   if (enough) return;
-  for (KvCopy& layer : layers_) layer.Place(nullptr, 0, 0);  // before others take their place
+  for (KvCopy& layer : layers_) layer.Place(nullptr, 0, 0);  // free them before allocating
   for (size_t first = 0, end = 0; first < layers_.size(); first = end) {
     int64_t bytes = 0;
     std::vector<int64_t> offsets;
@@ -316,8 +317,8 @@ KvCopies::Taken KvCopies::Choose(KvSlab::Steps steps, size_t asked, const Thread
     slabs_.erase(place);
     return slab;
   };
-  // One that ends with the past; else the one with most of it. One that goes on behind it was
-  // rewound, or belongs to another who began the same way.
+  // Prefer a slab that ends with the past, then the one with most of it. A slab that goes on after
+  // the past was rewound, or belongs to another sequence with the same beginning.
   using Place = decltype(slabs_)::iterator;
   std::vector<std::pair<std::pair<bool, int64_t>, Place>> candidates;
   for (auto slab = slabs_.begin(); slab != slabs_.end(); ++slab) {
@@ -329,7 +330,7 @@ KvCopies::Taken KvCopies::Choose(KvSlab::Steps steps, size_t asked, const Thread
   for (const auto& [rank, slab] : candidates) {
     if ((*slab)->layer(asked).PastIsEqual(step, threads)) return {extract(slab), true};
   }
-  // Of a cache that stays in one place: what was copied from this very memory has been overwritten.
+  // A cache that stays in place has overwritten the memory from which this copy was made.
   const bool in_place = step.past_key == step.present_key;
   for (auto slab = slabs_.begin(); slab != slabs_.end(); ++slab) {
     if (in_place && (*slab)->Fits(steps) && (*slab)->layer(asked).present() == step.present_key) {

@@ -1,5 +1,5 @@
-// The library's entry points: a device and an executor become a target. Compiled once for the real
-// XRT and once, with ORT_AIE_SIMULATED, for the stand-in whose device is the simulator.
+// The library's entry points: they make a target of a device and an executor. Compiled once for the
+// real XRT, and once, with ORT_AIE_SIMULATED, for the stand-in whose device is the simulator.
 #include "targets/module.h"
 
 #include <cstdio>
@@ -44,7 +44,7 @@ ModuleOptions ParseOptions(const char* text) {
 #ifdef ORT_AIE_SIMULATED
 constexpr char kName[] = "sim";
 
-// Packages of the modelled NPU cost nothing but the time to write them.
+// The packages of the modelled NPU cost only the time to write them.
 std::vector<std::filesystem::path> Folders(const ModuleOptions& options) {
   std::vector<std::filesystem::path> folders = FoldersOf(options.overlays);
   const char* device = std::getenv("ORT_AIE_SIM_DEVICE");
@@ -97,7 +97,7 @@ void Add(ExecutorCounters& sum, const ExecutorCounters& more) {
 
 class OpenedTarget;
 
-// Targets that are open, and what those that were closed have done.
+// The open targets, and the counters of those that were closed.
 struct Registry {
   std::mutex mutex;
   std::set<const OpenedTarget*> open;
@@ -127,9 +127,8 @@ class OpenedTarget final : public Target {
       RequireOverlays(*device);
     } catch (const DeviceError& error) {
       if (executor.fused_decode.empty()) throw;
-      executor.report(
-          Concat("prompts, and tokens that no package of a fused decode takes, stay on ",
-                 "this CPU: ", error.what()));
+      executor.report(Concat("prompts, and tokens that no package of a fused decode fits, stay on ",
+                             "this CPU: ", error.what()));
     }
     target_ = MakeXrtTarget(device, executor);
     Registry& registry = Registry::OfProcess();

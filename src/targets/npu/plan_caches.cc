@@ -52,7 +52,7 @@ KvCopy& PlanCaches::Of(const AttentionStep& step) {
     copy.Keep(step, known, threads_);
     return copy;
   }
-  Fail(ErrorCode::kRuntime, "an attention step of another plan");
+  Fail(ErrorCode::kRuntime, "the attention step belongs to another plan");
 }
 
 void PlanCaches::PutBack() {

@@ -1,4 +1,4 @@
-// The device's copies of KV caches while a plan is executed.
+// The device's copies of KV caches during the execution of a plan.
 #pragma once
 
 #include <memory>
@@ -8,26 +8,27 @@
 
 namespace ort_aie::npu_target {
 
-// Finds the copy of each attention step's layer: all layers of a program share a slab; a step of a
-// plan that nothing is kept of has its own.
+// Finds the copy of each attention step's layer. All layers of a program share a slab; a step of a
+// plan for which nothing is kept has its own.
 class PlanCaches {
  public:
-  // `tokens`: how many of a step's are worked on at a time; 0: the device does not do the step.
+  // `tokens`: how many tokens of a step are processed at a time; 0: the device does not do the
+  // step.
   PlanCaches(Engine& engine, const Plan& plan, KvSlab::Tokens tokens, const ThreadPool& threads);
 
-  // Gives up the copies of a generation that is gone, before steps begin: those that are under way
-  // keep theirs, which a fault of another thread's does not touch.
+  // Gives up the copies of an old generation, before steps begin. Steps that are running keep
+  // theirs, because a fault in another thread does not affect them.
   void Refresh();
-  // The copy for a step of the plan, which has kept what it had of the past. It stays until
+  // The copy for a step of the plan, which still has what it held of the past. It is valid until
   // Refresh.
   KvCopy& Of(const AttentionStep& step);
-  // When the plan is done.
+  // Call this when the plan is done.
   void PutBack();
 
  private:
   struct Group {
     std::vector<const AttentionStep*> steps;
-    std::shared_ptr<KvCopies> copies = nullptr;  // where the slab is from
+    std::shared_ptr<KvCopies> copies = nullptr;  // where the slab came from
     std::unique_ptr<KvSlab> slab = nullptr;
   };
   std::shared_ptr<KvCopies> CopiesOf(const AttentionStep& step) const;

@@ -15,7 +15,7 @@ std::shared_ptr<PlanMemory> PlanMemory::Of(Engine& engine, const Plan& plan) {
   const std::lock_guard lock(plan.kept->mutex);
   auto memory = std::static_pointer_cast<PlanMemory>(plan.kept->object);
   if (memory == nullptr || memory->generation_ != engine.generation()) {
-    plan.kept->object = nullptr;  // before another takes its place
+    plan.kept->object = nullptr;  // free it before the next is made
     memory = nullptr;
     memory = std::make_shared<PlanMemory>(engine);
     plan.kept->object = memory;
@@ -55,7 +55,7 @@ std::shared_ptr<KvCopies> PlanMemory::caches() {
 std::shared_ptr<TokenMemory> PlanMemory::tokens(const fused_decode::Package& package) {
   const std::lock_guard lock(mutex_);
   if (tokens_ == nullptr || &tokens_->package() != &package) {
-    tokens_ = nullptr;  // before another takes its place
+    tokens_ = nullptr;  // free it before the next is made
     tokens_ = std::make_shared<TokenMemory>(engine_, package);
   }
   return tokens_;

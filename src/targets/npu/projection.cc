@@ -38,7 +38,7 @@ void StoreProducts(const host::Kernels& kernels, const MatMulStep& step, int64_t
 bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, const char* design,
                       const MatMulStep& step) {
   const bool vectors = design == kDecode, gated = IsGated(step);
-  // Norms of rows that are longer than any of the device's are the host's.
+  // The host computes norms of rows that are longer than the device's.
   RowInput input(engine, batch, vectors && step.k <= kVectorMaxK,
                  {step.a, step.skip, step.norm_weight, step.sum, step.rows, step.k, step.type,
                   step.norm_epsilon});
@@ -48,7 +48,7 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
   const int64_t k = q4nx::PaddedCols(step.k), n = DeviceRows(step.n);
   const npu::BufferView x = input.Make();
 
-  // A bias that cores have no room for is the host's to add.
+  // The host adds a bias that is too large for the cores.
   const bool bias_there = step.bias != nullptr && step.n <= kMatvecMaxBias;
   const auto matvec = [&](const DeviceMemory& weights, npu::BufferView y) {
     std::optional<npu::BufferView> added;
@@ -56,8 +56,8 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
       added = batch.Input(
           n, [&](uint16_t* to) { ToBfloat16(engine.kernels(), step.type, step.bias, step.n, to); });
     }
-    // A row that cores have no room for goes in parts, each of which takes the ones before as its
-    // bias.
+    // A row that is too long for the cores is divided into parts. Each part takes the sum of the
+    // parts before as its bias.
     const int64_t blocks = q4nx::ColBlocks(k), parts = CeilDiv(k, kMatvecMaxK);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = blocks * part / parts, count = blocks * (part + 1) / parts - first;
@@ -68,7 +68,7 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
           {{"N", n}, {"K", count * q4nx::kBlockCols}, {"bias", added ? 1 : 0}, {"activation", 0}},
           {{"x", {x.argument, x.offset + 2 * first * q4nx::kBlockCols}},
            {"w", batch.View(weights.buffer, offset)},
-           {"bias", added.value_or(x)},  // of no bytes without one
+           {"bias", added.value_or(x)},  // has no bytes if there is no bias
            {"y", to}}};
       if (parts > 1) {
         invocation.sequence = "matvec_part";
@@ -79,7 +79,7 @@ bool AppendProjection(Engine& engine, const PlanMemory* memory, Batch& batch, co
     }
   };
   if (gated && vectors) {
-    // Rows of no weights are zeros, and so is what `glu` makes of them.
+    // Rows without weights are zeros, and `glu` makes zeros of them.
     const int64_t width = std::max(n, kGluLeast);
     const npu::BufferView both =
         width == n ? batch.Scratch(2 * n) : batch.Input(2 * width, [](uint16_t*) {});

@@ -18,7 +18,7 @@ using q4nx::CeilDiv;
 
 constexpr int64_t kRowMultiple = 512;  // rows of C that eight columns compute in a pass
 
-// What is worked on at a time.
+// The parts into which a step is divided.
 struct Division {
   int64_t bands, band_blocks;  // of out-features, in blocks of 32
   int64_t rows;
@@ -42,14 +42,14 @@ Division Divide(const Engine& engine, const MatMulStep& step) {
   return division;
 }
 
-// Whether the device leaves y as the host has it, for the next step to read there.
+// Whether y on the device has the host's layout, so that the next step can read it there.
 bool StaysThere(const Engine& engine, const MatMulStep& step) {
   if (step.n != DeviceRows(step.n) || step.bias != nullptr) return false;
   return !IsGated(step) || (step.n >= kGluLeast && HasRowOperators(engine, kGluLeast));
 }
 
-// Whether one buffer holds what a step takes without another: the sum and its norm, the products
-// and what is made of them, and the norm's weight.
+// Whether one buffer holds what a step needs at once: the sum and its norm; the products and their
+// results; and the norm's weight.
 bool HasRoomAlone(const MatMulStep& step) {
   const int64_t row = 2 * q4nx::PaddedCols(step.k) + (IsGated(step) ? 3 : 1) * step.n;
   return 2 * (step.rows + kGemmLeastRows) * row <= static_cast<int64_t>(kMaxBufferBytes);
@@ -57,7 +57,7 @@ bool HasRoomAlone(const MatMulStep& step) {
 
 int64_t RoomForRows(int64_t rows) { return std::max(rows, kGemmLeastRows); }
 
-// So many out-features from `n0` on, and what follows the products.
+// Computes some out-features from `n0` on, with the work after the products.
 void Multiply(Engine& engine, Batch& batch, RowInput& input, const MatMulStep& step,
               const PromptWeights::Place& weights, int64_t n0, int64_t n) {
   const npu::BufferView x = input.Make();
@@ -124,7 +124,7 @@ MatMulStep RowsOf(const MatMulStep& step, int64_t first, int64_t count) {
 bool IsLarge(const Engine& engine, const Arena& temporaries, const MatMulStep& step) {
   const Division division = Divide(engine, step);
   if (division.bands > 1 || !PromptWeights::HasRoom(engine, step)) return true;
-  // What stays on the device is not larger there than on the host.
+  // A row that stays on the device is not wider there than on the host.
   const bool stays =
       StaysThere(engine, step) && HasRoomAlone(step) &&
       temporaries.Holds(step.y, static_cast<size_t>(step.rows * step.n) * SizeOf(step.type));
@@ -163,7 +163,7 @@ void ProjectLarge(Engine& engine, const PlanMemory* memory, PromptWeights& promp
     b = {{scratch.buffers[0]}, {scratch.buffers[1]}};
   }
   for (int64_t band = 0; band < division.bands; ++band) {
-    // The last one ends with the matrix: some of its rows are the one before's.
+    // The last band ends with the matrix: some of its rows are also in the band before it.
     const int64_t first_block =
         std::min(band * division.band_blocks, blocks - division.band_blocks);
     const int64_t n0 = first_block * q4nx::kBlockRows;

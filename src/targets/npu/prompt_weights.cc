@@ -43,9 +43,9 @@ PromptWeights::Place PromptWeights::Get(const PlanMemory* memory, Batch& batch,
   return {place(step.weights), place(step.up_weights)};
 }
 
-// As many of the steps' as there is room for; the first may have two matrices that have room each.
-// Those that stand before the next attention and have room together wait for their turn: the
-// overlay changes there in any case.
+// Dequantises as many weights of the steps as there is room for; the first step may have two
+// matrices, each of which has room. If not all of them fit, weights between two attentions that fit
+// together are not divided, but left for later: the overlay changes at an attention in any case.
 void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
                                std::span<const Step> steps) {
   struct Part {
@@ -56,7 +56,7 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
   const int64_t most = engine_.options().weight_bytes;
   std::vector<Part> parts;
   size_t before_attention = 0;             // parts
-  int64_t bytes = 0, since_attention = 0;  // of all, whether they have room or not
+  int64_t bytes = 0, since_attention = 0;  // of all steps, whether there is room or not
   bool all = true;
   for (const Step& step : steps) {
     if (std::holds_alternative<AttentionStep>(step)) {
@@ -83,11 +83,11 @@ void PromptWeights::Dequantise(const PlanMemory* memory, Batch& batch,
   }
   if (!all && before_attention > 0 && since_attention <= most) parts.resize(before_attention);
 
-  // With room for the next ones, too.
+  // Enough room for the next ones, too.
   const auto room = static_cast<size_t>(all ? bytes : std::max(bytes, most));
   if (generation_ != engine_.generation() || scratch_.buffers[0] == nullptr ||
       scratch_.buffers[0]->size() < room) {
-    // The batch may read what stands there already: it is not given up in between.
+    // The batch may already read what is there, so the memory is not released in between.
     scratch_ = engine_.TakeScratch(room, false, std::move(scratch_));
     generation_ = engine_.generation();
   }

@@ -10,8 +10,9 @@
 
 namespace ort_aie::npu_target {
 
-// Those of several projections of a plan at once, as many as there is room for: dequantisation has
-// an overlay of its own, and the device changes to it and back each time.
+// Dequantises the weights of several projections of a plan at once, as many as there is room for,
+// because dequantisation has an overlay of its own, and the device changes to it and back each
+// time.
 class PromptWeights {
  public:
   // on_device(step): whether the device does that projection.
@@ -21,14 +22,15 @@ class PromptWeights {
   // Whether there is room for a matrix of a projection.
   static bool HasRoom(const Engine& engine, const MatMulStep& step);
 
-  // W of a projection, and U where it is gated, as GEMM reads them.
+  // W of a projection, and U if it is gated, in GEMM's layout.
   struct Place {
     DeviceMemory weights, up;
   };
-  // Of the first of the steps, a projection of quantised weights; where they will not be there,
-  // they become so together with those of projections behind it.
+  // The place for the first of the steps, a projection of quantised weights. If it has not been
+  // dequantised, this adds that work, together with that of later projections.
   Place Get(const PlanMemory* memory, Batch& batch, std::span<const Step> steps);
-  // Before the engine's scratch memory is taken for anything else, and when a batch has not run.
+  // Call this before the engine's scratch memory is taken for anything else, and if a batch has not
+  // run.
   void Forget();
 
  private:
@@ -38,7 +40,7 @@ class PromptWeights {
   const std::function<bool(const Step& step)> on_device_;
   uint64_t generation_ = 0;
   Engine::Scratch scratch_;
-  std::map<const uint8_t*, int64_t> offsets_;  // by the blocks that they were
+  std::map<const uint8_t*, int64_t> offsets_;  // by their quantised blocks
 };
 
 }  // namespace ort_aie::npu_target

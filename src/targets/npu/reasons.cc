@@ -81,20 +81,20 @@ std::string WithoutDecode(const HasOverlay& has) {
     return design != nullptr ? Concat("on the overlay ", design) : std::string("on this CPU");
   };
   return Concat(
-      "there is no overlay ", kDecode, ", which does a token in one submission: its ",
+      "there is no overlay ", kDecode, ", which runs a token in one submission: its ",
       "projections run ", where(projections), ", its attention ", where(attention),
-      ", and what stands between them on this CPU, so a layer takes several submissions; ",
+      ", and the operators between them on this CPU, so a layer takes several submissions; ",
       "build it with: ort-aie kernels build ", kDecode, " --device npu2 --out DIR");
 }
 
 Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has) {
   const bool token = projection.rows == 1, quantised = projection.form != WeightForm::kBf16;
   if (projection.numerics == Numerics::kInt8) return Reason::kInt8;
-  // The array takes the time of 64 rows at least, the host that of reading the weights.
+  // The array takes at least the time of 64 rows; the host takes the time to read the weights.
   if (token && !quantised) return Reason::kOneRow;
   if (q4nx::PaddedCols(projection.k) > kGemmMaxK) return Reason::kInFeatures;
   if (token) {
-    // Parts are added as a bias is.
+    // Parts are added in the way of a bias.
     const bool parts = q4nx::PaddedCols(projection.k) > kMatvecMaxK;
     if (parts && projection.n > kMatvecMaxBias) return Reason::kTokenInFeatures;
     return ProjectionDesign(has) == nullptr ? Reason::kNoTokenProjection : Reason::kNone;
@@ -131,8 +131,8 @@ Reason WhyNotVector(const VectorFacts& vector, const HasOverlay& has) {
   if (vector.k > kVectorMaxK) return Reason::kWideRow;
   if (vector.rows == kAnyRows) return Reason::kNone;
   if (vector.rows != 1) {
-    // The overlay of GEMM has norms and sums of whole blocks' columns where there are the kernels,
-    // which are AIE2P's as those of `decode` are.
+    // GEMM's overlay has norms and sums of whole blocks' columns if the kernels exist, which are
+    // for AIE2P, as are those of `decode`.
     const bool taken = !vector.function || vector.function == Function::kAdd;
     const bool whole = vector.k % q4nx::kBlockCols == 0 && vector.k <= kRowOperatorsMaxK;
     const bool there = has(kDecode) && has(kGemm);

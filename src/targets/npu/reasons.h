@@ -1,6 +1,6 @@
-// Why the NPU leaves a step to the host: facts in, a reason out. Neither a device nor XRT is
-// needed: the executor asks for steps, and `_native` for the nodes of a graph, whose rows nobody
-// knows yet (ort-aie explain).
+// Why the NPU leaves a step to the host: facts in, a reason out. This needs neither a device nor
+// XRT. The executor uses it for steps, and `_native` for the nodes of a graph, whose number of rows
+// is not known yet (ort-aie explain).
 #pragma once
 
 #include <cstdint>
@@ -47,14 +47,14 @@ enum class Reason {
   kCount
 };
 
-// As counters and `explain` have it, and docs/ryzen-ai.md; empty for kNone.
+// As in counters, `explain` and docs/ryzen-ai.md; empty for kNone.
 std::string Words(Reason reason);
 
-// What a token does without the overlay that has all of it, where others are there: in a line for
-// people. Empty where `has` has it.
+// A line for people: how a token runs without the overlay for all of it, if there are others. Empty
+// if `has` has that overlay.
 std::string WithoutDecode(const HasOverlay& has);
 
-// In place of a number of rows: asks for what holds whatever that will be.
+// Instead of a number of rows: gives the reason that holds for any number of them.
 inline constexpr int64_t kAnyRows = -1;
 
 struct ProjectionFacts {
@@ -67,7 +67,7 @@ Reason WhyNotProjection(const ProjectionFacts& projection, const HasOverlay& has
 struct AttentionFacts {
   int64_t rows = kAnyRows;  // of queries
   int64_t dim = 0;
-  // hidden_keys: others than those before the first one that is visible.
+  // hidden_keys: keys other than those before the first visible one are hidden.
   bool other_keys = false, hidden_keys = false, has_bias = false, has_head_sink = false,
        smooth_softmax = false, causal = true;
   int64_t window = -1;
@@ -78,8 +78,8 @@ Reason WhyNotAttention(const AttentionFacts& attention, const HasOverlay& has);
 // Rows of an embedding.
 Reason WhyNotGather();
 
-// Norms, sums, products, activations and casts that stand alone. What the host has the input of is
-// the host's besides, which plans alone tell.
+// Norms, sums, products, activations and casts by themselves. The host also does those whose input
+// it has, which only plans can tell.
 struct VectorFacts {
   int64_t rows = kAnyRows, k = 0;
   std::optional<Function> function = std::nullopt;  // of an ElementwiseStep

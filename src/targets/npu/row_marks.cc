@@ -11,10 +11,10 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// A row is a number of vectors, the last one filled up with zeros, and a vector is pairs of words,
-// of which each gets a key and then meets the other in a product of 64 bits. The second sum's keys
-// are the first's, shifted by a vector (Toeplitz): of the last pair in which two rows differ, it
-// has a key that nothing else of either sum has seen.
+// A row is a number of vectors, the last one padded with zeros. A vector is pairs of words; a key
+// is added to each word, and the two are multiplied to 64 bits. The second sum uses the same keys,
+// shifted by a vector (Toeplitz). So for the last pair in which two rows differ, it has a key that
+// is not used elsewhere in either sum.
 constexpr int64_t kVector = 64;  // bytes
 constexpr size_t kWords = kVector / sizeof(uint32_t);
 constexpr size_t kKeys = kMostMarkedBytes / kVector + 1;  // vectors of them

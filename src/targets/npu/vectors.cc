@@ -19,10 +19,10 @@ static_assert(q4nx::kBlockCols % kRmsMultiple == 0);
 
 size_t RowBytes(int64_t k, DataType type) { return static_cast<size_t>(k) * SizeOf(type); }
 
-constexpr int64_t kOneRow = 0;  // a token's, on its overlay, in place of a number of rows
+constexpr int64_t kOneRow = 0;  // in place of a number of rows: a token's row, on its overlay
 
-// sum = x + residual, if that is given, and y = its norm * weight; rows of n elements, and zeros up
-// to whole pieces, of which several are whole blocks' columns apart.
+// sum = x + residual, if there is one, and y = its norm * weight. Rows have n elements, and zeros
+// up to whole pieces. Several rows are whole blocks' columns apart.
 struct RmsNorm {
   int64_t rows = kOneRow, n;
   npu::BufferView x;
@@ -34,7 +34,7 @@ struct RmsNorm {
 void Invoke(Batch& batch, const RmsNorm& norm) {
   const std::map<std::string, npu::BufferView> arguments = {
       {"x", norm.x},
-      {"residual", norm.residual.value_or(norm.x)},  // of no bytes without one
+      {"residual", norm.residual.value_or(norm.x)},  // has no bytes if there is none
       {"weight", norm.weight},
       {"sum", norm.sum.value_or(norm.x)},
       {"y", norm.y}};
@@ -48,7 +48,7 @@ void Invoke(Batch& batch, const RmsNorm& norm) {
   batch.Invoke(kGemm, {"add_norm", parameters, arguments});
 }
 
-// sum = x + residual alone. Of a row the norm is a by-product, by a weight that is finite.
+// Only sum = x + residual. For one row, the norm is a by-product, with a finite weight.
 void InvokeSum(Batch& batch, int64_t rows, int64_t n, npu::BufferView x, npu::BufferView residual,
                npu::BufferView sum) {
   if (rows != kOneRow) {
@@ -71,9 +71,9 @@ void InvokeSum(Batch& batch, int64_t rows, int64_t n, npu::BufferView x, npu::Bu
                  .epsilon = 1});
 }
 
-// y = x * weight is a norm whose epsilon is so large that 1 / sqrt(mean of squares + epsilon) is
-// 2^-32 for whatever x a model has: for |x| up to 2^24 it is so within 2^-17, a small part of the
-// rounding of y to bfloat16. The weight makes up for it.
+// y = x * weight is a norm with an epsilon so large that 1 / sqrt(mean of squares + epsilon) is
+// 2^-32 for any x of a model: for |x| up to 2^24 this holds within 2^-17, which is small compared
+// with the rounding of y to bfloat16. The weight compensates for the factor.
 constexpr float kProductEpsilon = 0x1p64f, kProductScale = 0x1p32f;
 
 void InvokeProduct(Batch& batch, int64_t n, npu::BufferView x, npu::BufferView weight,
@@ -87,7 +87,8 @@ void InvokeProduct(Batch& batch, int64_t n, npu::BufferView x, npu::BufferView w
                  .epsilon = kProductEpsilon});
 }
 
-// n elements of the host's, or one n times, times `scale`, with zeros up to whole blocks' columns.
+// n elements of the host, or one element n times, times `scale`, with zeros up to whole blocks'
+// columns.
 npu::BufferView Upload(Engine& engine, Batch& batch, const void* tensor, DataType type, int64_t n,
                        bool scalar, float scale) {
   return batch.Input(q4nx::PaddedCols(n), [&](uint16_t* y) {
@@ -99,7 +100,7 @@ npu::BufferView Upload(Engine& engine, Batch& batch, const void* tensor, DataTyp
   });
 }
 
-// The same number in all of n elements.
+// The same number n times.
 npu::BufferView Constant(Batch& batch, int64_t n, float value) {
   return batch.Input(q4nx::PaddedCols(n),
                      [&](uint16_t* y) { std::fill(y, y + n, FloatToBfloat16(value)); });
@@ -121,14 +122,14 @@ bool RowInput::Ready() const {
   if (a_.later || skip_.later || !batch_.OnHost(row_.norm_weight, RowBytes(row_.k, row_.type))) {
     return false;
   }
-  // What is on the device is used as it lies there, in whole pieces, and by operators there.
+  // Tensors on the device are used in place, in whole pieces, and by operators there.
   const bool operators = row_.norm_weight != nullptr || row_.skip != nullptr;
   int64_t pieces = RoundUp(row_.k, operators ? kRmsMultiple : q4nx::kBlockCols);
   if (row_.least_rows > 1) pieces = padded_;
   for (const Batch::Source& source : {a_, skip_}) {
     if (!source.view) continue;
     if (source.room < pieces || (operators && !vectors_)) return false;
-    if (row_.least_rows > 1 && row_.k != padded_k_) return false;  // rows lie closer together there
+    if (row_.least_rows > 1 && row_.k != padded_k_) return false;  // rows are closer together there
   }
   return true;
 }
@@ -184,8 +185,8 @@ npu::BufferView RowInput::FromHost(bool normalise) {
   });
 }
 
-// The sum of rows that the host has: where it is read there, from those, which have more digits
-// than the device's.
+// Stores the sum of rows that the host has. If the host reads it, it is computed from these rows,
+// which have more digits than the device's.
 void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
   if (row_.sum == nullptr) return;
   const auto store = [&engine = engine_, &threads = batch_.threads(), row = row_] {
@@ -197,7 +198,7 @@ void RowInput::StoreSumAfter(std::optional<npu::BufferView> x) {
     });
   };
   const int64_t elements = row_.rows * row_.k;
-  // Rows that stand apart on the device are in no one piece.
+  // Rows that are apart on the device are not one piece.
   if (x && (row_.rows == 1 || row_.k == padded_k_)) {
     return batch_.Alias(row_.sum, elements, row_.type, *x, padded_, store);
   }
@@ -222,13 +223,13 @@ npu::BufferView RowInput::Make(std::optional<npu::BufferView> to) {
     }
     return made->y;
   }
-  // `rms_norm` gives whole pieces; the zeros beyond come from the host.
+  // `rms_norm` writes whole pieces; the zeros after them come from the host.
   const bool several = row_.least_rows > 1;
   const auto place = [&] {
     return several ? batch_.Scratch(padded_) : batch_.Input(padded_, [](uint16_t*) {});
   };
   npu::BufferView x;
-  if (both) {  // another step may give this sum
+  if (both) {  // another step may write this sum
     x = several ? batch_.OutputRows(row_.sum, row_.rows * row_.k, row_.type, padded_)
                 : batch_.Output(row_.sum, row_.k, row_.type);
   } else if (on_device) {
@@ -294,7 +295,7 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
   using Operand = ElementwiseStep::Operand;
   if (step.rows > 1) {
     if (step.function != Function::kAdd || step.b_is != Operand::kTensor) return false;
-    // A sum that a norm does not follow.
+    // A sum without a norm after it.
     RowInput rows(
         engine, batch, HasRowOperators(engine, step.k),
         {step.a, step.b, nullptr, step.y, step.rows, step.k, step.type, 0, kGemmLeastRows});
@@ -312,7 +313,7 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
   for (const Batch::Source& source : {a, b}) {
     if (source.later || (source.view && source.room < pieces)) return false;
   }
-  if (scalar && b.view) return false;  // it would have to be repeated there
+  if (scalar && b.view) return false;  // the value would have to be repeated there
 
   const auto upload = [&](const Batch::Source& source, const void* tensor, bool repeated,
                           float scale) {
@@ -325,14 +326,14 @@ bool AppendElementwise(Engine& engine, Batch& batch, const ElementwiseStep& step
   } else if (step.function == Function::kMultiply) {
     const npu::BufferView x = upload(a, step.a, false, 1);
     npu::BufferView weight = upload(b, step.b, scalar, kProductScale);
-    if (b.view) {  // it gets there what the host gives its own
+    if (b.view) {  // the device applies what the host applies to its own
       const npu::BufferView scaled = batch.Scratch(q4nx::PaddedCols(n));
       InvokeProduct(batch, n, weight, Constant(batch, n, kProductScale * kProductScale), scaled);
       weight = scaled;
     }
     InvokeProduct(batch, n, x, weight, y);
   } else {
-    // A gate in front of ones. The sum with nothing brings x to its place.
+    // A gate with ones as the other factor. Adding nothing with `sum` copies x to its place.
     const int64_t width = std::max(pieces, kGluLeast);
     const npu::BufferView both = batch.Input(2 * width, [&](uint16_t* to) {
       std::fill(to + width, to + 2 * width, FloatToBfloat16(1));

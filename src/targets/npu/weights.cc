@@ -89,7 +89,7 @@ PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulSt
   auto kept = std::static_pointer_cast<PinnedWeights>(step.kept->object);
   const uint64_t generation = engine.generation();
   if (kept == nullptr || kept->generation != generation) {
-    step.kept->object = nullptr;  // before others take its place
+    step.kept->object = nullptr;  // free it before the next is made
     kept = nullptr;
     kept = std::make_shared<PinnedWeights>(pin(generation));
     step.kept->object = kept;

@@ -9,23 +9,23 @@
 
 namespace ort_aie::npu_target {
 
-// Out-features that the device computes: whole blocks, and enough of them. Those of no weights are
-// zeros.
+// The number of out-features that the device computes: whole blocks, and at least a minimum. Those
+// without weights are zeros.
 int64_t DeviceRows(int64_t n);
-// The form that the device's kernels read: 2 bits become 4, which stand for the same weights.
+// The form that the device's kernels read: codes of 2 bits become 4, for the same weights.
 WeightForm DeviceForm(WeightForm form);
 
 struct Matrix {
-  const uint8_t* blocks;  // that stay as they are
+  const uint8_t* blocks;  // must not change
   int64_t n, k;
   WeightForm form;
 };
 
-// Weights on the device, in few buffers: pinned where they lie if they are what the device reads,
-// else a copy, DeviceRows out-features in DeviceForm.
+// Puts weights on the device, in few buffers. They are pinned in place if the device can read them
+// as they are; else they are copied, as DeviceRows out-features in DeviceForm.
 std::vector<DeviceMemory> PinWeights(Engine& engine, std::span<const Matrix> matrices);
 
-// W, and U where the step is gated.
+// W, and U if the step is gated.
 struct PinnedWeights {
   uint64_t generation;
   DeviceMemory weights, up;
@@ -33,7 +33,7 @@ struct PinnedWeights {
 
 class PlanMemory;
 
-// The plan's, or without one those that the op keeps by itself.
+// The plan's, or, without a plan's memory, those that the op keeps by itself.
 PinnedWeights WeightsOf(Engine& engine, const PlanMemory* memory, const MatMulStep& step);
 
 }  // namespace ort_aie::npu_target

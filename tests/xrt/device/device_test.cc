@@ -612,8 +612,8 @@ void RefusedWeightsAreSpokenOfOnce() {
   CHECK(notices.size() == 1);
   const size_t pages = (weights.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   for (const std::string& text :
-       {std::to_string(pages) + " bytes of weights cannot be read where they lie",
-        std::string("err=-12"), std::string("may lock 8388608 bytes of memory, RLIMIT_MEMLOCK"),
+       {std::to_string(pages) + " bytes of weights cannot be read in place", std::string("err=-12"),
+        std::string("may lock 8388608 bytes of memory, RLIMIT_MEMLOCK"),
         std::string("memlock unlimited"), std::string("docs/ryzen-ai.md, section 3")}) {
     Check(notices[0].find(text) != std::string::npos, "\"" + text + "\" in: " + notices[0]);
   }
@@ -765,10 +765,10 @@ void Overlays() {
       {"of_format_9", "format"},
       {"of_another_xclbin", "its manifest belongs to the xclbin"},
       {"unbuilt", "the package was never built"},
-      {"no_xclbin", "is no xclbin"},
+      {"no_xclbin", "is not an xclbin"},
       {"pipe", "overlay.xclbin is not a regular file"},
       {"endless", "manifest.json has 8589934592 bytes, expected at most 1048576"},
-      {"renamed", "its manifest is of the design fused_dqp"},
+      {"renamed", "its manifest is for the design fused_dqp"},
   };
   for (const auto& [name, reason] : refused) {
     const auto device = Open(name);

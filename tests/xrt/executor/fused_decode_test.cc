@@ -548,7 +548,8 @@ S& StepOf(Plan& plan, size_t which) {
 void WhatDoesNotFitIsTheHosts() {
   static const std::vector<float> bias(1024, 0.5f);
   const std::vector<Refused> all = {
-      {"its norms have eps 1e-05, the overlay's 1e-06 (package-overlay --any-epsilon accepts that)",
+      {"its norms have eps 1e-05, but the overlay's have 1e-06 (package-overlay --any-epsilon "
+       "accepts that)",
        [](Model&, Plan&) {},
        {.name = "eps", .epsilon = 1e-5f}},
       {"the context is longer than the overlay's 48 tokens",
@@ -566,13 +567,13 @@ void WhatDoesNotFitIsTheHosts() {
          plan = model.Token();
        },
        {.name = "window", .gemma = true}},
-      {"there is a bias of queries, keys and values",
+      {"there is a bias for queries, keys and values",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 0).bias = bias.data(); }},
-      {"the weights of attention's output are not of 4 bits",
+      {"the weights of attention's output do not have 4 bits",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 1).form = WeightForm::kBf16; }},
-      {"the MLP has another activation",
+      {"the MLP has a different activation",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 2).activation = Activation::kGeluTanh; }},
-      {"attention has the scale 0.25, the overlay 1 / sqrt(64)",
+      {"attention has the scale 0.25, but the overlay's is 1 / sqrt(64)",
        [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 0).scale = 0.25f; }},
       {"attention rotates neighbouring channels",
        [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 1).rotary_interleaved = true; }},
@@ -582,11 +583,11 @@ void WhatDoesNotFitIsTheHosts() {
        [](Model&, Plan& plan) { StepOf<AttentionStep>(plan, 0).visible_keys = {{2, 6}}; }},
       {"the model gives more than logits",
        [](Model& model, Plan& plan) { plan.temporaries = {model.logits.bytes.data(), 1}; }},
-      {"its vocabulary of 400 is not the overlay's of at most 1024",
+      {"its vocabulary has 400 entries, which does not fit the overlay's 1024",
        [](Model&, Plan& plan) { StepOf<MatMulStep>(plan, 8).n = 400; }},
       {"the model has more than 2 layers",
        [](Model&, Plan& plan) { plan.steps.push_back(plan.steps.back()); }},
-      {"the model has less than 2 layers",
+      {"the model has fewer than 2 layers",
        [](Model&, Plan& plan) {
          const Step head = plan.steps.back();
          plan.steps.resize(6);

@@ -472,7 +472,7 @@ void Arguments() {
   xrt::run run = matvec.Prepare(matvec.words);
   const xrt::bo& data = matvec.buffers[0];
   Refused(EINVAL, "as 1 and data as 3 to 7", [&] { run.set_arg(8, data); });  // a sixth buffer
-  Refused(EINVAL, "is no buffer", [&] { run.set_arg(0, data); });
+  Refused(EINVAL, "is not a buffer", [&] { run.set_arg(0, data); });
   Refused(EINVAL, "needs a cacheable buffer", [&] { run.set_arg(1, data); });
   Refused(EINVAL, "needs a host_only buffer", [&] { run.set_arg(3, matvec.words); });
   Refused(EINVAL, "an empty buffer", [&] { run.set_arg(3, xrt::bo()); });

@@ -56,7 +56,7 @@ std::string Ask() {
   }
   if (!HasPalette()) return "this CPU's tiles are not 8 tiles of 16 rows of 64 bytes";
   if (!TilesAreSaved()) return "the operating system does not save the state of tiles (XCR0)";
-  // The permission is for the process: for its present threads and for new ones.
+  // The permission is for the process: for its existing threads and for new ones.
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, since Linux 5.16
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
     const char* what = errno == ENOSPC ? "the signal stack of a thread is too small for their state"

@@ -207,7 +207,7 @@ constexpr Kernels Avx512Kernels() {
   // Each variant for a few rows is large code: one that fetches past the caches, and one for all
   // others.
   constexpr Hint kRowsHint = kHint == _MM_HINT_NTA ? kHint : _MM_HINT_T1;
-  // GEMM is as fast from about 64 rows on, on an AMD EPYC (Zen 5). Not measured on other CPUs.
+  // GEMM breaks even at about 64 rows on an AMD EPYC (Zen 5). Not measured on other CPUs.
   kernels.rows_int8 = {RowsInt8Avx512<kRowsHint, kReadMinima>, kHint == _MM_HINT_NTA ? 48 : 17};
   kernels.rows_bf16 = {RowsBf16Avx512<kRowsHint, kReadMinima>, 32};
   kernels.unpack_block = UnpackBlockAvx512;

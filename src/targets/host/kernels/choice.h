@@ -1,5 +1,5 @@
 // Which kernels a CPU runs, role by role. The fastest kernels on one CPU are not the fastest on
-// another, and neither is always the widest instruction set.
+// another, and the widest instruction set is not always the fastest.
 //
 // A choice is made for each role. Variants are the candidates: tables of kernels, from which a role
 // takes its own. The rules (choice.cc) say, by vendor and features, which variant fills a role, and

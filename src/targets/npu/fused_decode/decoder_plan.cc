@@ -10,10 +10,10 @@
 namespace ort_aie::fused_decode {
 namespace {
 
-// Scores are multiplied by 1 / sqrt(head_dim), as exactly as the model's float says it.
+// Scores are multiplied by 1 / sqrt(head_dim), with the precision of the model's float.
 constexpr double kScaleTolerance = 1e-5;
 
-// Why not; the reader throws it to itself.
+// Why the plan does not fit; thrown and caught by the reader.
 struct Refusal {
   std::string reason;
 };
@@ -44,7 +44,8 @@ class Reader {
     decoder_.x = residual_ = first.a;
     decoder_.type = first.type;
     for (int64_t i = 0; i < geometry_.layers; ++i) {
-      Want(next_ + 1 < plan_.steps.size(), "the model has less than ", geometry_.layers, " layers");
+      Want(next_ + 1 < plan_.steps.size(), "the model has fewer than ", geometry_.layers,
+           " layers");
       ReadLayer();
     }
     decoder_.head = &Next<MatMulStep>("the LM head");
@@ -52,8 +53,8 @@ class Reader {
     Want(next_ == plan_.steps.size(), "the model has more than ", geometry_.layers, " layers");
     const int64_t n = decoder_.head->n;
     const int64_t most = geometry_.head_chunks * geometry_.head_rows;
-    Want(n <= most && n > most - geometry_.head_rows, "its vocabulary of ", n,
-         " is not the overlay's of at most ", most);
+    Want(n <= most && n > most - geometry_.head_rows, "its vocabulary has ", n,
+         " entries, which does not fit the overlay's ", most);
     Matrix(*decoder_.head, "the LM head", n, geometry_.hidden);
     Want(decoder_.head->up_weights == nullptr, "the LM head is gated");
     NobodyElseReads();
@@ -64,7 +65,7 @@ class Reader {
   const S& Next(const char* what) {
     Want(next_ < plan_.steps.size(), "the plan ends before ", what);
     const S* const step = std::get_if<S>(&plan_.steps[next_]);
-    Want(step != nullptr, plan_.NameOf(next_), " stands where the overlay has ", what);
+    Want(step != nullptr, plan_.NameOf(next_), " is where the overlay has ", what);
     ++next_;
     return *step;
   }
@@ -72,27 +73,28 @@ class Reader {
   void Matrix(const MatMulStep& step, const char* what, int64_t n, int64_t k) const {
     Want(step.rows == 1, "it is not one token at ", what);
     Want(step.n == n && step.k == k, "the weights of ", what, " are ", step.n, " x ", step.k,
-         ", the overlay's ", n, " x ", k);
-    Want(step.form == WeightForm::kQ4NX, "the weights of ", what, " are not of 4 bits");
-    Want(step.bias == nullptr, "there is a bias of ", what);
+         ", but the overlay's are ", n, " x ", k);
+    Want(step.form == WeightForm::kQ4NX, "the weights of ", what, " do not have 4 bits");
+    Want(step.bias == nullptr, "there is a bias for ", what);
     Want(step.type == decoder_.type, "the type of ", what, " is not the embedding's");
   }
 
   void Epsilon(float epsilon) const {
-    Want(any_epsilon_ || epsilon == kEpsilon, "its norms have eps ", epsilon, ", the overlay's ",
-         kEpsilon, " (package-overlay --any-epsilon accepts that)");
+    Want(any_epsilon_ || epsilon == kEpsilon, "its norms have eps ", epsilon,
+         ", but the overlay's have ", kEpsilon, " (package-overlay --any-epsilon accepts that)");
   }
 
-  // The norm in front of a projection, of the residual and what was left for it.
+  // The norm before a projection: the norm of the residual plus what was left for it.
   const void* Normed(const MatMulStep& step) {
-    Want(step.norm_weight != nullptr, "a projection has no norm in front, the overlay's has one");
+    Want(step.norm_weight != nullptr,
+         "a projection has no norm before it, but the overlay has one there");
     Epsilon(step.norm_epsilon);
     if (left_ == nullptr) {
       Want(step.a == residual_ && step.skip == nullptr, "the first norm is of a sum");
       return step.norm_weight;
     }
     Want((step.a == residual_ && step.skip == left_) || (step.a == left_ && step.skip == residual_),
-         "a norm is not of the residual and the block before it");
+         "a norm is not of the residual plus the block before it");
     sum_ = step.sum;
     return step.norm_weight;
   }
@@ -101,13 +103,14 @@ class Reader {
     left_ = nullptr;
   }
 
-  // What goes into the residual: what a projection gives, or its norm.
+  // What is added to the residual: the result of a projection, or its norm.
   void Leave(const MatMulStep& step, DecoderPlan::Layer& layer) {
     left_ = step.y;
     if (geometry_.norms == 2) return;
     const NormStep& norm = Next<NormStep>("a norm");
-    Want(norm.a == step.y && norm.skip == nullptr && norm.rows == 1, "a norm is of something else");
-    Want(norm.type == decoder_.type, "a norm is of another type than the embedding");
+    Want(norm.a == step.y && norm.skip == nullptr && norm.rows == 1,
+         "a norm does not read the projection before it");
+    Want(norm.type == decoder_.type, "a norm has a different type from the embedding");
     Epsilon(norm.epsilon);
     layer.norms.push_back(norm.weight);
     left_ = norm.y;
@@ -120,7 +123,8 @@ class Reader {
     while (next_ < plan_.steps.size() && std::holds_alternative<MatMulStep>(plan_.steps[next_])) {
       const MatMulStep& step = Next<MatMulStep>("queries, keys and values");
       Matrix(step, "queries, keys and values", step.n, geometry_.hidden);
-      Want(step.n % q4nx::kBlockRows == 0, "a projection has ", step.n, " rows, no whole blocks");
+      Want(step.n % q4nx::kBlockRows == 0, "a projection has ", step.n,
+           " rows, which are not whole blocks");
       Want(step.up_weights == nullptr, "queries, keys or values are gated");
       const void* const of_step = Normed(step);
       Want(norm == nullptr || norm == of_step, "queries, keys and values have different norms");
@@ -129,7 +133,7 @@ class Reader {
       rows += step.n;
     }
     Want(rows == geometry_.qkv_rows(), "queries, keys and values have ", rows,
-         " rows, the overlay's ", geometry_.qkv_rows());
+         " rows, but the overlay's have ", geometry_.qkv_rows());
     Added();
     layer.norms.push_back(norm);
 
@@ -146,7 +150,7 @@ class Reader {
     layer.mlp = &Next<MatMulStep>("a gated MLP");
     Matrix(*layer.mlp, "gate and up", geometry_.intermediate, geometry_.hidden);
     Want(layer.mlp->up_weights != nullptr, "the MLP is not gated");
-    Want(layer.mlp->activation == geometry_.activation, "the MLP has another activation");
+    Want(layer.mlp->activation == geometry_.activation, "the MLP has a different activation");
     layer.norms.push_back(Normed(*layer.mlp));
     Added();
 
@@ -164,7 +168,7 @@ class Reader {
     Want(step.heads == geometry_.heads && step.kv_heads == geometry_.kv_heads &&
              step.dim == geometry_.head_dim,
          "attention has ", step.heads, " heads of ", step.dim, " on ", step.kv_heads,
-         ", the overlay's ", geometry_.heads, " of ", geometry_.head_dim, " on ",
+         ", but the overlay's has ", geometry_.heads, " of ", geometry_.head_dim, " on ",
          geometry_.kv_heads);
     Want(qkv.size() == 1 || qkv.size() == 3, "queries, keys and values are ", qkv.size(),
          " projections");
@@ -179,19 +183,19 @@ class Reader {
     }
     Want(step.query == qkv[0]->y && step.key == key && step.value == value,
          "attention does not read the projections before it");
-    Want(step.type == decoder_.type, "attention is of another type than the embedding");
+    Want(step.type == decoder_.type, "attention has a different type from the embedding");
     Want(step.cos != nullptr && step.sin != nullptr && step.rotary_dim == geometry_.rotary_dim,
-         "attention rotates ", step.cos == nullptr ? 0 : step.rotary_dim, " channels, the overlay ",
-         geometry_.rotary_dim);
+         "attention rotates ", step.cos == nullptr ? 0 : step.rotary_dim,
+         " channels, but the overlay rotates ", geometry_.rotary_dim);
     Want(!step.rotary_interleaved, "attention rotates neighbouring channels");
     Want((step.q_norm != nullptr) == geometry_.head_norms &&
              (step.k_norm != nullptr) == geometry_.head_norms,
-         geometry_.head_norms ? "heads have no norms, the overlay's have"
-                              : "heads have norms, the overlay's have none");
+         geometry_.head_norms ? "heads have no norms, but the overlay's heads have"
+                              : "heads have norms, but the overlay's heads have none");
     if (geometry_.head_norms) Epsilon(step.norm_epsilon);
     const double scale = 1 / std::sqrt(static_cast<double>(geometry_.head_dim));
     Want(std::abs(step.scale / scale - 1) < kScaleTolerance, "attention has the scale ", step.scale,
-         ", the overlay 1 / sqrt(", geometry_.head_dim, ")");
+         ", but the overlay's is 1 / sqrt(", geometry_.head_dim, ")");
     Want(step.causal && step.softcap == 0 && step.bias == nullptr && step.head_sink == nullptr &&
              !step.smooth_softmax,
          "attention has a soft cap, a bias or a sink");
@@ -202,7 +206,7 @@ class Reader {
              (step.visible_keys.empty() ||
               (step.visible_keys[0].first <= 0 && step.visible_keys[0].end >= total)),
          "keys of the context are hidden");
-    // Without the length, which would make each token's reason another one.
+    // The length is left out, because it would give each token a reason of its own.
     Want(total <= positions_, "the context is longer than the overlay's ", positions_, " tokens");
     Want(step.window <= 0 || total <= step.window, "the context is longer than a window of ",
          step.window, " tokens, which the overlay does not have");
@@ -214,10 +218,10 @@ class Reader {
          "layers have caches of different lengths or types");
     Want(geometry_.head_norms || (step.cos == before->cos && step.sin == before->sin &&
                                   step.positions == before->positions),
-         "layers rotate differently, and the overlay has one table");
+         "layers rotate differently, but the overlay has only one table");
   }
 
-  // What the overlay keeps to itself.
+  // Values that the overlay does not give.
   void NobodyElseReads() const {
     for (size_t i = decoder_.first; i < plan_.steps.size(); ++i) {
       ForEachWrite(plan_.steps[i], [&](const void* tensor, size_t bytes) {

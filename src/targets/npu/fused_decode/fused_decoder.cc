@@ -32,7 +32,7 @@ bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
   } catch (const DeviceError& error) {
     engine_.Forget();
     {
-      // Gigabytes that no token will use, of a plan that may never ask for them again.
+      // Releases gigabytes that no token will use, of a plan that may never ask for them again.
       const std::lock_guard lock(plan.kept->mutex);
       plan.kept->object = nullptr;
     }
@@ -56,7 +56,7 @@ bool FusedDecoder::Execute(const Plan& plan, const ThreadPool& threads) {
 }
 
 const Package* FusedDecoder::Choose(const Plan& plan, DecoderPlan& decoder) {
-  std::set<std::string> lines;  // packages of one model may have the same
+  std::set<std::string> lines;  // packages of one model may give the same line
   for (const Package& package : packages_) {
     const std::string reason = fused_decode::WhyNot(
         plan, package.geometry, package.windows.back().positions, package.any_epsilon, decoder);
@@ -72,7 +72,7 @@ const Package* FusedDecoder::Choose(const Plan& plan, DecoderPlan& decoder) {
 
 void FusedDecoder::Token(const Package& package, const Plan& plan, const DecoderPlan& decoder,
                          const ThreadPool& threads) {
-  Plan before;  // the embedding
+  Plan before;  // the steps that make the embedding
   before.steps.assign(plan.steps.begin(),
                       plan.steps.begin() + static_cast<std::ptrdiff_t>(decoder.first));
   HostTarget().Execute(before, threads);

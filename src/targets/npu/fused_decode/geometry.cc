@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kBlockElements = q4nx::kBlockBytes / kElementBytes;
 
-// From mlir-air e972f294 (2026-08-22): its builder's tables of models, and the sizes that its
-// decode_geometry.py gives.
+// From mlir-air e972f294 (2026-08-22): its builder's tables of models, and the sizes from its
+// decode_geometry.py.
 constexpr std::array kGeometries = {
     Geometry{.name = "llama-3.2-1b",
              .hidden = 2048,

@@ -36,7 +36,7 @@ std::vector<uint32_t> ReadWords(const fs::path& path, int64_t count) {
   return words;
 }
 
-// A file of the package.
+// The name of a file in the package.
 fs::path FileOf(const fs::path& folder, ObjectReader& window, const char* key) {
   const std::string name = window.String(key);
   Require(!name.empty() && fs::path(name).filename() == name, window.PathOf(key),
@@ -82,7 +82,7 @@ uint32_t Crc32(const std::vector<uint32_t>& words) {
   constexpr uint32_t kPolynomial = 0xedb88320;
   uint32_t sum = ~uint32_t{0};
   for (const uint32_t word : words) {
-    sum ^= word;  // of four bytes at once, the lowest first
+    sum ^= word;  // four bytes at once, the lowest first
     for (int bit = 0; bit < 32; ++bit) sum = sum >> 1 ^ (sum & 1 ? kPolynomial : 0);
   }
   return ~sum;
@@ -101,7 +101,7 @@ Package ReadPackage(const fs::path& folder) {
   const int64_t format = reader.Integer("format", 0, INT64_MAX);
   Require(format == kFormat, kManifest, " has format ", format, ", and this library reads ",
           kFormat, "; package the overlay again with this version");
-  Require(reader.String("kind") == "fused_decode", kManifest, " is of another kind");
+  Require(reader.String("kind") == "fused_decode", kManifest, " is not for a fused decode");
   const std::string model = reader.String("model");
   const Geometry* const geometry = FindGeometry(model);
   Require(geometry != nullptr, kManifest, " is for ", model, ", which this version does not know");

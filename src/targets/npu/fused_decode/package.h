@@ -1,4 +1,4 @@
-// Packages of `ort-aie package-overlay`: what is known of an overlay that mlir-air built.
+// Packages of `ort-aie package-overlay`: the facts about an overlay that mlir-air built.
 #pragma once
 
 #include <cstdint>
@@ -26,21 +26,21 @@ struct Package {
   Geometry geometry{};
   std::string device;
   Channels channels = Channels::kTwo;
-  bool any_epsilon = false;     // other norms than the overlay's were accepted
+  bool any_epsilon = false;     // norms with another epsilon than the overlay's are accepted
   std::vector<Window> windows;  // ascending
 };
 
-// Throws Error for a folder that holds no whole package of this version: sizes that are not those
-// of the model, words that are not those that were packaged.
+// Throws Error if the folder is not a complete package of this version, for example if sizes are
+// not those of the model, or words are not those that were packaged.
 Package ReadPackage(const std::filesystem::path& folder);
 
-// All packages for `device`, as manifests have it, in `folders`, each a package or a folder of
-// packages, in their order. Of those that cannot be read or are for another device, `refusals` has
-// a line each.
+// All packages for `device`, which is named as in manifests, in `folders`. Each folder is a package
+// or a folder of packages; they come in this order. For each package that cannot be read, or is for
+// another device, `refusals` gets a line.
 std::vector<Package> FindPackages(const std::vector<std::filesystem::path>& folders,
                                   std::string_view device, std::vector<std::string>& refusals);
 
-// CRC-32 of zlib and PNG.
+// CRC-32, as in zlib and PNG.
 uint32_t Crc32(const std::vector<uint32_t>& words);
 
 }  // namespace ort_aie::fused_decode

@@ -26,7 +26,7 @@ void Fetch(Buffer& buffer, int64_t first, int64_t elements) {
 
 MatrixRows RowsOf(const MatMulStep& step) { return {step.weights, step.n}; }
 
-// Where the host has a row of its past.
+// The host's row of the past.
 const uint8_t* PastRow(const AttentionStep& step, bool value, int64_t head, int64_t position) {
   const auto* const rows = static_cast<const uint8_t*>(value ? step.past_value : step.past_key);
   return rows + BytesOf(step.cache_type, (head * step.past_capacity + position) * step.dim);
@@ -68,7 +68,8 @@ void TokenMemory::UseWindow(int64_t length) {
       std::ranges::lower_bound(package_.windows, length, {}, &fused_decode::Window::positions);
   Require(window != package_.windows.end(), "no window has room for ", length, " tokens");
   if (window_ == &*window) return;
-  // Before others take their places: a device has few contexts, and nothing else uses this one.
+  // Free these before the next ones are allocated: a device has few contexts, and nothing else uses
+  // this one.
   window_ = nullptr;
   stream_ = nullptr;
   cache_ = nullptr;
@@ -78,7 +79,7 @@ void TokenMemory::UseWindow(int64_t length) {
                                    .device = package_.device,
                                    .buffers = 4 + geometry().weight_elements().size()},
                                   window->words.words);
-  // Rows lie elsewhere: all are sent again.
+  // The rows have other places now, so all are sent again.
   positions_ = window->positions;
   const int64_t elements = geometry().kv_elements(positions_);
   cache_ = engine_.device().Allocate(static_cast<size_t>(kElementBytes * elements));
@@ -104,7 +105,7 @@ void TokenMemory::Prepare(const DecoderPlan& decoder, const ThreadPool& threads)
   y_ = allocate(geometry().y_elements());
   std::shared_ptr<Buffer> rms = allocate(geometry().rms_elements());
   WriteNorms(decoder, *rms);
-  rms_ = std::move(rms);  // all is there
+  rms_ = std::move(rms);  // complete now
 }
 
 void TokenMemory::PackWeights(const DecoderPlan& decoder, const ThreadPool& threads) {
@@ -230,8 +231,8 @@ void TokenMemory::StoreRows(const Layers& layers, const ThreadPool& threads) {
       const uint16_t* const row = Elements(*cache_, KvOffset(layer, value, i % heads, position));
       uint8_t* const to = fresh.data() + i * row_bytes;
       FromBfloat16(kernels, row, dim, step.cache_type, to);
-      // A type that does not hold the row as it is (float16, small values) makes it another one,
-      // which is sent with the next token.
+      // If the type cannot represent the row (float16, small values), the host's row differs, and
+      // the next token sends it.
       ToBfloat16(kernels, step.cache_type, to, dim, again.data());
       const bool same = std::memcmp(again.data(), row, static_cast<size_t>(2 * dim)) == 0;
       MarkOfRow(layer, value, i % heads, position) = same ? MarkOf(to, row_bytes) : RowMark{};

@@ -1,4 +1,4 @@
-// What a decoder has on the device for tokens in one dispatch: its weights in the order of the
+// The device memory of a decoder for tokens in one dispatch: its weights in the order of the
 // overlay, norms and rotary values, the copy of the KV cache, a token and its logits.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace ort_aie::npu_target {
 
-// Of one plan and one generation of the engine. One token at a time.
+// Belongs to one plan and one generation of the engine. One token at a time.
 class TokenMemory {
  public:
   TokenMemory(Engine& engine, const fused_decode::Package& package)
@@ -22,8 +22,8 @@ class TokenMemory {
 
   const fused_decode::Package& package() const { return package_; }
 
-  // Executes a token whose embedding is there: logits, and the presents of all layers. Throws
-  // DeviceError before it has written any of them.
+  // Executes a token whose embedding is ready: computes the logits and the presents of all layers.
+  // Throws DeviceError before it has written any of them.
   void Token(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
 
  private:
@@ -32,13 +32,13 @@ class TokenMemory {
   void Prepare(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
   void PackWeights(const fused_decode::DecoderPlan& decoder, const ThreadPool& threads);
   void WriteNorms(const fused_decode::DecoderPlan& decoder, Buffer& rms);
-  // The smallest window that has room for the context.
+  // Chooses the smallest window that has room for the context.
   void UseWindow(int64_t length);
   void SendToken(const fused_decode::DecoderPlan& decoder);
-  // Brings rows of the past to the device that it does not have.
+  // Sends rows of the past that the device does not have.
   void SendCache(const Layers& layers, const ThreadPool& threads);
   void StoreLogits(const fused_decode::DecoderPlan& decoder);
-  // The token's rows to the presents.
+  // Stores the token's rows in the presents.
   void StoreRows(const Layers& layers, const ThreadPool& threads);
 
   const fused_decode::Geometry& geometry() const { return package_.geometry; }
@@ -56,9 +56,9 @@ class TokenMemory {
   std::vector<std::shared_ptr<Buffer>> weights_;
   std::shared_ptr<Buffer> x_, rms_, y_, cache_;
   std::unique_ptr<OtherStream> stream_;
-  const fused_decode::Window* window_ = nullptr;  // that the stream and the cache are of
-  int64_t positions_ = 0;                         // of the window
-  std::vector<RowMark> marks_;  // of the host's rows: [layer][key, value][head][position]
+  const fused_decode::Window* window_ = nullptr;  // the window of the stream and the cache
+  int64_t positions_ = 0;                         // in the window
+  std::vector<RowMark> marks_;  // for the host's rows: [layer][key, value][head][position]
 };
 
 }  // namespace ort_aie::npu_target

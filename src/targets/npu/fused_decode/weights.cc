@@ -13,7 +13,7 @@ using q4nx::kBlockRows;
 
 constexpr int64_t kCoresInColumn = kCores / kColumns;
 
-// The row blocks of a phase, in order: each points at its first block, or is null for zeros.
+// The row blocks of a phase, in order: each points to its first block, or is null for zeros.
 using RowBlocks = std::vector<const uint8_t*>;
 
 void Append(RowBlocks& all, const MatrixRows& matrix, int64_t first, int64_t count,
@@ -24,7 +24,7 @@ void Append(RowBlocks& all, const MatrixRows& matrix, int64_t first, int64_t cou
 }
 
 void RequireRows(const char* name, const MatrixRows& matrix, int64_t rows) {
-  Require(matrix.rows == rows, "the fused decode wants ", rows, " rows of ", name, ", got ",
+  Require(matrix.rows == rows, "the fused decode needs ", rows, " rows of ", name, ", got ",
           matrix.rows);
 }
 
@@ -59,7 +59,7 @@ void PackLayer(const Geometry& geometry, Channels channels, const LayerWeights& 
   const std::vector<Phase> phases = geometry.phases();
   int64_t qkv_rows = 0;
   for (const MatrixRows& part : layer.qkv) {
-    Require(part.rows % kBlockRows == 0, "the fused decode wants queries, keys and values of ",
+    Require(part.rows % kBlockRows == 0, "the fused decode needs queries, keys and values of ",
             "whole blocks of ", kBlockRows, " rows, got ", part.rows);
     qkv_rows += part.rows;
   }

@@ -1,9 +1,9 @@
 // Q4NX blocks in the order in which mlir-air's fused decode reads them. Its blocks are Q4NX blocks,
-// byte for byte, so that packing permutes blocks and copies each.
+// byte for byte, so packing only permutes and copies blocks.
 //
 // A phase is a matrix of row blocks g = 16 i + 4 cx + cy and column blocks j. cx is one of the four
-// columns of cores that multiply, and reads from shim channels of its own; cy is the core in it. A
-// column's blocks lie together:
+// columns of cores that multiply, and has shim channels of its own; cy is the core in it. The
+// blocks of a column are adjacent:
 //   kTwo  for cx, for half h, for i, for j, for cy in {2 h, 2 h + 1}: each half is a channel's
 //   kOne  for cx, for i, for j, for cy
 // A layer is its phases one after the other: rows of query, key and value; of output; 512 of up,
@@ -18,25 +18,25 @@
 
 namespace ort_aie::fused_decode {
 
-// Shim channels that a column's weights come through: mlir-air's W_DUAL_CHAN.
+// Shim channels that deliver a column's weights: mlir-air's W_DUAL_CHAN.
 enum class Channels { kOne, kTwo };
 
-// Rows of a matrix as a model has them: blocks (ceil(rows/32), column blocks of the phase, 5120).
+// Rows of a matrix, as in a model: blocks (ceil(rows/32), column blocks of the phase, 5120).
 struct MatrixRows {
   const uint8_t* blocks;
   int64_t rows;
 };
 
 struct LayerWeights {
-  std::vector<MatrixRows> qkv;  // one after the other: q, k and v, or all in one
+  std::vector<MatrixRows> qkv;  // q, k and v one after the other, or all in one
   MatrixRows o, up, gate, down;
 };
 
-// Writes layer_elements() of weights. Throws Error for numbers of rows that are not the geometry's.
+// Writes layer_elements() of weights. Throws Error if numbers of rows do not fit the geometry.
 void PackLayer(const Geometry& geometry, Channels channels, const LayerWeights& layer,
                uint8_t* packed);
 
-// Writes chunk `chunk` of the LM head, of which `head` has all rows.
+// Writes chunk `chunk` of the LM head; `head` has all rows.
 void PackHeadChunk(const Geometry& geometry, Channels channels, const MatrixRows& head,
                    int64_t chunk, uint8_t* packed);
 

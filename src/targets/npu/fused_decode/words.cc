@@ -10,7 +10,7 @@ WordSpan VariableWords(const WordTemplate& words) {
 }
 
 void SetLength(const WordTemplate& from, int64_t length, std::span<uint32_t> words) {
-  Require(length >= 1 && length <= from.positions, "the overlay takes contexts of 1 to ",
+  Require(length >= 1 && length <= from.positions, "the overlay supports contexts of 1 to ",
           from.positions, " tokens, got ", length);
   for (const WordSlope& at : from.slopes) {
     const auto steps = static_cast<uint64_t>(length - from.base_length);

@@ -1,6 +1,6 @@
-// The instruction words of a token: those of one length of context, and what they gain with each
-// position more. mlir-air gives words of two neighbouring lengths, from which `ort-aie
-// package-overlay` takes both.
+// The instruction words of a token: the words for one length of the context, and how much they
+// increase with each further position. mlir-air gives the words of two neighbouring lengths;
+// `ort-aie package-overlay` computes both from these.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ struct WordSlope {
 };
 
 struct WordTemplate {
-  std::vector<uint32_t> words;    // of base_length
-  std::vector<WordSlope> slopes;  // ascending; other words are those of any length
-  int64_t base_length = 0;        // of the context, the token itself included
+  std::vector<uint32_t> words;    // for base_length
+  std::vector<WordSlope> slopes;  // ascending; all other words are the same for any length
+  int64_t base_length = 0;        // of the context, including the token itself
   int64_t positions = 0;          // the longest context
 };
 
@@ -26,11 +26,11 @@ struct WordSpan {
   size_t begin = 0, end = 0;  // words [begin, end)
 };
 
-// All that a length changes lies there.
+// All words that the length changes are in this span.
 WordSpan VariableWords(const WordTemplate& words);
 
-// Brings `words`, a copy of the template's, to a context of `length`. Throws Error unless that is 1
-// to `positions`.
+// Changes `words`, a copy of the template's, to a context of `length`. Throws Error unless the
+// length is 1 to `positions`.
 void SetLength(const WordTemplate& from, int64_t length, std::span<uint32_t> words);
 
 }  // namespace ort_aie::fused_decode

@@ -12,7 +12,8 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// More is given back: activations of a prompt's chunk and the scratch of dequantisation fit.
+// Idle memory beyond this is released: activations of a prompt's chunk and the scratch of
+// dequantisation fit.
 constexpr size_t kMaxIdleBytes = size_t{256} << 20;
 
 // Eight sizes between powers of two, so that a buffer is at most an eighth too large.
@@ -21,12 +22,12 @@ size_t SizeClass(size_t bytes) {
   return std::max(kPageBytes, (bytes + step - 1) / step * step);
 }
 
-// What lies between two ranges that share a pinned buffer, and is pinned with them: small tensors
-// of the same file; what malloc puts between two allocations.
+// Small gaps between two ranges are pinned with them, in one buffer: small tensors of the same
+// file, or what malloc puts between two allocations.
 constexpr uint64_t kMaxFileGap = 1 << 20, kMaxMemoryGap = 4 * kPageBytes;
 
-// Makes [first, first + bytes) end with a range that begins in it or up to `gap` behind it, if that
-// leaves it short enough for a buffer.
+// Extends [first, first + bytes) to the end of a range that begins in it, or up to `gap` after it,
+// if the result is still short enough for a buffer.
 bool Extend(uint64_t first, size_t& bytes, uint64_t next, size_t next_bytes, uint64_t gap) {
   const uint64_t end = std::max(first + bytes, next + next_bytes);
   if (next > first + bytes + gap || end - first > kMaxBufferBytes) return false;
@@ -118,7 +119,7 @@ class BufferPool::Pooled final : public XrtBuffer {
 
 class BufferPool::Pinned final : public XrtBuffer {
  public:
-  // `pages` is what `bo` pins, or nothing where that is the memory of others.
+  // `pages` is what `bo` pins, or nothing if the memory belongs to someone else.
   Pinned(std::optional<FilePages> pages, xrt::bo bo, uint8_t* host, size_t bytes)
       : pages_(std::move(pages)), bo_(std::move(bo), "pinned memory"), host_(host), bytes_(bytes) {}
 
@@ -131,7 +132,7 @@ class BufferPool::Pinned final : public XrtBuffer {
   }
 
  private:
-  const std::optional<FilePages> pages_;  // unmapped after the buffer object is gone
+  const std::optional<FilePages> pages_;  // unmapped after the buffer object is destroyed
   CountedBo bo_;
   uint8_t* const host_;
   const size_t bytes_;
@@ -178,7 +179,7 @@ std::shared_ptr<Buffer> BufferPool::Allocate(size_t bytes) {
 
 void BufferPool::TakeBack(Piece piece) {
   const size_t size = piece.bo.size();
-  if (size == 0) return;  // moved on
+  if (size == 0) return;  // moved from
   const std::lock_guard lock(mutex_);
   if (idle_bytes_ + size > kMaxIdleBytes) return;
   idle_bytes_ += size;
@@ -210,7 +211,7 @@ std::vector<DeviceMemory> BufferPool::Pin(std::span<const HostMemory> ranges) {
   return places;
 }
 
-// Null where a limit, a file system or a driver does not pin such pages.
+// Null if a limit, a file system or a driver refuses to pin such pages.
 std::shared_ptr<Buffer> BufferPool::InPlace(std::optional<FilePages> pages, uint8_t* data,
                                             size_t bytes) {
   const TraceSpan traced("sync", "pin", {}, Bytes(bytes));
@@ -229,7 +230,7 @@ std::shared_ptr<Buffer> BufferPool::InPlace(std::optional<FilePages> pages, uint
 void BufferPool::NoteRefusal(size_t bytes, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (!notices_.empty()) return;
-  notices_.push_back(Concat(bytes, " bytes of weights cannot be read where they lie, so they are ",
+  notices_.push_back(Concat(bytes, " bytes of weights cannot be read in place, so they are ",
                             "copied, and take twice the memory: ", why, MemoryLimit()));
 }
 
@@ -280,7 +281,7 @@ void BufferPool::PinFiles(std::vector<Wish>& wishes) {
   wishes = std::move(left);
 }
 
-// Memory that belongs to no file, such as weights that the execution provider packed.
+// Pins memory that does not belong to a file, such as weights that the execution provider packed.
 void BufferPool::PinMemory(std::vector<Wish>& wishes) {
   struct InMapping {
     uintptr_t mapping, first;

@@ -1,4 +1,4 @@
-// Memory of the device: buffers that are used again, and pinned memory of others.
+// Memory of the device: reusable buffers, and pinned memory of others.
 #pragma once
 
 #include <xrt/xrt_bo.h>
@@ -19,18 +19,18 @@
 
 namespace ort_aie::npu_target {
 
-// Counters that several threads write.
+// Counters that several threads update.
 struct Tally {
   std::atomic<int64_t> runs = 0, submissions = 0, bytes_to = 0, bytes_from = 0, streams_kept = 0,
                        streams_built = 0, streams_dropped = 0, stream_bytes = 0, buffers = 0,
                        buffer_bytes = 0;
 
-  // Of all devices that this process has had.
+  // For all devices that this process has had.
   static Tally& OfProcess();
   Counters Read() const;
 };
 
-// A buffer object of XRT's, counted while it lives.
+// An XRT buffer object, counted while it lives.
 class CountedBo {
  public:
   CountedBo(xrt::bo bo, const char* what);
@@ -49,13 +49,13 @@ class CountedBo {
   size_t bytes_;
 };
 
-// As every Buffer of a device over XRT is.
+// The base of every Buffer of an XRT device.
 class XrtBuffer : public Buffer {
  public:
   virtual const xrt::bo& bo() const = 0;
 };
 
-// Buffers of one device. All of them live in the same bank.
+// Buffers of one device. All of them are in the same bank.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
   BufferPool(xrt::device device, xrt::memory_group group)
@@ -63,7 +63,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   xrt::memory_group group() const { return group_; }
 
-  // A buffer that nobody uses any more, or a new one.
+  // An unused buffer, or a new one.
   std::shared_ptr<Buffer> Allocate(size_t bytes);
 
   void DropIdle();
@@ -71,7 +71,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   // See Device::Pin. The same memory is pinned once.
   std::vector<DeviceMemory> Pin(std::span<const HostMemory> ranges);
 
-  // What there is to tell when memory was copied that could have been pinned: said once.
+  // A notice, given once, if memory was copied that could have been pinned.
   std::vector<std::string> notices() const;
 
  private:
@@ -83,13 +83,13 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   };
 
   Piece NewPiece(size_t bytes);
-  // A range that is to be pinned, and where that is.
+  // A range to pin, and its place when it is pinned.
   struct Wish {
     HostMemory memory;
     DeviceMemory* place;
   };
-  // Of the wishes whose memory a mapping of a file shows, and of those in memory of no file,
-  // fulfils all that it can, and leaves the others.
+  // PinFiles pins the wishes whose memory is a mapping of a file, PinMemory those in other memory.
+  // Both leave the wishes that they cannot fulfil.
   void PinFiles(std::vector<Wish>& wishes);
   void PinMemory(std::vector<Wish>& wishes);
   void Copy(std::span<const Wish> wishes);

@@ -17,17 +17,17 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// XRT divides a list into chains of so many (submit_size of runlist_impl in xrt_kernel.cpp), each
-// of them one job of the driver's (aie2_cmdlist_multi_execbuf in aie2_message.c). So what is
-// predicted of a run at most is so of a chain's runs together.
+// XRT divides a list into chains of so many runs (submit_size of runlist_impl in xrt_kernel.cpp).
+// Each chain is one job for the driver (aie2_cmdlist_multi_execbuf in aie2_message.c). So the limit
+// on the predicted time of a run applies to the runs of a chain together.
 constexpr size_t kMaxChain = 24;
 
-// Reports say that chained commands are dropped silently by a firmware of NPU1.
+// According to reports, a firmware of NPU1 drops chained commands silently.
 bool HasChains(const npu::Manifest& manifest) {
   return manifest.generation != npu::kGenerationNpu1;
 }
 
-// The names of kernels that tools wrote may have a suffix.
+// Tools may add a suffix to the names of kernels.
 std::string KernelName(const xrt::xclbin& xclbin, const npu::Manifest& manifest) {
   std::vector<std::string> longer;
   for (const xrt::xclbin::kernel& kernel : xclbin.get_kernels()) {
@@ -76,8 +76,8 @@ void Context::Run(const npu::Plan& plan, std::span<Buffer* const> buffers) {
   const npu::StreamCache::Lookup lookup = streams_.Get(plan);
   for (const npu::Run& run : lookup.stream.runs) {
     for (const int buffer : run.buffers) {
-      Require(static_cast<size_t>(buffer) < buffers.size(), "a plan has buffer ", buffer,
-              ", and it was given ", buffers.size());
+      Require(static_cast<size_t>(buffer) < buffers.size(), "a plan uses buffer ", buffer,
+              ", but the number of buffers is ", buffers.size());
     }
   }
   Kept& kept = Keep(lookup, plan);
@@ -164,7 +164,7 @@ void Context::Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* cons
 }
 
 void Context::Patch(Kept& kept, const npu::StreamCache::Lookup& lookup) {
-  // Whole cache lines, and those that touch in one go.
+  // Whole cache lines; adjacent ones are transferred together.
   npu::WordRange pending{0, 0, 0};
   const auto send = [&] {
     if (pending.begin == pending.end) return;
@@ -227,7 +227,7 @@ void Context::ThrowAborted(const Aborted& aborted, const npu::Run& run,
                            const npu::Plan& plan) const {
   std::string text =
       Concat("a run of ", npu::Describe(plan.front()), " on the overlay ", streams_.manifest().name,
-             " ", aborted.text(), "; predicted were ", run.predicted_seconds * 1e3, " ms");
+             " ", aborted.text(), "; the prediction was ", run.predicted_seconds * 1e3, " ms");
   if (aborted.operation < run.sources.size()) {
     text += Concat("; it stopped at operation ", aborted.operation, ", ",
                    SourceText(streams_.manifest(), plan, run.sources[aborted.operation]));

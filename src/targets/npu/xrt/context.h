@@ -1,6 +1,6 @@
 // A design in the hardware context of its overlay: its kernel, and the instruction buffers of the
-// streams that it was asked for. Designs whose packages have one xclbin share the hardware context,
-// where a change from one kernel to another loads a PDI and no more.
+// streams that it has run. Designs whose packages have the same xclbin share the hardware context.
+// A change from one kernel to another then only loads a PDI.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
@@ -20,44 +20,45 @@
 
 namespace ort_aie::npu_target {
 
-// Not for several threads at once.
+// Not thread-safe.
 class Context {
  public:
-  // `sibling`, if there is one, is of a package with the same xclbin. Its streams share `memory`.
-  // Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
+  // `sibling`, if not null, is the context of a package with the same xclbin. The streams of this
+  // one share `memory`. Throws DeviceError: kWrongOverlay, kContextRefused, kDeviceLost.
   Context(xrt::device device, const Package& package, const Context* sibling,
           std::shared_ptr<npu::StreamMemory> memory);
 
-  // The bank of the kernel's buffer arguments.
+  // The memory bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
 
-  // Executes a plan on its buffers and waits for its end. Throws DeviceError; then the context is
-  // of no use any more. Throws Error for a plan that the design cannot do.
+  // Executes a plan on its buffers and waits for its end. Throws DeviceError; then the context
+  // cannot be used any more. Throws Error for a plan that the design cannot do.
   void Run(const npu::Plan& plan, std::span<Buffer* const> buffers);
 
  private:
-  // Of dispatches [begin, end), executed as one. XRT hands to the driver, which pins them and waits
-  // for them, the buffers that a run has when it is added.
+  // Dispatches [begin, end), executed as one. When a run is added, XRT passes its buffers to the
+  // driver, which pins them and waits for them.
   struct Chain {
     size_t begin, end;
     xrt::runlist list;
     bool filled = false;
   };
-  // Of a stream, for as long as it is kept.
+  // What is kept with a stream.
   struct Kept : npu::StreamCompanion {
     explicit Kept(size_t bytes) : counted(bytes) {}
 
     const CountedStream counted;
     std::vector<LoadedRun> dispatches;
-    std::vector<Chain> chains;  // none: the dispatches go one after the other
+    std::vector<Chain> chains;  // empty: the dispatches run one after the other
   };
 
   Kept& Keep(const npu::StreamCache::Lookup& lookup, const npu::Plan& plan);
   std::unique_ptr<Kept> Load(const npu::Stream& stream, const npu::Plan& plan);
   void Patch(Kept& kept, const npu::StreamCache::Lookup& lookup);
-  // Divides the dispatches into chains, where that is not as it was.
+  // Divides the dispatches into chains, if the division has changed.
   void Divide(Kept& kept, const npu::Stream& stream);
-  // Sets what is not set yet, or to another buffer, and fills anew the lists of such runs.
+  // Sets arguments that are not set yet, or have another buffer, and rebuilds the lists of such
+  // runs.
   void Bind(Kept& kept, const npu::Stream& stream, std::span<Buffer* const> buffers);
   void Execute(LoadedRun& dispatch, const npu::Run& run, const npu::Plan& plan);
   void Execute(Chain& chain, const Kept& kept, const npu::Stream& stream, const npu::Plan& plan);
@@ -68,7 +69,7 @@ class Context {
   xrt::hw_context context_;
   xrt::kernel kernel_;
   xrt::memory_group group_ = 0;
-  npu::StreamCache streams_;  // with what is kept of them, which goes before the context
+  npu::StreamCache streams_;  // with what is kept for each, which is destroyed before the context
 };
 
 }  // namespace ort_aie::npu_target

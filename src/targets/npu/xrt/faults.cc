@@ -18,16 +18,17 @@ int NumberOf(const std::exception& error) {
 
 }  // namespace
 
-// The usual reason for a refusal. Pages of the caller's count against it all together
-// (xdna-driver: amdxdna_get_ubuf in amdxdna_ubuf.c), buffers because they are mapped with
-// MAP_LOCKED (mmap_ptr in shim/buffer.cpp).
+// The usual reason for a refusal. All pinned pages of the caller count towards it (xdna-driver:
+// amdxdna_get_ubuf in amdxdna_ubuf.c); buffers do too, because they are mapped with MAP_LOCKED
+// (mmap_ptr in shim/buffer.cpp).
 std::string MemoryLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return Concat(" (this process may lock ", limit.rlim_cur,
-                " bytes of memory, RLIMIT_MEMLOCK, and an NPU needs no limit: '* - memlock ",
-                "unlimited' in /etc/security/limits.d/ and a new login; see docs/ryzen-ai.md, ",
-                "section 3)");
+  return Concat(
+      " (this process may lock ", limit.rlim_cur,
+      " bytes of memory, RLIMIT_MEMLOCK, but an NPU needs this to be unlimited: set '* - memlock ",
+      "unlimited' in /etc/security/limits.d/ and log in again; see docs/ryzen-ai.md, ",
+      "section 3)");
 }
 
 void ThrowFault(Fault fault, std::string_view what, const std::exception& error) {
@@ -42,8 +43,8 @@ void ThrowFault(Fault fault, std::string_view what, const std::exception& error)
     default:
       break;
   }
-  // Where the heap of instructions is full (ENOSPC of amdxdna_gem_heap_alloc), no limit is at
-  // fault.
+  // If the heap of instructions is full (ENOSPC of amdxdna_gem_heap_alloc), the limit is not the
+  // cause.
   const bool limited = fault == Fault::kAllocation && NumberOf(error) != ENOSPC;
   throw DeviceError(fault, Concat(what, ": ", error.what(), limited ? MemoryLimit() : ""));
 }

@@ -1,4 +1,4 @@
-// Exceptions of XRT as faults of the device.
+// Translates exceptions of XRT into faults of the device.
 #pragma once
 
 #include <exception>
@@ -10,14 +10,15 @@
 
 namespace ort_aie::npu_target {
 
-// How much memory this process may lock, with what to do about it; empty where there is no limit.
+// How much memory this process may lock, and how to change that; empty if it is not limited.
 std::string MemoryLimit();
 
-// Throws what `error`, which came from XRT while it did `what`, means: `fault`, unless the error's
-// number says that the device is gone, or that a context was refused because of its overlay.
+// Throws the fault that `error` means, which came from XRT during `what`. It is `fault`, unless the
+// error's number says that the device is gone, or that a context was refused because of its
+// overlay.
 [[noreturn]] void ThrowFault(Fault fault, std::string_view what, const std::exception& error);
 
-// call(), which asks something of XRT.
+// Calls call(), which uses XRT, and translates its exceptions.
 template <typename Call>
 auto Ask(Fault fault, std::string_view what, const Call& call) {
   try {

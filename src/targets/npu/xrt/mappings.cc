@@ -38,12 +38,12 @@ bool Holds(const Mapping& mapping, uintptr_t begin, size_t bytes) {
   return mapping.begin <= begin && begin < mapping.end && bytes <= mapping.end - begin;
 }
 
-// Whether all pages from `begin` on are still those of the file, in a private mapping: none was
-// copied for somebody who wrote to it. /proc/self/pagemap has a word for each.
+// Whether all pages from `begin` on, in a private mapping, are still those of the file, so that no
+// write has copied one. /proc/self/pagemap has a word for each page.
 bool IsUnwritten(uintptr_t begin, size_t pages) {
   constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62,
                      kOfFile = uint64_t{1} << 61;
-  // No stream: it reads other sizes, and the kernel gives whole words only.
+  // Not a stream, because that reads other sizes, and the kernel returns only whole words.
   const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   if (pagemap < 0) return false;
   std::vector<uint64_t> entries(pages);
@@ -86,8 +86,8 @@ std::optional<FilePages> FilePages::Of(const FileRange& range) {
   close(file);
   if (pages == MAP_FAILED) return std::nullopt;
   FilePages view(static_cast<uint8_t*>(pages), size);
-  // Another file may lie under that path by now. The kernel says of both mappings which file it is:
-  // stat would say it in the terms of the file system, which differ for btrfs and overlayfs.
+  // Another file may have this path by now. The kernel tells for both mappings which file it is;
+  // stat would tell it in the terms of the file system, which differ for btrfs and overlayfs.
   const std::optional<Mapping> ours = FindMapping(pages, size);
   if (!ours || ours->inode != range.inode || ours->device != range.device) return std::nullopt;
   return view;

@@ -1,5 +1,5 @@
-// Where memory of this process comes from, as /proc/self tells it, and read-only mappings of our
-// own of the same files.
+// Where memory of this process comes from, according to /proc/self, and read-only mappings that
+// this library makes of the same files.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ struct Mapping {
   uintptr_t begin, end;
   bool writable, shared;
   uint64_t offset;     // of `begin` in the file
-  std::string device;  // as it stands there, such as fd:01
-  uint64_t inode;      // 0: no file
+  std::string device;  // as in the line, such as fd:01
+  uint64_t inode;      // 0: not a file
   std::string path;
 };
 
-// The mapping that holds all of [data, data + bytes), or nothing.
+// The mapping that contains all of [data, data + bytes), or nothing.
 std::optional<Mapping> FindMapping(const void* data, size_t bytes);
 
 // Bytes of a file that are mapped somewhere.
@@ -37,14 +37,14 @@ struct FileRange {
   }
 };
 
-// What of a file is mapped at [data, data + bytes). Nothing where `data` is not page-aligned, and
-// where it is no file's or was written to.
+// The part of a file that is mapped at [data, data + bytes). Nothing if `data` is not page-aligned,
+// or the memory is not a file's or was written to.
 std::optional<FileRange> FileRangeAt(const void* data, size_t bytes);
 
 // Pages of a file, mapped read-only and shared.
 class FilePages {
  public:
-  // The whole pages of a range. Nothing where the file is no longer found under its path.
+  // The whole pages of a range. Nothing if the path no longer leads to the file.
   static std::optional<FilePages> Of(const FileRange& range);
 
   FilePages(FilePages&& other) noexcept;
@@ -61,9 +61,9 @@ class FilePages {
   size_t size_;
 };
 
-// Lets the kernel take back the whole pages of [data, data + bytes): they are read from the file
-// again when somebody looks. Only where that loses nothing: in a private mapping of a file of which
-// no page was written to. Says whether it was done.
+// Lets the kernel take back the whole pages of [data, data + bytes), which are then read from the
+// file again when accessed. This is done only if it loses nothing: in a private mapping of a file
+// in which no page was written to. Returns whether it was done.
 bool DropFilePages(const void* data, size_t bytes);
 
 }  // namespace ort_aie::npu_target

@@ -19,7 +19,7 @@ XrtOtherStream::XrtOtherStream(xrt::device device, const OtherOverlay& overlay,
   const std::string& name = overlay_.path;
   try {
     const std::string uuid = UuidOf(name);
-    Require(uuid == overlay_.uuid, "its uuid is ", uuid, ", and ", overlay_.uuid, " was packaged");
+    Require(uuid == overlay_.uuid, "its uuid is ", uuid, ", but ", overlay_.uuid, " was packaged");
   } catch (const Error& error) {
     throw DeviceError(Fault::kWrongOverlay, Concat(name, ": ", error.what()));
   }
@@ -57,7 +57,7 @@ void XrtOtherStream::Run(size_t begin, size_t end, std::span<Buffer* const> buff
     }
     throw DeviceError(aborted->fault(), text);
   } catch (const DeviceError&) {
-    // Only the end of the context makes sure that the run no longer writes to the buffers.
+    // Only the end of the context guarantees that the run no longer writes to the buffers.
     loaded_->run = {};
     kernel_ = {};
     context_ = {};

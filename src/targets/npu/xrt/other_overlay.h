@@ -1,4 +1,4 @@
-// An overlay that others built, in a hardware context of its own, with a stream of words.
+// An overlay that others built, in its own hardware context, with a stream of words.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
@@ -18,15 +18,15 @@
 
 namespace ort_aie::npu_target {
 
-// Not for several threads at once.
+// Not thread-safe.
 class XrtOtherStream final : public OtherStream {
  public:
-  // Its words lie where `memory`'s streams do, the oldest of which make room for them. Throws
-  // DeviceError: kWrongOverlay, kContextRefused, kAllocation, kDeviceLost.
+  // Its words are in the same memory as `memory`'s streams; the oldest of these make room for them.
+  // Throws DeviceError: kWrongOverlay, kContextRefused, kAllocation, kDeviceLost.
   XrtOtherStream(xrt::device device, const OtherOverlay& overlay, std::span<const uint32_t> words,
                  npu::StreamMemory& memory);
 
-  // The bank of the kernel's buffer arguments.
+  // The memory bank of the kernel's buffer arguments.
   xrt::memory_group group() const { return group_; }
 
   std::span<uint32_t> words() override { return loaded_->words; }
@@ -38,7 +38,7 @@ class XrtOtherStream final : public OtherStream {
   xrt::kernel kernel_;
   xrt::memory_group group_ = 0;
   const CountedStream counted_;
-  std::optional<LoadedRun> loaded_;  // always there; its run is null when it has failed
+  std::optional<LoadedRun> loaded_;  // always has a value; its run is null after a failure
 };
 
 }  // namespace ort_aie::npu_target

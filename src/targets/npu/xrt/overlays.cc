@@ -26,7 +26,7 @@ constexpr char kOverlay[] = "overlay.xclbin";
 constexpr char kMagic[] = "xclbin2";
 constexpr size_t kUuidOffset = 416, kUuidBytes = 16;
 
-// Throws Error for a folder that is no package of the design for the device.
+// Throws Error if the folder is not a package of the design for the device.
 Package ReadPackage(const fs::path& folder, std::string_view design, const std::string& device) {
   const std::uintmax_t bytes = fs::file_size(folder / kManifest);
   Require(bytes <= npu::kMaxManifestBytes, kManifest, " has ", bytes, " bytes, expected at most ",
@@ -35,14 +35,14 @@ Package ReadPackage(const fs::path& folder, std::string_view design, const std::
   text << std::ifstream(folder / kManifest).rdbuf();
   Package package{folder / kOverlay, "", npu::ParseManifest(text.str())};
   const npu::Manifest& manifest = package.manifest;
-  Require(manifest.name == design, "its manifest is of the design ", manifest.name);
+  Require(manifest.name == design, "its manifest is for the design ", manifest.name);
   Require(manifest.device == device, "it was built for ", manifest.device, ", and the device is ",
           device);
   const nlohmann::json uuid = nlohmann::json::parse(text.str()).at("uuid");
   Require(uuid.is_string(), "its manifest has no uuid: the package was never built");
   package.uuid = UuidOf(package.overlay);
   Require(uuid.get<std::string>() == package.uuid, "its manifest belongs to the xclbin ",
-          uuid.get<std::string>(), ", and ", kOverlay, " is ", package.uuid);
+          uuid.get<std::string>(), ", but ", kOverlay, " is ", package.uuid);
   return package;
 }
 
@@ -57,7 +57,7 @@ std::string UuidOf(const fs::path& xclbin) {
   file.read(header.data(), header.size());
   Require(file.gcount() == static_cast<std::streamsize>(header.size()) &&
               std::memcmp(header.data(), kMagic, sizeof(kMagic)) == 0,
-          name, " is no xclbin: it does not start with an axlf header");
+          name, " is not an xclbin: it does not start with an axlf header");
   std::string uuid;
   for (size_t i = 0; i < kUuidBytes; ++i) {
     char digits[3];

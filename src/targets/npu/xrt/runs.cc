@@ -19,8 +19,8 @@ constexpr int kOpcodeArgument = 0, kInstructionArgument = 1, kCountArgument = 2;
 constexpr uint64_t kOpcode = 3;
 constexpr size_t kCacheLineWords = 16;
 
-// The operation of the stream at which a command stopped, which the driver leaves in the packet of
-// one that timed out. (aie_error::data() would give the same, and libxrt_coreutil 2.25 does not
+// The operation of the stream at which a command stopped. The driver leaves it in the packet of a
+// command that timed out. (aie_error::data() would give the same, but libxrt_coreutil 2.25 does not
 // export it.)
 uint32_t StoppedAt(const xrt::run& run) {
   const ert_packet* const packet = run.get_ert_packet();
@@ -46,13 +46,13 @@ const char* StateName(int state) {
   }
 }
 
-// XRT ends the process when a run is destroyed whose end it has not seen (run_impl::~run_impl): one
-// that has no answer stays.
+// XRT ends the process if a run is destroyed before its end was seen (run_impl::~run_impl). So a
+// run without an answer is kept.
 void KeepForEver(const xrt::run& run) {
   [[maybe_unused]] const xrt::run* const kept = std::make_unique<xrt::run>(run).release();
 }
 
-// Also false if what it referred to is gone and another is at its address.
+// Also false if what it referred to is gone and another buffer is at its address.
 bool Refers(const std::weak_ptr<xrt::bo_impl>& reference, const xrt::bo& bo) {
   const std::shared_ptr<xrt::bo_impl>& handle = bo.get_handle();
   return !reference.owner_before(handle) && !handle.owner_before(reference);
@@ -110,7 +110,7 @@ xrt::memory_group GroupOfBuffers(const xrt::kernel& kernel, size_t count) {
   const xrt::memory_group group = group_of(kFirstBuffer);
   for (int i = kFirstBuffer + 1; i < kFirstBuffer + static_cast<int>(count); ++i) {
     Require(group_of(i) == group, "argument ", i, " of its kernel is in memory group ", group_of(i),
-            ", and argument ", kFirstBuffer, " in ", group, "; a buffer must do for both");
+            ", but argument ", kFirstBuffer, " is in ", group, "; one buffer must fit both");
   }
   return group;
 }

@@ -1,4 +1,4 @@
-// Runs of XRT's: their arguments, the wait for their end, and the faults that end them.
+// XRT runs: their arguments, the wait for their end, and the faults that end them.
 #pragma once
 
 #include <xrt/experimental/xrt_kernel.h>
@@ -23,44 +23,45 @@
 
 namespace ort_aie::npu_target {
 
-// The driver looks every 2 s whether a job was submitted or has ended since, and resets all
-// contexts when it was none twice (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck in
-// aie2_ctx_runqueue.c): a job that hangs ends 4 to 6 s after it was submitted. Who waits for less
-// never hears at which operation it stopped. A list is one job, whatever its length.
+// Every 2 s the driver checks whether a job was submitted or has ended since the last check. After
+// two checks without one it resets all contexts (xdna-driver: aie2_tdr.c,
+// aie2_rq_is_all_context_stuck in aie2_ctx_runqueue.c), so a job that hangs ends 4 to 6 s after it
+// was submitted. A shorter wait would never learn at which operation it stopped. A list is one job,
+// whatever its length.
 inline constexpr std::chrono::milliseconds kJobTimeout{8000};
 
-// Of the arguments of mlir-aie's kernels.
+// Among the arguments of mlir-aie's kernels.
 inline constexpr int kFirstBuffer = 3;
 
 // A run whose instructions are on the device.
 struct LoadedRun {
   CountedBo instructions;
-  std::span<uint32_t> words;  // the host's side of them
+  std::span<uint32_t> words;  // the host's part of them
   xrt::run run;
-  std::vector<std::weak_ptr<xrt::bo_impl>> bound = {};  // what its buffer arguments were set to
+  std::vector<std::weak_ptr<xrt::bo_impl>> bound = {};  // the buffers of its arguments
 
-  // Sets a buffer argument unless it is what it was set to; whether it did.
+  // Sets a buffer argument unless it already has this buffer. Returns whether it did.
   bool Bind(size_t argument, const Buffer& buffer);
 };
 
-// Where there is no room for the instructions, the oldest streams of `memory` make some: others of
-// this process may have a part of the heap. Throws DeviceError, kAllocation with `what`.
+// If there is no room for the instructions, the oldest streams of `memory` make some, because other
+// code in this process may use a part of the heap. Throws DeviceError, kAllocation with `what`.
 LoadedRun LoadRun(const xrt::device& device, const xrt::kernel& kernel,
                   std::span<const uint32_t> words, const std::string& what,
                   npu::StreamMemory& memory);
 
-// Words [begin, end) of `words` as whole cache lines, which is what synchronisation moves at least.
+// Words [begin, end) of `words` as whole cache lines, the smallest unit of synchronisation.
 std::pair<size_t, size_t> WholeLines(size_t begin, size_t end, size_t words);
 
-// Of a memory group, what two kernels have in common: the rest names the hardware context (struct
-// xcl_bo_flags in XRT's xrt_mem.h).
+// The part of a memory group that two kernels have in common; the rest identifies the hardware
+// context (struct xcl_bo_flags in XRT's xrt_mem.h).
 uint16_t BankOf(xrt::memory_group group);
 
-// The group of a kernel's buffer arguments. Throws Error unless all `count` of them are in one, for
-// a buffer must do for each, and XRT's exceptions where it has fewer.
+// The group of a kernel's buffer arguments. Throws Error unless all `count` of them are in one
+// group, because a buffer must fit each; throws XRT's exceptions if the kernel has fewer.
 xrt::memory_group GroupOfBuffers(const xrt::kernel& kernel, size_t count);
 
-// Bytes of the device's memory for instructions that a stream takes, counted while it lives.
+// Bytes of a stream in the device's memory for instructions, counted while it lives.
 class CountedStream {
  public:
   explicit CountedStream(size_t bytes);
@@ -73,13 +74,13 @@ class CountedStream {
   const size_t bytes_;
 };
 
-// In place of an operation of a stream.
+// Instead of an operation of a stream.
 inline constexpr uint32_t kNoOperation = 0xffffffff;
 
 // How a run ended that did not complete.
 struct Aborted {
   int state;           // ERT_CMD_STATE_*
-  uint32_t operation;  // of the stream, at which it stopped
+  uint32_t operation;  // the operation of the stream at which it stopped
   std::string error;
 
   Fault fault() const;
@@ -87,15 +88,15 @@ struct Aborted {
   std::string text() const;
 };
 
-// The end that XRT's exception tells of a run.
+// The end of a run that XRT's exception reports.
 Aborted AbortedBy(const xrt::run::command_error& error, const xrt::run& run);
 Aborted AbortedBy(const xrt::runlist::command_error& error, const xrt::run& run);
-// That of what has not answered within kJobTimeout.
+// The end of a run that has not answered within kJobTimeout.
 Aborted NoAnswer();
 
-// Executes a run, in the timeline as `name`, and waits for its end, which it returns unless it
-// completed. One that does not answer, whose end nobody has seen, is kept for ever: whoever called
-// may let go of `run`. Throws DeviceError.
+// Executes a run, with `name` in the timeline, and waits for its end. Returns nothing if the run
+// completed, else how it ended. A run that does not answer is kept for ever, so the caller may
+// release `run`. Throws DeviceError.
 std::optional<Aborted> Execute(xrt::run& run, std::string_view name);
 
 }  // namespace ort_aie::npu_target

@@ -25,7 +25,7 @@
 namespace ort_aie::npu_target {
 namespace {
 
-// XRT's names are those of the chips, such as "NPU Strix Halo"; older stacks have "RyzenAI-npu4".
+// XRT uses the names of the chips, such as "NPU Strix Halo"; older stacks use "RyzenAI-npu4".
 struct Chip {
   const char* in_name;
   const char* device;
@@ -36,7 +36,7 @@ constexpr std::array kChips = {
     Chip{"npu4", "npu2"},    Chip{"npu5", "npu2"},       Chip{"npu6", "npu2"},
 };
 
-// The device as manifests have it, or null for a name of something else.
+// The device's name in manifests, or null if the name is not of an NPU that this library knows.
 const char* KindOf(const std::string& name) {
   for (const Chip& chip : kChips) {
     if (name.find(chip.in_name) != std::string::npos) return chip.device;
@@ -77,7 +77,7 @@ class XrtDevice final : public Device {
       try {
         context.Run(plan, buffers);
       } catch (const DeviceError&) {
-        // Only its end makes sure that the run no longer writes to the buffers.
+        // Only the end of the context guarantees that the run no longer writes to the buffers.
         Drop(contexts_.front().package->uuid);
         throw;
       }
@@ -108,7 +108,7 @@ class XrtDevice final : public Device {
       if (bank != ours) {
         throw DeviceError(Fault::kWrongOverlay,
                           Concat(overlay.path, ": the buffers of its kernel are in memory bank ",
-                                 bank, ", and those of this device in ", ours));
+                                 bank, ", but those of this device are in ", ours));
       }
       return std::unique_ptr<OtherStream>(std::move(stream));
     });
@@ -138,11 +138,11 @@ class XrtDevice final : public Device {
     AnyPackage();
   }
 
-  // Whether it is of no use to those who come.
+  // Whether it is lost, so that new users need another object.
   bool lost() const { return lost_; }
 
  private:
-  // call(), which tells if the device has gone.
+  // Calls call(), and notes if the device is gone.
   template <typename Call>
   std::invoke_result_t<const Call&> Watch(const Call& call) {
     try {
@@ -153,7 +153,7 @@ class XrtDevice final : public Device {
     }
   }
 
-  // Of a design that decodes, if there is one: its context will be wanted.
+  // A package of a design that decodes, if possible, because its context will be needed.
   const Package& AnyPackage() {
     for (const char* design : {"decode", "fused_dqp", "flow_kv", "flow_qkv", "dequant", "gemm"}) {
       if (const Package* package = overlays_.Find(design)) return *package;
@@ -161,7 +161,7 @@ class XrtDevice final : public Device {
     return overlays_.Get(overlays_.device() == "npu1" ? "fused_dqp" : "decode");
   }
 
-  // The bank in which buffers lie is a matter of kernels, so the first buffer takes a context.
+  // The bank of buffers depends on kernels, so the first buffer needs a context.
   BufferPool& Pool() {
     const std::lock_guard lock(mutex_);
     if (pool_ == nullptr) {
@@ -170,8 +170,8 @@ class XrtDevice final : public Device {
     return *pool_;
   }
 
-  // The context of a package, which comes first afterwards. Where the device has no room for one
-  // more, those that were not used for longest go.
+  // The context of a package, which is moved to the front. If the device does not have room for
+  // another one, the contexts that were used longest ago are dropped.
   Context& ContextOf(const Package& package) {
     const auto known = std::ranges::find(contexts_, &package, &Open::package);
     if (known != contexts_.end()) {
@@ -193,7 +193,7 @@ class XrtDevice final : public Device {
     }
   }
 
-  // A hardware context ends with the last of those that share it.
+  // A hardware context ends with the last of the contexts that share it.
   void Drop(const std::string& uuid) {
     std::erase_if(contexts_, [&](const Open& open) { return open.package->uuid == uuid; });
   }
@@ -207,8 +207,8 @@ class XrtDevice final : public Device {
   const std::string name_;
   mutable std::mutex mutex_;
   Overlays overlays_;
-  const std::shared_ptr<npu::StreamMemory> streams_;  // of all contexts
-  std::list<Open> contexts_;                          // the one used last comes first
+  const std::shared_ptr<npu::StreamMemory> streams_;  // shared by all contexts
+  std::list<Open> contexts_;                          // most recently used first
   std::shared_ptr<BufferPool> pool_;
   std::atomic<bool> lost_ = false;
 };

@@ -11,19 +11,20 @@
 
 namespace ort_aie::npu_target {
 
-// The NPU of this machine, with the packages of these folders (see Overlays): one object for all
-// who ask with the same folders, for as long as one of them keeps it; who comes first says how many
+// The NPU of this machine, with the packages of these folders (see Overlays). All callers with the
+// same folders get the same object, as long as one of them keeps it. The first caller sets how many
 // bytes of instruction streams it keeps. Throws DeviceError: kNoDevice.
 std::shared_ptr<Device> OpenDevice(const std::vector<std::filesystem::path>& folders,
                                    size_t instruction_bytes = npu::kInstructionBytes);
 
-// Throws DeviceError, kNoOverlay or kWrongOverlay, unless a device of OpenDevice has some package.
+// Throws DeviceError, kNoOverlay or kWrongOverlay, unless a device of OpenDevice has at least one
+// package.
 void RequireOverlays(Device& device);
 
-// The device as manifests have it, such as npu2.
+// The device's name in manifests, such as npu2.
 const std::string& DeviceKind(const Device& device);
 
-// Of all devices that this process has had. Retries and fallbacks are the executor's.
+// For all devices that this process has had. The executor counts retries and fallbacks.
 Counters CountersOfProcess();
 
 }  // namespace ort_aie::npu_target

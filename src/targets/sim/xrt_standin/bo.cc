@@ -17,10 +17,10 @@ using ort_aie::sim::Throw;
 using ort_aie::sim::ThrowIoctl;
 using ort_aie::sim::Totals;
 
-// Where the device sees offset 0 of its memory.
+// The device's address for offset 0 of its memory.
 constexpr uint64_t kDeviceBase = 0x1'0000'0000;
 
-// Throws EFAULT unless all of the range is mapped; whether all of it may be written.
+// Throws EFAULT unless the whole range is mapped. Returns whether all of it may be written.
 bool CheckMapped(const void* user, size_t bytes) {
   uintptr_t at = reinterpret_cast<uintptr_t>(user);
   const uintptr_t end = at + bytes;
@@ -40,7 +40,7 @@ bool CheckMapped(const void* user, size_t bytes) {
   return writable;
 }
 
-// The driver knows instruction buffers and shared ones, in their banks, and no other.
+// The driver supports only instruction buffers and shared ones, each in its bank.
 void CheckKind(bo::flags flags, memory_group group) {
   switch (flags) {
     case bo::flags::cacheable:
@@ -118,7 +118,8 @@ uint8_t* bo_impl::device_bytes() const {
   return parent_ ? parent_->device_bytes() + offset_ : allocation_->data();
 }
 
-// On the NPU a flush of caches: the caller's work alone, so it goes on after a removal.
+// On the NPU this is a flush of caches, which only the caller does, so it still works after a
+// removal.
 void bo_impl::Sync(xclBOSyncDirection direction, size_t bytes, size_t offset) {
   if (offset > size || bytes > size - offset) {
     Throw(EINVAL, "Invalid offset or size when syncing buffer");
@@ -133,7 +134,7 @@ void bo_impl::Sync(xclBOSyncDirection direction, size_t bytes, size_t offset) {
       if (writable_) {
         std::memcpy(ours, theirs, bytes);
       } else if (std::memcmp(ours, theirs, bytes) != 0) {
-        Throw(EFAULT, "the device has written to memory that is mapped for reading");
+        Throw(EFAULT, "the device has written to memory that is mapped read-only");
       }
       break;
     default:

@@ -1,4 +1,4 @@
-// What a buffer of the stand-in holds: the host's bytes, and the device's.
+// The content of a buffer of the stand-in: the host's bytes, and the device's.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace xrt {
 
-// Bits of a memory group: the bank below, the slot of a hardware context above.
+// Bits of a memory group: the low ones are the bank, the high ones the slot of a hardware context.
 inline constexpr uint32_t kHostBank = 0;
 inline constexpr uint32_t kInstructionBank = 1;
 inline constexpr uint32_t MemoryGroup(uint8_t slot, uint32_t bank) {
@@ -19,7 +19,7 @@ inline constexpr uint32_t MemoryGroup(uint8_t slot, uint32_t bank) {
 
 class bo_impl {
  public:
-  // `user` may be null: then the host's bytes are of the buffer itself.
+  // `user` may be null; then the buffer owns the host's bytes.
   bo_impl(std::shared_ptr<xrt_core::device> device, void* user, size_t bytes, bo::flags flags,
           memory_group group);
   bo_impl(std::shared_ptr<bo_impl> parent, size_t bytes, size_t offset);
@@ -29,7 +29,7 @@ class bo_impl {
 
   bool instructions() const { return flags == bo::flags::cacheable; }
   size_t device_offset() const;
-  // What the driver knows by its handle, parts and the whole alike.
+  // What the driver finds by the buffer's handle, for parts and the whole alike.
   const std::shared_ptr<ort_aie::sim::Allocation>& memory() const {
     return parent_ ? parent_->memory() : allocation_;
   }

@@ -28,7 +28,7 @@ namespace {
 constexpr int kSocket = 3;
 constexpr int kMemory = 4;
 
-// A reply takes as long as the simulation does; this bounds the wait for one that never ends.
+// A reply takes as long as the simulation does. This limits the wait for one that never comes.
 constexpr int kPatienceSeconds = 1800;
 
 std::string Python() {
@@ -39,7 +39,7 @@ std::string Python() {
 // The process id. Throws std::system_error.
 pid_t Spawn(const std::string& device, int socket, int memory) {
   const std::string python = Python();
-  // -P: the working directory may be the sources of the package.
+  // -P: the working directory may be the package's source folder.
   std::string arguments[] = {python,     "-P",
                              "-m",       "ort_aie_ep.npu.simulator",
                              "--device", device,
@@ -54,10 +54,11 @@ pid_t Spawn(const std::string& device, int socket, int memory) {
   posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, socket, kSocket);
   posix_spawn_file_actions_adddup2(&actions, memory, kMemory);
-  // A group of its own: an interrupt from the terminal is for the host to handle.
+  // In its own process group, because the host must handle an interrupt from the terminal.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // Signals as a program expects them: a host may ignore SIGCHLD, and the child compiles kernels.
+  // Default signal handling, as programs expect: a host may ignore SIGCHLD, and the child compiles
+  // kernels.
   sigset_t signals;
   sigfillset(&signals);
   posix_spawnattr_setsigdefault(&attributes, &signals);
@@ -110,7 +111,7 @@ class Process : public Conversation {
       throw std::system_error(errno, std::generic_category(), "socketpair");
     }
     socket_ = ends[0];
-    const int other = fcntl(ends[1], F_DUPFD_CLOEXEC, 16);  // clear of kSocket and kMemory
+    const int other = fcntl(ends[1], F_DUPFD_CLOEXEC, 16);  // above kSocket and kMemory
     close(ends[1]);
     try {
       process_ = Spawn(device_, other, memory_);
@@ -182,7 +183,8 @@ struct Child::State {
   std::atomic<int> process{0};
 };
 
-// The kernel ends the child with the thread that started it, so this thread does, and stays.
+// The kernel ends the child together with the thread that started it. So this thread starts it, and
+// stays.
 Child::Child(std::string device, int memory) : state_(std::make_shared<State>()) {
   const int own = fcntl(memory, F_DUPFD_CLOEXEC, 16);
   thread_ = std::thread([state = state_, device = std::move(device), own] {

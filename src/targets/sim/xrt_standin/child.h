@@ -12,17 +12,17 @@ namespace ort_aie::sim {
 
 using Json = nlohmann::json;
 
-// The child has gone, or does not answer: what a removed device is to its driver.
+// The child has gone, or does not answer. For the device's driver, the device was removed.
 class ChildLost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// One request at a time; for the thread of `Child` alone.
+// Handles one request at a time. Only the thread of `Child` uses it.
 class Conversation {
  public:
   virtual ~Conversation() = default;
-  // Sends a line and returns the reply to it. Throws ChildLost, from the first time on for ever.
+  // Sends a line and returns the reply. Throws ChildLost, and after the first time always.
   virtual Json Ask(const Json& request) = 0;
   virtual void Kill() = 0;
 };
@@ -36,13 +36,13 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // `job` runs on the thread, in order; it must not throw.
+  // Runs `job` on the thread, in order; it must not throw.
   void Post(std::function<void(Conversation&)> job);
 
-  // The reply to a request, in order with the jobs. Throws ChildLost.
+  // Sends a request, in order with the jobs, and returns the reply. Throws ChildLost.
   Json Ask(Json request);
 
-  // 0 before it starts and after it has gone.
+  // 0 before the child starts and after it has gone.
   int process() const;
 
  private:

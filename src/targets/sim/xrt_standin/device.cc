@@ -1,5 +1,6 @@
-// xrt::device and xrt::system. The signatures here and in the files beside it are checked by the
-// compiler against XRT's own headers; what is not used is not here, and does not link.
+// xrt::device and xrt::system. The compiler checks the signatures here, and in the files beside
+// this one, against XRT's own headers. Functions that the library does not use are missing, and do
+// not link.
 #include "targets/sim/xrt_standin/npu.h"
 #include "xrt/experimental/xrt_system.h"
 #include "xrt/xrt_device.h"

@@ -17,7 +17,7 @@ long Number(std::string_view text) {
   long value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1) {
-    throw std::invalid_argument("\"" + std::string(text) + "\" is no count; the first is 1");
+    throw std::invalid_argument("\"" + std::string(text) + "\" is not a count; the first is 1");
   }
   return value;
 }

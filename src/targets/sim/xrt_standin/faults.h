@@ -1,4 +1,4 @@
-// Faults that tests ask for: see control.h.
+// Faults that tests inject: see control.h.
 #pragma once
 
 #include <map>
@@ -11,13 +11,13 @@ namespace ort_aie::sim {
 
 class Faults {
  public:
-  // Those of the process; at first what ORT_AIE_SIM_FAULTS says.
+  // The faults of the process; at first those of ORT_AIE_SIM_FAULTS.
   static Faults& Get();
 
-  // Takes the place of what was asked for before. Throws std::invalid_argument.
+  // Replaces the former list. Throws std::invalid_argument.
   void Set(std::string_view list);
 
-  // Whether this operation, one more that fault `name` counts, is to fail.
+  // Counts an operation of fault `name`. Returns whether it has to fail.
   bool Happens(const std::string& name);
 
  private:

@@ -12,14 +12,14 @@
 namespace ort_aie::sim {
 namespace {
 
-// Address space only: pages exist from the first write on, until they are freed.
+// Only address space: pages exist from the first write until they are freed.
 constexpr size_t kBytes = size_t{64} << 30;
 
 }  // namespace
 
 Heap::Heap() : free_{{0, kBytes}} {
   const int file = memfd_create("ort_aie_sim", MFD_CLOEXEC);
-  // Above what the child's descriptors are moved to.
+  // Above the descriptors that the child uses.
   file_ = file < 0 ? -1 : fcntl(file, F_DUPFD_CLOEXEC, 16);
   if (file >= 0) close(file);
   if (file_ < 0 || ftruncate(file_, kBytes) != 0) {

@@ -1,4 +1,4 @@
-// The modelled device's memory: a memfd that the child maps too, and what is free in it.
+// The modelled device's memory: a memfd that the child maps too, and the free parts of it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 namespace ort_aie::sim {
 
 inline constexpr size_t kPage = 4096;
-// Neither zero nor a number: every bf16, fp16 and fp32 of it is a NaN, and no instruction is legal.
+// Neither zero nor a number: as bf16, fp16 or fp32 it is a NaN, and as an instruction it is
+// illegal.
 inline constexpr int kPoison = 0xFF;
 
 inline size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -24,7 +25,7 @@ class Heap {
   int file() const { return file_; }
   uint8_t* at(size_t offset) const { return base_ + offset; }
 
-  // The offset of `bytes` of poison. Throws std::bad_alloc when nothing that large is free.
+  // The offset of `bytes` of poison. Throws std::bad_alloc if no free part is large enough.
   size_t Allocate(size_t bytes);
   void Free(size_t offset, size_t bytes);
 
@@ -32,7 +33,7 @@ class Heap {
   int file_ = -1;
   uint8_t* base_ = nullptr;
   std::mutex mutex_;
-  std::map<size_t, size_t> free_;  // bytes by offset; no two touch
+  std::map<size_t, size_t> free_;  // bytes by offset; no two are adjacent
 };
 
 }  // namespace ort_aie::sim

@@ -2,7 +2,7 @@
 
 namespace xrt {
 namespace {
-constexpr int kCommands = 4;  // under way in a context; the driver lets a fifth wait
+constexpr int kCommands = 4;  // active in a context; the driver makes a fifth wait
 }
 
 hw_context_impl::hw_context_impl(const xrt::device& device, const xrt::uuid& uuid,
@@ -30,7 +30,7 @@ void hw_context_impl::EndCommand() {
   changed_.notify_all();
 }
 
-// QoS settings choose a clock; the modelled one is the highest.
+// QoS settings choose a clock; the modelled one is always the highest.
 hw_context::hw_context(const xrt::device& device, const xrt::uuid& xclbin_id,
                        const cfg_param_type& /*cfg_param*/)
     : hw_context(device, xclbin_id, access_mode::shared) {}

@@ -1,4 +1,4 @@
-// What a hardware context of the stand-in holds.
+// The state of a hardware context of the stand-in.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ class hw_context_impl {
   hw_context_impl(const xrt::device& device, const xrt::uuid& uuid, hw_context::access_mode mode);
   ~hw_context_impl();
 
-  // Blocks while as many commands are under way as the driver takes. Returns the number of resets
-  // so far: a reset aborts what was under way before it.
+  // Blocks while as many commands are active as the driver allows. Returns the number of resets so
+  // far: a reset aborts the commands that were active before it.
   int BeginCommand();
   void EndCommand();
   int resets() const { return resets_; }
@@ -27,8 +27,8 @@ class hw_context_impl {
   const xrt::device device;
   const xrt::xclbin xclbin;
   const hw_context::access_mode mode;
-  const int64_t id;    // of the child
-  const uint8_t slot;  // what group ids carry
+  const int64_t id;    // in the child
+  const uint8_t slot;  // part of its group ids
 
  private:
   std::mutex mutex_;

@@ -13,11 +13,11 @@ namespace {
 constexpr int kContexts1 = 6;   // amdxdna's limits of hardware contexts: NPU1,
 constexpr int kContexts2 = 16;  // and NPU2
 constexpr int64_t kInstructionHeap = 64 << 20;
-// What instruction buffers are rounded to (xdna-driver: dev_mem_buf_shift of npu1_regs.c and
-// npu4_family.h).
+// The sizes of instruction buffers are rounded to this (xdna-driver: dev_mem_buf_shift of
+// npu1_regs.c and npu4_family.h).
 constexpr size_t kInstructionUnit = 32 << 10;
 
-// Of the process, and never destroyed: threads may outlive static destruction.
+// One per process, and never destroyed, because threads may outlive static destruction.
 struct Slot {
   std::mutex mutex;
   std::weak_ptr<Npu> npu;
@@ -163,7 +163,7 @@ int64_t Npu::OpenContext(const xrt::xclbin& xclbin) {
   if (faults.Happens("context_refused")) ThrowIoctl(EBUSY, "CREATE_HWCTX");
   TakeContext();
   try {
-    // The configuration is loaded with the context: what is wrong with it shows here.
+    // The configuration is loaded with the context, so its errors appear here.
     if (corrupted) ThrowIoctl(EINVAL, "CONFIG_HWCTX");
     Json reply;
     try {
@@ -197,7 +197,7 @@ void Npu::CloseContext(int64_t context) {
   child_.Post([context](Conversation& conversation) {
     try {
       conversation.Ask({{"op", "release"}, {"context", context}});
-    } catch (const ChildLost&) {  // and with it the context
+    } catch (const ChildLost&) {  // the context is lost with the child
     }
   });
 }

@@ -1,4 +1,5 @@
-// The modelled NPU as its driver has it: memory, contexts, limits, and whether it is still there.
+// The modelled NPU from its driver's view: memory, contexts, limits, and whether it is still
+// present.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@
 
 namespace ort_aie::sim {
 
-// As XRT's own errors, which derive from std::system_error too.
+// As XRT's own errors, which also derive from std::system_error.
 [[noreturn]] inline void Throw(int error, const std::string& text) {
   throw std::system_error(error, std::generic_category(), text);
 }
@@ -28,7 +29,7 @@ namespace ort_aie::sim {
   Throw(error, "DRM_IOCTL_AMDXDNA_" + name + " IOCTL failed (err=-" + std::to_string(error) + ")");
 }
 
-// What this process has asked of modelled NPUs.
+// What this process has requested from modelled NPUs.
 struct Totals {
   std::atomic<int64_t> buffers{0};
   std::atomic<int64_t> buffer_bytes{0};
@@ -41,7 +42,7 @@ struct Totals {
   static Totals& Get();
 };
 
-// A range of the device's memory; poison at first, and counted while it lives.
+// A range of the device's memory. It holds poison at first, and is counted while it lives.
 class Allocation {
  public:
   Allocation(std::shared_ptr<Heap> heap, size_t bytes, bool instructions);
@@ -61,11 +62,11 @@ class Allocation {
 
 class Npu {
  public:
-  // The one of this process; it lives as long as somebody holds it. Throws std::system_error when
-  // there is none, with XRT's words, or when the child does not start.
+  // The device of this process; it lives as long as anything holds it. Throws std::system_error,
+  // with XRT's words, if there is no device, and if the child does not start.
   static std::shared_ptr<Npu> Open();
-  static unsigned Count();    // 1, or 0 once it was removed
-  static int ChildProcess();  // 0 if none
+  static unsigned Count();    // 1, or 0 after it was removed
+  static int ChildProcess();  // 0 if there is none
   static void PlugIn();
 
   explicit Npu(const std::string& device);
@@ -74,18 +75,18 @@ class Npu {
   bool first_generation() const { return first_generation_; }
   Child& child() { return child_; }
 
-  // Throws ENODEV, as the ioctl `name` does, once the device has gone.
+  // Throws ENODEV, as the ioctl `name` does, after the device has gone.
   void RequirePresent(const std::string& name) const;
   bool removed() const { return removed_; }
   void Remove();
 
-  // Throws ENOMEM and what was injected.
+  // Throws ENOMEM, and injected faults.
   std::unique_ptr<Allocation> Allocate(size_t bytes, bool instructions);
 
   void Register(const xrt::xclbin& xclbin);
   xrt::xclbin Registered(const xrt::uuid& uuid) const;  // throws EINVAL
 
-  // A context of the child on an overlay. Throws what the driver does when it cannot.
+  // Opens a context of the child on an overlay. Throws what the driver throws if it cannot.
   int64_t OpenContext(const xrt::xclbin& xclbin);
   void CloseContext(int64_t context);  // never waits
 
@@ -102,7 +103,7 @@ class Npu {
   int contexts_ = 0;
 };
 
-// The file an xclbin was read from; the child reads it again.
+// The file from which an xclbin was read; the child reads it again.
 const std::string& FileOf(const xrt::xclbin& xclbin);
 
 }  // namespace ort_aie::sim

@@ -11,14 +11,14 @@
 
 namespace ort_aie::sim {
 namespace {
-// After three looks of the driver's watchdog, of which the first sees that the command was
+// After three checks of the driver's watchdog, the first of which sees that the command was
 // submitted (xdna-driver: aie2_tdr.c, aie2_rq_is_all_context_stuck).
 constexpr double kWatchdogSeconds = 6.0;
-// Longer than anybody waits.
+// Longer than anything waits.
 constexpr double kUnansweredSeconds = 3600.0;
 }  // namespace
 
-// Who waits for the end finds the buffers released.
+// Releases the buffers first, so that a thread that waits for the end finds them released.
 void Command::Finish(Outcome outcome) {
   {
     const std::lock_guard lock(mutex_);
@@ -96,7 +96,7 @@ double Command::seconds() {
 
 namespace {
 
-// On the child's thread: gives a request to run to the device and waits for the end.
+// On the child's thread: sends the device a request to run, and waits for the end.
 Outcome Execute(Conversation& conversation, Npu& npu, xrt::hw_context_impl& context, int resets,
                 Json request) {
   if (context.resets() != resets) return {ERT_CMD_STATE_ABORT, 0, "the context was reset"};
@@ -177,14 +177,14 @@ std::string kernel::get_name() const { return handle->name; }
 xrt::xclbin kernel::get_xclbin() const { return handle->context.get_xclbin(); }
 
 // --- one run -------------------------------------------------------------------------------------
-// XRT ends the process rather than free what the device may still use.
+// XRT ends the process rather than free memory that the device may still use.
 run_impl::~run_impl() {
   if (!own_ || command_->seen() || std::uncaught_exceptions() > 0) return;
   std::fputs("xrt::run destructed while command is still in progress\n", stderr);
   std::abort();
 }
 
-// As much of the value as the argument is large.
+// Sets as many bytes of the value as the argument has.
 void run_impl::SetValue(int index, const void* value, size_t bytes) {
   const std::lock_guard lock(mutex_);
   switch (index) {
@@ -208,14 +208,15 @@ void run_impl::SetBuffer(int index, const bo& buffer) {
   if (!memory) Throw(EINVAL, argument + ": an empty buffer");
   const bool data = index >= kFirstBuffer && index < kFirstBuffer + kBuffers;
   if (index != kInstructions && !data) {
-    Throw(EINVAL, argument + " is no buffer; the kernel takes instructions as 1 and data as 3 to " +
+    Throw(EINVAL, argument +
+                      " is not a buffer; the kernel takes instructions as 1 and data as 3 to " +
                       std::to_string(kFirstBuffer + kBuffers - 1));
   }
   if (memory->instructions() == data) {
     Throw(EINVAL, argument + (data ? " needs a host_only buffer" : " needs a cacheable buffer"));
   }
   if (memory->device != kernel->context.get_handle()->device.get_handle()) {
-    Throw(EINVAL, argument + ": the buffer is of another device");
+    Throw(EINVAL, argument + ": the buffer belongs to another device");
   }
   const std::lock_guard lock(mutex_);
   (data ? buffers_[static_cast<size_t>(index - kFirstBuffer)] : instructions_) = {
@@ -247,7 +248,7 @@ run_impl::Memories run_impl::Bound() const {
 }
 
 Json run_impl::Request() const {
-  // As the firmware would: what is nonsense to it ends in an error, not here.
+  // As in the firmware: invalid values end in an error of the device, not here.
   Json words = Json::array({0, uint64_t{1} << 62});
   if (opcode_ == ort_aie::sim::kTransaction && instructions_.size > 0 &&
       count_.value_or(0) <= instructions_.size / sizeof(uint32_t)) {
@@ -279,7 +280,7 @@ void run_impl::Start(std::shared_ptr<std::atomic<bool>> failed) {
     const auto hold = [&held](const Span& span) {
       if (span.size == 0) return;
       held.push_back(span.memory.lock());
-      if (!held.back()) ThrowIoctl(ENOENT, "EXEC_CMD");  // the handle of a buffer that was freed
+      if (!held.back()) ThrowIoctl(ENOENT, "EXEC_CMD");  // the handle of a freed buffer
     };
     hold(instructions_);
     for (const Span& buffer : buffers_) hold(buffer);
@@ -288,7 +289,8 @@ void run_impl::Start(std::shared_ptr<std::atomic<bool>> failed) {
     request = Request();
   }
   const int resets = context->BeginCommand();
-  // Its references go before the end is known: who has waited for that may count what is alive.
+  // Its references are released before the end is reported, because a thread that waits for the end
+  // may then count the live objects.
   device->child().Post([device, context, resets, command, failed = std::move(failed),
                         request =
                             std::move(request)](ort_aie::sim::Conversation& conversation) mutable {
@@ -359,7 +361,8 @@ void run::start() {
   handle->Start();
 }
 
-// What the device has begun it ends, or the watchdog does; what waits behind that never begins.
+// What the device has begun, the device or the watchdog ends. The runs waiting behind it never
+// begin.
 ert_cmd_state run::abort() {
   const std::shared_ptr<Command> command = handle->Last();
   command->Cancel();

@@ -23,17 +23,17 @@ namespace ort_aie::sim {
 enum Argument { kOpcode = 0, kInstructions = 1, kInstructionCount = 2, kFirstBuffer = 3 };
 inline constexpr int kBuffers = 5;
 inline constexpr uint64_t kTransaction = 3;  // opcode of an instruction stream
-// As the driver says that it does not know.
+// The driver's value for an unknown operation.
 inline constexpr uint32_t kNoOperation = 0xFFFFFFFF;
 
 struct Outcome {
   ert_cmd_state state = ERT_CMD_STATE_NEW;
-  double seconds = 0;  // of the device
+  double seconds = 0;  // of the device's time
   std::string error;
-  uint32_t operation = kNoOperation;  // of the stream, where it stopped
+  uint32_t operation = kNoOperation;  // the operation of the stream at which it stopped
 };
 
-// One execution. Time is the device's: a wait of 100 ms sees 0.1 s of it pass, however long the
+// One execution. Time is the device's: during a wait of 100 ms, 0.1 s of it pass, however long the
 // simulation takes.
 class Command {
  public:
@@ -42,17 +42,17 @@ class Command {
   void Finish(Outcome outcome);
   // Called when its turn comes; false if it was cancelled before.
   bool Begin();
-  void Cancel();  // of no effect on what has begun
+  void Cancel();  // has no effect on a command that has begun
 
   ert_cmd_state state() const;
-  bool active() const;  // on its way, or at the device
-  // Whether a wait or a look at the state has seen the end. To XRT it runs until then.
+  bool active() const;  // waiting for the device, or on it
+  // Whether a wait or a check of the state has seen the end. For XRT it runs until then.
   bool seen() const;
   ert_cmd_state Look();
   std::string error() const;
   uint32_t operation() const;
   double seconds();  // waits for the end
-  // Waits for the end, 0 for as long as it takes. True at the end; false when the time is over.
+  // Waits for the end; 0 waits without a limit. Returns true at the end, false if the time is over.
   // Throws ENODEV if the device has gone.
   bool Wait(std::chrono::milliseconds timeout);
 
@@ -63,11 +63,11 @@ class Command {
   bool done_ = false;
   bool seen_ = false;
   bool cancelled_ = false;
-  double seconds_ = 0;  // of the device
-  double passed_ = 0;   // of these, seen by waits
+  double seconds_ = 0;  // of the device's time
+  double passed_ = 0;   // part of it that waits have seen
   std::string error_;
   uint32_t operation_ = kNoOperation;
-  std::vector<std::shared_ptr<Allocation>> held_;  // nobody frees them under the device
+  std::vector<std::shared_ptr<Allocation>> held_;  // not freed while the device uses them
 };
 
 }  // namespace ort_aie::sim
@@ -94,23 +94,24 @@ class run_impl {
 
   void SetValue(int index, const void* value, size_t bytes);
   void SetBuffer(int index, const bo& buffer);
-  // Of a list: `failed` says whether a run before it failed, and is told if this one does.
+  // For a run in a list: `failed` says whether a run before it failed, and is set if this one
+  // fails.
   void Start(std::shared_ptr<std::atomic<bool>> failed = nullptr);
-  std::string Unset() const;  // the names of arguments; those behind the last buffer are optional
+  std::string Unset() const;  // names of arguments; those after the last buffer are optional
   Memories Bound() const;
   ert_cmd_state State() const;                          // NEW before the first start
-  std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before it
-  // Of the last command, brought up to date: the driver leaves in it where a command stopped.
+  std::shared_ptr<ort_aie::sim::Command> Last() const;  // throws before the first start
+  // The packet of the last command, up to date: the driver stores in it where a command stopped.
   ert_packet* Packet();
 
   const std::shared_ptr<kernel_impl> kernel;
   bool listed = false;  // in a runlist, which starts it
 
  private:
-  // As the driver, it knows the memory and does not keep it.
+  // Like the driver, it refers to the memory without keeping it alive.
   struct Span {
     std::weak_ptr<ort_aie::sim::Allocation> memory;
-    size_t offset = 0, size = 0;  // in the device's memory; no size: not set
+    size_t offset = 0, size = 0;  // in the device's memory; size 0: not set
   };
 
   ort_aie::sim::Json Request() const;
@@ -121,7 +122,7 @@ class run_impl {
   Span instructions_;
   std::array<Span, ort_aie::sim::kBuffers> buffers_;
   std::shared_ptr<ort_aie::sim::Command> command_;
-  bool own_ = false;  // `command_` is of a start of this run, not of a list's
+  bool own_ = false;  // `command_` was started by this run, not by a list
   alignas(ert_packet) std::array<uint32_t, 8> packet_{};
 };
 

@@ -1,8 +1,8 @@
 // xrt::runlist: runs of one context, in order; the first that fails ends the list.
 //
-// Adding a run binds the buffers that it has by then to the list: these, and no others, are pinned
-// by the driver. XRT does not notice arguments that come later, and the device may write to memory
-// that is not there any more; here they are errors.
+// Adding a run binds its current buffers to the list, and the driver pins these and no others. XRT
+// does not notice arguments that are set later, and the device may write to memory that no longer
+// exists. Here this is an error.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -26,10 +26,10 @@ class runlist_impl {
 
   const hw_context context;
   std::vector<run> runs;
-  std::vector<run_impl::Memories> bound;  // of each when it was added
-  bool running = false;                   // until a wait or a look at the state has seen the end
+  std::vector<run_impl::Memories> bound;  // for each run, when it was added
+  bool running = false;                   // until a wait or a check of the state has seen the end
   size_t started = 0;                     // fewer than the runs if a submission failed
-  double passed = 0;                      // seconds of the device that waits have seen
+  double passed = 0;                      // seconds of the device's time that waits have seen
 };
 
 namespace {
@@ -62,7 +62,7 @@ const char* runlist::command_error::what() const noexcept { return handle->messa
 runlist::aie_error::aie_error(const xrt::run& run, ert_cmd_state state, const std::string& what)
     : command_error(run, state, what) {}
 
-// NPU1's firmware has no command chains that can be relied on.
+// NPU1's firmware has no reliable command chains.
 runlist::runlist(const xrt::hw_context& hwctx)
     : detail::pimpl<runlist_impl>(std::make_shared<runlist_impl>(hwctx)) {
   if (hwctx.get_device().get_handle()->first_generation()) {
@@ -77,7 +77,7 @@ void runlist::add(const xrt::run& run) {
     throw std::runtime_error("The runlist is executing: wait before adding runs");
   if (run.get_handle()->listed) throw std::runtime_error("The run is in a runlist already");
   if (run.get_handle()->kernel->context.get_handle() != handle->context.get_handle()) {
-    throw std::runtime_error("The run is of another context than the runlist");
+    throw std::runtime_error("The run belongs to another context than the runlist");
   }
   if (const std::string unset = run.get_handle()->Unset(); !unset.empty()) {
     throw std::runtime_error("The run has no argument " + unset +
@@ -91,7 +91,8 @@ void runlist::add(const xrt::run& run) {
 void runlist::add(xrt::run&& run) { add(std::as_const(run)); }
 
 void runlist::execute() {
-  if (handle->running) throw std::runtime_error("The runlist is executing: wait before it");
+  if (handle->running)
+    throw std::runtime_error("The runlist is executing: wait before executing it again");
   for (size_t i = 0; i < handle->runs.size(); ++i) {
     if (Same(handle->runs[i].get_handle()->Bound(), handle->bound[i])) continue;
     throw std::runtime_error("Run " + std::to_string(i) +
@@ -101,7 +102,7 @@ void runlist::execute() {
   const auto failed = std::make_shared<std::atomic<bool>>(false);
   handle->started = 0;
   handle->passed = 0;
-  handle->running = !handle->runs.empty();  // to XRT also when the submission throws
+  handle->running = !handle->runs.empty();  // for XRT also if the submission throws
   for (const run& member : handle->runs) {
     member.get_handle()->Start(failed);
     ++handle->started;

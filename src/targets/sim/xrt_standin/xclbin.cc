@@ -1,6 +1,6 @@
-// xrt::xclbin: an axlf file. What mlir-aie writes of a kernel (a DPU kernel with an opcode,
-// instructions, their number and five buffers) is not in a simulated overlay, and given here. The
-// names of kernels are in its section (ort_aie_ep/npu/packages/simulated.py).
+// xrt::xclbin: an axlf file. A simulated overlay does not contain what mlir-aie writes about a
+// kernel (a DPU kernel with an opcode, instructions, their number and five buffers), so it is fixed
+// here. A section of its own has the names of kernels (ort_aie_ep/npu/packages/simulated.py).
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +24,7 @@ std::vector<char> Read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Of the section in which simulated overlays name their designs.
+// From the section in which simulated overlays name their designs.
 std::vector<std::string> KernelNames(const std::vector<char>& data, const axlf& header) {
   const axlf_section_header& section = header.m_sections[0];
   if (header.m_header.m_numSections < 1 || section.m_sectionKind != USER_METADATA ||

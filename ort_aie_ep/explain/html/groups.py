@@ -1,0 +1,107 @@
+"""A graph in pieces of a screen: what comes before the layers, each layer, what comes after."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode
+
+# Names of layers: /model/layers.3/attn, model_layers_3_mlp, transformer.h.3.
+_LAYER = re.compile(r"(?:^|[/._])((?:layers?|blocks?|h)[._/]?\d+)(?=[/._]|$)")
+_MOST = 80  # nodes of a piece where no node is named after a layer
+_BEFORE, _AFTER = "before the layers", "after the layers"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A piece: its title, the places of its nodes, and whether it is a layer."""
+
+    title: str
+    nodes: tuple[int, ...]
+    layer: bool = False
+
+
+def groups_of(graph: DrawnGraph) -> tuple[Group, ...]:
+    """The pieces in the order of the graph. Each node is in one."""
+    layers = _layers(graph)
+    if not any(layers):
+        return _slices(len(graph.nodes))
+    behind = _reached(graph, layers)
+    pieces: dict[tuple[str, str], list[int]] = {}
+    for place, node in enumerate(graph.nodes):
+        title = layers[place] or (_AFTER if place in behind else _BEFORE)
+        pieces.setdefault((_body(node), title), []).append(place)
+
+    def order(piece: tuple[str, str]) -> tuple[int, int]:
+        body, title = piece
+        rank = {_BEFORE: 0, _AFTER: 2}.get(title, 1) if not body else 1
+        # Inputs come before all nodes, and say nothing about where their reader is.
+        return rank, next((p for p in pieces[piece] if graph.nodes[p].fate), 0)
+
+    return tuple(
+        Group(
+            f"{body}: {title}" if body else title,
+            tuple(pieces[body, title]),
+            title not in (_BEFORE, _AFTER),
+        )
+        for body, title in sorted(pieces, key=order)
+    )
+
+
+def _body(node: DrawnNode) -> str:
+    return node.fate.body if node.fate is not None else ""
+
+
+def _layers(graph: DrawnGraph) -> list[str]:
+    """The layer of each node, or an empty string.
+
+    A node whose name has no layer is in the layer of all its neighbours if that is one, or of what
+    it reads if another layer waits for it.
+    """
+    layers = []
+    for node in graph.nodes:
+        match = _LAYER.search(node.label) if node.fate is not None else None
+        layers.append(match[1] if match is not None else "")
+    sources: dict[int, set[int]] = {}
+    readers: dict[int, set[int]] = {}
+    for source, target in graph.edges:
+        sources.setdefault(target, set()).add(source)
+        readers.setdefault(source, set()).add(target)
+    ahead = _reached(DrawnGraph(graph.nodes, tuple((b, a) for a, b in graph.edges)), layers)
+    for place, layer in enumerate(layers):
+        if layer:
+            continue
+        before = {layers[source] for source in sources.get(place, ())}
+        near = before | {layers[reader] for reader in readers.get(place, ())}
+        if len(near) == 1:
+            (layers[place],) = near
+        elif any(before) and place in ahead:
+            layers[place] = max(before - {""}, key=layers.index)
+    return layers
+
+
+def _reached(graph: DrawnGraph, layers: list[str]) -> set[int]:
+    """Nodes that edges lead to from a node of a layer."""
+    readers: dict[int, list[int]] = {}
+    for source, target in graph.edges:
+        readers.setdefault(source, []).append(target)
+    reached: set[int] = set()
+    waiting = [place for place, layer in enumerate(layers) if layer]
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader not in reached:
+                reached.add(reader)
+                waiting.append(reader)
+    return reached
+
+
+def _slices(count: int) -> tuple[Group, ...]:
+    if count <= _MOST:
+        return (Group("all nodes", tuple(range(count))),)
+    cuts = [*range(0, count, _MOST), count]
+    return tuple(
+        Group(f"nodes {first + 1} to {end}", tuple(range(first, end)))
+        for first, end in pairwise(cuts)
+    )
