@@ -540,7 +540,7 @@ def test_bench_compiles_a_source_for_the_occasion(both: tuple[Path, Path]) -> No
 
 def test_bench_of_a_compiled_model_needs_its_source(compiled: Path) -> None:
     assert "--baseline" in mistake("bench", compiled)
-    assert "is compiled too" in mistake("bench", compiled, "--baseline", compiled)
+    assert "is also compiled" in mistake("bench", compiled, "--baseline", compiled)
     assert "leave out --baseline" in mistake("bench", LLAMA, "--baseline", LLAMA)
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
     result = succeeded("bench", compiled, "--baseline", LLAMA, *plan)
