@@ -22,6 +22,7 @@ from ort_aie_ep.cli import app, progress
 from ort_aie_ep.cli.progress import Status, shown
 from ort_aie_ep.graph_passes.weights import float_weights
 from ort_aie_ep.progress import Count, within
+from ort_aie_ep.running import run
 from ort_aie_ep.tools.synth import synth
 
 LLAMA = Path(__file__).parent / "data" / "llama"
@@ -342,3 +343,16 @@ def test_a_quantised_matrix_is_counted_in_parts(
     assert calls[-1][0] == calls[-1][1]
     down = "model.layers.0.mlp.down_proj.MatMul.weight_q4nx"
     assert len([done for done, _, what in calls if what == down]) > 2
+
+
+def test_the_speed_of_decoding_leaves_out_the_end_of_a_bar() -> None:
+    pause = 0.2
+
+    def write(text: str) -> None:
+        if text == "a":  # the first piece, before which a bar disappears
+            time.sleep(pause)
+
+    timing = run._timed(1, iter("abc"), write)
+    assert timing.new_tokens == 3
+    assert timing.decode_seconds < pause
+    assert timing.prefill_seconds < pause

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+from builder_nodes import projection_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_models import ORT_VERSION
@@ -19,7 +20,8 @@ from typer.testing import CliRunner, Result
 import ort_aie_ep
 from ort_aie_ep.cli import app
 from ort_aie_ep.errors import AieError
-from ort_aie_ep.explain.explain import explain
+from ort_aie_ep.explain.explain import CPU_EP, GONE, HOST, NodeFate, explain
+from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode, without_folded
 from ort_aie_ep.explain.html.layout import HEIGHT, SMALL_WIDTH, WIDTH, Layout, lay_out
 from ort_aie_ep.explain.html.page import page, write_page
 from ort_aie_ep.tools.synth import synth
@@ -65,6 +67,12 @@ def drawn_nodes(graph: dict[str, Any]) -> list[dict[str, Any]]:
     return [node for node in graph["nodes"] if "runs" in node]
 
 
+def edges_of(graph: dict[str, Any], view: dict[str, Any]) -> set[tuple[str, str]]:
+    names = [node["name"] for node in graph["nodes"]]
+    edges = [edge for group in view["groups"] for *edge, _ in group["edges"]] + view["far"]
+    return {(names[source], names[target]) for source, target in edges}
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("html") / "compiled"
@@ -87,17 +95,16 @@ def test_the_page_tells_what_explain_tells(model: str) -> None:
     assert [(plan["name"], plan["steps"]) for plan in graph["plans"]] == [
         (plan.node, len(plan.steps)) for plan in explanation.plans
     ]
-    places = [place for group in graph["groups"] for place in group["nodes"]]
+    *fewer, view = graph["views"]
+    places = [place for group in view["groups"] for place in group["nodes"]]
     assert sorted(places) == list(range(len(graph["nodes"])))
+    gone = {place for place, n in enumerate(explanation.nodes) if n.runs == "folded away"}
+    assert len(fewer) == bool(gone)
 
 
 def test_lines_lead_from_who_writes_a_value_to_who_reads_it() -> None:
     graph = page_of(LLAMA).graph
-    edges = {(s, t) for group in graph["groups"] for s, t, _ in group["edges"]}
-    drawn = {
-        (graph["nodes"][source]["name"], graph["nodes"][target]["name"])
-        for source, target in edges | set(map(tuple, graph["far"]))
-    }
+    drawn = edges_of(graph, graph["views"][-1])
     model = onnx.load(LLAMA / "model.onnx", load_external_data=False).graph
     writers = {value: node.name for node in model.node for value in node.output if value}
     writers |= {value.name: value.name for value in model.input}
@@ -109,6 +116,48 @@ def test_lines_lead_from_who_writes_a_value_to_who_reads_it() -> None:
     }
     expected |= {(writers[value.name], value.name) for value in model.output}
     assert drawn == expected
+
+
+def test_nodes_that_are_folded_away_are_left_out_first_and_lines_go_on_through_them() -> None:
+    graph = page_of(LLAMA).graph
+    first, whole = graph["views"]
+    gone = {node["name"] for node in drawn_nodes(graph) if node["runs"] == 3}
+    reshape, gather = "/model/embed_tokens/Reshape", "/model/embed_tokens/GatherBlockQuantized"
+    assert reshape in gone
+    assert (reshape, gather) in edges_of(graph, whole)
+    shown = {graph["nodes"][n]["name"] for group in first["groups"] for n in group["nodes"]}
+    assert shown == {node["name"] for node in graph["nodes"]} - gone
+    assert edges_of(graph, first) == {
+        edge for edge in edges_of(graph, whole) if not gone & set(edge)
+    }
+
+
+def test_a_line_goes_on_through_a_node_that_is_folded_away() -> None:
+    def fate(name: str, runs: str) -> DrawnNode:
+        return DrawnNode(name, "Relu", fate=NodeFate(name, "Relu", "", runs, ""))
+
+    nodes = (
+        DrawnNode("x", "input"), DrawnNode("unread", "input"), fate("a", HOST), fate("b", GONE),
+        fate("c", GONE), fate("d", CPU_EP),
+    )  # fmt: skip
+    shown, lines = without_folded(DrawnGraph(nodes, ((0, 2), (2, 3), (3, 4), (4, 5))))
+    assert (shown, lines) == ({0, 2, 5}, ((0, 2), (2, 5)))
+    shown, lines = without_folded(DrawnGraph(nodes, ((0, 2), (1, 3), (2, 3), (3, 4), (4, 5))))
+    assert (shown, lines) == ({0, 1, 2, 5}, ((0, 2), (1, 5), (2, 5)))
+
+
+def test_shapes_behind_weights_of_four_bits_are_inferred(tmp_path: Path) -> None:
+    model = projection_model(n=40, k=320)
+    (projection,) = model.graph.node
+    projection.output[0] = "h"
+    model.graph.node.append(onnx.helper.make_node("Transpose", ["h"], ["y"], perm=[0, 2, 1]))
+    model.graph.node.append(onnx.helper.make_node("Relu", ["y"], ["z"], name="/relu"))
+    model.graph.output[0].name = "z"
+    onnx.save(model, tmp_path / "model.onnx")
+    graph = page_of(tmp_path / "model.onnx").graph
+    types = dict(graph["tensors"])
+    assert types["h"] == types["x"].replace("320", "40")
+    assert re.fullmatch(r"float32 \[.*, 40, .*\]", types["y"])
 
 
 def test_each_tensor_of_a_plans_steps_has_type_and_shape(compiled: Path) -> None:
@@ -130,7 +179,7 @@ def test_each_tensor_of_a_plans_steps_has_type_and_shape(compiled: Path) -> None
 
 def test_each_layer_of_many_is_a_piece_of_its_own(tmp_path: Path) -> None:
     synth("tiny-llama", tmp_path / "model", layers=36)
-    groups = page_of(tmp_path / "model").graph["groups"]
+    groups = page_of(tmp_path / "model").graph["views"][-1]["groups"]
     titles = [group["title"] for group in groups]
     assert titles[:2] == ["before the layers", "layers.0"]
     assert titles[-1] == "after the layers"
@@ -143,7 +192,7 @@ def test_each_layer_of_many_is_a_piece_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_node_says_in_which_body_it_is(tmp_path: Path) -> None:
-    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([None, 3]))
     which = ir.Value(name="which", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     bodies = []
     for op in ("Relu", "Neg"):
@@ -155,12 +204,12 @@ def test_a_node_says_in_which_body_it_is(tmp_path: Path) -> None:
     graph = ir.Graph([x, which], choice.outputs, nodes=[choice], opset_imports={"": 21}, name="g")
     ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
     drawn = page_of(tmp_path / "model.onnx").graph
-    names = [node["name"] for node in drawn["nodes"]]
     (bodied,) = [node for node in drawn["nodes"] if node["name"] == "Relu"]
     assert bodied["body"] == "then_branch of 'if'"
-    edges = {(names[s], names[t]) for group in drawn["groups"] for s, t, _ in group["edges"]}
-    edges |= {(names[s], names[t]) for s, t in drawn["far"]}
-    assert {("x", "Relu"), ("Relu", "if"), ("Neg", "if"), ("if", "y")} <= edges
+    assert drawn["tensors"][bodied["reads"][0]] == ["x", "float32 [?, 3]"]
+    assert {("x", "Relu"), ("Relu", "if"), ("Neg", "if"), ("if", "y")} <= (
+        edges_of(drawn, drawn["views"][-1])
+    )
 
 
 # --- the page ---

@@ -185,7 +185,7 @@ class _Tracer(steps.Core):
                 number = Number()
                 self._append(Word(buffer, index, number))
                 return number
-        raise self._error(f"yields {step!r}, which is no step")
+        raise self._error(f"yields {step!r}, not a step")
 
     def _acquire(self, port: str, count: int) -> Memory | list[Memory]:
         fifo, held = self._worker.port(port), self._held[port]

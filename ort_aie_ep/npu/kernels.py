@@ -3,9 +3,9 @@
     kernels = Kernels("aie2p")
     kernels.call(DQP_BLOCK, block, x, sums, acc, 0)
 
-There is a library per architecture, `libaie_kernels_aie2.so` and `libaie_kernels_aie2p.so`, beside
-the compiled parts of this package; the kernels in it see the stand-in of the AIE API in
-`aie_kernels/host/`.
+Each architecture has a library, `libaie_kernels_aie2.so` and `libaie_kernels_aie2p.so`, beside the
+compiled parts of this package. The kernels in it are compiled against the stand-in for the AIE API
+in `aie_kernels/host/`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array, Kernel
 
-ALIGNMENT = 64  # bytes, of every buffer in L1: the most that a load or store asks for
+ALIGNMENT = 64  # bytes, of every buffer in L1: the most that a load or store requires
 
 _MAX_ARGUMENTS = 16  # of aie_host_call
 _Arguments = ctypes.c_ssize_t * _MAX_ARGUMENTS
@@ -29,7 +29,7 @@ _Entry = tuple[ctypes.c_void_p, tuple[tuple[np.dtype[Any], int] | None, ...]]
 
 
 class Kernels:
-    """The host's build of the kernels for one architecture ("aie2" or "aie2p").
+    """The kernels of one architecture ("aie2" or "aie2p"), compiled for this host.
 
     Raises:
         SimulationError: the library is missing or does not load.
@@ -53,20 +53,21 @@ class Kernels:
         self._entries: dict[Kernel, _Entry] = {}
 
     def call(self, kernel: Kernel, *arguments: Any) -> None:
-        """Runs a kernel to its end.
+        """Run a kernel to its end.
 
-        Each call finds the core as it is after power-up, rounding to floor: a kernel that leaves
-        its mode to another shows in its results.
+        Each call starts with the core as it is after power-up, with rounding to floor. So the
+        results show whether a kernel relies on a mode that another kernel set.
 
         Args:
-            kernel: what to call.
+            kernel: the kernel to call.
             arguments: in the kernel's order, an ndarray for an `Array` (its dtype, C-contiguous, as
                 many bytes or more, aligned to 64 bytes) and an int for an int32_t.
 
         Raises:
             SimulationError: the library has no such kernel, an argument is not as described or
-                reaches outside of the buffers (`Kernel.limits`), or the kernel has broken a promise
-                to the chip or its compiler, such as an alignment or the trips of a loop.
+                reaches outside of the buffers (`Kernel.limits`), or the kernel has broken a rule of
+                the chip or its compiler, such as an alignment or a loop's least number of
+                iterations.
         """
         entry = self._entries.get(kernel)
         if entry is None:
@@ -118,7 +119,7 @@ class Kernels:
             )
         if len(kernel.arguments) > _MAX_ARGUMENTS:
             raise SimulationError(
-                f"{kernel.name} takes {len(kernel.arguments)} arguments; the host calls with up to "
+                f"{kernel.name} takes {len(kernel.arguments)} arguments; the host supports up to "
                 f"{_MAX_ARGUMENTS}"
             )
         try:

@@ -152,7 +152,6 @@ class Decoder:
         """
         self._require_room(len(tokens))
         count = Count(progress, len(tokens))
-        count.begin("")
         logits: npt.NDArray[np.float32] = np.empty(0, np.float32)
         for part in np.split(tokens, range(PROMPT_CHUNK, len(tokens), PROMPT_CHUNK)):
             logits = self.forward(part)[-1]

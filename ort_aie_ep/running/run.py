@@ -74,6 +74,7 @@ def run_in_session(
     count = _fitting(folder, len(tokens), count)
     decoder = Decoder(open_session(folder.model, options), folder, len(tokens) + count)
     stream = TextStream(tokenizer, tokens)
+    Count(progress, len(tokens)).begin("")  # before the clock starts: what shows it takes time
     ids = greedy(decoder, tokens, count, stop_tokens(folder), progress)
     pieces = (stream.push(token) for token in ids)
     timing = _timed(len(tokens), pieces, write)
@@ -124,7 +125,9 @@ def run_in_genai(
         if draft:
             search.set_speculative_options(ngram_size=_NGRAM, max_draft_tokens=draft)
         generator = genai.Generator(model, search)
-        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens, progress), write)
+        reading = Count(progress, len(tokens))
+        reading.begin("")  # before the clock starts, too
+        timing = _timed(len(tokens), _genai_pieces(generator, tokenizer, tokens, reading), write)
         if not draft:
             return timing
         told = generator.get_speculative_stats()
@@ -134,13 +137,9 @@ def run_in_genai(
         raise AieError(f"onnxruntime-genai: {plain_message(error)}") from error
 
 
-def _genai_pieces(
-    generator: Any, tokenizer: Any, tokens: Tokens, progress: Progress | None
-) -> Iterator[str]:
+def _genai_pieces(generator: Any, tokenizer: Any, tokens: Tokens, prompt: Count) -> Iterator[str]:
     stream = tokenizer.create_stream()
     ends = set(np.asarray(tokenizer.eos_token_ids).tolist())
-    prompt = Count(progress, len(tokens))
-    prompt.begin("")
     generator.append_tokens(tokens)
     prompt.step(len(tokens))
     while not generator.is_done():
@@ -169,13 +168,14 @@ def _fitting(folder: ModelFolder, prompt: int, count: int) -> int:
 
 
 def _timed(prompt: int, pieces: Iterable[str], write: Write) -> Timing:
-    start = first = last = time.perf_counter()
+    start = first = shown = last = time.perf_counter()
     count = 0
     for piece in pieces:
         last = time.perf_counter()
-        first = first if count else last
         count += 1
         write(piece)
+        if count == 1:  # it also ends what shows the progress of the prompt
+            first, shown = last, time.perf_counter()
     end = time.perf_counter()
     # Without a new token, all the time went into the prompt.
-    return Timing(prompt, count, (first if count else end) - start, last - first)
+    return Timing(prompt, count, (first if count else end) - start, max(0.0, last - shown))

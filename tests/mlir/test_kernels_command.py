@@ -50,7 +50,7 @@ def test_check_of_all_designs_leaves_out_those_that_are_not_for_the_device() -> 
     [
         (["check", "nope"], "unknown design 'nope'; known: "),
         (["check", "fused_dqp", "--device", "npu3"], "unknown device 'npu3'; known: npu1"),
-        (["check", "flow_kv", "--device", "npu1"], "is written for aie2p, and npu1 is aie2"),
+        (["check", "flow_kv", "--device", "npu1"], "is written for aie2p, but npu1 is aie2"),
         (["build", "dequant", "--out", "x", "--sequence", "nope"], "has no sequence 'nope'"),
         (
             ["build", "dequant", "--out", "x", "--sequence", "dequant", "--shape", "blocks"],

@@ -78,7 +78,7 @@ def test_a_package_replaces_an_older_one_and_nothing_else(
     write_package(tmp_path / "d", content, overlay)
     assert read_package(tmp_path / "d").manifest["clock_hz"] == 1_000_000_000
     (tmp_path / "mine").mkdir()
-    with pytest.raises(PackageError, match="is no design package; give another folder"):
+    with pytest.raises(PackageError, match="is not a design package; choose another folder"):
         write_package(tmp_path / "mine", content, overlay)
 
 
@@ -106,7 +106,7 @@ def test_a_bad_manifest_is_not_written(
 
 
 CHANGES: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda m: m.update(format=2), "format 2, and this library reads format 1"),
+    (lambda m: m.update(format=2), "format 2, but this library reads format 1"),
     (lambda m: m.pop("workers"), "workers is missing"),
     (lambda m: m.update(device="npu9"), "device must be one of npu1, .*, got 'npu9'"),
     (lambda m: m.update(generation=3), "generation must be 4 for npu2_1col, got 3"),
@@ -126,7 +126,7 @@ CHANGES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: m["workers"]["dqp0_0"].update(address=65532), r"room for 5 words below 65536"),
     (lambda m: m["workers"]["dqp0_0"].update(row=1), r"dqp0_0.row must be a whole .* 2 to 5"),
     (lambda m: m["bds"].update({"0": [16]}), r"bds.0\[0\] must be a whole .* 0 to 15"),
-    (lambda m: m["bds"].update({"4": [1]}), r"bds.4 is not a shim column; there are 0"),
+    (lambda m: m["bds"].update({"4": [1]}), r"bds.4 is not a shim column; they are 0"),
     (lambda m: m["sequences"]["matvec"].pop("body"), "matvec.body is missing"),
     (
         lambda m: m["sequences"]["matvec"]["body"].append({"jump": 1}),
@@ -138,7 +138,7 @@ CHANGES: list[tuple[Callable[[Any], Any], str]] = [
     ),
     (
         lambda m: m["sequences"]["matvec"]["body"].append({"start": "dqp0_0", "values": [1]}),
-        "must be 5 values, as worker dqp0_0 has parameters",
+        "must be 5 values, one for each parameter of worker dqp0_0",
     ),
     (
         lambda m: m["sequences"]["matvec"]["body"].append(
@@ -178,7 +178,7 @@ def test_a_package_for_another_device_is_refused(
     tmp_path: Path, content: dict[str, Any], overlay: Path
 ) -> None:
     write_package(tmp_path / "d", content, overlay)
-    with pytest.raises(PackageError, match="for npu2_1col, and the device is npu1"):
+    with pytest.raises(PackageError, match="for npu2_1col, but the device is npu1"):
         read_package(tmp_path / "d", device="npu1")
 
 

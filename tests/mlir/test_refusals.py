@@ -107,7 +107,7 @@ def wrong(text: str) -> Body:
         ("pointer", r"worker w calls copy: argument 2 must be an integer"),
         ("read", r"worker w reads word 0 of buffer 'acc', which holds 4 f32"),
         ("index", r"worker w reads word 4 of buffer 'plan', which holds 4 i32"),
-        ("step", r"worker w yields 'nothing', which is no step"),
+        ("step", r"worker w yields 'nothing', not a step"),
         ("twice", r"worker w releases 2 objects of x and holds 1"),
         ("deep", r"worker w acquires 3 objects of x, which has 2 buffers"),
         ("released", r"argument 0 is an object of port x that has been released"),

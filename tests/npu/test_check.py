@@ -81,7 +81,7 @@ def test_the_designs_pass_where_they_can_be_built(
 
 def test_small_designs_pass() -> None:
     for design in (relay(), through_memory()):
-        assert check(design).proved == ("every worker goes on while the shims give and take",)
+        assert check(design).proved == ("every worker goes on while the shims send and receive",)
 
 
 # --- resources: (a design by size, the last that fits, tile, resource, limit) ---------------------
@@ -363,7 +363,7 @@ def test_a_report_is_shown_with_limits_notes_and_refusals() -> None:
     assert "unproven" in passed
     assert "note: fifos in0, in1 share MM2S 0" in passed
     assert "refused" not in passed
-    assert "refused: core tile (0, 2), S2MM channels: 3 used, the limit is 2" in text(
+    assert "refused: core tile (0, 2), S2MM channels: 3 used; the limit is 2" in text(
         core_inputs(3)
     )
 
@@ -403,7 +403,7 @@ def test_a_layout_at_a_shim_is_the_sequences() -> None:
     design = relay()
     fifo = design.fifos["in"]
     fifo.producer = dataclasses.replace(fifo.producer, layout=Layout(((16, 4),)))
-    assert "is for the sequence to say" in refusal(design)
+    assert "the sequence decides" in refusal(design)
 
 
 def test_two_fifos_pinned_to_one_channel_are_refused() -> None:
@@ -423,7 +423,7 @@ def test_only_shims_share_channels() -> None:
         for i in range(2)
     ]
     add_worker(design, 0, 0, fifos, [])
-    assert "fifos in0, in1 share channel 1; only a shim's can be shared" in refusal(design)
+    assert "fifos in0, in1 share channel 1; only a shim's channel can" in refusal(design)
 
 
 def test_packets_of_one_channel_need_ids_of_their_own() -> None:
@@ -441,14 +441,14 @@ def test_an_end_that_nobody_serves_is_refused() -> None:
     design = relay()
     design.fifo("stray", "u8", 64, design.shim(1), [design.core(0, 0), design.core(0, 1)])
     text = refusal(design)
-    assert "core tile (0, 2), worker: fifo stray: 0 ports of workers have it here" in text
+    assert "core tile (0, 2), worker: fifo stray: 0 ports of workers use it here" in text
     assert "core tile (0, 3), worker: fifo stray: 0 ports" in text
 
 
 def test_a_memory_tile_end_without_link_is_refused() -> None:
     design = through_memory()
     design.links.clear()
-    assert "mem tile (0, 1), link: fifo a: 0 links have it here" in refusal(design)
+    assert "mem tile (0, 1), link: fifo a: 0 links use it here" in refusal(design)
 
 
 Change = Callable[[Design], None]
@@ -484,12 +484,12 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "shim to shim": (moved("out", "producer", tile=Tile(1, 0)), "both ends are shims"),
     "size at a link": (assigned("a", object=Array("u8", 128)), "segments of [128] bytes"),
     "odd size": (assigned("out", object=Array("u8", 63)), "63 bytes; it must be a positive mult"),
-    "no consumer": (assigned("out", consumers=[]), "consumers: fifo out: it has none"),
+    "no consumer": (assigned("out", consumers=[]), "consumers: fifo out: it has no consumers"),
     "repeat 0": (assigned("b", repeat=0), "repeat: fifo b: 0"),
     "repeat at a core": (assigned("out", repeat=2), "only a memory tile sends an object more"),
     "object of a sender": (
         moved("out", "producer", object=Array("u8", 32)),
-        "a worker gives the fifo's own",
+        "a worker sends the fifo's own",
     ),
     "other object": (moved("b", "consumer", object=Array("u8", 48)), "whole parts or whole mult"),
     "object at a link": (moved("a", "consumer", object=Array("u8", 32)), "segments of [32] bytes"),
@@ -509,7 +509,7 @@ def test_a_changed_description_is_refused(name: str) -> None:
 def test_shared_memory_has_one_depth() -> None:
     design = core_locks(5)
     moved("s0", "consumer", depth=4)(design)
-    assert "core tile (0, 2), depth: fifo s0: both ends have the same buffers" in refusal(design)
+    assert "core tile (0, 2), depth: fifo s0: both ends share the buffers" in refusal(design)
 
 
 def test_a_broadcast_to_a_tile_twice_is_refused() -> None:
@@ -528,7 +528,7 @@ def test_a_worker_on_anothers_tile_is_refused() -> None:
 def test_kernels_of_the_other_architecture_are_refused() -> None:
     design = relay()
     design.workers["worker0_0"].kernels = (dataclasses.replace(COPY, architectures=("aie2",)),)
-    assert "kernel copy: it is written for aie2, and npu2 is aie2p" in refusal(design)
+    assert "kernel copy: it is written for aie2, but npu2 is aie2p" in refusal(design)
 
 
 def test_what_has_no_effect_is_noted() -> None:
@@ -537,4 +537,4 @@ def test_what_has_no_effect_is_noted() -> None:
     assigned("b", packet=3)(design)
     notes = check(design).notes
     assert any("has a stack of 512 bytes, less than the 1024" in note for note in notes)
-    assert any("packet id 3 of fifo b serves nothing" in note for note in notes)
+    assert any("packet id 3 of fifo b has no effect" in note for note in notes)

@@ -198,7 +198,7 @@ def test_tokens_under_another_id_are_noticed() -> None:
     assert slot.value >> 24 == 15
     words[slot.offset + 4] = slot.value & 0xFFFFFF | 3 << 24
     (difference,) = differences(configuration, decode(words))
-    assert "its completion tokens, packets of id 15, reach nobody" in difference
+    assert "its completion tokens, packets of id 15, are lost" in difference
 
 
 def value_places(words: np.ndarray) -> list[tuple[txn.Operation, int]]:
@@ -278,11 +278,11 @@ def test_configurations_are_told_apart() -> None:
     [
         (0x2 << 20 | 0x3FF00, 1, "no register of a configuration is at 0x3ff00"),
         (0x2 << 20 | 0x1F000, 64, "lock 0 of core tile .* is 64"),
-        (0x2 << 20 | 0x3F100, 1 << 30, "slave core 0: 0x40000000 is no configuration"),
+        (0x2 << 20 | 0x3F100, 1 << 30, "slave core 0: 0x40000000 is not a valid word"),
         (0x2 << 20 | 0x3F000, 0x80000000 | 25, "master core 0: 0x80000019 names no slave"),
-        (0x2 << 20 | 0x1DE04, 1 << 20 | 0x10, "bits that a task queue"),
-        (0x9 << 25, 0, r"tile \(9, 0\), which is not there"),
-        (0x1F000, 2 << 10, "south 3: attached to 2, no DMA"),
+        (0x2 << 20 | 0x1DE04, 1 << 20 | 0x10, "bits that a queue"),
+        (0x9 << 25, 0, r"tile \(9, 0\), which does not exist"),
+        (0x1F000, 2 << 10, "south 3: attached to 2, not DMA"),
     ],
 )
 def test_words_that_configure_nothing_known_are_refused(

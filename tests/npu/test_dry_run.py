@@ -57,8 +57,8 @@ def calling(*arguments: Any, kernel: Kernel = FINE) -> Callable[[Core], Iterator
     [
         (calling("in", 3), FINE, ""),
         (calling("spare", -5), FINE, ""),
-        (calling("in", 3, kernel=WIDE), WIDE, "at least 68 bytes, and object of port in has 64"),
-        (calling("in", 3, kernel=BF16), BF16, "expected bf16, and object of port in is u8"),
+        (calling("in", 3, kernel=WIDE), WIDE, "at least 68 bytes, but object of port in has 64"),
+        (calling("in", 3, kernel=BF16), BF16, "expected bf16, but object of port in is u8"),
         (calling("in"), FINE, "kernel scaled takes 2 arguments, got 1"),
         (calling("in", "out"), FINE, "argument 1: expected an integer, got object of port out"),
         (calling(4, 4), FINE, "argument 0: expected 64 u8, got int"),
@@ -83,11 +83,11 @@ def test_calls_are_held_to_the_kernels_signature(
     ("body", "said"),
     [
         (steps(*TAKE, Acquire("out")), "ends while it holds 1 objects of port out"),
-        (steps(*TAKE, *GIVE, Release("in")), "Release('in', 1) where 0 objects are held"),
+        (steps(*TAKE, *GIVE, Release("in")), "Release('in', 1) while 0 objects are held"),
         (steps(*TAKE), "never acquires port out"),
-        (steps(*TAKE, *GIVE, Acquire("w")), "no port is named 'w'; there are: in, out"),
+        (steps(*TAKE, *GIVE, Acquire("w")), "no port is named 'w'; the ports are: in, out"),
         (steps(*TAKE, *GIVE, Acquire("in", 0)), "the count must be at least 1"),
-        (steps(*TAKE, *GIVE, "stop"), "yields 'stop', which is no step"),
+        (steps(*TAKE, *GIVE, "stop"), "yields 'stop', which is not a step"),
         (steps(*TAKE, *GIVE, Read("n", 0)), "no buffer is named 'n'"),
     ],
 )
@@ -124,4 +124,4 @@ def test_a_body_that_raises_is_refused_with_its_error() -> None:
 
 
 def test_parameters_that_are_never_taken_are_refused() -> None:
-    assert "never takes its parameters" in refusal(relay(parameters=["n"]))
+    assert "never reads its parameters" in refusal(relay(parameters=["n"]))

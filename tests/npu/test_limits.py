@@ -55,7 +55,7 @@ def releasing(n: str) -> Design:
 
 def test_more_releases_than_objects_are_refused() -> None:
     assert check(releasing("two")).passed
-    assert "releases 1 objects of port in where it holds 0" in refusal(releasing("three"))
+    assert "releases 1 objects of port in but holds 0" in refusal(releasing("three"))
 
 
 # --- what is reached of a buffer ------------------------------------------------------------------
@@ -150,12 +150,15 @@ def test_descriptors_keep_to_their_tile() -> None:
     core, mem = Tile(0, 2), Tile(0, 1)
     other = Lock(Tile(0, 3), 0, 1, "another's")
     for changed, said in (
-        (with_first(configuration, core, acquire=other), "takes or gives lock another's of core"),
+        (with_first(configuration, core, acquire=other), "or releases lock another's of core"),
         (with_first(configuration, core, release=other), "can only access a lock in the same tile"),
         (with_first(configuration, core, address=65536), "can only access a buffer in the same"),
         (with_first(configuration, core, address=1026), "bd address must be 4 byte (32b) aligned"),
         (with_first(configuration, mem, address=524288), "moves bytes up to 524,352 of 524,288"),
-        (with_first(configuration, mem, acquire=other), "takes or gives lock another's of core"),
+        (
+            with_first(configuration, mem, acquire=other),
+            "acquires or releases lock another's of core",
+        ),
     ):
         (text,) = (t for t in found(changed) if said in t)
         assert text.startswith(("core tile (0, 2), descriptor", "mem tile (0, 1), descriptor"))

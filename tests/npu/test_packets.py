@@ -60,7 +60,7 @@ def test_four_ways_are_four_rules_and_five_are_refused() -> None:
     (text,) = told(hub((0,), (1,), (2,), (3,), (4,)))
     assert text == (
         "core tile (1, 2), packet rules: the packets of f0+f1+f2+f3+f4 part 5 ways and need 5 "
-        "rules of the port where they enter, the limit is 4 "
+        "rules of the port where they enter; the limit is 4 "
         '(mlir-aie: "slave port packet rules exceed the 4-slot limit")'
     )
 
@@ -126,7 +126,7 @@ def test_a_seventh_arbiter_is_refused() -> None:
     findings = Findings()
     packets(findings, Configuration(empty(), streams=streams), Routing(tuple(nets), {}))
     assert any(
-        text.startswith("mem tile (1, 1), packet arbiters: 7 used, the limit is 6")
+        text.startswith("mem tile (1, 1), packet arbiters: 7 used; the limit is 6")
         for text in told(findings)
     )
 

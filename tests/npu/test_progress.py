@@ -184,7 +184,7 @@ def test_a_sequence_is_run_at_small_shapes() -> None:
     report = check(counted(good))
     assert len(report.proved) == 3
     assert report.proved[0] == (
-        "sequence run at n=1: every transfer completes, nothing is left over"
+        "sequence run at n=1: every transfer completes and nothing is left over"
     )
     report = check(counted(good), {"run": [{"n": 77}]})
     assert any("n=77" in line for line in report.proved)
@@ -235,7 +235,7 @@ def too_many(s: Any, n: Any, a: str) -> None:
         (without("start"), "the wait for fifo out never ends"),
         (too_few, "the wait for fifo out never ends"),
         (too_far, "touches bytes 64 to 128"),
-        (too_many, "left at core tile (0, 2): lock in filled"),
+        (too_many, "remain at core tile (0, 2): lock in filled"),
         (late_output, "can never be issued: all 4 tasks queued on MM2S 0 of shim tile (0, 0)"),
         (twice_started, "worker worker0_0 is started again with no wait in between"),
     ],
@@ -261,7 +261,7 @@ def stated(make: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], N
     [
         (lambda s, n, a: s.transfer("w", a, offset=0, run=4), "on fifo w: no fifo has that name"),
         (lambda s, n, a: s.transfer("in", "b", offset=0, run=4), "no argument has that name"),
-        (lambda s, n, a: s.transfer("in", a, offset=2, run=4), "offset 2 is no multiple of 4"),
+        (lambda s, n, a: s.transfer("in", a, offset=2, run=4), "offset 2 is not a multiple of 4"),
         (
             lambda s, n, a: s.transfer("in", a, offset=0, run=4, outer=[(2, 4), (2, 0)]),
             "stride 0 in dimension 1; only the outermost can repeat",
@@ -272,8 +272,8 @@ def stated(make: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], N
         (lambda s, n, a: s.wait("y"), "the wait for fifo y: no fifo has that name"),
         (lambda s, n, a: s.cut(), "a cut must come right after a wait"),
         (lambda s, n, a: s.let("m", n + SYMBOL), "let m uses 'k'"),
-        (lambda s, n, a: s.require(n, "no {m}"), "names 'm', unbound"),
-        (lambda s, n, a: s.body.append({"jump": 1}), "is no statement"),
+        (lambda s, n, a: s.require(n, "no {m}"), "names unbound 'm'"),
+        (lambda s, n, a: s.body.append({"jump": 1}), "is not a statement"),
         (lambda s, n, a: s.argument("a", "in", 4), "two arguments are named 'a'"),
         (lambda s, n, a: s.argument("c", "in", SYMBOL), "the size of c uses 'k'"),
     ],
@@ -302,7 +302,7 @@ def test_symbols_end_with_their_block() -> None:
         s.work(i)
         good(s, n, a)
 
-    assert "the cycles of a work uses 'i', which is not bound there" in refusal(counted(fill))
+    assert "a work statement uses 'i', which is not bound there" in refusal(counted(fill))
 
 
 def test_shapes_meet_the_requirements_of_a_sequence() -> None:
@@ -322,7 +322,7 @@ def test_progress_that_depends_on_data_is_not_called_proved() -> None:
     design = relay(body=body, buffers=[Buffer("plan", Array("i32", 4))])
     report = check(design)
     assert not report.proved
-    assert any("loop counts of worker worker0_0 are data" in note for note in report.notes)
+    assert any("loop counts of worker worker0_0 depend on data" in note for note in report.notes)
 
 
 def test_counts_that_an_integer_kernel_makes_are_followed() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from ort_aie_ep.explain.explain import Explanation, NodeFate
+from ort_aie_ep.explain.explain import GONE, Explanation, NodeFate
 from ort_aie_ep.graph_passes.planning import expand_plans
 from ort_aie_ep.graph_passes.unique_names import name_nodes
-from ort_aie_ep.graph_passes.walk import graph_attributes
+from ort_aie_ep.graph_passes.value_types import infer_types
+from ort_aie_ep.graph_passes.walk import attribute, graph_attributes, is_op
 from ort_aie_ep.models.onnx_file import load_model
 
+# A dimension of which ONNX's inference knows nothing, and None where a file leaves out its name.
+_UNNAMED = re.compile(r"unk__\d+|None|\?")
 _TYPES = {ir.DataType.FLOAT: "float32", ir.DataType.DOUBLE: "float64"}
 
 
@@ -61,8 +66,7 @@ def read_graph(explanation: Explanation) -> DrawnGraph:
     model = load_model(Path(explanation.model))
     name_nodes(model)
     expand_plans(model)
-    # Of a standard operator without a shape in the file; nothing fails without one.
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    _complete_types(model, Path(explanation.model))
     sources = list(ir.traversal.RecursiveGraphIterator(model.graph))
     inputs = [value for value in model.graph.inputs if value.uses()]
     nodes = [DrawnNode(v.name or "", "input", writes=(_tensor(v),)) for v in inputs]
@@ -88,6 +92,65 @@ def read_graph(explanation: Explanation) -> DrawnGraph:
     return DrawnGraph(tuple(nodes), tuple(sorted(edges)))
 
 
+def without_folded(graph: DrawnGraph) -> tuple[set[int], tuple[tuple[int, int], ...]]:
+    """The nodes that are computed when the model runs, and the edges between them, those that lead
+    through nodes that are folded away included. Inputs that no other node reads are left out."""
+    folded = {
+        place
+        for place, node in enumerate(graph.nodes)
+        if node.fate is not None and node.fate.runs == GONE
+    }
+    above: dict[int, set[int]] = {place: set() for place in range(len(graph.nodes))}
+    for source, target in graph.edges:
+        above[target].add(source)
+    for place in TopologicalSorter(above).static_order():
+        through = above[place] & folded
+        above[place] = (above[place] - folded).union(*(above[source] for source in through))
+    edges = [(s, t) for t, sources in above.items() if t not in folded for s in sources]
+    joined = {place for edge in edges for place in edge}
+    shown = {
+        place
+        for place, node in enumerate(graph.nodes)
+        if place not in folded and (node.fate is not None or place in joined)
+    }
+    return shown, tuple(sorted(edges))
+
+
+def _complete_types(model: ir.Model, file: Path) -> None:
+    """Gives values of the main graph the types and shapes that the file leaves out and ONNX infers.
+
+    ONNX knows no MatMulNBits: a second copy of the model has MatMul in its place.
+    """
+    lacking = {
+        value.name: value
+        for node in model.graph
+        for value in node.outputs
+        if value.name and (value.shape is None or value.dtype is None)
+    }
+    if not lacking:
+        return
+    copy = load_model(file)
+    infer_types(copy)
+    for node in copy.graph:
+        if is_op(node, "MatMulNBits", domain="com.microsoft") and node.outputs[0].shape is None:
+            k, n = attribute(node, "K", 0), attribute(node, "N", 0)
+            matrix = ir.Value(
+                name=f"{node.outputs[0].name}.matrix",
+                type=ir.TensorType(node.outputs[0].dtype or ir.DataType.FLOAT),
+                shape=ir.Shape([k, n]),
+            )
+            copy.graph.inputs.append(matrix)
+            node.domain, node.op_type = "", "MatMul"
+            node.resize_inputs(2)
+            node.replace_input_with(1, matrix)
+            node.attributes.clear()
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(copy)
+    for node in copy.graph:
+        for value in node.outputs:
+            if (own := lacking.get(value.name or "")) is not None:
+                own.type, own.shape = own.type or value.type, own.shape or value.shape
+
+
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:
     """What a node reads, and what its bodies give it."""
     yield from _given(node.inputs)
@@ -108,5 +171,5 @@ def _tensor(value: ir.Value) -> Tensor:
     kind = "unknown type" if dtype is None else _TYPES.get(dtype, dtype.name.lower())
     if shape is None:
         return Tensor(value.name or "", f"{kind} of unknown shape")
-    dims = ", ".join(str(dim) if isinstance(dim, int) else str(dim.value or "?") for dim in shape)
+    dims = ", ".join("?" if _UNNAMED.fullmatch(name := str(dim)) else name for dim in shape)
     return Tensor(value.name or "", f"{kind} [{dims}]")

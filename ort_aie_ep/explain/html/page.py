@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from ort_aie_ep.errors import AieError
 from ort_aie_ep.explain.explain import CPU_EP, GONE, HOST, XRT, Explanation
-from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode, read_graph
+from ort_aie_ep.explain.html.graph import DrawnGraph, DrawnNode, read_graph, without_folded
 from ort_aie_ep.explain.html.groups import Group, groups_of
 from ort_aie_ep.explain.html.layout import HEIGHT, SMALL_WIDTH, WIDTH, Layout, lay_out
 from ort_aie_ep.models.files import written_beside
@@ -56,7 +57,11 @@ def _content(explanation: Explanation, graph: DrawnGraph, lines: Sequence[str]) 
             if graph.nodes[one].fate is None and blocks[one] is None:
                 blocks[one] = blocks[other]
     groups = groups_of(graph)
-    group_of = {place: at for at, group in enumerate(groups) for place in group.nodes}
+    views = [_view(graph, groups, blocks, graph.edges)]
+    if any(node.fate and node.fate.runs == GONE for node in graph.nodes):
+        shown, edges = without_folded(graph)
+        left = [replace(g, nodes=tuple(n for n in g.nodes if n in shown)) for g in groups]
+        views.insert(0, _view(graph, [group for group in left if group.nodes], blocks, edges))
     return {
         "model": explanation.model,
         "lines": list(lines),
@@ -69,9 +74,22 @@ def _content(explanation: Explanation, graph: DrawnGraph, lines: Sequence[str]) 
             for plan in explanation.plans
         ],
         "nodes": [_node(node, tensors) for node in graph.nodes],
-        "groups": [_group(group, graph, blocks, group_of) for group in groups],
-        "far": [edge for edge in graph.edges if group_of[edge[0]] != group_of[edge[1]]],
+        "views": views,
         "tensors": tensors.rows,
+    }
+
+
+def _view(
+    graph: DrawnGraph,
+    groups: Sequence[Group],
+    blocks: Sequence[int | None],
+    edges: Sequence[tuple[int, int]],
+) -> dict[str, Any]:
+    """The nodes of groups with the edges between them."""
+    group_of = {place: at for at, group in enumerate(groups) for place in group.nodes}
+    return {
+        "groups": [_group(group, graph, blocks, edges, group_of) for group in groups],
+        "far": [edge for edge in edges if group_of[edge[0]] != group_of[edge[1]]],
     }
 
 
@@ -118,13 +136,17 @@ def _is_small(node: DrawnNode) -> bool:
 
 
 def _group(
-    group: Group, graph: DrawnGraph, blocks: Sequence[int | None], group_of: Mapping[int, int]
+    group: Group,
+    graph: DrawnGraph,
+    blocks: Sequence[int | None],
+    edges: Sequence[tuple[int, int]],
+    group_of: Mapping[int, int],
 ) -> dict[str, Any]:
     local = {place: at for at, place in enumerate(group.nodes)}
-    edges = [(s, t) for s, t in graph.edges if s in local and t in local]
+    inside = [(s, t) for s, t in edges if s in local and t in local]
     layout = lay_out(
         [blocks[place] for place in group.nodes],
-        [(local[s], local[t]) for s, t in edges],
+        [(local[s], local[t]) for s, t in inside],
         [local[place] for place in group.nodes if _is_small(graph.nodes[place])],
     )
     return {
@@ -134,23 +156,25 @@ def _group(
         "places": [_rounded(place) for place in layout.places],
         "edges": [
             [*edge, [_rounded(point) for point in way]]
-            for edge, way in zip(edges, layout.ways, strict=True)
+            for edge, way in zip(inside, layout.ways, strict=True)
         ],
         "blocks": [
             [block.block, *_rounded((block.left, block.top, block.width, block.height))]
             for block in layout.blocks
         ],
         "size": _rounded((layout.width, layout.height)),
-        "spine": round(_spine(group, graph, group_of, layout)),
+        "spine": round(_spine(group, edges, group_of, layout)),
     }
 
 
-def _spine(group: Group, graph: DrawnGraph, group_of: Mapping[int, int], layout: Layout) -> float:
+def _spine(
+    group: Group, edges: Sequence[tuple[int, int]], group_of: Mapping[int, int], layout: Layout
+) -> float:
     """Where the way from group to group goes through this one: the middle of the first of its nodes
     that reads what the group before it writes or, in the first, that the next one reads."""
     left = {place: at[0] for place, at in zip(group.nodes, layout.places, strict=True)}
-    entries = [t for s, t in graph.edges if t in left and group_of[s] == group_of[t] - 1]
-    exits = [s for s, t in graph.edges if s in left and group_of[t] == group_of[s] + 1]
+    entries = [t for s, t in edges if t in left and group_of[s] == group_of[t] - 1]
+    exits = [s for s, t in edges if s in left and group_of[t] == group_of[s] + 1]
     return min((left[place] for place in entries or exits), default=0.0) + WIDTH / 2
 
 

@@ -1,4 +1,4 @@
-"""Does a design fit its device, and can it go on: every rule, proof and reason; and its pictures.
+"""Does a design fit its device, and can it make progress? Rules, proofs, reasons and pictures.
 
-`check` is the door. Nothing here has data or time: that is the simulator's.
+`check` is the entry point. Nothing here has data or time: the simulator has both.
 """

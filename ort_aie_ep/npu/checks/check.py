@@ -1,6 +1,6 @@
-"""Does a design fit its device, and can it go on? `check` proves it or refuses, with every reason.
+"""Does a design fit its device, and can it make progress? `check` proves it or says every reason.
 
-What is looked at: the rules of the vocabulary (`structure`), every resource of every tile against
+It looks at the rules of the vocabulary (`structure`), every resource of every tile against
 `device.TILES`, paths for the streams (`route`), the workers' bodies (`dry_run`), the sequences
 (`check_sequence`), and progress (`progress`). Program size and stack cannot be known without the
 compiler: they are estimates, and never count as passed.
@@ -41,21 +41,21 @@ Shapes = Mapping[str, Iterable[Mapping[str, int]]]
 BARE_PROGRAM = 1024  # bytes: start-up code, locks and loops of a body
 PROGRAM_OF_A_KERNEL = 2048  # bytes
 _PROGRAM_BASIS = (
-    f"program size is a guess of {BARE_PROGRAM} bytes and {PROGRAM_OF_A_KERNEL} a kernel: nothing "
+    f"program size is a guess: {BARE_PROGRAM} bytes plus {PROGRAM_OF_A_KERNEL} a kernel; nothing "
     "has been compiled, and only the linker knows"
 )
 _STACK_BASIS = (
-    "stack is what the design reserves, of what it could; only the compiler knows what the kernels "
-    "need, and the buffers begin right behind it"
+    "stack is what the design reserves, of what it could reserve; only the compiler knows what the "
+    "kernels need, and the buffers begin right after it"
 )
 
 
 def check(design: Design, shapes: Shapes | None = None) -> Report:
     """The report on a design that passes.
 
-    Progress is shown for a few small shapes of every sequence, and for `shapes`: parameter values
-    by sequence. Raises DesignError that lists every violation, each with the tile, the resource,
-    the limit and the use.
+    It shows progress for a few small shapes of every sequence, and for `shapes`: parameter values
+    by sequence. Raises DesignError, which lists every violation with the tile, the resource, the
+    limit and the use.
     """
     report = examine(design, shapes)
     if not report.passed:
@@ -69,7 +69,7 @@ def check(design: Design, shapes: Shapes | None = None) -> Report:
 
 
 def examine(design: Design, shapes: Shapes | None = None) -> Report:
-    """The report on a design, whether it passes or not. Raises nothing for a bad design."""
+    """The report on a design, whether it passes or not. Does not raise for a bad design."""
     return _Examination(design, shapes or {}).run()
 
 
@@ -156,23 +156,23 @@ class _Examination:
                 real_words.ROUTING if tile.kind == "shim" else real,
             )  # fmt: skip
             for index, names in used.items():
-                # A channel of too high a number is no more than a symptom of too many.
+                # A channel with too high a number is only a symptom of too many channels.
                 if not 0 <= index < limit and len(used) <= limit:
                     self._found.refuse(
                         tile, f"{direction} channels",
-                        f"fifo {names[0]} is put on channel {index}; there are 0..{limit - 1}",
+                        f"fifo {names[0]} uses channel {index}; the channels are 0..{limit - 1}",
                         real_words.ROUTING,
                     )  # fmt: skip
                 if len(names) > 1:
                     self._share(tile, direction, index, names)
 
     def _share(self, tile: Tile, direction: Direction, index: int, names: list[str]) -> None:
-        """Several fifos on one channel."""
+        """Check a channel that several fifos use."""
         what = f"{direction} {index} of {tile}"
         if tile.kind != "shim":
             self._found.refuse(
                 tile, f"{direction} channels",
-                f"fifos {', '.join(names)} share channel {index}; only a shim's can be shared, "
+                f"fifos {', '.join(names)} share channel {index}; only a shim's channel can, "
                 "because its sequence orders the transfers",
             )  # fmt: skip
             return
@@ -181,7 +181,7 @@ class _Examination:
             self._found.refuse(
                 tile, "packet ids",
                 f"fifos {', '.join(names)} share channel {index} under ids {packets}; each needs "
-                "one of its own",
+                "a unique id",
             )  # fmt: skip
         self._found.notes.append(
             f"fifos {', '.join(names)} share {what}: the one whose transfer is first holds up the "
@@ -200,7 +200,7 @@ class _Examination:
             if not 0 <= lock.initial <= MAX_LOCK_VALUE:
                 self._found.refuse(
                     lock.tile, "lock value",
-                    f"lock {lock.name} starts at {lock.initial}, the limit is {MAX_LOCK_VALUE}",
+                    f"lock {lock.name} starts at {lock.initial}; the limit is {MAX_LOCK_VALUE}",
                 )  # fmt: skip
         for tile, names in sorted(by.items()):
             limit = TILES[tile.kind].locks
@@ -212,15 +212,15 @@ class _Examination:
     def _routes(self, configuration: Configuration) -> None:
         routing = route(self._design.device, configuration.streams)
         for hop, used in sorted(routing.used.items()):
-            by = f"no other way was found; they carry {', '.join(routing.through(hop))}"
+            by = f"no other path was found; the ports carry {', '.join(routing.through(hop))}"
             self._found.use(
                 hop.tile, f"stream ports {hop.heading}", used, hop.ports, by, real_words.ROUTING
             )
         switches, fifo = routing.longest()
         if switches:
             self._found.facts.append(
-                f"the longest way of a stream is that of fifo {fifo}, {switches} switches; aiecc "
-                "finds ways of its own, whose trees are longer"
+                f"the longest path of a stream is that of fifo {fifo}, {switches} switches; aiecc "
+                "finds its own paths, whose trees are longer"
             )
         packets(self._found, configuration, routing)
 
@@ -234,16 +234,14 @@ class _Examination:
             for mistake in trace.mistakes:
                 alike[mistake].append(worker)
             if worker.parameters and not trace.starts and trace.complete:
-                alike["the body never takes its parameters (Parameters)"].append(worker)
+                alike["the body never reads its parameters (Parameters)"].append(worker)
             if not trace.complete:
-                alike["one pass through the body takes too many steps to be looked at"].append(
-                    worker
-                )
+                alike["one pass through the body takes too many steps to be checked"].append(worker)
             for kernel in worker.kernels:
                 if kernel not in trace.calls and not trace.mistakes:
                     unused[kernel.name].append(worker)
                 if symbols.setdefault(kernel.name, kernel).arguments != kernel.arguments:
-                    alike[f"two kernels are named {kernel.name}, with other arguments"].append(
+                    alike[f"two kernels are named {kernel.name}, with different arguments"].append(
                         worker
                     )
         for mistake, workers in alike.items():
@@ -266,7 +264,7 @@ class _Examination:
             if traces[name].complete and not traces[name].starts and not traces[name].mistakes:
                 self._found.refuse(
                     f"worker {name} at {design.workers[name].tile}", "body",
-                    "a sequence starts it, and its body never waits for that (Parameters)",
+                    "a sequence starts it, but its body never waits for the start (Parameters)",
                 )  # fmt: skip
         if design.sequences:
             for name, trace in traces.items():
@@ -309,7 +307,7 @@ class _Examination:
             if standstill:
                 self._found.refuse("design", "deadlock", f"it comes to a standstill: {standstill}")
             else:
-                self._found.proved.append("every worker goes on while the shims give and take")
+                self._found.proved.append("every worker goes on while the shims send and receive")
             return
         for sequence in design.sequences.values():
             given = [dict(shape) for shape in self._shapes.get(sequence.name, ())]
@@ -332,13 +330,13 @@ class _Examination:
                 if problems:
                     for problem in problems:
                         self._found.refuse(where, "progress", problem)
-                    break  # larger shapes show the same again
+                    break  # larger shapes would show the same
                 self._found.proved.append(
-                    f"{where}: every transfer completes, nothing is left over"
+                    f"{where}: every transfer completes and nothing is left over"
                 )
 
     def _run_kernel(self, kernel: Kernel, *arguments: Any) -> None:
-        """The host's build of a kernel; it is there wherever the package is installed whole."""
+        """This host's build of the kernels; a complete installation of the package has it."""
         try:
             if self._kernels is None:
                 self._kernels = Kernels(self._design.device.architecture)

@@ -1,4 +1,4 @@
-"""The part of a sequence that can be checked without a shape: names, directions, symbols, forms."""
+"""The shape-independent checks of a sequence: names, directions, symbols, forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import WORD
 from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence
 
-MAX_ARGUMENTS = 5  # that the firmware translates the addresses of; the host's kernel has as many
+MAX_ARGUMENTS = 5  # whose addresses the firmware translates; the host's kernel has as many
 
 _FORMS: dict[str, set[str]] = {
     "let": {"value"},
@@ -25,7 +25,7 @@ _FORMS: dict[str, set[str]] = {
 
 
 def sequence_mistakes(design: Design, sequence: Sequence) -> list[str]:
-    """What is wrong with `sequence` whatever the shape; an empty list if nothing is."""
+    """What is wrong with `sequence` for every shape; an empty list if nothing is."""
     return list(_Checker(design, sequence).run())
 
 
@@ -55,7 +55,7 @@ class _Checker:
         for statement in body:
             kind = next((k for k in _FORMS if k in statement), None)
             if kind is None or set(statement) != {kind, *_FORMS[kind]}:
-                yield f"{statement} is no statement of a sequence"
+                yield f"{statement} is not a statement of a sequence"
                 continue
             match kind:
                 case "let":
@@ -65,7 +65,7 @@ class _Checker:
                     yield from _unbound(statement["require"], scope, "a require")
                     for _, name, _, _ in Formatter().parse(statement["message"]):
                         if name is not None and name not in scope:
-                            yield f"the message {statement['message']!r} names {name!r}, unbound"
+                            yield f"the message {statement['message']!r} names unbound {name!r}"
                 case "for":
                     index = statement["for"]
                     yield from _unbound(statement["count"], scope, f"the count of loop {index}")
@@ -82,7 +82,7 @@ class _Checker:
                 case "wait":
                     yield from self._wait(statement["wait"])
                 case "work":
-                    yield from _unbound(statement["work"], scope, "the cycles of a work")
+                    yield from _unbound(statement["work"], scope, "a work statement")
                 case "cut":
                     if before != "wait":
                         yield "a cut must come right after a wait: nothing may be under way there"
@@ -104,12 +104,12 @@ class _Checker:
         for name in ("offset", "run"):
             yield from _unbound(statement[name], scope, f"the {name} of {what}")
             if isinstance(statement[name], int) and (statement[name] % WORD or statement[name] < 0):
-                yield f"{what}: {name} {statement[name]} is no multiple of 4 bytes"
+                yield f"{what}: {name} {statement[name]} is not a multiple of 4 bytes"
         for place, (count, stride) in enumerate(statement["outer"]):
             yield from _unbound(count, scope, f"a count of {what}")
             yield from _unbound(stride, scope, f"a stride of {what}")
             if isinstance(stride, int) and (stride % WORD or stride < 0):
-                yield f"{what}: stride {stride} is no multiple of 4 bytes"
+                yield f"{what}: stride {stride} is not a multiple of 4 bytes"
             if stride == 0 and place > 0 and count != 1:
                 yield f"{what}: stride 0 in dimension {place}; only the outermost can repeat"
 
@@ -117,7 +117,7 @@ class _Checker:
         name, values = statement["start"], statement["values"]
         worker = self._design.workers.get(name)
         if worker is None:
-            yield f"it starts worker {name!r}; there are: {_known(self._design.workers)}"
+            yield f"it starts worker {name!r}; the workers are: {_known(self._design.workers)}"
         elif len(values) != len(worker.parameters):
             yield (
                 f"it starts worker {name} with {len(values)} values; its parameters are "
@@ -136,11 +136,11 @@ class _Checker:
             elif inward:
                 yield (
                     f"it waits for fifo {fifo}, which goes into the array; wait for one that comes "
-                    "out: only that says that the cores are through"
+                    "out: only that shows that the cores are done"
                 )
 
     def _inward(self, name: str) -> bool | str:
-        """Whether a fifo goes from a shim into the array, or what is wrong with it."""
+        """Whether a fifo goes from a shim into the array; or the text of an error."""
         fifo = self._design.fifos.get(name)
         if fifo is None:
             return "no fifo has that name"

@@ -1,9 +1,9 @@
 """Descriptors of memory and compute tiles: how many, what fits their fields, what they may touch.
 
-Limits are the hardware's (`device.TILES`) and those of mlir-aie's verifier, which counts elements
-of the buffer where the hardware counts words (`real_words` has its files). Of what it refuses,
-padding and iterations are nothing that a design can say; and a step of 2^19 elements, where its
-limit is, would leave any object that a descriptor can move.
+The limits are the hardware's (`device.TILES`) and those of mlir-aie's verifier, which counts
+elements of the buffer where the hardware counts words (`real_words` names its files). The verifier
+also checks padding and iterations, which a design cannot express, and limits a step to 2^19
+elements, which would already leave any object that a descriptor can move.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ort_aie_ep.npu.vocabulary.design import Layout
 from ort_aie_ep.npu.vocabulary.device import TILES, WORD, Tile
 from ort_aie_ep.npu.vocabulary.kernel import DTYPES
 
-# A memory tile's DMA sees its own memory behind its western neighbour's (mlir-aie's target model).
+# A memory tile's DMA sees its own memory after its western neighbour's (mlir-aie's target model).
 _DMA_BASE = {"core": 0, "mem": 0x80000}
 _ADDRESS_BITS = {"core": 14, "mem": 19}  # of words, in a descriptor
 _LOCAL_CHANNELS = (4, 5)  # of a memory tile: they reach its own memory and locks only (AM020)
 
 
 def descriptors(findings: Findings, configuration: Configuration) -> None:
-    """Look at every descriptor of `configuration`."""
+    """Check every descriptor of `configuration`."""
     counts: dict[tuple[Tile, str], dict[str, int]] = defaultdict(dict)
     top: dict[Tile, int] = {}  # the highest address of a buffer
     for channel in configuration.channels:
@@ -45,7 +45,7 @@ def descriptors(findings: Findings, configuration: Configuration) -> None:
         if address // WORD > limit:
             findings.refuse(
                 tile, "descriptor address",
-                f"a buffer is at word {address // WORD:,}, the limit is {limit:,}",
+                f"a buffer is at word {address // WORD:,}; the limit is {limit:,}",
             )  # fmt: skip
     for (tile, which), by in sorted(counts.items()):
         limit = TILES[tile.kind].descriptors // (2 if which else 1)
@@ -62,7 +62,7 @@ def _fields(findings: Findings, configuration: Configuration, channel: Channel) 
         if not 1 <= descriptor.words <= facts.max_words:
             findings.refuse(
                 channel.tile, "descriptor length",
-                f"fifo {channel.fifo} moves {descriptor.words:,} words at a time, the limit is "
+                f"fifo {channel.fifo} moves {descriptor.words:,} words at a time; the limit is "
                 f"{facts.max_words:,}",
                 real_words.LENGTH_FIELD.format(words=descriptor.words, limit=facts.max_words),
             )  # fmt: skip
@@ -83,9 +83,9 @@ def _fields(findings: Findings, configuration: Configuration, channel: Channel) 
 
 
 def _own(findings: Findings, configuration: Configuration, channel: Channel) -> None:
-    """Buffers and locks are of the channel's own tile: memory beyond the tile's would be another's.
+    """Buffers and locks must be in the channel's own tile; beyond its memory is another tile's.
 
-    The first four channels of a memory tile would reach its neighbours; no design needs it.
+    The first four channels of a memory tile could reach its neighbours, but no design needs it.
     """
     tile = channel.tile
     far = tile.kind == "mem" and channel.index in _LOCAL_CHANNELS
@@ -104,7 +104,7 @@ def _own(findings: Findings, configuration: Configuration, channel: Channel) -> 
             if lock is not None and lock.tile != tile:
                 findings.refuse(
                     tile, "descriptor lock",
-                    f"fifo {channel.fifo} takes or gives lock {lock.name} of {lock.tile}",
+                    f"fifo {channel.fifo} acquires or releases lock {lock.name} of {lock.tile}",
                     real_words.FAR_LOCK.format(channel=channel.index)
                     if far else real_words.OTHER_TILES_LOCK if tile.kind == "core" else "",
                 )  # fmt: skip
@@ -113,8 +113,11 @@ def _own(findings: Findings, configuration: Configuration, channel: Channel) -> 
 def _layout_mistakes(
     layout: Layout, tile: Tile, words: int, element: int
 ) -> Iterator[tuple[str, str]]:
-    """What of a layout does not go into the fields of a descriptor, or through mlir-aie's verifier,
-    or is no reordering; with the verifier's words. `element` is the size of the buffer's, bytes."""
+    """Say why a layout does not fit a descriptor or mlir-aie's verifier, or does not reorder.
+
+    Each reason comes with the verifier's words. `element` is the size of the buffer's elements in
+    bytes.
+    """
     facts = TILES[tile.kind]
     dimensions = layout.dimensions
     if not dimensions:
@@ -122,7 +125,7 @@ def _layout_mistakes(
         return
     if len(dimensions) > facts.dimensions:
         yield (
-            f"has {len(dimensions)} dimensions {dimensions}, the limit is {facts.dimensions}",
+            f"has {len(dimensions)} dimensions {dimensions}; the limit is {facts.dimensions}",
             real_words.DIMENSIONS.format(limit=facts.dimensions, count=len(dimensions)),
         )
     if any(count < 1 for count, _ in dimensions):
@@ -147,17 +150,17 @@ def _layout_mistakes(
             )
         elif stride // WORD > facts.max_step:
             yield (
-                f"has a step of {stride // WORD:,} words in dimension {place}, the limit is "
+                f"has a step of {stride // WORD:,} words in dimension {place}; the limit is "
                 f"{facts.max_step:,}",
                 beyond(stride) if stride > words * WORD else "",
             )
         elif stride > words * WORD:
             yield (
-                f"has a stride of {stride:,} bytes in dimension {place}, which mlir-aie refuses "
-                f"beyond the object's {words * WORD:,}, whatever the count",
+                f"has a stride of {stride:,} bytes in dimension {place}; mlir-aie refuses more "
+                f"than the object's {words * WORD:,}, whatever the count",
                 beyond(stride),
             )
-        # The innermost dimension is of words, which hold several of the smaller elements.
+        # The innermost dimension counts words; smaller elements share a word.
         elements = count * max(1, WORD // element) if place == len(dimensions) - 1 else count
         if elements > facts.max_count:
             yield (

@@ -1,7 +1,7 @@
-"""Pictures of a design: where everything stands, and how busy it was.
+"""Pictures of a design: where everything is placed, and how busy it was.
 
-`draw_placement` needs a design alone, `draw_utilisation` plain numbers by tile. Both write SVG, PNG
-or whatever else matplotlib knows by the name's ending; it is needed for this alone.
+`draw_placement` needs only a design, `draw_utilisation` plain numbers by tile. Both write SVG, PNG
+or any other format that matplotlib knows by the file's ending. Only drawing needs matplotlib.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _HALF = 0.37  # of a tile's side; neighbours are 1 apart, and streams cross the gap between
 _LANE = 0.045  # from one stream in a gap to the next
 _PALE = {"shim": "#eceff1", "mem": "#fff8e1", "core": "#eaf2fb"}
-_FULL = {"shim": "#eceff1", "mem": "#ffe082", "core": "#b9d6f2"}  # as far as a memory is in use
+_FULL = {"shim": "#eceff1", "mem": "#ffe082", "core": "#b9d6f2"}  # how far a memory is in use
 _INK, _LINE = "#1f2a30", "#8a99a3"
 _INWARD, _OUTWARD = "#5f7380", "#8e24aa"
-# Broadcasts: colours that the colour-blind can tell apart too (Okabe and Ito).
+# Broadcasts: colours that colour-blind readers can also tell apart (Okabe and Ito).
 _BROADCASTS = ("#d55e00", "#009e73", "#0072b2", "#cc79a7", "#e69f00", "#56b4e9")
 _KERNEL, _WAIT, _IDLE = "#388e3c", "#fbc02d", "#eceff1"
 _CHANNELS = 24  # shown; the busiest
@@ -41,7 +41,7 @@ _DIRECTIONS: dict[Heading, Point] = {
 
 
 def check_drawing() -> None:
-    """Before anything is computed. Raises DesignError if matplotlib cannot be imported."""
+    """Check before anything is computed. Raises DesignError if matplotlib cannot be imported."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -55,10 +55,10 @@ def check_drawing() -> None:
 def draw_placement(design: Design, path: str | Path) -> Path:
     """Draw the tiles with their workers and memories, and the fifos along the streams' paths.
 
-    A tile is filled as far as its memory is in use. Every line in a gap is a port of the stream
-    switches; an arrow stands where a stream ends. A fifo with several consumers has a colour of its
-    own, fifos in shared memory are double arrows. Raises DesignError without matplotlib, or when
-    the design cannot be configured, or `path` not be written.
+    A tile is filled in proportion to its memory in use. Every line in a gap is a port of the stream
+    switches; an arrow marks where a stream ends. A fifo with several consumers has its own colour;
+    fifos in shared memory are double arrows. Raises DesignError if matplotlib is missing, the
+    design cannot be configured, or `path` cannot be written.
     """
     check_drawing()
     configuration = configure(design)
@@ -106,7 +106,7 @@ def _tile(axes: Axes, configuration: Configuration, tile: Tile) -> None:
 
 
 def _lanes(net: Net, used: dict[Hop, set[int]]) -> dict[Hop, int]:
-    """A lane for the net in every gap that it crosses: the one that it came on, if it is free."""
+    """A lane for the net in every gap that it crosses: its previous lane, if that is free."""
     lanes: dict[Hop, int] = {}
     arrived = {net.source.tile: 0}
     waiting = sorted(net.hops)
@@ -122,7 +122,7 @@ def _lanes(net: Net, used: dict[Hop, set[int]]) -> dict[Hop, int]:
 
 
 def _crossing(hop: Hop, lane: int) -> tuple[Point, Point]:
-    """Where a stream leaves a tile and enters the next; two headings keep to their own sides."""
+    """Where a stream leaves a tile for the next; opposite headings have separate sides."""
     x, y = _DIRECTIONS[hop.heading]
     aside = 0.05 + lane * _LANE
     shift = (aside * y, -aside * x) if x == 0 else (0.0, aside * x)
@@ -194,12 +194,12 @@ def _legend(figure: Figure, colours: Mapping[str, str], *, shared: bool) -> None
     ]
     handles += [
         Line2D([], [], color=_INWARD, linewidth=1.2, label="fifo"),
-        Line2D([], [], color=_OUTWARD, linewidth=1.2, label="fifo to memory of the host"),
+        Line2D([], [], color=_OUTWARD, linewidth=1.2, label="fifo to host memory"),
         Patch(facecolor=_FULL["core"], edgecolor=_LINE, label="memory in use"),
     ]
     if shared:
         handles.append(Patch(facecolor="white", edgecolor=_INK, label="fifo in shared memory"))
-    # As many side by side as the picture is wide, and room for the rows that this makes.
+    # As many columns as fit the width of the picture, and space for the resulting rows.
     width, height = figure.get_size_inches()
     beside = max(1, min(5, len(handles), int(width / 2.1)))
     figure.set_size_inches(width, height + 0.2 * -(-len(handles) // beside))
@@ -219,14 +219,15 @@ def draw_utilisation(
 ) -> Path:
     """Draw where the time of a run went: tiles on their grid, and the busiest channels as bars.
 
-    `tiles` has the seconds that each compute tile spent in kernels ("kernel") and waiting for
-    locks ("wait"), `channels` those in which each channel moved data, of `seconds` in all. Raises
-    DesignError without matplotlib, when there is nothing to draw, or `path` cannot be written.
+    `tiles` has the seconds that each compute tile spent in kernels ("kernel") and waiting for locks
+    ("wait"). `channels` has the seconds in which each channel moved data, of `seconds` in all.
+    Raises DesignError if matplotlib is missing, there is nothing to draw, or `path` cannot be
+    written.
     """
     check_drawing()
     if not tiles or seconds <= 0:
         raise DesignError(
-            f"nothing to draw: {len(tiles)} tiles in {seconds} s; give the result of a run"
+            f"nothing to draw: {len(tiles)} tiles in {seconds} s; pass the result of a run"
         )
     columns = 1 + max(tile.column for tile in tiles)
     lowest, highest = min(t.row for t in tiles), max(t.row for t in tiles)
@@ -248,7 +249,7 @@ def draw_utilisation(
 
 
 def _bar(axes: Axes, tile: Tile, kernel: float, wait: float) -> None:
-    """A tile as a bar: kernels below, waiting above them, the rest idle."""
+    """A tile as a bar: kernels at the bottom, waiting above them, the rest idle."""
     from matplotlib.patches import Rectangle
 
     side, bottom = 2 * _HALF, tile.row - _HALF
@@ -286,7 +287,7 @@ def _channel_bars(axes: Axes, channels: Mapping[str, float], seconds: float) -> 
 def _grid(
     columns: int, rows: int, title: str, *, lowest: int = 0, beside: float = 0.0
 ) -> tuple[Figure, Axes]:
-    """An empty grid of tiles, a column and a row number at each; `beside` inches for more."""
+    """An empty grid of tiles, with column and row numbers; `beside` adds width in inches."""
     from matplotlib.figure import Figure
 
     width, height = max(4.5, 1.45 * columns + 0.9), 1.45 * rows + 1.1
@@ -324,7 +325,7 @@ def _save(figure: Figure, path: str | Path) -> Path:
     try:
         with rc_context({"svg.fonttype": "none"}):  # text that can be searched
             figure.savefig(out, dpi=150)
-    except ValueError as error:  # matplotlib's word on an ending that it does not know
+    except ValueError as error:  # matplotlib's message about an ending that it does not know
         raise DesignError(f"cannot draw {out.name}: {error}; use .svg or .png") from None
     except OSError as error:
         raise DesignError(f"{out} cannot be written: {error.strerror}") from error

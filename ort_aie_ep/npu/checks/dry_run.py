@@ -1,8 +1,8 @@
-"""A worker's body run without data: what it takes, gives and calls, and the mistakes in that.
+"""A run of a worker's body without data: what it acquires, releases and calls, and its mistakes.
 
 Run-time parameters and loop indices are `Unknown`, as they are where the body is lowered; a loop
-over an unknown count runs twice. So this sees what holds for every shape, and says nothing of how
-often things happen.
+over an unknown count runs twice. So the dry run sees what holds for every shape, but not how often
+something happens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ort_aie_ep.npu.vocabulary.design import (
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array, Kernel
 
-_MAX_STEPS = 100_000  # of one pass through a body; those of real designs take hundreds
+_MAX_STEPS = 100_000  # of one pass through a body; real designs need hundreds
 
 
 class Unknown:
-    """An integer that the device knows. Arithmetic gives another; branches on it are refused."""
+    """An integer that only the device knows. Arithmetic gives another; branching is an error."""
 
     def _also(self, *_: Any) -> Unknown:
         return self
@@ -51,11 +51,12 @@ class Unknown:
 
     def __bool__(self) -> bool:
         raise DesignError(
-            "the body branches on a run-time value; its lowering cannot: pass the value to a kernel"
+            "the body branches on a run-time value, which cannot be lowered: pass the value to a "
+            "kernel"
         )
 
     def __index__(self) -> int:
-        raise DesignError("the body takes a run-time value for a constant; use core.loop over it")
+        raise DesignError("the body uses a run-time value as a constant; use core.loop over it")
 
     __int__ = __index__
 
@@ -72,7 +73,7 @@ class Memory:
 
 @dataclass
 class Trace:
-    """One pass through a body: (what, port, objects) of every acquire and release, and mistakes."""
+    """One pass through the body: (kind, port, objects) of acquires and releases, and mistakes."""
 
     events: list[tuple[str, str, int]] = field(default_factory=list)
     calls: list[Kernel] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Trace:
         return next(places, None)
 
     def mistake(self, text: str) -> None:
-        """Keep a mistake, once: loops repeat them."""
+        """Record a mistake once: loops repeat it."""
         if text not in self.mistakes:
             self.mistakes.append(text)
 
@@ -100,7 +101,7 @@ def dry_run(worker: Worker) -> Trace:
         run.trace.complete = False
     except DesignError as error:
         run.trace.mistake(str(error))
-    except Exception as error:  # a body is others' code: whatever it raises is its mistake
+    except Exception as error:  # whatever a body raises is a mistake in that body
         run.trace.mistake(f"the body fails: {type(error).__name__}: {error}")
     return run.trace
 
@@ -124,7 +125,7 @@ class _DryCore(Core):
             if buffer.name == name:
                 return Memory(name, buffer.array)
         known = ", ".join(b.name for b in self._run.worker.buffers) or "none"
-        raise DesignError(f"no buffer is named {name!r}; there are: {known}")
+        raise DesignError(f"no buffer is named {name!r}; the buffers are: {known}")
 
 
 class _Run:
@@ -151,7 +152,7 @@ class _Run:
                     "acquire and release do not balance"
                 )
             if self.trace.first("acquire", port) is None:
-                self.trace.mistake(f"the body never acquires port {port}: its fifo stands still")
+                self.trace.mistake(f"the body never acquires port {port}, so its fifo never moves")
 
     def count_step(self) -> None:
         self._steps += 1
@@ -172,13 +173,13 @@ class _Run:
             case Read():
                 return self._read(step)
         raise DesignError(
-            f"the body yields {step!r}, which is no step; steps are Acquire, Release, Call (made "
-            "by call), Parameters and Read"
+            f"the body yields {step!r}, which is not a step; steps are Acquire, Release, Call "
+            "(made by call), Parameters and Read"
         )
 
     def _port(self, port: str) -> list[Memory]:
         if port not in self._held:
-            raise DesignError(f"no port is named {port!r}; there are: {', '.join(self._held)}")
+            raise DesignError(f"no port is named {port!r}; the ports are: {', '.join(self._held)}")
         return self._held[port]
 
     def _acquire(self, step: Acquire) -> Any:
@@ -193,9 +194,9 @@ class _Run:
         if count > depth:
             self.trace.mistake(
                 f"Acquire({step.port!r}, {count}): fifo {fifo.name} has "
-                f"depth {depth} here, so {count} objects never come together"
+                f"depth {depth} here, so {count} objects can never be held at once"
             )
-        # Absolute, as with mlir-aie's fifos: what is held already counts.
+        # The count is absolute, as in mlir-aie's fifos: objects already held count.
         if count > len(held):
             self.trace.events.append(("acquire", step.port, count - len(held)))
         while len(held) < count:
@@ -206,7 +207,7 @@ class _Run:
         held = self._port(step.port)
         count = _integer(step.count, f"the count of Release({step.port!r})")
         if not 1 <= count <= len(held):
-            raise DesignError(f"Release({step.port!r}, {count}) where {len(held)} objects are held")
+            raise DesignError(f"Release({step.port!r}, {count}) while {len(held)} objects are held")
         for memory in held[:count]:
             memory.held = False
         del held[:count]
@@ -257,9 +258,9 @@ def _argument(given: Any, wanted: Array | type[int]) -> str | None:
     if not given.held:
         return f"{given.name} has been released"
     if given.array.element != wanted.element:
-        return f"expected {wanted.element}, and {given.name} is {given.array.element}"
+        return f"expected {wanted.element}, but {given.name} is {given.array.element}"
     if given.array.bytes < wanted.bytes:
-        return f"expected at least {wanted.bytes} bytes, and {given.name} has {given.array.bytes}"
+        return f"expected at least {wanted.bytes} bytes, but {given.name} has {given.array.bytes}"
     return None
 
 

@@ -1,23 +1,23 @@
-"""What packets need of the stream switches: slots for rules, arbiters, selections.
+"""What packets need in the stream switches: slots for rules, arbiters, selections.
 
-Counted as aiecc counts (mlir-aie's AIECreatePathFindFlows.cpp), over the ways that `route` finds:
+The counts follow aiecc (mlir-aie's AIECreatePathFindFlows.cpp), over the paths that `route` finds:
 
-* A packet that enters a switch is matched with the rules of the port where it enters, (id & mask)
-  == value, of which a port has 4. Ids that leave by the same ports share rules where a mask covers
-  them and no other id of the port; no id matches two, as in the words that are encoded (`ports`).
-* A port where packets leave belongs to one of 6 arbiters. Ids that leave by ports with nothing in
-  common have an arbiter each. aiecc would let the seventh share one; then two streams wait for each
-  other that have nothing to do with each other, so here it is refused.
-* Arbiters are given out in the order of ids. A packet that leaves by ports of two arbiters loses
-  some of its ends, without a word (7e00b579). aiecc's ways are others than those here, so that of a
-  channel's fifos those with more ends must have the lower ids, wherever they part.
+* A switch matches a packet with the rules of the port where it enters, (id & mask) == value. A port
+  has 4 rules. Ids that leave by the same ports share rules where a mask covers them and no other id
+  of the port. No id matches two rules, as in the encoded words (`ports`).
+* A port where packets leave belongs to one of 6 arbiters. Ids that leave by disjoint sets of ports
+  have an arbiter each. aiecc would let a seventh set share an arbiter. Two unrelated streams would
+  then wait for each other, so this module refuses that.
+* Arbiters are assigned in the order of ids. A packet that leaves by ports of two arbiters loses
+  some of its ends, without an error (7e00b579). aiecc's paths differ from those here. So among the
+  fifos of a channel, those with more ends must have the lower ids, wherever they part.
 * Each set of ports is a selection of its arbiter, which has 4.
-* aiecc adds a stream of its own to every used column, which the design does not have: completion
-  tokens, from the shim as a controller to its port south 0. It takes an arbiter of the shim.
+* aiecc adds a stream to every used column, which is not in the design: completion tokens, from the
+  shim as a controller to its port south 0. It uses an arbiter of the shim.
 
-Packets of several sources under one id are legal, and unambiguous while their ways are apart; but
-support is recent, and a trace of packets could not tell them apart. So ids are unique while there
-are enough.
+Packets of several sources under one id are legal, and unambiguous while their paths do not meet.
+But mlir-aie's support for them is recent, and a trace of packets could not tell them apart. So ids
+are unique while there are enough.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Leaving = dict[Masters, list[str]]
 
 
 def packets(findings: Findings, configuration: Configuration, routing: Routing) -> None:
-    """Look at every switch that packets pass, with the tokens of the used columns."""
+    """Check every switch that packets pass, including the tokens of the used columns."""
     leaving: dict[Tile, Leaving] = defaultdict(lambda: defaultdict(list))
     for net, tile, outputs in routing.packet_outputs():
         _rules(findings, net, tile, list(outputs.values()))
         for ports, ids in sorted(outputs.items(), key=lambda item: min(item[1])):
-            # Two nets have ports of their own on a hop; channels where both end are the same.
+            # Nets have separate ports on a hop, but share a DMA channel where both end.
             masters = frozenset((net.source, p) if isinstance(p, Hop) else p for p in ports)
             leaving[tile][masters] += [s.fifo for s in net.streams if s.packet in ids]
     used = {tile.column for tile in _tiles(configuration)}
@@ -57,7 +57,7 @@ def packets(findings: Findings, configuration: Configuration, routing: Routing) 
 
 
 def _rules(findings: Findings, net: Net, tile: Tile, groups: list[list[int]]) -> None:
-    """Slots of the port where a net enters: `groups` are ids that leave by the same ports."""
+    """Check the slots of the port where a net enters: ids in `groups` leave by the same ports."""
     rules = sum(
         len(cover(ids, [i for other in groups if other is not ids for i in other]))
         for ids in groups
@@ -66,13 +66,13 @@ def _rules(findings: Findings, net: Net, tile: Tile, groups: list[list[int]]) ->
         findings.refuse(
             tile, "packet rules",
             f"the packets of {'+'.join(s.fifo for s in net.streams)} part {len(groups)} ways and "
-            f"need {rules} rules of the port where they enter, the limit is {RULE_SLOTS}",
+            f"need {rules} rules of the port where they enter; the limit is {RULE_SLOTS}",
             real_words.RULES.format(limit=RULE_SLOTS),
         )  # fmt: skip
 
 
 def _switch(findings: Findings, tile: Tile, leaving: Leaving) -> None:
-    """Arbiters and selections."""
+    """Check arbiters and selections."""
     groups, between = _arbiters(leaving)
     for masters in between:
         findings.refuse(
@@ -86,7 +86,7 @@ def _switch(findings: Findings, tile: Tile, leaving: Leaving) -> None:
         if len(group) > SELECTIONS:
             findings.refuse(
                 tile, "packet selections",
-                f"{len(group)} sets of ports with ports in common ({fifos}), the limit is "
+                f"{len(group)} sets of ports with ports in common ({fifos}); the limit is "
                 f"{SELECTIONS} for an arbiter",
                 real_words.SELECTIONS,
             )  # fmt: skip
@@ -102,7 +102,7 @@ def _tiles(configuration: Configuration) -> Iterator[Tile]:
 
 
 def _arbiters(sets: Iterable[Masters]) -> tuple[list[list[Masters]], list[Masters]]:
-    """`sets` by arbiter, in the order in which they get one; and those that would need several."""
+    """Assign `sets` to arbiters, in order; also returns those that would need several arbiters."""
     groups: list[list[Masters]] = []
     between = []
     for ports in sets:
@@ -116,7 +116,7 @@ def _arbiters(sets: Iterable[Masters]) -> tuple[list[list[Masters]], list[Master
 
 
 def _unique(findings: Findings, configuration: Configuration) -> None:
-    """Ids of fifos of their own while there are enough."""
+    """Check that ids are unique to a fifo while there are enough ids."""
     by: dict[int, list[str]] = defaultdict(list)
     for stream in configuration.streams:
         if stream.packet is not None:
@@ -132,11 +132,11 @@ def _unique(findings: Findings, configuration: Configuration) -> None:
                 f"{text}; {len(PACKET_IDS)} ids suffice for {count} fifos (give_packet_ids)",
             )  # fmt: skip
         else:
-            findings.notes.append(f"packet {text}: the router must keep their ways apart")
+            findings.notes.append(f"packet {text}: the router must keep their paths apart")
 
 
 def _ordered(findings: Findings, configuration: Configuration) -> None:
-    """Fifos of a channel: more ends, lower ids."""
+    """Check the fifos of a channel: those with more ends need the lower ids."""
     channels: dict[Port, list[Stream]] = defaultdict(list)
     for stream in configuration.streams:
         if stream.packet is not None:

@@ -1,15 +1,16 @@
-"""Which ports of the stream switches a routing takes, and how packets find their way through them.
+"""Which ports of the stream switches a routing uses, and how packets find their way through them.
 
-`route` counts ports; here they get numbers. A net has a port of its own on every hop. A memory tile
-passes on between south and north only under the same number, so nets that pass are numbered first.
+`route` counts ports; this module numbers them. A net has its own port on every hop. A memory tile
+passes a stream on between south and north only under the same number, so nets that pass are
+numbered first.
 
-A switch sends packets by rules: a slave's slot that matches a packet's id names an arbiter and one
-of its four selections, and every master of that arbiter that takes the selection sends the packet
-on. Each net of packets has an arbiter of its own in every switch, so no two nets wait for each
-other, and a selection for each set of outputs. The header stays on the way and is dropped where a
-DMA channel receives. In the shims of a design's columns one arbiter is for completion tokens, which
-the control port sends south. aiecc routes otherwise; what is shown here is that ports, arbiters and
-slots suffice, and which words say so.
+A switch sends packets by rules. A slave's slot that matches a packet's id names an arbiter and one
+of its four selections, and every master of that arbiter with that selection sends the packet on.
+Each net of packets has its own arbiter in every switch, so no two nets wait for each other, and a
+selection for each set of outputs. The header stays on the way and is dropped where a DMA channel
+receives. In the shims of a design's columns, one arbiter is reserved for completion tokens, which
+the control port sends south. aiecc routes differently. This module shows that ports, arbiters and
+slots suffice, and which words express that.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class Rule:
     selection: int
 
     def matches(self, packet: int) -> bool:
-        """Whether a packet with this id takes the rule."""
+        """Whether the rule matches a packet with this id."""
         return packet & self.mask == self.id & self.mask
 
 
 @dataclass(frozen=True)
 class PacketMaster:
-    """A master of an arbiter: the selections that it takes, and whether it drops the header."""
+    """A master of an arbiter: its selections, and whether it drops the header."""
 
     port: SwitchPort
     selections: frozenset[int]
@@ -60,7 +61,7 @@ class PacketMaster:
 
 @dataclass(frozen=True)
 class Circuit:
-    """What enters at `slave` leaves at all `masters`."""
+    """A stream that enters at `slave` leaves at all `masters`."""
 
     slave: SwitchPort
     masters: tuple[SwitchPort, ...]
@@ -68,7 +69,7 @@ class Circuit:
 
 @dataclass(frozen=True)
 class PacketSwitch:
-    """What enters at `slave` goes where its rules send it, through `arbiter`."""
+    """A packet that enters at `slave` goes where its rules send it, through `arbiter`."""
 
     slave: SwitchPort
     arbiter: int
@@ -156,7 +157,7 @@ def _numbers(routing: Routing) -> dict[tuple[Port, Hop], int]:
 
 
 def _slaves(net: Net, numbers: dict[tuple[Port, Hop], int]) -> dict[Tile, SwitchPort]:
-    """Where the net enters each switch on its way."""
+    """The port where the net enters each switch on its way."""
     source = net.source
     slaves = {source.tile: dma_slave(source.tile.kind, source.index)}
     for hop in net.hops:
@@ -188,7 +189,7 @@ def _packet_switch(
         ("packet rules", len(rules), RULE_SLOTS),
     ):
         if used > limit:
-            raise DesignError(f"{tile}: packets of {name} need {used} {what}, the limit is {limit}")
+            raise DesignError(f"{tile}: packets of {name} need {used} {what}; the limit is {limit}")
     return PacketSwitch(
         slave,
         arbiter,

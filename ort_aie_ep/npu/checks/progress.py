@@ -1,4 +1,4 @@
-"""What `check` needs to see whether a design moves on: its loops of fifos, and shapes to try."""
+"""How `check` sees whether a design makes progress: loops of fifos, and shapes to try."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
 def loops(design: Design, traces: Mapping[str, Trace]) -> tuple[list[str], list[str]]:
     """Loops of fifos that can never start, and loops that a worker starts by sending first.
 
-    A loop cannot start when every worker in it acquires from the loop before it first releases
-    into it: then each waits for the others, whatever the depths.
+    A loop cannot start when every worker in it acquires from the loop before it first releases into
+    it: then each worker waits for the others, whatever the depths.
     """
     every: dict[Fifo, set[Fifo]] = defaultdict(set)
     needed: dict[Fifo, set[Fifo]] = defaultdict(set)
@@ -43,7 +43,7 @@ def _chain(loop: list[Fifo]) -> str:
 
 
 def _loops(after: Mapping[Fifo, set[Fifo]]) -> list[list[Fifo]]:
-    """Disjoint loops of a graph: one at least of every part that has any."""
+    """Disjoint loops of a graph: at least one for every part that has any."""
     found: list[list[Fifo]] = []
     done: set[Fifo] = set()
     for start in list(after):
@@ -70,10 +70,11 @@ _VALUES = sorted(factor << shift for factor in (1, 3, 5, 7) for shift in range(1
 
 
 def small_shapes(sequence: Sequence) -> list[dict[str, int]]:
-    """A few small shapes that the sequence's `require`s at its top admit, the smallest first.
+    """A few small shapes that satisfy the `require`s at the sequence's top, the smallest first.
 
-    In the smallest every parameter is at least 1 if that is possible. Then one with the switches
-    (parameters that are conditions) off, and two with all others more than 3 and 9 times as large.
+    In the smallest shape every parameter is at least 1 if that is possible. The next one has the
+    switches (parameters that are conditions) off. In two more, all other parameters are more than 3
+    and 9 times as large.
     """
     switches = {
         s["if"]
@@ -100,14 +101,14 @@ def small_shapes(sequence: Sequence) -> list[dict[str, int]]:
 
 
 def statements(body: Iterable[dict[str, Json]]) -> Iterator[dict[str, Json]]:
-    """All statements of a body, those inside of loops and conditions too."""
+    """All statements of a body, including those inside loops and conditions."""
     for statement in body:
         yield statement
         yield from statements(statement.get("do", ()))
 
 
 def _shape(sequence: Sequence, values: Mapping[str, list[int]]) -> dict[str, int] | None:
-    """The first combination of `values`, later parameters varying faster, that is admitted."""
+    """The first combination of `values` that is admitted; later parameters vary faster."""
     tries = 0
 
     def admitted(bound: dict[str, int]) -> bool:
@@ -119,7 +120,7 @@ def _shape(sequence: Sequence, values: Mapping[str, list[int]]) -> dict[str, int
                 elif "require" in statement and not evaluate(statement["require"], scope):
                     return False
             except DesignError:
-                pass  # not all of its symbols are bound yet
+                pass  # some of its symbols are not bound yet
             except ArithmeticError:
                 return False
         return True

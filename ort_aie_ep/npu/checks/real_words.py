@@ -1,9 +1,8 @@
-"""What mlir-aie says to a design that breaks a rule which it checks too.
+"""What mlir-aie says about a design that breaks a rule which it checks too.
 
-The words are those of mlir-aie in August 2026, so that whoever meets them in its output finds the
-rule here, and the other way round; `tests/npu/test_words_of_refusals.py` holds them against the
-real tool where there is one. What is in braces is filled in. Each stands under the file that says
-it.
+The words are those of mlir-aie in August 2026. They connect its output with the rules here, in both
+directions; `tests/npu/test_words_of_refusals.py` compares them with the real tool where it is
+installed. Parts in braces are filled in. Each message stands under the file that it comes from.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ort_aie_ep.npu.vocabulary.device import Tile
 
 @dataclass(frozen=True)
 class Use:
-    """How much of a resource of a tile is in use; `limit` is the most that there is."""
+    """How much of a resource of a tile is in use; `limit` is the most that it has."""
 
     tile: Tile
     resource: str
@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Violation:
-    """One reason for which a design cannot be: `where` names the tile or the part.
+    """One reason why a design is not possible: `where` names the tile or the part.
 
     `real` is what mlir-aie would say (`real_words`), or '' where it says nothing.
     """
@@ -60,12 +60,11 @@ class Violation:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was looked at in a design.
+    """The result of all checks of a design.
 
-    `proved` are the statements about progress that were shown, each for the shape that it names;
-    `notes` is what a reader should know though it is no violation, `facts` what is good to know. A
-    design passes if `violations`
-    is empty; `estimates` never count as passed.
+    `proved` are the statements about progress that were shown, each for the shape that it names.
+    `notes` are warnings that are not violations; `facts` are useful to know. A design passes if
+    `violations` is empty; `estimates` never count as passed.
     """
 
     design: str
@@ -79,11 +78,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found against the design."""
+        """Whether the checks found no violation."""
         return not self.violations
 
     def use(self, tile: Tile, resource: str) -> Use:
-        """The row of a tile and a resource. Raises KeyError where there is none."""
+        """The row of a tile and a resource. Raises KeyError where there is no such row."""
         for use in self.uses:
             if (use.tile, use.resource) == (tile, resource):
                 return use
@@ -120,7 +119,7 @@ class Report:
         }  # fmt: skip
 
     def render(self) -> RenderableType:
-        """A table for a terminal, tiles that are alike in one row, and the lines below it."""
+        """A table for a terminal, with similar tiles in one row, and the remarks below it."""
         table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         table.title = f"{self.design} on {self.device}"
         table.title_justify, table.title_style = "left", "bold"
@@ -153,7 +152,7 @@ class Report:
 
 
 class Findings:
-    """What the rules find, as they find it."""
+    """Collects the findings of the rules."""
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
@@ -175,12 +174,12 @@ class Findings:
         use = Use(tile, resource, used, limit)
         self.uses.append(use)
         if not use.fits:
-            text = f"{used:,} used, the limit is {limit:,} ({by})"
+            text = f"{used:,} used; the limit is {limit:,} ({by})"
             self.refuse(tile, resource, text, real)
 
 
 def tile_list(tiles: Iterable[Tile]) -> str:
-    """Tiles of one kind in few words: rectangles of whole columns where they are that."""
+    """Tiles of one kind in few words: as a rectangle of whole columns where they form one."""
     tiles = sorted(tiles)
     if len(tiles) == 1:
         return str(tiles[0])

@@ -1,15 +1,16 @@
 """Paths of streams over the stream switches: does the array have the ports for them all?
 
 Switches are joined to their neighbours by a number of ports in each direction (`device.TILES`;
-memory tiles have none sideways). A circuit-switched stream has the ports of its path for itself; a
-multicast is a tree and takes a port once on every segment that its branches share. Packet streams
-that leave one DMA channel share that channel's tree. A memory tile passes a stream on between south
-and north only under the same port number (mlir-aie's target model); counting suffices all the same,
-because streams that pass can be numbered first and those that start or end there take the rest.
+memory tiles have none sideways). A circuit-switched stream has the ports of its path to itself. A
+multicast is a tree and uses one port on every segment that its branches share. Packet streams that
+leave one DMA channel share that channel's tree. A memory tile passes a stream on between south and
+north only under the same port number (mlir-aie's target model). Counting is still sufficient:
+streams that pass can be numbered first, and those that start or end there take the remaining
+numbers.
 
-The paths come from negotiated congestion (McMurchie and Ebeling, PathFinder, FPGA 1995): every
-net takes its cheapest tree, ports in excess grow dearer, and all are routed again until none is.
-aiecc finds paths of its own; that paths exist is what is shown here.
+The paths come from negotiated congestion (McMurchie and Ebeling, PathFinder, FPGA 1995): every net
+takes its cheapest tree, overused ports become more expensive, and all nets are routed again until
+no port is overused. aiecc finds its own paths; this module shows that paths exist.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Hop:
 
     @property
     def ports(self) -> int:
-        """How many there are."""
+        """How many ports there are."""
         return int(getattr(TILES[self.tile.kind], self.heading))
 
     @property
@@ -49,14 +50,14 @@ class Hop:
 
 @dataclass(frozen=True)
 class Net:
-    """What leaves one DMA channel: one stream, or packet streams that share it."""
+    """The data that leaves one DMA channel: one stream, or packet streams that share it."""
 
     source: Port
     streams: tuple[Stream, ...]
     hops: frozenset[Hop]
 
     def paths(self) -> dict[str, tuple[Hop, ...]]:
-        """The hops that each fifo takes, sorted: those of the tree that lead to its ends."""
+        """The sorted hops of each fifo: those of the tree that lead to its ends."""
         before = {hop.to: hop for hop in self.hops}
         out = {}
         for stream in self.streams:
@@ -70,7 +71,7 @@ class Net:
         return out
 
     def outputs(self) -> dict[Tile, dict[int | None, frozenset[Hop | Port]]]:
-        """In each switch: where packets of each id, or the circuit (None), go."""
+        """Where packets of each id, or the circuit (None), go in each switch."""
         paths = self.paths()
         out: dict[Tile, dict[int | None, set[Hop | Port]]] = defaultdict(lambda: defaultdict(set))
         for stream in self.streams:
@@ -86,18 +87,18 @@ class Net:
 
 @dataclass(frozen=True)
 class Routing:
-    """A tree for every net, and the ports that they take together."""
+    """A tree for every net, and the ports that the trees use together."""
 
     nets: tuple[Net, ...]
     used: dict[Hop, int]
 
     @property
     def overfull(self) -> list[Hop]:
-        """Where more ports are taken than there are; empty if the routing is possible."""
+        """Hops that need more ports than they have; empty if the routing is possible."""
         return sorted(hop for hop, used in self.used.items() if used > hop.ports)
 
     def through(self, hop: Hop) -> list[str]:
-        """The fifos whose net takes `hop`."""
+        """The fifos whose net uses `hop`."""
         return [s.fifo for net in self.nets if hop in net.hops for s in net.streams]
 
     def packet_outputs(self) -> Iterator[tuple[Net, Tile, dict[frozenset[Hop | Port], list[int]]]]:
@@ -113,7 +114,7 @@ class Routing:
                 yield net, tile, ids
 
     def longest(self) -> tuple[int, str]:
-        """The most switches that a stream passes to one of its ends, and its fifo."""
+        """The most switches on the way to one end of a stream, and that stream's fifo."""
         most = (0, "")
         for net in self.nets:
             before = {hop.to: hop.tile for hop in net.hops}
@@ -127,11 +128,11 @@ class Routing:
 
 
 def route(device: Device, streams: Iterable[Stream]) -> Routing:
-    """Paths for `streams`; `Routing.overfull` is not empty where none were found."""
+    """Paths for `streams`; `Routing.overfull` is not empty where it found none."""
     channels: dict[tuple[Port, str], list[Stream]] = defaultdict(list)
     for stream in streams:
         channels[stream.source, stream.fifo if stream.packet is None else ""].append(stream)
-    # Those with many ends first: they have the least choice.
+    # Nets with many ends first: they have the least choice.
     groups = sorted(channels.values(), key=lambda group: -sum(len(s.destinations) for s in group))
     ends = [{port.tile for s in group for port in s.destinations} for group in groups]
     trees: list[frozenset[Hop]] = [frozenset()] * len(groups)
@@ -162,7 +163,7 @@ def route(device: Device, streams: Iterable[Stream]) -> Routing:
 def _tree(
     device: Device, source: Tile, ends: set[Tile], price: Callable[[Hop], float]
 ) -> frozenset[Hop]:
-    """A cheap tree from `source` to `ends`: the nearest end joins what is there, then the next."""
+    """A cheap tree from `source` to `ends`: the nearest end joins the tree first, then the next."""
     tree: set[Hop] = set()
     reached = {source}
     missing = ends - reached

@@ -1,15 +1,15 @@
 """Room for the static data of a core's program: constants and tables of its kernels.
 
 mlir-aie's linker script (AIETargetLdScript.cpp) gives .data, .rodata and .bss the largest piece of
-the core's memory that stack and buffers leave, and what does not fit there does not link. How much
-a program needs, only the linker knows. What stands here is an estimate: the same sections of the
-same sources, compiled for x86-64 against the stand-in of the AIE API,
+the core's memory that stack and buffers leave. Data that does not fit there does not link. Only the
+linker knows how much a program needs. The number here is an estimate. It is the size of the same
+sections of the same sources, compiled for x86-64 against the stand-in for the AIE API,
 
     clang++-19 -std=c++20 -Os -ffp-contract=off -D__AIE_ARCH__=21 -Iaie_kernels/host -c SOURCE
 
-and added up as `size -A` shows them, with constants of vectors (16 bytes each there, up to 64 on a
-core, if the compiler does not make them of scalars) and some that the stand-in has for itself. The
-sources' own tables are 156 bytes in flow_qkv.cc, and at most 20 elsewhere.
+and added up as `size -A` shows them. It includes constants of vectors (16 bytes each there, up to
+64 on a core, unless the compiler makes them from scalars) and some that only the stand-in needs.
+The sources' own tables are 156 bytes in flow_qkv.cc, and at most 20 elsewhere.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HOST_BYTES = {
     "row_operators.cc": 965,
 }  # fmt: skip
 _BASIS = (
-    "static data is what the sections .data, .rodata and .bss of the kernels take on x86-64, of "
-    "what the buffers leave in one piece; only the linker knows"
+    "static data is the size of the kernels' sections .data, .rodata and .bss on x86-64, of what "
+    "the buffers leave in one piece; only the linker knows the real size"
 )
 
 
 def static_data(findings: Findings, configuration: Configuration) -> None:
-    """Refuse cores whose buffers fit and leave less than `STATIC_BYTES` in one piece."""
+    """Refuse cores whose buffers fit but leave less than `STATIC_BYTES` in one piece."""
     for worker in configuration.design.workers.values():
         gap = _gap(configuration, worker.tile)
         if gap < STATIC_BYTES and configuration.memory[worker.tile] <= TILES["core"].memory:
@@ -44,7 +44,7 @@ def static_data(findings: Findings, configuration: Configuration) -> None:
 
 
 def estimates(configuration: Configuration) -> Iterator[Estimate]:
-    """What the kernels of each worker need, of what is left; nothing for kernels of others."""
+    """Estimate what each worker's kernels need of the free piece; skips unknown sources."""
     for worker in configuration.design.workers.values():
         sources = {kernel.source for kernel in worker.kernels}
         if sources and sources <= set(_HOST_BYTES):
@@ -59,7 +59,7 @@ def _gap(configuration: Configuration, tile: Tile) -> int:
 
 
 def largest_gap(items: Iterable[tuple[int, int]], memory: int) -> int:
-    """Bytes of the largest piece of `memory` that no (address, size) takes."""
+    """The size in bytes of the largest piece of `memory` that no (address, size) uses."""
     largest = reached = 0
     for address, size in [*sorted(item for item in items if item[1]), (memory, 0)]:
         largest = max(largest, address - reached)

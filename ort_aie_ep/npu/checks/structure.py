@@ -1,4 +1,4 @@
-"""Rules of the vocabulary that need no assignment: what may end where, and who serves it."""
+"""Rules of the vocabulary that need no assignment: what may end where, and what serves it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ort_aie_ep.npu.vocabulary.device import (
 
 
 def structure(design: Design) -> Iterator[Violation]:
-    """What in `design` has no meaning on any device, or none on this one's grid.
+    """Whatever in `design` has no meaning on any device, or none on this device's grid.
 
-    `Design`'s methods refuse some of it already; a description can be changed after that.
+    `Design`'s methods already refuse some of it; but a description can be changed after that.
     """
     for fifo in design.fifos.values():
         yield from _fifo(design, fifo)
@@ -69,16 +69,16 @@ def _worker(design: Design, worker: Worker) -> Iterator[Violation]:
         if design.device.architecture not in kernel.architectures:
             yield Violation(
                 where, f"kernel {kernel.name}",
-                f"it is written for {', '.join(kernel.architectures)}, and {design.device.name} is "
+                f"it is written for {', '.join(kernel.architectures)}, but {design.device.name} is "
                 f"{design.device.architecture}",
             )  # fmt: skip
 
 
 def notes(design: Design) -> Iterator[str]:
-    """What is written in `design` and has no effect, or depends on more than this."""
+    """Parts of `design` that have no effect, or that depend on more than the design."""
     for fifo in design.fifos.values():
         if fifo.packet is not None and not _at_shim(fifo):
-            yield f"packet id {fifo.packet} of fifo {fifo.name} serves nothing: it has no shim end"
+            yield f"packet id {fifo.packet} of fifo {fifo.name} has no effect: no end is at a shim"
     for worker in design.workers.values():
         if worker.stack < DEFAULT_STACK:
             yield (
@@ -110,7 +110,7 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
         )  # fmt: skip
         return
     if not fifo.consumers:
-        yield at(fifo.producer, "consumers", "it has none")
+        yield at(fifo.producer, "consumers", "it has no consumers")
     for end in ends:
         if not (0 <= end.tile.column < device.columns and 0 <= end.tile.row < device.rows):
             yield at(
@@ -132,10 +132,10 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
             yield at(
                 end,
                 "layout",
-                "what moves at a shim, and in which order, is for the sequence to say",
+                "the sequence decides what moves at a shim and in which order",
             )
     if fifo.producer.object is not None and fifo.producer.tile.kind == "core":
-        yield at(fifo.producer, "object", "a worker gives the fifo's own objects")
+        yield at(fifo.producer, "object", "a worker sends the fifo's own objects")
     for end in ends:
         if end.object is not None:
             here, sent = end.object.bytes, fifo.object.bytes
@@ -164,7 +164,7 @@ def _fifo(design: Design, fifo: Fifo) -> Iterator[Violation]:
     if fifo.packet in CONTROLLER_PACKET_IDS:
         yield at(
             fifo.producer, "packet id",
-            f"{fifo.packet} is the id of a tile as a controller, under which tokens travel; take "
+            f"{fifo.packet} is the id of a tile as a controller, under which tokens travel; choose "
             "another (give_packet_ids)",
         )  # fmt: skip
     if fifo.shared:
@@ -178,7 +178,7 @@ def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
         yield Violation(
             where, "shared memory",
             f"fifo {fifo.name}: {', '.join(str(e.tile) for e in fifo.consumers)} cannot reach it; "
-            "a core reaches its own, its south, west and north neighbour's",
+            "a core reaches its own memory and its south, west and north neighbour's",
             real_words.UNREACHABLE.format(
                 column=fifo.consumers[0].tile.column, row=fifo.consumers[0].tile.row
             ) if fifo.consumers and fifo.consumers[0].tile.kind == "core" else "",
@@ -192,11 +192,11 @@ def _shared(design: Design, fifo: Fifo) -> Iterator[Violation]:
     if any(end.depth != fifo.producer.depth for end in fifo.consumers):
         yield Violation(
             where, "depth",
-            f"fifo {fifo.name}: both ends have the same buffers, so one depth, not "
+            f"fifo {fifo.name}: both ends share the buffers, so they need one depth, not "
             f"{fifo.producer.depth} and {fifo.consumers[0].depth}",
         )  # fmt: skip
     if fifo.packet is not None:
-        yield Violation(where, "packet id", f"fifo {fifo.name} lies in shared memory: no stream")
+        yield Violation(where, "packet id", f"fifo {fifo.name} is in shared memory: no stream")
 
 
 def _link(link: Link) -> Iterator[Violation]:
@@ -227,20 +227,20 @@ def _link(link: Link) -> Iterator[Violation]:
     if len(set(depths.values())) > 1:
         yield Violation(
             where, "depth",
-            f"{what}: all its ends have the same buffers here, so one depth, not {depths}",
+            f"{what}: all its ends share the buffers here, so they need one depth, not {depths}",
         )  # fmt: skip
     repeats = sorted({fifo.repeat for fifo in link.destinations})
     if len(repeats) > 1:
         yield Violation(
             where, "repeat",
-            f"{what}: all fifos of a split repeat alike, here they repeat {repeats} times",
+            f"{what}: all fifos of a split must repeat alike; here they repeat {repeats} times",
         )  # fmt: skip
     if len(link.sources) > 1 and repeats[-1] > 1:
         yield Violation(where, "repeat", f"{what}: a joined object cannot be sent more than once")
 
 
 def _service(design: Design) -> Iterator[Violation]:
-    """Every end is served by exactly one link, or one port of one worker."""
+    """Exactly one link, or one port of one worker, must serve every end."""
     links = Counter((f, link.tile) for link in design.links for f in link.sources)
     links += Counter((f, link.tile) for link in design.links for f in link.destinations)
     ports = Counter(
@@ -255,12 +255,12 @@ def _service(design: Design) -> Iterator[Violation]:
             if end.tile.kind == "mem" and links[place] != 1:
                 yield Violation(
                     str(end.tile), "link",
-                    f"fifo {fifo.name}: {links[place]} links have it here; exactly one forward, "
+                    f"fifo {fifo.name}: {links[place]} links use it here; exactly one forward, "
                     "split or join must",
                 )  # fmt: skip
             if end.tile.kind == "core" and ports[place] != 1:
                 yield Violation(
                     str(end.tile), "worker",
-                    f"fifo {fifo.name}: {ports[place]} ports of workers have it here; exactly one "
+                    f"fifo {fifo.name}: {ports[place]} ports of workers use it here; exactly one "
                     f"must, or nobody {verb} it",
                 )  # fmt: skip

@@ -15,7 +15,7 @@ from ort_aie_ep.npu.vocabulary.device import MAX_LOCK_VALUE, WORD
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.npu.vocabulary.kernel import Array
 
-MAX_STEPS = 400_000  # of one run; a second or so
+MAX_STEPS = 400_000  # of one run; about a second
 ENDLESS = 1 << 60  # words
 
 #: Calls a kernel with its arguments: integers, and arrays (n,) int32.
@@ -23,12 +23,12 @@ Runner = Callable[..., None]
 
 
 class Unpredictable(Exception):
-    """Tokens do not decide: a loop count is data, or the run is too long."""
+    """Tokens cannot tell: a loop count is data, or the run is too long."""
 
 
 @dataclass
 class Task:
-    """A transfer of a shim: `words` are those that it has still to move."""
+    """A transfer of a shim: `words` are those that remain to be moved."""
 
     fifo: str
     words: int
@@ -48,7 +48,7 @@ class Locks(dict[Lock, int]):
 
 
 class Ring:
-    """A channel of a compute or memory tile: the descriptor under way, if it got its lock."""
+    """A channel of a compute or memory tile: the descriptor under way, if it has its lock."""
 
     def __init__(self, channel: Channel, locks: Locks) -> None:
         self.channel = channel
@@ -57,7 +57,7 @@ class Ring:
         self.left = 0
 
     def words(self, fifo: str) -> int:
-        """Words that it can move now."""
+        """The number of words that it can move now."""
         if self.left == 0:
             descriptor = self.channel.ring[self._turn]
             if descriptor.acquire is not None:
@@ -68,7 +68,7 @@ class Ring:
         return self.left
 
     def move(self, words: int) -> None:
-        """Move as many."""
+        """Move `words` words."""
         self.left -= words
         if self.left == 0:
             release = self.channel.ring[self._turn].release
@@ -96,20 +96,20 @@ class Shim:
     tasks: deque[Task] = field(default_factory=deque)
 
     def words(self, fifo: str) -> int:
-        """Words that it can move now for this fifo."""
+        """The number of words that it can move now for this fifo."""
         if self.endless:
             return ENDLESS
         return self.tasks[0].words if self.tasks and self.tasks[0].fifo == fifo else 0
 
     @property
     def waits_for(self) -> str:
-        """What it needs to go on."""
+        """What it needs to continue."""
         if not self.tasks:
-            return "a transfer that is not issued"
+            return "a transfer that was not issued"
         return f"the transfer on fifo {self.tasks[0].fifo} to end"
 
     def move(self, words: int) -> None:
-        """Move as many."""
+        """Move `words` words."""
         if not self.endless:
             self.tasks[0].words -= words
             if self.tasks[0].words == 0:
@@ -117,7 +117,7 @@ class Shim:
 
 
 class _TokenCore(Core):
-    """Buffers of integers are there; of the others only their names."""
+    """Data exists only for buffers of integers; the others are only names."""
 
     def __init__(self, worker: Worker) -> None:
         self.integers = {
@@ -145,7 +145,7 @@ class Process:
         self.plan = plan
         self._core = _TokenCore(plan.worker)
         self._run = run
-        self._known: set[str] = set()  # buffers that the last kernel to have them was called for
+        self._known: set[str] = set()  # buffers whose last kernel was called
         self.starts: deque[tuple[int, ...]] = deque()
         self.passes = 0
         self.waits_for = ""
@@ -160,21 +160,21 @@ class Process:
 
     @property
     def idle(self) -> bool:
-        """Whether it stands at the start of its body."""
+        """Whether it is at the start of its body."""
         return self._taken == 0
 
     def touches(self, fifos: Container[str]) -> bool:
-        """Whether a port of it is one of `fifos`."""
+        """Whether one of its ports is one of `fifos`."""
         worker = self.plan.worker
         return any(f.name in fifos for f in (*worker.inputs.values(), *worker.outputs.values()))
 
     @property
     def rests(self) -> bool:
-        """Whether it stands there and waits for the sequence."""
+        """Whether it is at the start of its body and waits for the sequence."""
         return self.idle and isinstance(self._step, Parameters)
 
     def advance(self) -> int:
-        """Go on as far as possible; gives the number of steps, passes through the body too."""
+        """Continue as far as possible; returns the number of steps and passes through the body."""
         steps = 0
         while True:
             if self._step is None:
@@ -189,14 +189,14 @@ class Process:
             steps += 1
             self._taken += 1
             if steps > MAX_STEPS:
-                raise Unpredictable(f"worker {self.plan.worker.name} runs on and on")
+                raise Unpredictable(f"worker {self.plan.worker.name} never stops")
             try:
                 self._step = self._body.send(answer[0])
             except StopIteration:
                 self._step = None
 
     def _answer(self, step: Any) -> tuple[Any] | None:
-        """What the body gets for a step, in a tuple; None when it has to wait."""
+        """The body's result of a step, in a tuple; None when it has to wait."""
         name = self.plan.worker.name
         match step:
             case Acquire(port, count):
@@ -216,7 +216,7 @@ class Process:
             case Release(port, count):
                 if count > self._held[port]:
                     raise DesignError(
-                        f"worker {name} releases {count} objects of port {port} where it holds "
+                        f"worker {name} releases {count} objects of port {port} but holds "
                         f"{self._held[port]}"
                     )
                 self._held[port] -= count
@@ -232,12 +232,12 @@ class Process:
                 return (self.starts.popleft(),)
             case Read(buffer, index):
                 if buffer not in self._known:
-                    raise Unpredictable(f"loop counts of worker {name} are data")
+                    raise Unpredictable(f"loop counts of worker {name} depend on data")
                 return (int(self._core.integers[buffer][index]),)
-        raise DesignError(f"worker {name} yields {step!r}, which is no step")
+        raise DesignError(f"worker {name} yields {step!r}, not a step")
 
     def _call(self, step: Call) -> None:
-        """Call a kernel that has nothing but integers; what others may have written is unknown."""
+        """Call a kernel that has integer buffers only; other kernels make their buffers unknown."""
         given = {
             name
             for name, array in self._core.integers.items()

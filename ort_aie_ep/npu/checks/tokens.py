@@ -1,13 +1,13 @@
-"""Runs of a configuration with tokens: locks and counts of words, no data and no time.
+"""Runs of a configuration with tokens: locks and counts of words, without data and time.
 
-A design is a network of processes that block on reading and writing and never ask whether they
-would block, so whether it stands still does not depend on timing (Kahn, The Semantics of a Simple
-Language for Parallel Programming, 1974): one run at a shape shows it for that shape. Streams hold
-nothing, so that a design which needs the few words of its switches' own buffers to go on is refused
-as well.
+A design is a network of processes that block on reading and writing and never test whether they
+would block. So a deadlock does not depend on timing (Kahn, The Semantics of a Simple Language for
+Parallel Programming, 1974): one run at a shape proves the result for that shape. Streams here hold
+no words. So the run also refuses a design that needs the few words of its switches' own buffers to
+make progress.
 
-Loop counts that a kernel computes (`Read`) are known where that kernel takes and gives integers
-only: such kernels are called. Counts that depend on other data, tokens cannot tell.
+Loop counts that a kernel computes (`Read`) are known where that kernel has only integers as inputs
+and outputs: the run calls such kernels. Tokens cannot tell counts that depend on other data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ort_aie_ep.npu.vocabulary.sequence import Json, Sequence, evaluate
 
 
 class _Stuck(Exception):
-    """The sequence cannot go on."""
+    """The sequence cannot continue."""
 
 
 def _parts(design: Design) -> list[set[str]]:
@@ -52,7 +52,7 @@ def _parts(design: Design) -> list[set[str]]:
 class TokenRun:
     """A configuration that runs with tokens, and its integer kernels by `run`.
 
-    `endless`: the shims take and give without end.
+    `endless`: the shims send and receive without end.
     """
 
     def __init__(self, configuration: Configuration, run: Runner, *, endless: bool = False) -> None:
@@ -88,7 +88,7 @@ class TokenRun:
         return True
 
     def _sweep(self, fifos: Container[str] | None = None) -> int:
-        """Let everything (or `fifos` and their workers) go on once; gives how much went on.
+        """Let everything (or `fifos` and their workers) continue once; returns the number of steps.
 
         Streams into channels that they share wait for `_shared_turn`.
         """
@@ -110,8 +110,8 @@ class TokenRun:
     def _shared_turn(self, fifos: Container[str] | None) -> int:
         """Let a piece into each channel of a shim that several fifos share, when all else rests.
 
-        Packets enter such a channel in the order in which they come, whatever transfer is first
-        there. So whoever can send now without being first could have been too early.
+        Packets enter such a channel in the order in which they arrive, whichever transfer is first
+        there. So a fifo that can send now without being first could have sent too early.
         """
         turn = [
             (stream, source, ends)
@@ -123,20 +123,20 @@ class TokenRun:
             if first != stream.fifo and source.words(stream.fifo):
                 self._problem(
                     f"fifo {stream.fifo} can send to {stream.destinations[0]} while the transfer "
-                    f"on fifo {first} is first there, and would fill its memory"
+                    f"on fifo {first} is first there, and would fill the memory of that transfer"
                 )
         return sum(self._move(*each) for each in turn)
 
     def settle(self) -> None:
-        """Go on until nothing can."""
+        """Continue until nothing can move."""
         while self._sweep():
             pass
 
     def endless_passes(self, passes: int) -> str:
-        """Run on shims without end until every worker has done `passes` passes.
+        """Run with endless shims until every worker has completed `passes` passes.
 
-        Gives who waits for what if a part of the design (what hangs together by fifos) stands
-        still before that, else ''.
+        If a part of the design (connected by fifos) stops before that, returns who waits for what;
+        otherwise ''.
         """
         for fifos in _parts(self._configuration.design):
             workers = [p for p in self._workers.values() if p.touches(fifos)]
@@ -147,11 +147,11 @@ class TokenRun:
 
     # --- a sequence ---
     def sequence(self, sequence: Sequence, shape: Mapping[str, int]) -> list[str]:
-        """Run `sequence` at `shape`; gives what is wrong, or an empty list.
+        """Run `sequence` at `shape`; returns what is wrong, or an empty list.
 
-        Wrong are: a statement that can never be passed, a transfer outside of its argument, a wait
-        that does not cover the transfers before it, a worker started twice before it has looked,
-        and whatever is not as before when the sequence is over.
+        These are errors: a statement that can never complete, a transfer outside of its argument, a
+        wait that does not cover the transfers before it, a worker started twice before it has read
+        its parameters, and any state that differs from the start when the sequence is over.
         """
         self._problems = []
         self._limits = {a.name: evaluate(a.bytes, shape) for a in sequence.arguments}
@@ -254,14 +254,14 @@ class TokenRun:
                 raise _Stuck(f"the wait for fifo {fifo} never ends")
         for fifo in unfinished:
             self._problem(
-                f"after the wait for {', '.join(fifos)} a transfer on fifo {fifo} that came before "
-                "it is not complete, and its descriptor would be used again"
+                f"after the wait for {', '.join(fifos)}, an earlier transfer on fifo {fifo} is not "
+                "complete, but its descriptor would be used again"
             )
         self._outstanding.clear()
 
     # --- reports ---
     def who_waits(self) -> str:
-        """Who cannot go on, and for what."""
+        """Who cannot continue, and for what they wait."""
         lines = []
         for stream, source, ends in self._streams:
             words = source.words(stream.fifo)
@@ -287,15 +287,15 @@ class TokenRun:
         for port, shim in self._shims.items():
             for task in shim.tasks:
                 lines.append(
-                    f"a transfer on fifo {task.fifo} is never completed: {task.words * WORD} bytes "
-                    f"stay at {port}"
+                    f"a transfer on fifo {task.fifo} never completes: {task.words * WORD} bytes "
+                    f"remain at {port}"
                 )
         for process in self._workers.values():
             if not process.idle:
                 lines.append(f"{process.waits_for} when the sequence is over")
             if process.starts:
                 lines.append(
-                    f"worker {process.plan.worker.name} is started but never takes its parameters"
+                    f"worker {process.plan.worker.name} is started but never reads its parameters"
                 )
         for port, ring in self._rings.items():
             if ring.partial:
@@ -306,5 +306,5 @@ class TokenRun:
         filled = {p.consume for w in self._configuration.workers.values() for p in w.pools.values()}
         for lock, value in self._locks.items():
             if lock in filled and value and not lines:
-                lines.append(f"{value} objects are left at {lock.tile}: lock {lock.name}")
+                lines.append(f"{value} objects remain at {lock.tile}: lock {lock.name}")
         return lines

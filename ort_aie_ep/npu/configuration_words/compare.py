@@ -2,9 +2,9 @@
 
     differences(configure(design), decode(words))       # [] if the two say the same
 
-Each is taken as what the other must say: whatever the words hold beyond the configuration is a
-difference as well, but locks that are cleared and not used. Descriptors are compared by the order
-of words that they visit.
+The comparison works both ways: anything that the words contain beyond the configuration is a
+difference too, except locks that are cleared and not used. Descriptors are compared by the order of
+the words that they visit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 
 
 def differences(configuration: Configuration, view: View) -> list[str]:
-    """What the words say otherwise, what they leave out, and what they say beyond it."""
+    """What the words say differently, what they leave out, and what they add."""
     return list(_differences(configuration, view))
 
 
@@ -43,7 +43,7 @@ def _differences(configuration: Configuration, view: View) -> Iterator[str]:
     said = (view.generation, view.columns, view.rows)
     if said != (device.generation, device.columns, device.rows):
         yield (
-            f"the words are for generation, columns and rows {said}, {device.name} has "
+            f"the words are for generation, columns and rows {said}; {device.name} has "
             f"{(device.generation, device.columns, device.rows)}"
         )
         return
@@ -62,7 +62,7 @@ def _differences(configuration: Configuration, view: View) -> Iterator[str]:
         yield from _rings(configuration, tile, channels.get(tile, []), found)
         wanted = "on" if tile in cores else None
         if found.core != wanted or found.was_reset != (tile in cores):
-            yield f"{tile}: the core is {found.core}, the configuration has {wanted} after a reset"
+            yield f"{tile}: the core is {found.core}; the configuration has {wanted} after a reset"
         if found.memory:
             yield f"{tile}: data memory is written at {min(found.memory):#x}"
     yield from _streams(configuration, view)
@@ -73,13 +73,13 @@ def _unlike(
 ) -> Iterator[str]:
     for key in sorted({*wanted, *found}, key=str):
         if wanted.get(key) != found.get(key):
-            yield f"{what} {key} is {found.get(key)}, the configuration has {wanted.get(key)}"
+            yield f"{what} {key} is {found.get(key)}; the configuration has {wanted.get(key)}"
 
 
 def _rings(
     configuration: Configuration, tile: Tile, channels: list[Channel], found: TileView
 ) -> Iterator[str]:
-    """Rings: which descriptor comes first, what each says, and which comes next."""
+    """Compare rings: the first descriptor, each descriptor's fields, and their order."""
     left = set(found.descriptors)
     queues: set[tuple[Direction, int]] = {*found.queues, *found.channels}
     for channel in channels:
@@ -88,7 +88,7 @@ def _rings(
         tasks = found.queues.get((channel.direction, channel.index), [])
         first = channel.ring[0].id
         if [(t.descriptor, t.runs, t.token) for t in tasks] != [(first, 1, False)]:
-            yield f"{what} starts with {tasks or 'nothing'}, the configuration with BD {first}"
+            yield f"{what} starts with {tasks or 'nothing'}; the configuration with BD {first}"
         if (channel.direction, channel.index) not in found.channels:
             yield f"{what} is not switched on"
         packet = configuration.design.fifos[channel.fifo].packet
@@ -103,19 +103,19 @@ def _rings(
             for name, is_, wanted in _descriptor(descriptor, view, following, sent):
                 if is_ != wanted:
                     yield (
-                        f"{what}, descriptor {descriptor.id}: {name} {is_}, the configuration has "
+                        f"{what}, descriptor {descriptor.id}: {name} {is_}; the configuration has "
                         f"{wanted}"
                     )
     for number in sorted(left):
         yield f"{tile}: descriptor {number} belongs to no ring"
     for direction, index in sorted(queues):
-        yield f"{tile}: {direction} {index} is started, and no fifo is there"
+        yield f"{tile}: {direction} {index} is started, but no fifo uses it"
 
 
 def _descriptor(
     descriptor: Descriptor, view: DescriptorView, following: int, packet: int | None
 ) -> Iterator[tuple[str, object, object]]:
-    """(what, what the words say, what the configuration says)."""
+    """(field, value in the words, value in the configuration)."""
 
     def lock(use: Lock | None, value: int) -> LockUse | None:
         return None if use is None else LockUse(use.id, value)
@@ -144,7 +144,7 @@ def _streams(configuration: Configuration, view: View) -> Iterator[str]:
     leaving = tokens(view)
     for tile in sorted(shims):
         if TOKEN_PACKET not in leaving.get(tile, ()):
-            yield f"{tile}: its completion tokens, packets of id {TOKEN_PACKET}, reach nobody"
+            yield f"{tile}: its completion tokens, packets of id {TOKEN_PACKET}, are lost"
     wanted = {(stream.source, stream.packet): stream for stream in configuration.streams}
     found = {(reach.source, reach.packet): reach for reach in reached}
     sources = {source for source, _ in wanted}
@@ -158,7 +158,7 @@ def _streams(configuration: Configuration, view: View) -> Iterator[str]:
         what = f"{source}" + ("" if packet is None else f" under packet id {packet}")
         if does != should:
             yield (
-                f"{what} ({stream.fifo if stream else 'no fifo'}) reaches {_ends(does)}, the "
+                f"{what} ({stream.fifo if stream else 'no fifo'}) reaches {_ends(does)}; the "
                 f"configuration has {_ends(should)}"
             )
         for place in reach.lost if reach else ():

@@ -1,10 +1,10 @@
-"""The words of a configuration back as what they say of each tile.
+"""Decodes the words of a configuration into what they say of each tile.
 
     view = decode(words)            # a transaction, as `encode` or another tool wrote it
 
-Written from the register tables (`encode` names them), apart from the encoder: fields, ports and
-steps are read here by tables of their own. A register that nothing here knows, and a bit that means
-nothing, raise StreamError with the tile and the register.
+The decoder was written from the register tables (`encode` names them), independently of the
+encoder: it has its own tables of fields, ports and steps. An unknown register, or a bit without a
+meaning, raises StreamError with the tile and the register.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ _MEMORY = {
     "acquire": _Field(7, 7, 0), "acquire_value": _Field(7, 14, 8), "acquires": _Field(7, 15, 15),
     "release": _Field(7, 23, 16), "release_value": _Field(7, 30, 24), "valid": _Field(7, 31, 31),
 }  # fmt: skip
-# A memory tile's DMA sees the memories and locks of three tiles; its own come second.
+# A memory tile's DMA sees the memories and locks of three tiles; its own are the second.
 _MEMORY_TILE_WORDS, _MEMORY_TILE_LOCKS = 0x20000, 64
 
-# What else a descriptor can say: no design says it, so there is no name for it here.
+# Other contents of a descriptor: no design uses them, so they have no names here.
 _UNUSED = "packet type, out-of-order id, compression, padding, iteration or TLAST suppression"
 
 
 def decode(words: npt.ArrayLike) -> View:
-    """What `words`, a transaction, configure.
+    """The configuration in `words`, a transaction.
 
-    Raises StreamError for a malformed one, for an operation that configures nothing, and for
-    registers and bits that no configuration of a design has.
+    Raises StreamError for a malformed transaction, for an operation that configures nothing, and
+    for registers and bits that no configuration of a design has.
     """
     stream = txn.decode(words)
     reader = _Reader(stream.header.columns, stream.header.rows)
@@ -103,7 +103,7 @@ def decode(words: npt.ArrayLike) -> View:
 
 
 class _Reader:
-    """Registers as they were written, which then are interpreted tile by tile."""
+    """Collects registers as they are written, then interprets them tile by tile."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self._columns, self._rows = columns, rows
@@ -113,7 +113,7 @@ class _Reader:
     def _tile(self, what: str, address: int) -> tuple[Tile, int]:
         column, row, offset = split_address(address)
         if column >= self._columns or row >= self._rows:
-            raise StreamError(f"{what} writes to tile ({column}, {row}), which is not there")
+            raise StreamError(f"{what} writes to tile ({column}, {row}), which does not exist")
         tile = Tile(column, row)
         self._tiles.setdefault(tile, TileView())
         return tile, offset
@@ -136,7 +136,7 @@ class _Reader:
     def mask_write(self, what: str, address: int, value: int, mask: int) -> None:
         tile, offset = self._tile(what, address)
         if _queue_of(tile, offset) is not None:
-            raise StreamError(f"{what} masks a task queue of {tile}, which is not a register")
+            raise StreamError(f"{what} masks a task queue of {tile}, which is not a plain register")
         if value & ~mask:
             raise StreamError(f"{what} has bits {value & ~mask:#x} outside of its mask {mask:#x}")
         registers = self._registers.setdefault(tile, {})
@@ -168,7 +168,7 @@ def _queue_of(tile: Tile, offset: int) -> tuple[Direction, int] | None:
 def _task(tile: Tile, word: int, what: str) -> QueueView:
     descriptor = word & (0x3F if tile.kind == "mem" else 0xF)
     if word & ~(0x80FF0000 | descriptor):
-        raise StreamError(f"{what}: {word:#010x} has bits that a task queue of {tile} does not")
+        raise StreamError(f"{what}: {word:#010x} has bits that a queue of {tile} does not have")
     return QueueView(descriptor, (word >> 16 & 0xFF) + 1, bool(word >> 31))
 
 
@@ -177,7 +177,7 @@ def _signed(value: int) -> int:
 
 
 class _Tile:
-    """The registers of one tile; each is taken once, and what is left nobody knows."""
+    """The registers of one tile; reading one removes it, so any that remain are unknown."""
 
     def __init__(self, tile: Tile, registers: dict[int, int], view: TileView) -> None:
         self._tile = tile
@@ -238,7 +238,7 @@ class _Tile:
         for index, (word, meant) in enumerate(zip(words, known, strict=True)):
             if word & ~meant:
                 raise StreamError(
-                    f"{what}, word {index}: {word & ~meant:#x} says something that no design says: "
+                    f"{what}, word {index}: {word & ~meant:#x} has contents that no design uses: "
                     f"{_UNUSED}"
                 )
         address, acquire, release = values["address"], values["acquire"], values["release"]
@@ -246,7 +246,7 @@ class _Tile:
         if self._tile.kind == "mem":
             own = range(_MEMORY_TILE_LOCKS, 2 * _MEMORY_TILE_LOCKS)
             if (acquires and acquire not in own) or (released and release not in own):
-                raise StreamError(f"{what} takes or gives a lock of a neighbour")
+                raise StreamError(f"{what} uses a lock of a neighbour")
             if address not in range(_MEMORY_TILE_WORDS, 2 * _MEMORY_TILE_WORDS):
                 raise StreamError(f"{what} is in the memory of a neighbour")
             address -= _MEMORY_TILE_WORDS
@@ -297,10 +297,10 @@ class _Tile:
             word = self._left.pop(registers.switch + SLAVES + WORD * number, 0)
             slots = self._slots(number, f"{tile}, slave {port}")
             if word & 0x3FFFFFFF or (word and not word >> 31):
-                raise StreamError(f"{tile}, slave {port}: {word:#010x} is no configuration of one")
+                raise StreamError(f"{tile}, slave {port}: {word:#010x} is not a valid word")
             packets = bool(word >> 30 & 1)
             if slots and not packets:
-                raise StreamError(f"{tile}, slave {port} has packet slots and takes no packets")
+                raise StreamError(f"{tile}, slave {port} has packet slots but takes no packets")
             if word:
                 view.slaves[port] = SlaveView(packets, slots)
         for number, port in enumerate(registers.master_ports):
@@ -314,7 +314,7 @@ class _Tile:
         for slot in range(PORT_SLOTS_BYTES // SLOT_BYTES):
             word = self._left.pop(base + SLOT_BYTES * slot, 0)
             if word & 0xE0E0FEC8 or (word and not word >> 8 & 1):
-                raise StreamError(f"{what}, slot {slot}: {word:#010x} is no rule for packets")
+                raise StreamError(f"{what}, slot {slot}: {word:#010x} is not a packet rule")
             if word:
                 slots.append(
                     SlotView(word >> 24 & 0x1F, word >> 16 & 0x1F, word & 7, word >> 4 & 3)
@@ -324,7 +324,7 @@ class _Tile:
     def _master(self, what: str, word: int) -> MasterView:
         slaves = TILE_REGISTERS[self._tile.kind].slave_ports
         if word & 0x3FFFFF00 or not word >> 31:
-            raise StreamError(f"{what}: {word:#010x} is no configuration of one")
+            raise StreamError(f"{what}: {word:#010x} is not a valid word")
         if word >> 30 & 1:
             selections = frozenset(i for i in range(4) if word >> 3 & 1 << i)
             return MasterView(None, word & 7, selections, bool(word >> 7 & 1))
@@ -343,7 +343,7 @@ class _Tile:
                 chosen = word >> first + 2 * place & 3
                 word &= ~(3 << first + 2 * place)
                 if chosen > 1:
-                    raise StreamError(f"{self._tile}, south {port}: attached to {chosen}, no DMA")
+                    raise StreamError(f"{self._tile}, south {port}: attached to {chosen}, not DMA")
                 if chosen:
                     found.add(port)
             if word:
@@ -351,11 +351,11 @@ class _Tile:
 
 
 def _dimensions(what: str, values: dict[str, int]) -> tuple[tuple[int, int], ...]:
-    """(count, step in bytes), outermost first, of the wraps and steps of a descriptor."""
+    """(count, step in bytes), outermost first, from the wraps and steps of a descriptor."""
     wraps = [values[f"wrap{i}"] for i in range(3) if f"wrap{i}" in values]
     steps = [WORD * (values[f"step{i}"] + 1) for i in range(4) if f"step{i}" in values]
     if any(not inner and outer for inner, outer in pairwise(wraps)):
-        raise StreamError(f"{what}: a wrap stands outside of a dimension without one")
+        raise StreamError(f"{what}: a wrap is set outside of a dimension without one")
     counts = [wrap for wrap in wraps if wrap]
     dimensions: list[tuple[int, int]] = []
     left = values["words"]
@@ -366,9 +366,9 @@ def _dimensions(what: str, values: dict[str, int]) -> tuple[tuple[int, int], ...
         left //= count
     for step in steps[len(counts) + 1 :]:
         if step != WORD:
-            raise StreamError(f"{what}: a step stands outside of the outermost dimension")
+            raise StreamError(f"{what}: a step is set outside of the outermost dimension")
     if left > 1 or not counts:
         dimensions.insert(0, (left, steps[len(counts)]))
     elif steps[len(counts)] != WORD:
-        raise StreamError(f"{what}: the outermost dimension has a step and one element")
+        raise StreamError(f"{what}: the outermost dimension has a step but one element")
     return tuple(dimensions)

@@ -1,14 +1,14 @@
-"""What `configure()` says, as the words that configure the array.
+"""Encodes the result of `configure()` as the words that configure the array.
 
     words = encode(configure(design))
 
-A transaction (TXN 0.1) that writes, tile by tile: cores held in reset, locks, descriptors, then the
-stream switches, then each ring's first descriptor into its channel's queue and the channel on, and
-last the cores let go. Programs of cores are not in it. Fields are those of aie-rt's
+The result is a transaction (TXN 0.1). It holds the cores in reset and writes locks, descriptors and
+the stream switches. Then it queues each ring's first descriptor, starts its channel, and finally
+releases the cores. It does not contain the cores' programs. Fields are those of aie-rt's
 xaiemlgbl_params.h (AIE2) and xaie2pgbl_params.h (AIE2P), which agree: DMA_BD0_0.., DMA_S2MM_0_CTRL
-(in which aie-rt sets bit 0), DMA_S2MM_0_START_QUEUE, LOCK0_VALUE,
-STREAM_SWITCH_MASTER_CONFIG_.., _SLAVE_CONFIG_.., _SLAVE_.._SLOT0, CORE_CONTROL; the split of a
-packet master's configuration into arbiter and selections is that of xaie_ss.c.
+(in which aie-rt sets bit 0), DMA_S2MM_0_START_QUEUE, LOCK0_VALUE, STREAM_SWITCH_MASTER_CONFIG_..,
+_SLAVE_CONFIG_.., _SLAVE_.._SLOT0, CORE_CONTROL; the split of a packet master's configuration into
+arbiter and selections is that of xaie_ss.c.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ort_aie_ep.npu.vocabulary.switch import TOKENS_OUT, SwitchPort
 
 _ENABLE = 1 << 31
 _PACKETS = 1 << 30
-_OWN_MEMORY = 0x80000  # of a memory tile in its DMA's view; below it lies the west neighbour's
+_OWN_MEMORY = 0x80000  # of a memory tile in its DMA's view; the west neighbour's memory is below it
 _OWN_LOCKS = 64  # likewise
 _MUX_BITS = {3: 10, 7: 14}  # south slave of a shim: lowest bit of its selection
 _DEMUX_BITS = {2: 4, 3: 6}  # south master
@@ -53,9 +53,9 @@ _FROM_DMA = 1
 def encode(
     configuration: Configuration, switches: Mapping[Tile, Switch] | None = None
 ) -> npt.NDArray[np.uint32]:
-    """The words of `configuration`; `switches` None assigns them (`assign_ports`).
+    """The words of `configuration`; if `switches` is None, `assign_ports` makes them.
 
-    Raises DesignError for what does not go into a field, and as `assign_ports` does.
+    Raises DesignError for values that do not fit a field, and as `assign_ports` does.
     """
     device = configuration.design.device
     if switches is None:
@@ -81,9 +81,10 @@ def encode(
 def write_parameters(
     out: TransactionWriter, configuration: Configuration, worker: str, values: Sequence[int]
 ) -> None:
-    """Run-time parameters of `worker`, and the go lock that lets it take them.
+    """Write the run-time parameters of `worker`, and the go lock that lets it read them.
 
-    Raises DesignError for an unknown worker, or another number of values than it has parameters.
+    Raises DesignError for an unknown worker, or if the number of values differs from the number of
+    its parameters.
     """
     plan = configuration.workers.get(worker)
     if plan is None:
@@ -101,7 +102,7 @@ def write_parameters(
 def _lock(out: TransactionWriter, lock: Lock) -> None:
     if not 0 <= lock.id < TILES[lock.tile.kind].locks or not 0 <= lock.initial <= MAX_LOCK_VALUE:
         raise DesignError(
-            f"lock {lock.id} ({lock.name}) of {lock.tile} with value {lock.initial}: there are "
+            f"lock {lock.id} ({lock.name}) of {lock.tile} with value {lock.initial}: the tile has "
             f"{TILES[lock.tile.kind].locks}, which hold 0..{MAX_LOCK_VALUE}"
         )
     base = TILE_REGISTERS[lock.tile.kind].locks
@@ -112,7 +113,7 @@ def _lock(out: TransactionWriter, lock: Lock) -> None:
 
 
 class _Words:
-    """Words that are put together from fields."""
+    """Words composed of fields."""
 
     def __init__(self, count: int, what: str) -> None:
         self.words = [0] * count
@@ -120,9 +121,7 @@ class _Words:
 
     def put(self, word: int, low: int, bits: int, value: int, field: str) -> None:
         if not 0 <= value < 1 << bits:
-            raise DesignError(
-                f"{self._what}: {field} {value} does not go into a field of {bits} bits"
-            )
+            raise DesignError(f"{self._what}: {field} {value} does not fit a field of {bits} bits")
         self.words[word] |= value << low
 
 
@@ -139,7 +138,7 @@ def _ring(out: TransactionWriter, channel: Channel, packet: int | None) -> None:
 
 
 def _start(out: TransactionWriter, channel: Channel) -> None:
-    """The ring goes round by itself, so its first descriptor is queued once, without token."""
+    """The ring repeats by itself, so its first descriptor is queued once, without a token."""
     control = TILE_REGISTERS[channel.tile.kind].channel(channel.direction, channel.index)
     out.write(address(channel.tile, control + QUEUE), channel.ring[0].id)
     out.write(address(channel.tile, control), 1)  # as XAie_DmaChannelEnable does
@@ -203,13 +202,13 @@ def _memory_descriptor(
 
 
 def _dimensions(channel: Channel, descriptor: Descriptor) -> list[tuple[int, int]]:
-    """(count, stride in bytes), innermost first; none for what is contiguous anyway."""
+    """(count, stride in bytes), innermost first; empty if the transfer is contiguous anyway."""
     if descriptor.layout is None:
         return []
     dimensions = list(reversed(descriptor.layout.dimensions))
     if len(dimensions) > TILES[channel.tile.kind].dimensions:
         raise DesignError(
-            f"fifo {channel.fifo} at {channel.tile}: a layout of {len(dimensions)} dimensions, the "
+            f"fifo {channel.fifo} at {channel.tile}: a layout of {len(dimensions)} dimensions; the "
             f"limit is {TILES[channel.tile.kind].dimensions}"
         )
     inner = [prod(count for count, _ in dimensions[:i]) for i in range(len(dimensions))]

@@ -1,9 +1,9 @@
 """Where the registers of a configuration are: the facts that the encoder and the decoder share.
 
 Sources: aie-rt (branch release/main_aig) driver/src/global/xaiemlgbl_params.h for AIE2 and
-xaie2pgbl_params.h for AIE2P, which agree in all of these; the order of switch ports is that of
-their STREAM_SWITCH_MASTER_CONFIG and _SLAVE_CONFIG registers. An address is
-(column << 25) | (row << 20) | offset.
+xaie2pgbl_params.h for AIE2P, which agree on all of these. The order of switch ports is that of
+their STREAM_SWITCH_MASTER_CONFIG and _SLAVE_CONFIG registers. An address is (column << 25) | (row
+<< 20) | offset.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SLOT_BYTES = 4
 PORT_SLOTS_BYTES = 0x10
 
 CORE_CONTROL = 0x32000
-SHIM_MUX = 0x1F000  # what enters the switch from the south
-SHIM_DEMUX = 0x1F004  # what leaves it to the south
+SHIM_MUX = 0x1F000  # for streams that enter the switch from the south
+SHIM_DEMUX = 0x1F004  # for streams that leave it to the south
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class TileRegisters:
 
     @cached_property
     def master_ports(self) -> tuple[SwitchPort, ...]:
-        """By number."""
+        """The slave ports, by number."""
         return tuple(SwitchPort(b, i) for b, count in self.masters for i in range(count))
 
     @cached_property
     def slave_ports(self) -> tuple[SwitchPort, ...]:
-        """By number."""
+        """The master ports, by number."""
         return tuple(SwitchPort(b, i) for b, count in self.slaves for i in range(count))
 
     def channel(self, direction: Direction, index: int) -> int:
@@ -89,5 +89,5 @@ TILE_REGISTERS: dict[Kind, TileRegisters] = {
 
 
 def address(tile: Tile, offset: int) -> int:
-    """The array's address of a register of `tile`."""
+    """The address of a register of `tile` in the array."""
     return tile.column << 25 | tile.row << 20 | offset

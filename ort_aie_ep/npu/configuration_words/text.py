@@ -12,7 +12,7 @@ from ort_aie_ep.npu.vocabulary.device import WORD
 
 
 def format_view(view: View, configuration: Configuration | None = None) -> str:
-    """The view as text, tile by tile, then who reaches whom.
+    """The view as text: first each tile, then which streams reach which ends.
 
     With `configuration`, locks and streams have their names. Raises StreamError as `walk` does.
     """

@@ -5,8 +5,8 @@
     out.mask_poll(address, value=0, mask=1 << 22)
     words = out.finish()
 
-The encoder of the streams that run is C++'s (src/npu/txn.cc), which has the operations that those
-need; this one is for configurations, and for tests of the reader. Sources: mlir-aie's
+The C++ encoder (src/npu/txn.cc) writes the streams that run, and has only the operations that they
+need. This encoder is for configurations and for tests of the reader. Sources: mlir-aie's
 TxnEncoding.h, aie-rt's xaie_txn.h, aiebu's preprocessor of transactions.
 """
 
@@ -25,9 +25,9 @@ _MEMORY_ROWS = 1
 
 
 class TransactionWriter:
-    """Appends operations; `finish` gives the words, header included.
+    """Appends operations; `finish` returns the words, header included.
 
-    Every method raises StreamError for a value that its field cannot hold.
+    Every method raises StreamError for a value that does not fit its field.
     """
 
     def __init__(self, device: Device, *, columns: int | None = None) -> None:
@@ -48,18 +48,18 @@ class TransactionWriter:
         self.operations += 1
 
     def write(self, address: int, value: int) -> None:
-        """`value` to the register at `address`."""
+        """Write `value` to the register at `address`."""
         self._add(0, 0, _word(address), 0, _word(value), 0x18)
 
     def block_write(self, address: int, values: Sequence[int]) -> None:
-        """`values` to the registers from `address` on."""
+        """Write `values` to the registers from `address` on."""
         if not values:
-            raise StreamError("a block write has at least one word, got none")
+            raise StreamError("a block write needs at least one word, got none")
         size = 16 + 4 * len(values)
         self._add(1, 0, _word(address), size, *(_word(value) for value in values))
 
     def mask_write(self, address: int, value: int, mask: int) -> None:
-        """The bits of `mask` at `address` become those of `value`."""
+        """Set the bits of `mask` at `address` to those of `value`."""
         self._add(3, 0, _word(address), 0, _word(value), _word(mask), 0x1C)
 
     def mask_poll(self, address: int, value: int, mask: int, *, busy: bool = False) -> None:
@@ -67,39 +67,39 @@ class TransactionWriter:
         self._add(7 if busy else 4, 0, _word(address), 0, _word(value), _word(mask), 0x1C)
 
     def noop(self) -> None:
-        """Nothing."""
+        """Do nothing."""
         self._add(5)
 
     def preempt(self, level: int) -> None:
-        """A place for preemption; 0 none, 1 memory tiles, 2 AIE tiles, 3 AIE registers."""
+        """Mark a place for preemption; 0 none, 1 memory tiles, 2 AIE tiles, 3 AIE registers."""
         if not 0 <= level <= 3:
             raise StreamError(f"a level of preemption is 0 to 3, got {level}")
         self._add(6 | level << 8)
 
     def load_pdi(self, identifier: int, size: int = 0, address: int = 0) -> None:
-        """Load the configuration `identifier`: of the context's, if `address` is 0."""
+        """Load the configuration `identifier`; one of the context's if `address` is 0."""
         low, high = _long(address)
         self._add(8 | _fits(identifier, 16, "the id of a PDI") << 16, _word(size), low, high)
 
     def create_scratchpad(self, usage: int, size: int, address: int = 0) -> None:
-        """A state table of `size` bytes at `address`."""
+        """Create a state table of `size` bytes at `address`."""
         if not 0 <= size <= 128 or size % 4:
             raise StreamError(f"a state table has a multiple of 4 up to 128 bytes, got {size}")
         self._add(10 | _fits(usage, 8, "the usage") << 8, size, *_long(address))
 
     def update_state_table(self, entry: int, function: int, argument: int) -> None:
-        """`function` (0 multiply and add, 1 add, 2 subtract) with `argument` on an entry."""
+        """Apply `function` (0 multiply and add, 1 add, 2 subtract) with `argument` to an entry."""
         self._add(_table(11, entry, function), _word(argument))
 
     def update_register(self, entry: int, function: int, argument: int, address: int) -> None:
-        """`function` of an entry of the state table and `argument` on the register at `address`."""
+        """Apply `function` of a state table entry and `argument` to the register at `address`."""
         self._add(_table(12, entry, function), _word(argument), _word(address))
 
     def wait(
         self, column: int, row: int, direction: Direction, channel: int, columns: int = 1,
         rows: int = 1,
     ) -> None:  # fmt: skip
-        """One token from `channel` of every tile of a rectangle."""
+        """Wait for one token from `channel` of every tile of a rectangle."""
         tile = int(direction == "MM2S") | _fits(row, 8, "a row") << 8
         rectangle = _fits(rows, 8, "rows") << 8 | _fits(columns, 8, "columns") << 16
         self._add(
@@ -108,14 +108,14 @@ class TransactionWriter:
         )  # fmt: skip
 
     def address_patch(self, address: int, argument: int, offset: int) -> None:
-        """Adds the address of argument `argument` of the run, and `offset`, to two words."""
+        """Add the address of argument `argument` of the run, and `offset`, to two words."""
         if not 0 <= argument <= 31:
             raise StreamError(f"an address patch names argument 0 to 31, got {argument}")
         plus = _long(offset + (0x80000000 if argument >= 5 else 0))
         self._add(0x81, 0x30, 0, 0, 0, 0, _word(address), 0, argument, 0, *plus)
 
     def read_registers(self, addresses: Sequence[int]) -> None:
-        """Read the registers at `addresses`: of 32 bits each, as mlir-aie writes them."""
+        """Read the registers at `addresses`, each of 32 bits, as mlir-aie writes them."""
         words = [_word(address) for address in addresses]
         self._add(0x82, 12 + 4 * len(words), len(words), *words)
 

@@ -12,7 +12,7 @@ from ort_aie_ep.npu.vocabulary.switch import SwitchPort
 
 @dataclass(frozen=True)
 class LockUse:
-    """A lock of the own tile that a descriptor acquires or releases, with the signed value."""
+    """A lock of the same tile that a descriptor acquires or releases, with the signed value."""
 
     id: int
     value: int
@@ -25,8 +25,8 @@ class LockUse:
 class DescriptorView:
     """A descriptor of a compute or memory tile. Addresses and steps are in bytes.
 
-    `address` is in the own tile's memory. `dimensions` are (count, step), outermost first; where
-    the wraps leave the outermost count open, the length makes it.
+    `address` is in the tile's own memory. `dimensions` are (count, step), outermost first; where
+    the wraps leave the outermost count open, it follows from the length.
     """
 
     words: int
@@ -40,7 +40,7 @@ class DescriptorView:
 
     @property
     def linear(self) -> bool:
-        """Whether the words lie one behind the other."""
+        """Whether the words are contiguous."""
         size = WORD
         for count, step in reversed(self.dimensions):
             if count > 1 and step != size:
@@ -78,7 +78,7 @@ class SlaveView:
 
 @dataclass(frozen=True)
 class MasterView:
-    """A master that is on: of a circuit from `slave`, or of an arbiter's `selections`."""
+    """A master that is on: part of a circuit from `slave`, or of an arbiter's `selections`."""
 
     slave: SwitchPort | None
     arbiter: int = 0
@@ -88,7 +88,7 @@ class MasterView:
 
 @dataclass
 class TileView:
-    """What one tile is configured as."""
+    """The configuration of one tile."""
 
     locks: dict[int, int] = field(default_factory=dict)
     descriptors: dict[int, DescriptorView] = field(default_factory=dict)
@@ -98,8 +98,8 @@ class TileView:
     masters: dict[SwitchPort, MasterView] = field(default_factory=dict)
     from_dma: set[int] = field(default_factory=set)  # a shim's south slaves that its DMA feeds
     to_dma: set[int] = field(default_factory=set)  # south masters that feed its DMA
-    core: str | None = None  # "on", "off" or "reset"; None where nothing is said
-    was_reset: bool = False  # before it was let go
+    core: str | None = None  # "on", "off" or "reset"; None where the words do not say
+    was_reset: bool = False  # before the core was released
     memory: dict[int, int] = field(default_factory=dict)  # word by byte address
 
 

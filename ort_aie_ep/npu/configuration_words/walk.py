@@ -1,4 +1,4 @@
-"""Follows streams through decoded stream switches: who reaches whom, and what never leaves."""
+"""Follows streams through decoded stream switches: which ends they reach, where they are lost."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ort_aie_ep.npu.vocabulary.switch import (
 
 @dataclass(frozen=True)
 class Reach:
-    """Where what `source` sends arrives: as a circuit (`packet` None) or under an id.
+    """Where the data that `source` sends arrives: as a circuit (`packet` None) or under an id.
 
-    `lost` says where branches of the way end for want of a rule. Rules may well match ids that
-    nobody sends, so of those it is no mistake.
+    `lost` says where branches of the path end because no rule matches. Rules may also match ids
+    that nobody sends; for those it is not an error.
     """
 
     source: Port
@@ -44,11 +44,11 @@ class _Place:
 
 
 def walk(view: View) -> list[Reach]:
-    """What each DMA channel that sends reaches, for circuits and for every id of a packet.
+    """What each sending DMA channel reaches, for circuits and for every packet id.
 
-    Raises StreamError where a circuit is lost, and where a stream comes back to where it was,
-    arrives with a header that a DMA channel would store, leaves where no design sends one, or meets
-    another one at a master; likewise for ports that are on and that no stream takes.
+    Raises StreamError where a circuit is lost. Raises it also where a stream comes back to where it
+    was, arrives with a header that a DMA channel would store, leaves where no design sends one, or
+    meets another one at a master. Ports that are on but that no stream uses are errors too.
     """
     walker = _Walker(view)
     found = []
@@ -58,7 +58,7 @@ def walk(view: View) -> list[Reach]:
             if slave not in configured.slaves:
                 continue
             if tile.kind == "shim" and slave.channel not in configured.from_dma:
-                raise StreamError(f"{tile}: slave {slave} is on, and no DMA channel is behind it")
+                raise StreamError(f"{tile}: slave {slave} is on, but no DMA channel is behind it")
             source = Port(tile, "MM2S", index)
             ids = range(MAX_PACKET_ID + 1) if configured.slaves[slave].packets else (None,)
             for packet in ids:
@@ -85,7 +85,7 @@ class _Walker:
         self._masters: dict[tuple[Tile, SwitchPort], _Place] = {}
 
     def follow_tokens(self, tile: Tile) -> set[int]:
-        """The ids under which what the control port of a shim sends leaves the array."""
+        """The ids under which the packets of a shim's control port leave the array."""
         slave = self._view.tiles[tile].slaves.get(TOKENS_IN)
         if tile.kind != "shim" or slave is None or not slave.packets:
             return set()
@@ -93,8 +93,10 @@ class _Walker:
         return {id_ for id_ in range(MAX_PACKET_ID + 1) if self.follow(start, id_)[2]}
 
     def follow(self, start: _Place, packet: int | None) -> tuple[list[Port], list[str], bool]:
-        """The DMA channels that what enters at `start` reaches, where it is lost, and whether it
-        leaves the array as tokens do."""
+        """The DMA channels that a stream entering at `start` reaches.
+
+        Also returns where the stream is lost, and whether it leaves the array as tokens do.
+        """
         ends: list[Port] = []
         lost: list[str] = []
         leaves = False
@@ -113,20 +115,20 @@ class _Walker:
                     ends.append(end)
                     continue
                 if end in seen:
-                    raise StreamError(f"{end.tile}: a stream comes to slave {end.slave} twice")
+                    raise StreamError(f"{end.tile}: a stream reaches slave {end.slave} twice")
                 seen.add(end)
                 queue.append(end)
         if len(set(ends)) < len(ends):
-            raise StreamError(f"what enters {start.tile} at {start.slave} reaches an end twice")
+            raise StreamError(f"{start.tile}: the stream into {start.slave} reaches an end twice")
         if leaves and start.slave != TOKENS_IN:
-            raise StreamError(f"what enters {start.tile} at {start.slave} leaves as a token does")
+            raise StreamError(f"{start.tile}: the stream into {start.slave} leaves as a token does")
         return ends, lost, leaves
 
     def _leave(self, place: _Place, packet: int | None) -> Iterator[Port | _Place | None]:
         tile, configured = place.tile, self._view.tiles.get(place.tile, TileView())
         slave = configured.slaves.get(place.slave)
         if slave is None:
-            raise StreamError(f"{tile}: a stream comes to slave {place.slave}, which is off")
+            raise StreamError(f"{tile}: a stream reaches slave {place.slave}, which is off")
         if slave.packets != (packet is not None):
             raise StreamError(f"{tile}, slave {place.slave}: circuits and packets meet")
         self._slaves.add(place)
@@ -139,15 +141,15 @@ class _Walker:
             other = self._masters.setdefault((tile, master), place)
             if other != place:
                 raise StreamError(
-                    f"{tile}, master {master}: what enters at {other.slave} and at {place.slave} "
-                    "leaves together"
+                    f"{tile}, master {master}: the streams that enter at {other.slave} and "
+                    f"{place.slave} leave together"
                 )
             yield self._beyond(tile, configured, master, packet)
 
     def _beyond(
         self, tile: Tile, configured: TileView, master: SwitchPort, packet: int | None
     ) -> Port | _Place | None:
-        """What is behind a master: a DMA channel, a slave of the neighbour, or the firmware."""
+        """The end behind a master: a DMA channel, a slave of the neighbour, or the firmware."""
         dropped = configured.masters[master].drop_header
         if tile.kind == "shim" and master == TOKENS_OUT and packet is not None and not dropped:
             return None
@@ -170,26 +172,26 @@ class _Walker:
         raise StreamError(f"{tile}: a stream leaves at master {master}, where no design sends one")
 
     def require_all_used(self) -> None:
-        """Nothing is on that no stream takes."""
+        """Check that every port that is on carries a stream."""
         for tile, configured in self._view.tiles.items():
             for port in configured.slaves:
                 if _Place(tile, port) not in self._slaves:
-                    raise StreamError(f"{tile}: slave {port} is on, and no stream enters there")
+                    raise StreamError(f"{tile}: slave {port} is on, but no stream enters there")
             for port in configured.masters:
                 if (tile, port) not in self._masters:
-                    raise StreamError(f"{tile}: master {port} is on, and no stream leaves there")
+                    raise StreamError(f"{tile}: master {port} is on, but no stream leaves there")
             for channel in sorted(configured.from_dma):
                 if SwitchPort("south", channel) not in configured.slaves:
-                    raise StreamError(f"{tile}: a DMA channel feeds slave south {channel}, off")
+                    raise StreamError(f"{tile}: slave south {channel} gets data, but is off")
             for channel in sorted(configured.to_dma):
                 if SwitchPort("south", channel) not in configured.masters:
-                    raise StreamError(f"{tile}: master south {channel} feeds a DMA channel, off")
+                    raise StreamError(f"{tile}: master south {channel} feeds a DMA, but is off")
 
 
 def _masters(
     configured: TileView, port: SwitchPort, slave: SlaveView, packet: int | None
 ) -> Iterator[SwitchPort]:
-    """Where what enters a slave leaves the switch."""
+    """The masters where a stream that enters a slave leaves the switch."""
     if packet is None:
         for master, to in configured.masters.items():
             if to.slave == port:

@@ -1,7 +1,7 @@
-"""Overlays that mlir-air's fused decode made: read, held against what is known of it, packaged.
+"""Overlays that mlir-air's fused decode made: read, checked against known models, packaged.
 
-A folder that `make compile-decode` left has an overlay and words for one model, and does not name
-it (docs/fused-decode.md). `folder` finds its files, `xclbin` and `traffic` read them, `recognition`
-says which model they are for, `words` finds what a length of context changes, `package` writes what
-`src/targets/npu/fused_decode` reads. Sizes and orders are asked of C++.
+A folder made by `make compile-decode` has an overlay and words for one model, but does not name the
+model (docs/fused-decode.md). `folder` finds its files, `xclbin` and `traffic` read them,
+`recognition` finds the model, `words` finds the words that depend on the context's length, and
+`package` writes the files that `src/targets/npu/fused_decode` reads. C++ provides sizes and orders.
 """

@@ -1,4 +1,4 @@
-"""The files of a folder that mlir-air's `make compile-decode` left."""
+"""The files of a folder made by mlir-air's `make compile-decode`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ort_aie_ep.npu.vocabulary.errors import PackageError
 
 WINDOWS_STAMP = ".decode_windows"
 FLAGS_STAMP = ".decode_flags"
-#: Keys in a block of attention: a window is a multiple.
+#: Keys in a block of attention: a window is a multiple of this.
 KEYS = 16
 
 _TEMPLATE = re.compile(r"decode_L(\d{1,6})\.(xclbin|insts\.bin)")
 _STAMP_BYTES = 4096
-#: What FLAGS_STAMP may say. Another flag might change what a buffer holds.
+#: The flags that FLAGS_STAMP may contain. Another flag might change what a buffer holds.
 _FLAGS = ("W_DUAL_CHAN", "DECODE_STACK", "DECODE_WGROUP")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two builds of one window, for contexts of `positions` tokens and of one less."""
+    """Two builds of one window, for contexts of `positions` tokens and of one fewer."""
 
     folder: Path
     positions: int
@@ -38,13 +38,13 @@ class Pair:
 
     @property
     def base_length(self) -> int:
-        """The shorter context: mlir-air's own driver takes that build."""
+        """The shorter context: mlir-air's own driver uses that build."""
         return self.positions - 1
 
 
 @dataclass(frozen=True)
 class DecodeFolder:
-    """What a folder has: a pair for each window, ascending, and the flags it was built with."""
+    """The contents of a folder: a pair for each window, ascending, and its build flags."""
 
     path: Path
     pairs: tuple[Pair, ...]
@@ -52,19 +52,19 @@ class DecodeFolder:
 
     @property
     def channels(self) -> int:
-        """Shim channels for a column's weights."""
+        """The number of shim channels for a column's weights."""
         return 2 if self.flags["W_DUAL_CHAN"] else 1
 
 
 def read_folder(path: Path) -> DecodeFolder:
-    """Raises PackageError for files that are missing or of another build, naming them."""
+    """Read the folder. Raises PackageError, naming files that are missing or of another build."""
     if not path.is_dir():
         raise PackageError(f"{path} is not a folder")
     found = {entry.name for entry in path.iterdir() if _TEMPLATE.fullmatch(entry.name)}
     if not found:
         raise PackageError(
-            f"{path} has no decode_L*.xclbin and decode_L*.insts.bin: give the folder in which "
-            "mlir-air's `make compile-decode` ended (decode_dyn_* of compile-decode-dynseq is "
+            f"{path} has no decode_L*.xclbin and decode_L*.insts.bin: pass the folder that "
+            "mlir-air's `make compile-decode` wrote (decode_dyn_* of compile-decode-dynseq is "
             "another kind of overlay, which this command does not package)"
         )
     lengths = {int(_TEMPLATE.sub(r"\1", name)) for name in found}
@@ -78,13 +78,13 @@ def read_folder(path: Path) -> DecodeFolder:
     }
     if missing := sorted(wanted - found):
         raise PackageError(
-            f"{path} lacks {', '.join(missing)}: a window takes the overlay and the words of its "
-            "length and of one token less"
+            f"{path} lacks {', '.join(missing)}: a window needs the overlay and the words of its "
+            "length and of one token fewer"
         )
     if strays := sorted(found - wanted):
         raise PackageError(
-            f"{path} has {', '.join(strays)}, of no pair of a window (a multiple of {KEYS}) and "
-            "one token less: remove what another build left"
+            f"{path} has {', '.join(strays)}, which are not a pair of a window (a multiple of "
+            f"{KEYS}) and one token fewer: remove files that another build left"
         )
     _check_windows(path, windows)
     return DecodeFolder(path, pairs, _flags(path))
@@ -104,15 +104,15 @@ def _check_windows(path: Path, windows: list[int]) -> None:
     if text is None:
         if len(windows) > 1:
             raise PackageError(
-                f"{path} has windows of {_list(windows)} tokens and no {WINDOWS_STAMP}, which "
-                "`make compile-decode-windows` writes: remove those that another build left"
+                f"{path} has windows of {_list(windows)} tokens but no {WINDOWS_STAMP}, which "
+                "`make compile-decode-windows` writes: remove windows that another build left"
             )
         return
     said = text.split()
     if not all(word.isdecimal() for word in said) or sorted(map(int, said)) != windows:
         raise PackageError(
-            f"{path / WINDOWS_STAMP} lists {text.strip() or 'nothing'}, and the folder has windows "
-            f"of {_list(windows)} tokens: remove what another build left, or build again"
+            f"{path / WINDOWS_STAMP} lists {text.strip() or 'nothing'}, but the folder has windows "
+            f"of {_list(windows)} tokens: remove files of another build, or build again"
         )
 
 
@@ -133,8 +133,8 @@ def _flags(path: Path) -> dict[str, int]:
         name, _, value = word.partition("=")
         if name not in _FLAGS or not value.isdecimal():
             raise PackageError(
-                f"{file} says {word}; known are {', '.join(_FLAGS)}, each =NUMBER: a flag that "
-                "this version does not know may change what the overlay reads"
+                f"{file} says {word}; the known flags are {', '.join(_FLAGS)}, each =NUMBER: a "
+                "flag that this version does not know may change what the overlay reads"
             )
         flags[name] = int(value)
     if flags.get("W_DUAL_CHAN") not in (0, 1):

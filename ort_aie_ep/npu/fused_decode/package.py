@@ -1,8 +1,8 @@
 """Packages of mlir-air's fused decode: what `src/targets/npu/fused_decode/package.cc` reads.
 
-A folder with `fused_decode.json` and, for each window, the overlay and the words of its shorter
-context, as they were built. The manifest says what nothing in them says: model, order of weights,
-sizes of buffers, and what a token more adds to which words.
+A package is a folder with `fused_decode.json` and, for each window, the overlay and the words of
+its shorter context, as they were built. The manifest adds what these files do not say: the model,
+the order of weights, the sizes of buffers, and which words an additional token changes by how much.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MANIFEST = "fused_decode.json"
 
 @dataclass(frozen=True)
 class FusedDecodePackage:
-    """A package that was written."""
+    """A written package."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -52,19 +52,21 @@ def package_overlay(
     any_epsilon: bool = False,
     progress: Progress | None = None,
 ) -> FusedDecodePackage:
-    """Packages what mlir-air's `make compile-decode` left in `source`, beside and renamed.
+    """Package the output of mlir-air's `make compile-decode` in `source`, atomically.
+
+    The files are written beside `out` and then renamed.
 
     Args:
         source: the folder.
-        out: the package's folder; one that is there is replaced.
-        model: what the overlay must be for; None: what its words say.
-        commit: of mlir-air; None: the one that is checked out where `source` is, if any.
-        any_epsilon: models whose norms have another epsilon than the overlay's are accepted.
+        out: the package's folder; an existing package is replaced.
+        model: the model that the overlay must be for; None: the model that its words imply.
+        commit: the commit of mlir-air; None: the one checked out where `source` is, if any.
+        any_epsilon: accept models whose norms have another epsilon than the overlay's.
         progress: counts windows.
 
     Raises:
-        PackageError: files are missing, left from other builds, damaged, for a model that is not
-            known or not `model`, or do not fit together; `out` is something else.
+        PackageError: files are missing, left over from other builds, damaged, for an unknown model
+            or one other than `model`, or do not fit together; or `out` exists and is not a package.
     """
     folder = read_folder(source)
     windows, files, models = [], {}, set()
@@ -116,17 +118,17 @@ def _window(folder: DecodeFolder, pair: Pair) -> tuple[Geometry, dict[str, Any]]
     group = folder.flags.get("DECODE_WGROUP", 0)
     if group != geometry.group:
         raise PackageError(
-            f"{folder.path} was built with DECODE_WGROUP={group}, and {geometry.model} has "
+            f"{folder.path} was built with DECODE_WGROUP={group}, but {geometry.model} has "
             f"{geometry.group or 'no'} layers in each buffer of weights"
         )
     check_weights(base.path, tasks, geometry, folder.channels)
     slopes = slopes_of(pair, base, CACHE, geometry.row_bytes)
     overlay = pair.overlay(pair.base_length)
-    # Both were built for the same words but for the length.
+    # Both overlays were built for the same words, except for the length.
     kernel, other = (kernel_of(pair.overlay(n)) for n in (pair.base_length, pair.positions))
     if kernel != other:
         raise PackageError(
-            f"{overlay} has the kernel {kernel}, and {pair.overlay(pair.positions).name} {other}"
+            f"{overlay} has the kernel {kernel}, but {pair.overlay(pair.positions).name} {other}"
         )
     return geometry, {
         "positions": pair.positions,

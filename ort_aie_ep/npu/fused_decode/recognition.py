@@ -1,4 +1,4 @@
-"""Which model an overlay is for: nothing in it says so, but what its words move does."""
+"""Which model an overlay is for: nothing in it says so, but the transfers of its words show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ort_aie_ep import _native
 from ort_aie_ep.npu.fused_decode.traffic import Task
 from ort_aie_ep.npu.vocabulary.errors import PackageError
 
-#: The buffers of a run. What is left of weights in several follows.
+#: The buffers of a run. Further buffers of weights follow, if there are several.
 ARGUMENTS = ("x", "w", "rms", "y", "kvc")
 CACHE = ARGUMENTS.index("kvc")
 ELEMENT = 2  # bytes
@@ -26,7 +26,7 @@ class Geometry:
     positions: int
 
     def bytes(self) -> dict[str, int]:
-        """Of each buffer, in the order of a run's arguments."""
+        """The sizes of the buffers, in the order of a run's arguments."""
         facts = _native.fused_decode_geometry(self.model)
         first, *others = facts["weight_elements"]
         elements = {
@@ -41,18 +41,18 @@ class Geometry:
 
     @property
     def row_bytes(self) -> int:
-        """Of a position in a region of the cache."""
+        """The bytes of a position in a region of the cache."""
         return ELEMENT * _native.fused_decode_geometry(self.model)["region_width"]
 
     @property
     def group(self) -> int:
-        """Layers in a buffer of weights; 0 where all are in one."""
+        """Layers in a buffer of weights; 0 where one buffer has all."""
         return _native.fused_decode_geometry(self.model)["group"]
 
     def shares(self) -> Iterator[list[tuple[int, int]]]:
-        """Of each buffer of weights: its shares, as (column of cores, bytes).
+        """For each buffer of weights: its shares, as (column of cores, bytes).
 
-        A share is a column's blocks of a phase, which lie together.
+        A share is a column's blocks of a phase, which are contiguous.
         """
         facts = _native.fused_decode_geometry(self.model)
 
@@ -74,9 +74,9 @@ class Geometry:
 
 
 def recognise(where: Path, tasks: Sequence[Task], positions: int) -> Geometry:
-    """The model whose buffers are those that the tasks reach to the end of.
+    """The model whose buffer sizes are exactly what the tasks reach.
 
-    Raises PackageError, saying what was found and what the table has, where there is none.
+    If no model matches, raises PackageError with the sizes found and the sizes in the table.
     """
     ends: dict[int, int] = {}
     for task in tasks:
@@ -90,8 +90,8 @@ def recognise(where: Path, tasks: Sequence[Task], positions: int) -> Geometry:
     names = (*ARGUMENTS, *(f"w{i}" for i in range(1, len(found))))
     reached = ", ".join(f"{name} {size}" for name, size in zip(names, found, strict=False))
     raise PackageError(
-        f"{where} is for no model that this version knows: a run reaches so many bytes of its "
-        f"buffers: {reached}. Known are, with a cache of {positions} positions:{table}"
+        f"{where} is for no model that this version knows. A run reaches this many bytes of its "
+        f"buffers: {reached}. The known models, with a cache of {positions} positions:{table}"
     )
 
 
@@ -100,17 +100,17 @@ def _sizes(geometry: Geometry) -> str:
 
 
 def check_weights(where: Path, tasks: Sequence[Task], geometry: Geometry, channels: int) -> None:
-    """That weights are read in the order in which the packer lays them out.
+    """Check that weights are read in the order in which the packer lays them out.
 
-    Each column's share of a phase comes through its own channel, or its halves through two, so
-    another number of channels or other chunks of the LM head show in where tasks begin and end.
+    Each column's share of a phase comes through its own channel, or its halves through two. So
+    another number of channels, or other chunks of the LM head, show in where tasks begin and end.
 
-    Raises PackageError naming the first bytes that are not read so.
+    Raises PackageError naming the first bytes that are read differently.
     """
     names = list(geometry.bytes())
     wrong = (
         f"not the order of weights of {geometry.model} with W_DUAL_CHAN={channels - 1}. It was "
-        "built with other flags than its folder says, or with another VOCAB_CHUNK_I2"
+        "built with flags other than its folder says, or with another VOCAB_CHUNK_I2"
     )
     ports: dict[tuple[int, int], tuple[int, int]] = {}  # of a column of cores and half
     for name, shares in zip(
@@ -135,7 +135,7 @@ def check_weights(where: Path, tasks: Sequence[Task], geometry: Geometry, channe
                     if port != task.port:
                         raise PackageError(
                             f"{where}: bytes {at} to {end} of {name} come through channel "
-                            f"{task.port[1]} of shim {task.port[0]}, and others for the same cores "
+                            f"{task.port[1]} of shim {task.port[0]}, but others for the same cores "
                             f"through channel {port[1]} of shim {port[0]}: {wrong}"
                         )
                     at = task.end

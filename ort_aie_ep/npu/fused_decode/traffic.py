@@ -1,4 +1,4 @@
-"""What a stream of words moves between a run's buffers and the array."""
+"""The transfers between a run's buffers and the array that a stream of words describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_CHAINED = 16  # descriptors of a shim
 class Task:
     """A descriptor that a channel was told to run: bytes [first, end) of buffer `argument`.
 
-    With gaps in between, unless it is `linear`.
+    The range has gaps unless the descriptor is `linear`.
     """
 
     column: int
@@ -72,8 +72,8 @@ def tasks_of(stream: Stream) -> Iterator[Task]:
                 place = shim_descriptor_of(operation.address)
                 if place is None or place[:2] not in descriptors:
                     raise StreamError(
-                        f"operation {operation.index} patches {operation.address:#x}, which is "
-                        "the address of no descriptor that the stream has written"
+                        f"operation {operation.index} patches {operation.address:#x}, which is not "
+                        "the address of a descriptor that the stream has written"
                     )
                 descriptors[place[:2]].patch = operation
             case Write():

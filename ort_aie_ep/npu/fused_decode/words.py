@@ -1,4 +1,4 @@
-"""The words of a window, and what a longer context changes in them."""
+"""The words of a window, and how a longer context changes them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ort_aie_ep.npu.vocabulary.errors import PackageError, StreamError
 
 Words = npt.NDArray[np.uint32]
 
-#: mlir-air's fused decode is for this one.
+#: The device that mlir-air's fused decode is for.
 DEVICE = "npu2"
 _GENERATION, _COLUMNS = 4, 8
 
 
 @dataclass(frozen=True)
 class Build:
-    """The words of one length of context."""
+    """The words for one length of context."""
 
     path: Path
     words: Words
@@ -32,7 +32,7 @@ class Build:
 
 
 def read_build(path: Path) -> Build:
-    """Raises PackageError for words that are damaged, or for another device."""
+    """Read the words. Raises PackageError if they are damaged, or for another device."""
     try:
         data = read_regular(path)
     except OSError as error:
@@ -54,13 +54,14 @@ def read_build(path: Path) -> Build:
 
 
 def slopes_of(pair: Pair, base: Build, cache: int, row_bytes: int) -> dict[int, int]:
-    """What a token more adds to words, by their index.
+    """What an additional token adds to words, by their index.
 
-    It may change the length that cores of attention are told, and where the token's row goes in
-    buffer `cache`, by `row_bytes`.
+    It may change the length that the attention cores receive, and, by `row_bytes`, the place of the
+    token's row in buffer `cache`.
 
     Raises:
-        PackageError: the words of the two lengths differ in anything else, or not in both.
+        PackageError: the words of the two lengths differ in anything else, or do not differ in
+            both.
     """
     other = read_build(pair.words(pair.positions))
     starts = [operation.offset for operation in base.stream.operations]
@@ -89,7 +90,7 @@ def slopes_of(pair: Pair, base: Build, cache: int, row_bytes: int) -> dict[int, 
     if lengths == 0 or rows == 0:
         missing = "the length for attention" if lengths == 0 else "the place of its row"
         raise PackageError(
-            f"{base.path} and {other.path.name}: a token more does not change {missing}, so "
+            f"{base.path} and {other.path.name}: one more token does not change {missing}, so "
             "these are not the words of a fused decode"
         )
     return slopes

@@ -1,4 +1,4 @@
 """Design packages: an overlay and its manifest, written, read and checked.
 
-The manifest is what C++ (`src/npu`) reads of a design; what it must hold is said here once more.
+C++ (`src/npu`) reads the manifest of a design; `manifest_check` repeats its rules in Python.
 """

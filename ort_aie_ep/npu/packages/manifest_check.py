@@ -1,4 +1,4 @@
-"""What a manifest must hold, which is what `src/npu/manifest.cc` and `sequence_parser.cc` read."""
+"""What a manifest must contain: what `src/npu/manifest.cc` and `sequence_parser.cc` read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ort_aie_ep.npu.vocabulary.sequence import OPERATORS
 
 FORMAT = 1
 
-#: Of `costs`, what the runtime predicts the time of a run with; cycles, and bytes per cycle.
+#: The entries of `costs` with which the runtime predicts the time of a run: cycles, and bytes per
+#: cycle.
 COSTS = (
     "write32", "maskwrite", "blockwrite", "blockwrite_word", "ddr_patch", "tct_wait",
     "gate_idle", "gate_pipelined", "stream",
@@ -35,16 +36,16 @@ _PLACEHOLDER = re.compile(r"\{([^}]*)(\}?)")
 
 
 def validate(manifest: Any, where: str) -> None:
-    """Raise PackageError, naming the place, unless `manifest` is one that this library reads."""
+    """Raise PackageError, naming the place, unless this library can read `manifest`."""
     check_manifest(Field(manifest, where, "", PackageError))
 
 
 def check_manifest(manifest: Field) -> None:
-    """The same of a manifest as it was read. Raises the reader's error."""
+    """Check a manifest as it was read. Raises the reader's error."""
     version = manifest.field("format").integer()
     if version != FORMAT:
         raise manifest.error(
-            f"{manifest.file}: format {version}, and this library reads format {FORMAT}; "
+            f"{manifest.file}: format {version}, but this library reads format {FORMAT}; "
             "build the package again with this version"
         )
     manifest.field("name").text()
@@ -91,7 +92,7 @@ def _check_fifo(fifo: Field, device: Device) -> Field:
 
 
 def _check_channels(place: Field, fifos: dict[str, Field]) -> None:
-    """A channel is of one fifo, or of several that packets with ids of their own keep apart."""
+    """Check that a channel has one fifo, or several that unique packet ids keep apart."""
     taken: dict[tuple[object, ...], dict[object, str]] = {}
     for name, fifo in fifos.items():
         values = fifo.value
@@ -109,7 +110,7 @@ def _check_channels(place: Field, fifos: dict[str, Field]) -> None:
 
 
 def _check_worker(worker: Field, device: Device) -> int:
-    """The number of its parameters."""
+    """Check a worker; returns the number of its parameters."""
     worker.field("column").integer(0, device.columns - 1)
     worker.field("row").integer(2, device.rows - 1)
     worker.field("lock").integer(0, TILES["core"].locks - 1)
@@ -130,7 +131,7 @@ def _check_descriptors(columns: Field, device: Device, fifos: dict[str, Field]) 
     for column, ids in columns.members():
         if column not in shims:
             raise columns.error(
-                f"{columns.file}: {ids.path} is not a shim column; there are {', '.join(shims)}"
+                f"{columns.file}: {ids.path} is not a shim column; they are {', '.join(shims)}"
             )
         numbers = [each.integer(0, TILES["shim"].descriptors - 1) for each in ids.elements()]
         ids.require(len(set(numbers)) == len(numbers), "a list that holds each descriptor once")
@@ -144,7 +145,7 @@ def _check_descriptors(columns: Field, device: Device, fifos: dict[str, Field]) 
 
 
 class _Sequence:
-    """A sequence: what its names mean where the check has got to."""
+    """A sequence: what its names mean at the current point of the check."""
 
     def __init__(self, sequence: Field, fifos: dict[str, Field], workers: dict[str, int]) -> None:
         self._sequence = sequence
@@ -155,11 +156,11 @@ class _Sequence:
     def check(self) -> None:
         symbols: set[str] = set()
         for parameter in self._sequence.field("parameters").elements():
-            parameter.require(parameter.text() not in symbols, "another name than those before it")
+            parameter.require(parameter.text() not in symbols, "a name that is not taken")
             symbols.add(parameter.text())
         for argument in self._sequence.field("arguments").elements():
             name = argument.field("name")
-            name.require(name.text() not in self._arguments, "another name than those before it")
+            name.require(name.text() not in self._arguments, "a name that is not taken")
             self._arguments[name.text()] = argument.field("direction").one_of(
                 ("in", "out", "inout")
             )
@@ -169,7 +170,7 @@ class _Sequence:
         self._sequence.only("parameters", "arguments", "body")
 
     def _body(self, body: Field, outer: Collection[str], own: set[str]) -> None:
-        """`outer` are the symbols of the blocks around, `own` those of this one."""
+        """`outer` are the symbols of the enclosing blocks, `own` those of this block."""
         for statement in body.elements():
             content = statement.object()
             kind = next((name for name in _STATEMENTS if name in content), None)
@@ -179,7 +180,7 @@ class _Sequence:
             statement.only(*_STATEMENTS[kind])
 
     def _declare(self, name: Field, outer: Collection[str]) -> str:
-        name.require(name.text() not in outer, "a name without a value outside of this block")
+        name.require(name.text() not in outer, "a name that has no value outside this block")
         return name.text()
 
     def _let(self, statement: Field, outer: Collection[str], own: set[str]) -> None:
@@ -191,7 +192,7 @@ class _Sequence:
         self._expression(statement.field("require"), known)
         message = statement.field("message")
         for name, end in _PLACEHOLDER.findall(message.text()):
-            message.require(end and name in known, "a text with {name} of symbols")
+            message.require(end and name in known, "a text whose {name}s are symbols")
 
     def _for(self, statement: Field, outer: Collection[str], own: set[str]) -> None:
         known = {*outer, *own}
@@ -211,7 +212,7 @@ class _Sequence:
         if self._arguments[name] not in (needed, "inout"):
             raise statement.error(
                 f"{statement.file}: {statement.path} needs an argument with direction {needed}, "
-                f"and {name} has {self._arguments[name]}"
+                f"but {name} has {self._arguments[name]}"
             )
         self._expression(statement.field("offset"), known)
         self._expression(statement.field("run"), known)
@@ -227,7 +228,7 @@ class _Sequence:
         count = self._workers[worker]
         values.require(
             len(values.elements()) == count,
-            f"{count} values, as worker {worker} has parameters",
+            f"{count} values, one for each parameter of worker {worker}",
         )
         for value in values.elements():
             self._expression(value, {*outer, *own})

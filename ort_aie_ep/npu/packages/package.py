@@ -1,13 +1,14 @@
 """Design packages: a folder with `overlay.xclbin` and `manifest.json`.
 
-The manifest is all that the runtime knows of a design: where its fifos meet the shims, where the
-run-time parameters of its workers lie, and its sequences. `manifest(design)` makes it from
-`configure(design)`, as is the MLIR that the compiler gets, and a build compares what it reports.
+The runtime knows a design by its manifest alone: where its fifos meet the shims, where the run-time
+parameters of its workers are, and its sequences. `manifest(design)` derives it from
+`configure(design)`, from which the compiler's MLIR is derived too, and a build compares the
+addresses that the compiler reports.
 
 An xclbin can hold the configurations (PDIs) of several designs, each behind a kernel of its own
-(aiecc's --xclbin-input and --xclbin-kernel-name). Each design then has a package with a copy of it
-and the name of its kernel; packages whose xclbins have one UUID share a hardware context, in which
-the firmware loads another PDI where a run is of another kernel.
+(aiecc's --xclbin-input and --xclbin-kernel-name). Each design then has a package with a copy of the
+xclbin and the name of its kernel. Packages whose xclbins have the same UUID share a hardware
+context; the firmware loads another PDI there when a run uses another kernel.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ort_aie_ep.npu.vocabulary.errors import PackageError
 OVERLAY = "overlay.xclbin"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20  # src/npu/manifest.h
-KERNEL = "MLIR_AIE"  # mlir-aie's aiecc gives this name to a kernel, if none is asked for
+KERNEL = "MLIR_AIE"  # the name that mlir-aie's aiecc gives a kernel by default
 MAX_KERNEL_NAME = 31  # xclbinutil keeps it twice, as name:name, in 64 characters
 
 # struct axlf of XRT's xclbin.h (2.25): magic, signature length, reserved, key block, unique id,
@@ -55,10 +56,10 @@ def manifest(
     uuid: str | None = None,
     kernel: str = KERNEL,
 ) -> dict[str, Any]:
-    """The manifest of `design`, as it stands in JSON.
+    """The manifest of `design`, as JSON values.
 
     `toolchain` (name: version) and `uuid` (of the xclbin) are None before a build; `kernel` is the
-    design's in an xclbin that has several. Raises DesignError where the design cannot be
+    design's kernel in an xclbin that has several. Raises DesignError where the design cannot be
     configured.
     """
     device, plan = design.device, configure(design)
@@ -121,15 +122,15 @@ def xclbin_section(path: Path, kind: int) -> bytes:
     """
     data = read_bytes(path)
     xclbin_uuid(path)
-    table = XCLBIN_SECTIONS + 8  # follows their number
+    table = XCLBIN_SECTIONS + 8  # follows the number of sections
     count = struct.unpack_from("<I", data, XCLBIN_SECTIONS)[0] if len(data) >= table else 0
     if len(data) < table + count * SECTION.size:
-        raise PackageError(f"{path} is damaged: its table of {count} sections goes beyond its end")
+        raise PackageError(f"{path} is damaged: its table of {count} sections is cut off")
     for i in range(count):
         found, _, start, size = SECTION.unpack_from(data, table + i * SECTION.size)
         if found == kind:
             if start + size > len(data):
-                raise PackageError(f"{path} is damaged: section {i} goes beyond its end")
+                raise PackageError(f"{path} is damaged: section {i} is cut off")
             return data[start : start + size]
     raise PackageError(f"{path} has no section of kind {kind}")
 
@@ -157,15 +158,17 @@ class Package:
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
-    """As it stands in the file."""
+    """The manifest as it is in the file."""
     return json.dumps(manifest) + "\n"
 
 
 def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> Package:
-    """Write `manifest` and a copy of the xclbin `overlay` to `folder`, beside and renamed.
+    """Write `manifest` and a copy of the xclbin `overlay` to `folder`, atomically.
 
-    A package that is already there is replaced; of several writers, one leaves its own.
-    Raises PackageError when `folder` is something else, or the manifest is not valid or too long.
+    The files are written beside `folder` and then renamed. This replaces a package that is already
+    there; if several processes write at once, the result is one of their packages. Raises
+    PackageError when `folder` exists and is not a package, or the manifest is not valid or too
+    long.
     """
     validate(manifest, str(folder / MANIFEST))
     text = manifest_text(manifest)
@@ -181,16 +184,16 @@ def write_package(folder: Path, manifest: Mapping[str, Any], overlay: Path) -> P
 
 
 def require_replaceable(folder: Path, manifest: str) -> None:
-    """Raise PackageError if `folder` is something else than a package, with a file `manifest`."""
+    """Raise PackageError if `folder` exists and is not a package, with a file `manifest`."""
     if folder.exists() and not (folder / manifest).is_file():
-        raise PackageError(f"{folder} exists and is no design package; give another folder")
+        raise PackageError(f"{folder} exists and is not a design package; choose another folder")
 
 
 @contextmanager
 def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
     """A folder that becomes `folder` when the block ends, and disappears when it fails.
 
-    One that is there goes, if it has a file `manifest`. Raises PackageError if it has none.
+    It replaces a `folder` that has a file `manifest`. Raises PackageError if `folder` has none.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -208,10 +211,10 @@ def replaced_folder(folder: Path, manifest: str) -> Iterator[Path]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Keeps other writers out of a folder: one looks at what is there, and replaces it."""
+    """Keep other writers out of a folder while one checks its contents and replaces it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # without locks it can be written too
+        with suppress(OSError):  # some file systems have no locks; writing works there too
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -219,10 +222,10 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def read_package(folder: Path, *, device: str | None = None) -> Package:
-    """The package in `folder`. Raises PackageError that names what does not fit.
+    """The package in `folder`. Raises PackageError, which names what does not fit.
 
-    With `device`, the package must be for that one: an overlay of another device runs, completes
-    and gives zeros.
+    With `device`, the package must be for that device: an overlay of another one runs, completes
+    and returns zeros.
     """
     path = folder / MANIFEST
     if not is_regular(path):
@@ -232,7 +235,7 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
     content = read.object()
     if device is not None and content["device"] != device:
         raise PackageError(
-            f"{folder} is a package for {content['device']}, and the device is {device}; "
+            f"{folder} is a package for {content['device']}, but the device is {device}; "
             f"build it with: ort-aie kernels build {content['name']} --device {device}"
         )
     package = Package(folder, content)
@@ -242,7 +245,7 @@ def read_package(folder: Path, *, device: str | None = None) -> Package:
         found = xclbin_uuid(package.overlay)
         if found != content["uuid"]:
             raise PackageError(
-                f"{path} belongs to the xclbin {content['uuid']}, and {OVERLAY} beside it is "
+                f"{path} belongs to the xclbin {content['uuid']}, but {OVERLAY} beside it is "
                 f"{found}; build the package again"
             )
     return package

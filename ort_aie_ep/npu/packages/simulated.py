@@ -1,7 +1,7 @@
 """Packages for the modelled NPU: xclbins in form, whose one section names designs.
 
-No compiler is needed for them. What stands in the place of a configuration is the name under which
-`aie_kernels` has the design, so that the simulator can configure itself.
+They need no compiler. In place of a configuration they hold the name of the design in
+`aie_kernels`, so that the simulator can configure itself.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _NAMESPACE = uuids.UUID("5a1de09c-5c6e-4d5e-9d0b-6c1f4c8d2b37")  # of their UUID
 class SimulatedKernel:
     """A kernel of a simulated overlay, and the design that is its PDI.
 
-    `design` is the name under which `aie_kernels` has it, `digest` that of its manifest: an overlay
-    that another version of this library made is told by it.
+    `design` is the design's name in `aie_kernels`, `digest` the digest of its manifest, which
+    reveals an overlay that another version of this library made.
     """
 
     name: str
@@ -55,7 +55,7 @@ class SimulatedKernel:
 
 @dataclass(frozen=True)
 class SimulatedOverlay:
-    """What stands in an overlay for the modelled NPU. The PDIs have ids from 1, in this order."""
+    """The contents of an overlay for the modelled NPU. The PDIs have ids from 1, in this order."""
 
     device: str
     kernels: tuple[SimulatedKernel, ...]
@@ -76,9 +76,10 @@ class SimulatedOverlay:
 
 
 def simulated_overlay(designs: Mapping[str, Design]) -> SimulatedOverlay:
-    """The overlay of designs of one device, by the name that `aie_kernels` has for each.
+    """The overlay for designs of one device, by their names in `aie_kernels`.
 
-    A lone one has the kernel that aiecc gives it, several are behind kernels of their names.
+    A single design has the kernel name that aiecc gives by default; each of several has a kernel
+    with its own name.
     """
     kernels = []
     for name, design in designs.items():
@@ -88,12 +89,12 @@ def simulated_overlay(designs: Mapping[str, Design]) -> SimulatedOverlay:
 
 
 def kernel_name(design: Design, together: int) -> str:
-    """The kernel of a design in an xclbin of so many."""
+    """The kernel of a design in an xclbin of `together` designs."""
     return KERNEL if together == 1 else design.name[:MAX_KERNEL_NAME]
 
 
 def write_simulated_packages(folder: Path, designs: Mapping[str, Design]) -> list[Package]:
-    """Write a package `folder`/<design> for each design of `simulated_overlay`, of one xclbin.
+    """Write packages `folder`/<design> that share the xclbin `simulated_overlay` for `designs`.
 
     Raises PackageError as `write_package` does.
     """
@@ -124,24 +125,24 @@ def _xclbin(overlay: SimulatedOverlay) -> bytes:
 
 
 def read_simulated_overlay(path: Path) -> SimulatedOverlay:
-    """What a simulated overlay holds.
+    """The contents of a simulated overlay.
 
     Raises PackageError for an xclbin of a real NPU, and for a file that is damaged.
     """
     found = xclbin_uuid(path)
     data = read_bytes(path)
     count = struct.unpack_from("<I", data, XCLBIN_SECTIONS)[0] if len(data) > 456 else 0
-    # The table of sections follows their number.
+    # The table of sections follows the number of sections.
     if (
         count < 1
         or struct.unpack_from("<Q", data, _LENGTH)[0] != len(data)
         or len(data) < XCLBIN_SECTIONS + 8 + SECTION.size
     ):
-        raise PackageError(f"{path} is damaged: its length is not the one in its header")
+        raise PackageError(f"{path} is damaged: its length does not match its header")
     kind, name, start, size = SECTION.unpack_from(data, XCLBIN_SECTIONS + 8)
     if kind != _USER_METADATA or not name.startswith(b"simulated"):
         raise PackageError(
-            f"{path} is an overlay for a real NPU; the modelled one takes packages that "
+            f"{path} is an overlay for a real NPU; the modelled NPU needs packages that "
             "ort_aie_ep.npu.simulator.device_process.write_packages makes"
         )
     content = parse_json(
@@ -153,5 +154,5 @@ def read_simulated_overlay(path: Path) -> SimulatedOverlay:
     )
     overlay = SimulatedOverlay(content.field("device").text(), kernels)
     if overlay.uuid != found:
-        raise PackageError(f"{path} is damaged: its UUID {found} does not fit its content")
+        raise PackageError(f"{path} is damaged: its UUID {found} does not match its content")
     return overlay

@@ -2,8 +2,8 @@
 
     python -m ort_aie_ep.npu.simulator --device npu2 --socket 3 --memory 4
 
-The host has chosen this Python (ORT_AIE_SIM_PYTHON), which may lack what the extra [npu] brings:
-nothing of it is imported before that is known.
+The host has chosen this Python (ORT_AIE_SIM_PYTHON), which may lack the packages of the extra
+[npu]. So this module checks for them before it imports any.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ort_aie_ep.requirements import SIMULATOR, MissingPackageError, require
 
 
 def main() -> None:
-    """Serves the host's requests, or answers the first one with what is missing."""
+    """Serve the host's requests, or answer the first one with the names of missing packages."""
     try:
         require(f"the modelled NPU, which runs in {sys.executable},", SIMULATOR, "npu")
     except MissingPackageError as error:

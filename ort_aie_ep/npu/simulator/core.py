@@ -19,7 +19,7 @@ from ort_aie_ep.npu.vocabulary.kernel import DTYPES, Array
 
 
 class CoreProcess(Core):
-    """A worker at work: drives the generator of its body."""
+    """A running worker: drives the generator of its body."""
 
     def __init__(self, array: ArrayState, plan: WorkerPlan) -> None:
         self.plan = plan
@@ -70,10 +70,10 @@ class CoreProcess(Core):
                 return (yield from self._parameters())
             case Read():
                 return int(self._buffers[step.buffer].view(np.int32)[step.index])
-        raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, which is no step")
+        raise SimulationError(f"worker {self.plan.worker.name} yields {step!r}, not a step")
 
     def _pool(self, port: str) -> tuple[Pool, LockCell, LockCell]:
-        """Pool of a port, the lock to take from and the lock to give to."""
+        """The pool of a port, the lock to acquire from and the lock to release to."""
         pool = self.plan.pools[port]
         free, filled = self._array.lock(pool.produce), self._array.lock(pool.consume)
         return (pool, filled, free) if port in self.plan.worker.inputs else (pool, free, filled)
@@ -111,9 +111,9 @@ class CoreProcess(Core):
         try:
             cycles = kernel.cycles(array.design.device.architecture, scalars)
         except (ArithmeticError, LookupError) as error:
-            raise SimulationError(f"{what}, for which it has no meaning ({error})") from error
+            raise SimulationError(f"{what}, which the kernel does not define ({error})") from error
         if cycles < 0:
-            raise SimulationError(f"{what}, for which it has no meaning ({cycles} cycles)")
+            raise SimulationError(f"{what}, which the kernel does not define ({cycles} cycles)")
         seconds = array.clock.seconds(cycles)
         start = array.env.now
         yield array.env.timeout(seconds)

@@ -1,10 +1,10 @@
-"""The modelled NPU as a process of its own: what the stand-in of XRT starts, and talks to.
+"""The modelled NPU as a separate process, which the stand-in for XRT starts and talks to.
 
     python -m ort_aie_ep.npu.simulator --device npu2 --socket 3 --memory 4
 
-The memory of the device is a memfd that both map; requests and replies are JSON objects, one a
-line, over a socket. A request that works is answered with {"ok": true, ...}, another one with
-{"ok": false, "kind": ..., "error": ...}:
+The memory of the device is a memfd that both processes map. Requests and replies are JSON objects,
+one a line, over a socket. The reply to a request that works is {"ok": true, ...}, otherwise {"ok":
+false, "kind": ..., "error": ...}:
 
     {"op": "hello"}                                     device, name
     {"op": "load", "overlay": path, "uuid": u}          context
@@ -15,12 +15,12 @@ line, over a socket. A request that works is answered with {"ok": true, ...}, an
     {"op": "packages", "folder": path}                  designs
     {"op": "stop"}
 
-The kind of a failed run is "timeout", if the watchdog of the device has ended it, or "error". After
-either the array is configured anew. Who kills this process has pulled out the device.
+The kind of a failed run is "timeout" if the watchdog of the device ended it, otherwise "error".
+After either, the array is configured again. Killing this process is like removing the device.
 
-For tests, "load" takes "wrong": true, as if the overlay were one of another NPU, and "run" takes
-"fault": "timeout" or "error". Such a run leaves garbage where it would have left results, and its
-reply has the "operation" at which it stopped.
+For tests, "load" accepts "wrong": true, as if the overlay were one of another NPU, and "run"
+accepts "fault": "timeout" or "error". Such a run leaves garbage in place of results, and its reply
+has the "operation" at which it stopped.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.device import Device, device
 from ort_aie_ep.npu.vocabulary.errors import DesignError, PackageError, SimulationError, StreamError
 
-WATCHDOG = 2.0  # seconds a run may take: the driver's `timeout_in_sec`
-GARBAGE = 0xFF  # what a run that failed leaves: not-a-number as bf16, fp16 and fp32
+WATCHDOG = 2.0  # the longest run in seconds: the driver's `timeout_in_sec`
+GARBAGE = 0xFF  # what a failed run leaves: not-a-number as bf16, fp16 and fp32
 
 NAMES = {"aie2": "NPU Phoenix (simulated)", "aie2p": "NPU Strix (simulated)"}
 
@@ -72,19 +72,19 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class RequestError(AieError):
-    """A request that is not what it must be."""
+    """A malformed request."""
 
 
 class WatchdogError(SimulationError):
-    """A run that took longer than the driver lets it."""
+    """A run that took longer than the driver allows."""
 
 
 @dataclass
 class Context:
-    """The array as one hardware context has it; `kernels` is None for an overlay made for another
-    NPU.
+    """The array as one hardware context sees it.
 
-    That configures nothing, so its runs complete and write nothing.
+    `kernels` is None for an overlay made for another NPU. Such an overlay configures nothing, so
+    its runs complete and write nothing.
     """
 
     kernels: dict[str, Design] | None
@@ -94,14 +94,14 @@ class Context:
         self.pdis = None if self.kernels is None else Pdis(self.kernels)
 
     def reset(self) -> None:
-        """Configure the array anew."""
+        """Configure the array again."""
         if self.pdis is not None:
             self.pdis.reset()
 
     def run(
         self, kernel: str, words: npt.NDArray[np.uint32], arguments: list[tuple[str, Bytes]]
     ) -> float:
-        """Execute a stream; seconds of the device.
+        """Execute a stream; returns seconds of the device.
 
         Raises WatchdogError, SimulationError or StreamError; then the context must be reset.
         """
@@ -112,39 +112,39 @@ class Context:
         try:
             return change + self.pdis.machine.run(words, arguments).seconds
         except SimulationError as error:
-            if str(error).startswith("deadlock"):  # to the driver: a run that does not end
+            if str(error).startswith("deadlock"):  # to the driver, a run that does not end
                 raise WatchdogError(str(error)) from error
             raise
 
 
 def _start_watchdog(machine: Machine) -> None:
-    """Let the run that comes next fail after `WATCHDOG` seconds of the device."""
+    """Make the next run fail after `WATCHDOG` seconds of the device."""
     env = machine.env
 
     def watchdog() -> Process:
         yield env.timeout(WATCHDOG)
-        if env.peek() != float("inf"):  # otherwise the run is over, or stands still for ever
+        if env.peek() != float("inf"):  # otherwise the run is over, or deadlocked
             machine.failed.append(WatchdogError(f"the run is not over after {WATCHDOG} s"))
 
     env.process(watchdog())
 
 
 def designs_for(target: Device) -> dict[str, Design]:
-    """By the name that `aie_kernels` has for it, every design that exists for a device."""
+    """Every design that exists for a device, by its name in `aie_kernels`."""
     from ort_aie_ep.aie_kernels.build import designs_on
 
     found = {}
     for name, design in designs_on(target).items():
-        with suppress(DesignError):  # its layout is not for this one
+        with suppress(DesignError):  # its layout does not suit this device
             simulated_overlay({name: design})
             found[name] = design
     return found
 
 
 def write_packages(folder: Path, target: Device) -> list[str]:
-    """Write the packages of all designs for the modelled NPU; those that are there are kept.
+    """Write the packages of all designs for the modelled NPU; existing ones are kept.
 
-    Gives the names, those of the folders in `folder` and of the manifests.
+    Returns the names: those of the folders in `folder` and of the manifests.
     """
     names = []
     for name, design in designs_for(target).items():
@@ -153,7 +153,7 @@ def write_packages(folder: Path, target: Device) -> list[str]:
             try:
                 write_simulated_packages(folder, {name: design})
             except OSError:
-                if not _fits(package, name, design):  # another process was as fast
+                if not _fits(package, name, design):  # another process was faster
                     raise
         names.append(design.name)
     return names
@@ -164,12 +164,12 @@ def _fits(package: Path, name: str, design: Design) -> bool:
         uuid = xclbin_uuid(package / OVERLAY)
     except PackageError:
         return False
-    # Of the manifest as it is written, so that another form of the same is another package.
+    # The UUID covers the manifest's text, so a manifest in another form is another package.
     return (package / MANIFEST).is_file() and uuid == simulated_overlay({name: design}).uuid
 
 
 class DeviceProcess:
-    """The modelled device: its contexts, and what is asked of it. `memory` is (n,) uint8."""
+    """The modelled device: its contexts and its answers to requests. `memory` is (n,) uint8."""
 
     def __init__(self, target: Device, memory: Bytes) -> None:
         self._device = target
@@ -185,7 +185,7 @@ class DeviceProcess:
         }
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """The reply to a request; never raises for what a request can do wrong."""
+        """The reply to a request; never raises for an error that a request can cause."""
         try:
             fields = Field(request, "the request", "", RequestError)
             operation = fields.field("op").one_of(self._operations)
@@ -202,7 +202,7 @@ class DeviceProcess:
         path, uuid = Path(request.field("overlay").text()), request.field("uuid").text()
         overlay = read_simulated_overlay(path)
         if overlay.uuid != uuid:
-            raise PackageError(f"{path} is the overlay {overlay.uuid}, and {uuid} was registered")
+            raise PackageError(f"{path} is the overlay {overlay.uuid}, but {uuid} was registered")
         wrong = request.find("wrong")
         kernels = None if wrong is not None and wrong.boolean() else self._kernels(path, overlay)
         self._contexts[self._next] = Context(kernels)
@@ -296,8 +296,8 @@ def serve(process: DeviceProcess, reader: TextIO, writer: TextIO) -> None:
 
 
 def main() -> None:
-    """Serve the process that has started this one, and end with it."""
-    parser = argparse.ArgumentParser(description="The modelled NPU, for the stand-in of XRT.")
+    """Serve the process that started this one, and end with it."""
+    parser = argparse.ArgumentParser(description="Run the modelled NPU for the stand-in for XRT.")
     parser.add_argument("--device", required=True, help="a device of `ort-aie kernels list`")
     parser.add_argument("--socket", type=int, required=True, help="file descriptor of the requests")
     parser.add_argument("--memory", type=int, required=True, help="file descriptor of the memory")

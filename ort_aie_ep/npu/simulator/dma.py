@@ -1,10 +1,10 @@
 """DMA channels and streams of the simulated array.
 
-A stream is one process: it takes a transfer of its source, waits until every destination has a
-descriptor that can take data, and moves as many bytes as the shortest of them allows: an event per
-descriptor, not per beat. A destination that is not ready holds back the source and so all others,
-as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) and hops (2 cycles) are not
-modelled.
+A stream is one process. It takes a transfer of its source, waits until every destination has a
+descriptor that can receive data, and moves as many bytes as the shortest of them allows: one event
+per descriptor, not per beat. A destination that is not ready holds back the source and so all other
+destinations, as a circuit-switched multicast does. Switch FIFOs (4 to 16 words) and hops (2 cycles)
+are not modelled.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from ort_aie_ep.npu.vocabulary.configuration import Channel, Descriptor, Port, S
 from ort_aie_ep.npu.vocabulary.device import MAX_QUEUED_TASKS, WORD
 from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
-#: The largest piece of a transfer that takes DDR at once, so that shims share it fairly (bytes).
+#: The largest piece of a transfer that occupies DDR at once, so that shims share it fairly (bytes).
 PIECE = 8192
 
 
 @dataclass
 class Transfer:
-    """A descriptor at work: `offsets` are the byte offsets of its words in `memory`, in order.
+    """An active descriptor: `offsets` are the byte offsets of its words in `memory`, in order.
 
-    `position` counts the words done. `run` is the contiguous run in bytes, for the price in DDR.
+    `position` counts the completed words. `run` is the contiguous run in bytes, for the cost in
+    DDR.
     """
 
     memory: np.ndarray
@@ -47,7 +48,7 @@ class Transfer:
 
     @property
     def remaining(self) -> int:
-        """Words still to move."""
+        """Words still to be moved."""
         return self.words - self.position
 
     def _index(self, words: int) -> np.ndarray | slice:
@@ -63,12 +64,12 @@ class Transfer:
         return data
 
     def write(self, data: np.ndarray) -> None:
-        """Store bytes as the next words, and go on."""
+        """Store bytes as the next words, and advance."""
         self.memory[self._index(data.size // WORD)] = data
 
 
 class Endpoint(Protocol):
-    """One end of a stream: something that yields transfers one after the other."""
+    """One end of a stream: yields transfers one after another."""
 
     port: Port
     waiting: str
@@ -88,7 +89,7 @@ class RingEndpoint:
         self._next = 0
 
     def next(self) -> Process:
-        """Take the lock of the next descriptor in the ring."""
+        """Acquire the lock of the next descriptor in the ring."""
         descriptor = self._channel.ring[self._next]
         self._next = (self._next + 1) % len(self._channel.ring)
         if descriptor.acquire is not None:
@@ -117,7 +118,7 @@ class RingEndpoint:
 
 @dataclass
 class Task:
-    """An entry of a shim channel's queue: start descriptor, runs, and whether a token is due."""
+    """An entry of a shim channel's queue: start descriptor, runs, and whether it issues a token."""
 
     descriptor: int
     runs: int
@@ -146,10 +147,10 @@ class ShimEndpoint:
         return [*([self.current] if self.current else []), *self.tasks]
 
     def push(self, task: Task) -> None:
-        """Queue a task; one too many is dropped silently, as the hardware does.
+        """Queue a task; if the queue is full, the task is dropped silently, as on the hardware.
 
-        The hardware has room for the one at work as well, and sometimes for more; no stream may
-        depend on it (`MAX_QUEUED_TASKS`).
+        The hardware has room for the running task as well, and sometimes for more, but no stream
+        may depend on that (`MAX_QUEUED_TASKS`).
         """
         if len(self.busy) >= MAX_QUEUED_TASKS:
             self.dropped += 1
@@ -184,7 +185,7 @@ class ShimEndpoint:
             if acquire.value >= 0:  # waits until the lock is equal to it
                 raise SimulationError(
                     f"{self.port}, descriptor {number}: acquires lock {acquire.id} at exactly "
-                    f"{acquire.value}; the simulator knows at least (negative values) only"
+                    f"{acquire.value}; the simulator supports only at least (negative values)"
                 )
             cell = array.lock_by_id(self.port.tile, acquire.id)
             self.waiting = _waits_for(cell)
@@ -248,7 +249,7 @@ def _waits_for(cell: LockCell) -> str:
 
 @dataclass
 class StreamState:
-    """A source and where it goes, with what is under way (for reports and utilisation)."""
+    """A source and its destinations, with the transfer under way (for reports and utilisation)."""
 
     source: Endpoint
     routes: dict[int | None, Stream] = field(default_factory=dict)

@@ -1,14 +1,13 @@
 """Simulate a design: words in, real bytes through the array, time from documented costs.
 
 A `Machine` is one configured overlay. `Machine.run` decodes the words of a stream with the decoder
-of `txn`, which shares nothing with the encoder, and does what they say: descriptors of the shims
-exist only as the words that were written, patched and pushed. Kernels are the ones for the chip,
-compiled for this CPU (`kernels`). Time comes from `costs`, of which those of the control path were
-measured on NPU1.
+of `txn`, which shares nothing with the encoder, and executes them. Descriptors of the shims exist
+only as words that were written, patched and pushed. Kernels are those of the chip, compiled for
+this CPU (`kernels`). Time comes from `costs`; the costs of the control path were measured on NPU1.
 
-A run that cannot go on ends in a SimulationError that says who waits for what; so does one that
-leaves something behind (a transfer half done, an object that nobody took), because on the device
-the next run would start from there.
+A run that cannot continue ends in a SimulationError that says who waits for what. So does a run
+that leaves something behind (an incomplete transfer, an object that nobody took), because on the
+device the next run would start from there.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class Result:
     """What a run took. Times are seconds of the modelled device.
 
     `seconds` is the time from the first instruction to the last wait, without the host's dispatch
-    (`costs.DISPATCH`). `workers` gives each worker's time in kernels and waiting, by name;
-    `channels` each channel's time moving data; `read` and `written` are bytes of DDR.
+    (`costs.DISPATCH`). `workers` has each worker's time in kernels and waiting, by name; `channels`
+    has each channel's time moving data; `read` and `written` are bytes of DDR.
     """
 
     seconds: float
@@ -79,8 +78,8 @@ class Machine(ArrayState):
     """The array with one design on it; it keeps its state from run to run, as the device does.
 
     Raises DesignError for a design that `configure` refuses, or that joins streams by packets.
-    `trace` records every span. `pdi` is the id of its PDI in an overlay that holds several: a
-    stream may begin with loading it (`pdis.Pdis` does what that means).
+    `trace` records every span. `pdi` is the id of its PDI in an overlay that holds several; a
+    stream may begin by loading it (`pdis.Pdis` does the reset that this implies).
     """
 
     def __init__(self, design: Design, *, trace: bool = False, pdi: int | None = None) -> None:
@@ -111,7 +110,7 @@ class Machine(ArrayState):
                 if other != stream.source:
                     raise DesignError(
                         f"{other} and {stream.source} both send to {port}: the simulator has no "
-                        "model of how packets of several sources take turns"
+                        "model of how packets of several sources interleave"
                     )
         self._streams = list(states.values())
         for state in self._streams:
@@ -149,7 +148,7 @@ class Machine(ArrayState):
         buffers: Iterable[tuple[str, np.ndarray]],
         count: Count | None = None,
     ) -> Result:
-        """As `run`, of a decoded stream; `count` gets a step of each operation."""
+        """Execute a decoded stream, as `run` does; `count` advances with each operation."""
         device = self.design.device
         if stream.header.generation != device.generation:
             raise StreamError(
@@ -163,7 +162,7 @@ class Machine(ArrayState):
             )
         if stream.header.columns > device.columns:
             raise StreamError(
-                f"the stream wants {stream.header.columns} columns; {device.name} has "
+                f"the stream needs {stream.header.columns} columns; {device.name} has "
                 f"{device.columns}"
             )
         self.host = HostMemory(list(buffers))
@@ -206,7 +205,7 @@ class Machine(ArrayState):
         )
 
     def who_waits(self) -> str:
-        """Every process that cannot go on, and for what."""
+        """Every process that cannot continue, and what it waits for."""
         lines = []
         if self._command_waits:
             lines.append(f"the instruction stream waits for {self._command_waits}")
@@ -229,7 +228,7 @@ class Machine(ArrayState):
         return "\n".join("  " + line for line in lines) or "  (nobody waits)"
 
     def left_behind(self) -> list[str]:
-        """What a completed run should not leave: queued tasks, half-filled buffers, objects."""
+        """Things that a completed run must not leave: queued tasks, partial buffers, objects."""
         lines = []
         for endpoint in self.endpoints.values():
             if isinstance(endpoint, ShimEndpoint):
@@ -242,17 +241,17 @@ class Machine(ArrayState):
         for state in self._streams:
             for port, transfer in state.receiving.items():
                 if transfer.position > 0:
-                    lines.append(f"  {port}: {transfer.position} of {transfer.words} words came")
+                    lines.append(f"  {port}: {transfer.position} of {transfer.words} words arrived")
         for cell in self._locks.values():
             if cell.value != cell.lock.initial:
                 lines.append(
                     f"  lock {cell.lock.id} of {cell.lock.tile} ({cell.lock.name}) is "
-                    f"{cell.value}, and was {cell.lock.initial} at the start"
+                    f"{cell.value}, but was {cell.lock.initial} at the start"
                 )
         for core in self._cores:
             if not core.idle:
                 lines.append(
-                    f"  worker {core.plan.worker.name} has not come back to its start; it waits "
+                    f"  worker {core.plan.worker.name} has not returned to its start; it waits "
                     f"for {core.waits_for or 'nothing'}"
                 )
         return lines
@@ -284,13 +283,13 @@ class Machine(ArrayState):
                 yield env.timeout(clock.cost(costs.PDI_SWITCH))
             case LoadPdi() if operation.index:
                 raise StreamError(
-                    f"operation {operation.index} loads PDI {operation.id}; the simulator has a "
-                    "model of it at the beginning of a stream only"
+                    f"operation {operation.index} loads PDI {operation.id}; the simulator "
+                    "models this only at the beginning of a stream"
                 )
             case _:
                 raise StreamError(
-                    f"operation {operation.index}, {type(operation).__name__}: the simulator has "
-                    "no model of it"
+                    f"operation {operation.index}, {type(operation).__name__}: the simulator does "
+                    "not model it"
                 )
         self.trace.span("instruction stream", type(operation).__name__, start, env.now)
 
@@ -344,7 +343,7 @@ class Machine(ArrayState):
         for i, value in enumerate(values):
             place = shim_descriptor_of(address + WORD * i)
             if place is None:
-                raise StreamError(f"{what} starts in front of the descriptors of a shim")
+                raise StreamError(f"{what} starts before the descriptors of a shim")
             column, number, word = place
             tile = Tile(column, 0)
             self._require_unused(tile, number, what)
@@ -372,11 +371,11 @@ class Machine(ArrayState):
         )
 
     def _require_token_control(self, bits: int, operation: Operation) -> None:
-        """Of a channel's control only the controller's id, 15:8, which goes into tokens."""
+        """Write a channel's control: only the controller's id, 15:8, which goes into tokens."""
         if bits & ~0xFF00:
             raise StreamError(
                 f"operation {operation.index} writes {bits & ~0xFF00:#x} to a channel's control; "
-                "the simulator knows the controller's id in bits 15:8, and neither resets nor modes"
+                "the simulator knows the controller's id in bits 15:8, but neither resets nor modes"
             )
 
     def _patch(self, operation: AddressPatch) -> None:
@@ -411,7 +410,7 @@ class Machine(ArrayState):
                 if not isinstance(endpoint, ShimEndpoint):
                     raise StreamError(
                         f"operation {operation.index} waits for a token of {port}, which the "
-                        "simulator's command processor does not get"
+                        "simulator's command processor does not receive"
                     )
                 self._command_waits = f"a token of {port} (operation {operation.index})"
                 yield endpoint.tokens.get(1)

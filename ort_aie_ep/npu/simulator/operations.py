@@ -1,6 +1,6 @@
 """The operations of an instruction stream (`txn` reads them), as frozen dataclasses.
 
-Addresses are the array's: (column << 25) | (row << 20) | offset; `registers` says what they are.
+Addresses are the array's: (column << 25) | (row << 20) | offset; `registers` decodes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Write(Operation):
-    """`value` to the register at `address`."""
+    """Write `value` to the register at `address`."""
 
     address: int
     value: int
@@ -42,7 +42,7 @@ class Write(Operation):
 
 @dataclass(frozen=True, slots=True)
 class BlockWrite(Operation):
-    """`words` to the registers from `address` on."""
+    """Write `words` to the registers from `address` on."""
 
     address: int
     words: tuple[int, ...]
@@ -50,7 +50,7 @@ class BlockWrite(Operation):
 
 @dataclass(frozen=True, slots=True)
 class MaskWrite(Operation):
-    """The bits of `mask` at `address` become those of `value`."""
+    """Set the bits of `mask` at `address` to those of `value`."""
 
     address: int
     value: int
@@ -69,7 +69,7 @@ class MaskPoll(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Wait(Operation):
-    """One completion token from `channel` of every tile of a rectangle (the format's TCT)."""
+    """Wait for a completion token (TCT) from `channel` of every tile of a rectangle."""
 
     column: int
     row: int
@@ -81,10 +81,10 @@ class Wait(Operation):
 
 @dataclass(frozen=True, slots=True)
 class AddressPatch(Operation):
-    """Adds the address of run argument `argument`, and `plus` bytes, to a descriptor's address.
+    """Add the address of run argument `argument`, and `plus` bytes, to a descriptor's address.
 
-    `address` is that of the descriptor's word 1 (shim and memory tiles), which an earlier
-    BlockWrite in the stream holds. From argument 5 on, `plus` contains 0x80000000 (`aperture`),
+    `address` is the address of the descriptor's word 1 (shim and memory tiles), which an earlier
+    BlockWrite in the stream wrote. From argument 5 on, `plus` contains 0x80000000 (`aperture`),
     which the firmware adds for the first five.
     """
 
@@ -94,7 +94,7 @@ class AddressPatch(Operation):
 
     @property
     def aperture(self) -> int:
-        """The part of `plus` that is the array's view of DDR and no offset, bytes."""
+        """The part of `plus` that is the array's view of DDR and not an offset, in bytes."""
         return 0x80000000 if self.argument >= 5 else 0
 
     @property
@@ -105,7 +105,7 @@ class AddressPatch(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Noop(Operation):
-    """Nothing."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class LoadPmStart(Operation):
 
 @dataclass(frozen=True, slots=True)
 class CreateScratchpad(Operation):
-    """The state table of `bytes` bytes at `address`."""
+    """Create the state table of `bytes` bytes at `address`."""
 
     usage: int
     bytes: int
@@ -143,7 +143,7 @@ class CreateScratchpad(Operation):
 
 @dataclass(frozen=True, slots=True)
 class UpdateStateTable(Operation):
-    """`function` with `argument` on entry `entry` of the state table."""
+    """Apply `function` with `argument` to entry `entry` of the state table."""
 
     entry: int
     function: int
@@ -152,7 +152,7 @@ class UpdateStateTable(Operation):
 
 @dataclass(frozen=True, slots=True)
 class UpdateRegister(Operation):
-    """`function` of a state table entry and `argument` on the register at `address`."""
+    """Apply `function` of a state table entry and `argument` to the register at `address`."""
 
     entry: int
     function: int

@@ -1,7 +1,7 @@
-"""What the simulated array is made of: memories, locks, host buffers, time.
+"""The parts of the simulated array: memories, locks, host buffers, time.
 
-Memory is bytes, locks are registers with waiters, and the
-host's buffers stand behind device addresses; whatever reaches outside of them is refused.
+Memory is bytes, locks are registers with waiters, and device addresses refer to the host's buffers;
+an access outside of them is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
 #: The array sees host memory at the device address plus this (npu.md 3.5: firmware adds it).
 ARRAY_BASE = 0x8000_0000
-#: Arguments that the firmware translates; a stream folds ARRAY_BASE into the others itself.
+#: Arguments whose addresses the firmware translates; a stream adds ARRAY_BASE to the others itself.
 TRANSLATED_ARGUMENTS = 5
 
 Process = Generator[simpy.Event, Any, Any]
@@ -36,7 +36,7 @@ def aligned_bytes(size: int, alignment: int = 64) -> np.ndarray:
 
 
 class LockCell:
-    """A lock of a tile: a value and those who wait for it, served in order of arrival."""
+    """A lock of a tile: a value and its waiters, served in order of arrival."""
 
     def __init__(self, env: simpy.Environment, lock: Lock) -> None:
         self.lock = lock
@@ -45,7 +45,7 @@ class LockCell:
         self.waiters: deque[tuple[int, simpy.Event, str]] = deque()
 
     def acquire(self, count: int, who: str) -> simpy.Event:
-        """An event that happens once the value is at least `count`, which is then taken off."""
+        """An event that happens once the value is at least `count`, which is then subtracted."""
         event = self._env.event()
         self.waiters.append((count, event, who))
         self._serve()
@@ -85,7 +85,7 @@ class Ddr:
         self.bytes = 0
 
     def transfer(self, size: int, run: int, stream_seconds: float) -> simpy.Event:
-        """`size` bytes in contiguous runs of `run`, at most as fast as the stream takes them."""
+        """Move `size` bytes in contiguous runs of `run`, at most as fast as the stream allows."""
         priced = size if run >= self.BURST else size * self.BURST // max(run, WORD)
         self._free = max(self._free, self._env.now) + priced / self._rate
         self.bytes += size
@@ -109,11 +109,11 @@ class HostMemory:
         address = 0x1000_0000
         for name, data in buffers:
             self.buffers.append(HostBuffer(name, data, address))
-            # An unmapped page between neighbours, so that an overrun is seen.
+            # An unmapped page between neighbours, so that an overrun is detected.
             address += -(-data.size // 4096) * 4096 + 4096
 
     def argument_address(self, index: int, what: str) -> int:
-        """What the firmware adds to a descriptor for argument `index`."""
+        """The value that the firmware adds to a descriptor for argument `index`."""
         if index >= len(self.buffers):
             raise SimulationError(
                 f"{what} patches in argument {index}; the run has {len(self.buffers)} buffers"
@@ -122,8 +122,11 @@ class HostMemory:
         return base + ARRAY_BASE if index < TRANSLATED_ARGUMENTS else base
 
     def find(self, address: int, low: int, high: int, what: str) -> tuple[np.ndarray, int]:
-        """The buffer that holds bytes `address + low` up to `address + high`, and the offset of
-        `address` in it. Raises SimulationError when none does."""
+        """Find the buffer that holds bytes `address + low` up to `address + high`.
+
+        Also returns the offset of `address` in it. Raises SimulationError when no buffer holds
+        them.
+        """
         at = address - ARRAY_BASE
         for buffer in self.buffers:
             if buffer.address <= at + low and at + high <= buffer.address + buffer.data.size:
@@ -139,8 +142,8 @@ class HostMemory:
 def word_offsets(dimensions: tuple[tuple[int, int], ...], words: int) -> np.ndarray:
     """(words,) int64: byte offsets of the words of an access pattern in the order of the stream.
 
-    `dimensions` are (count, stride in bytes), outermost first; the outermost count is what the
-    length makes it (AM020), so `words` need not fill it.
+    `dimensions` are (count, stride in bytes), outermost first. The outermost count follows from the
+    length (AM020), so `words` need not fill it.
     """
     total = np.zeros(1, dtype=np.int64)
     for position, (count, stride) in enumerate(dimensions):
@@ -152,13 +155,13 @@ def word_offsets(dimensions: tuple[tuple[int, int], ...], words: int) -> np.ndar
 
 
 class Clock:
-    """Cycles of the array as seconds, and the constants of the model in seconds."""
+    """Converts cycles of the array, and the constants of the model, to seconds."""
 
     def __init__(self, device: Device) -> None:
         self.hz = device.clock_hz
 
     def seconds(self, cycles: float) -> float:
-        """Time of `cycles` array cycles."""
+        """The time of `cycles` array cycles."""
         return cycles / self.hz
 
     def cost(self, cost: costs.Cost) -> float:

@@ -1,8 +1,8 @@
 """The array of one hardware context whose overlay holds the configurations of several designs.
 
-A run is of a kernel, and each kernel has a PDI. The firmware loads another one where a run is of
-another kernel than the one before it, or where a stream begins with LOADPDI, which names it by id;
-the array then starts anew, and what it held is lost.
+A run uses a kernel, and each kernel has a PDI. The firmware loads another PDI where a run uses
+another kernel than the previous run, or where a stream begins with LOADPDI, which names the PDI by
+id. The array then starts again, and its contents are lost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from ort_aie_ep.npu.vocabulary.errors import StreamError
 
 
 class Pdis:
-    """Designs by kernel; PDIs have ids from 1, in the order of the kernels. There is at least one,
-    and the first is loaded."""
+    """Designs by kernel; PDIs have ids from 1, in the order of the kernels.
+
+    At least one design is needed; the first is loaded at the start.
+    """
 
     def __init__(self, designs: Mapping[str, Design]) -> None:
         self._designs = dict(designs)
@@ -29,7 +31,7 @@ class Pdis:
         self.reset()
 
     def reset(self) -> None:
-        """Configure the array anew."""
+        """Configure the array again."""
         self._load(next(iter(self._designs)))
 
     def _load(self, kernel: str) -> None:
@@ -38,10 +40,10 @@ class Pdis:
         self.machine = Machine(self._designs[kernel], pdi=pdi)
 
     def select(self, kernel: str, words: npt.NDArray[np.uint32]) -> float:
-        """Load what a run of `kernel` needs; seconds that this takes.
+        """Load the PDI that a run of `kernel` needs; returns the seconds that this takes.
 
-        The time of a LOADPDI in the stream is the machine's. Raises StreamError for the id of a PDI
-        that the overlay does not hold.
+        The time of a LOADPDI in the stream belongs to the machine. Raises StreamError for the id of
+        a PDI that the overlay does not hold.
         """
         first = next(iter(decode(words).operations), None)
         if isinstance(first, LoadPdi):

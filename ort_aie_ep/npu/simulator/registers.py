@@ -89,7 +89,7 @@ def core_memory_of(address: int) -> tuple[int, int, int] | None:
 
 
 def register_name(address: int) -> str:
-    """What `address` is, for people: "shim 0 BD 3 word 1", or the tile and offset."""
+    """A name for `address`, for people: "shim 0 BD 3 word 1", or the tile and offset."""
     if (descriptor := shim_descriptor_of(address)) is not None:
         return "shim {} BD {} word {}".format(*descriptor)
     if (channel := shim_queue_of(address)) is not None:
@@ -105,7 +105,7 @@ def register_name(address: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QueuePush:
-    """A write to a task queue: run descriptor `descriptor` `runs` times, then maybe a token."""
+    """A write to a task queue: run `descriptor` `runs` times, optionally with a token."""
 
     descriptor: int
     runs: int
@@ -113,7 +113,7 @@ class QueuePush:
 
     @classmethod
     def from_word(cls, word: int) -> QueuePush:
-        """Of a task queue's register. Raises StreamError for bits that mean nothing."""
+        """Decode a task queue's word. Raises StreamError for bits without a meaning."""
         if word & 0x7F00FFF0:
             raise StreamError(
                 f"task queue word: expected a descriptor in 3:0, runs - 1 in 23:16 and the token "
@@ -134,9 +134,10 @@ class LockAction:
 class ShimDescriptor:
     """A shim tile's buffer descriptor, decoded.
 
-    The length is words of 4 bytes; address and steps are bytes. Steps and the iteration's count
-    have the one added that the fields leave out. A wrap of 0 means that its dimension goes on to
-    the end. The counter of iterations advances with every run and starts over at its count.
+    The length is in words of 4 bytes; address and steps are in bytes. The hardware fields of steps
+    and of the iteration's count hold the value less one; here they have the full value. A wrap of 0
+    means that its dimension continues to the end. The iteration counter advances with every run and
+    starts over at its count.
     """
 
     length: int
@@ -163,7 +164,7 @@ class ShimDescriptor:
 
     @classmethod
     def from_words(cls, words: Sequence[int] | npt.NDArray[np.uint32]) -> ShimDescriptor:
-        """Of the eight words of the descriptor. Raises StreamError for another number."""
+        """Decode a descriptor's eight words. Raises StreamError for another number of words."""
         if len(words) != 8:
             raise StreamError(f"shim descriptor: expected 8 words, found {len(words)}")
 
@@ -203,8 +204,8 @@ class ShimDescriptor:
     def dimensions(self) -> tuple[tuple[int, int], ...]:
         """(count, step in bytes) of the dimensions of one run, outermost first.
 
-        ((length, 4),) when the run is contiguous. Where the wraps do not divide the length, the
-        run ends within the last round of the outermost dimension.
+        ((length, 4),) when the run is contiguous. Where the wraps do not divide the length, the run
+        ends within the last round of the outermost dimension.
         """
         dims: list[tuple[int, int]] = []
         left = self.length

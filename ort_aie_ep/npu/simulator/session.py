@@ -22,7 +22,7 @@ from ort_aie_ep.npu.vocabulary.design import Design
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
-#: Of an argument with random numbers: four times what the largest matrix of an 8B model has.
+#: The limit for an argument with random numbers: four times the largest matrix of an 8B model.
 MAX_BYTES = 1 << 30
 
 
@@ -69,8 +69,11 @@ class Session:
         buffers: Mapping[str, np.ndarray],
         progress: Progress | None = None,
     ) -> list[Result]:
-        """Build and run `sequence`; `buffers` are contiguous arrays by argument name, written in
-        place. `progress` counts operations of the streams."""
+        """Build and run `sequence`.
+
+        `buffers` are contiguous arrays by argument name, written in place. `progress` counts
+        operations of the streams.
+        """
         bytes_of = [(name, array.reshape(-1).view(np.uint8)) for name, array in buffers.items()]
         streams = [decode(words) for words in self.build(sequence, parameters, buffers)]
         count = Count(progress, sum(len(stream.operations) for stream in streams))
@@ -86,7 +89,7 @@ def random_buffers(
 ) -> dict[str, np.ndarray]:
     """Buffers (n,) uint8 for every argument of `sequence`, by name.
 
-    Inputs hold small bfloat16 numbers, which also are Q4NX blocks of finite weights; outputs are
+    Inputs hold small bfloat16 numbers, which are also Q4NX blocks of finite weights; outputs are
     zero.
 
     Raises DesignError for an unknown sequence, a parameter without value, or more than MAX_BYTES.
@@ -101,7 +104,7 @@ def random_buffers(
         if not 0 <= size <= MAX_BYTES:
             raise DesignError(
                 f"sequence {sequence}: argument {name} would have {size:,} bytes; a simulation "
-                f"takes up to {MAX_BYTES:,}"
+                f"accepts up to {MAX_BYTES:,}"
             )
     rng = np.random.default_rng(seed)
     buffers = {}

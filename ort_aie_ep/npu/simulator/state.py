@@ -1,6 +1,6 @@
 """The state of the simulated array that its processes share: cores, DMA channels, commands.
 
-Memories, locks and the shims' descriptors by what they are asked for; `parts` says what each is.
+It finds memories, locks and the shims' descriptors by address or number; `parts` defines them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ort_aie_ep.npu.vocabulary.errors import SimulationError
 
 
 class ArrayState:
-    """What a design's processes see of the array, and of the host's memory behind it.
+    """A design's processes' view of the array, and of the host's memory behind it.
 
     Raises DesignError for a design that `configure` refuses.
     """
@@ -71,7 +71,7 @@ class ArrayState:
         return ShimDescriptor.from_words(words)
 
     def advance_iteration(self, tile: Tile, number: int, descriptor: ShimDescriptor) -> int:
-        """The iteration counter of a descriptor, which then goes on and wraps."""
+        """The iteration counter of a descriptor, which then advances and wraps."""
         current = self._iterations.get((tile, number), descriptor.iteration_current)
         self._iterations[tile, number] = (current + 1) % descriptor.iteration_count
         return current

@@ -10,10 +10,10 @@
             case Wait(): ...
     print(format_stream(stream))                    # as text, with the names of registers
 
-Written from the tables of the format (mlir-aie's TxnEncoding and AIETargetNPU, aie-rt, AM020),
-apart from the encoder in src/npu, so that each is evidence for the other. Versions 0.1 and 1.0.
-Whatever is malformed raises StreamError, which names the operation, the word, what was expected and
-what came.
+The decoder was written from the tables of the format (mlir-aie's TxnEncoding and AIETargetNPU,
+aie-rt, AM020), independently of the encoder in src/npu, so that each is evidence for the other. It
+reads versions 0.1 and 1.0. A malformed stream raises StreamError, which names the operation, the
+word, what was expected and what was found.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _integer(value: int, low: int, bits: int) -> int:
 
 # --- operations -----------------------------------------------------------------------------------
 
-#: The fixed numbers of words of the operations of both versions that have no size word.
+#: The fixed word counts of the operations of both versions that have no size word.
 _UNSIZED_WORDS = {5: 1, 6: 1, 8: 4, 9: 2, 10: 4, 11: 2, 12: 3, 13: 1}
 
 _NAMES = {
@@ -134,7 +134,7 @@ _NAMES = {
 
 
 class _Decoder:
-    """Goes through the words once. `at` is the first word of the operation that is read."""
+    """Goes through the words once. `at` is the first word of the current operation."""
 
     def __init__(self, words: list[int], short: bool) -> None:
         self.words = words
@@ -143,7 +143,7 @@ class _Decoder:
         self.at = HEADER_WORDS
 
     def fail(self, word: int, expected: str, found: str) -> StreamError:
-        """What is wrong with word `word` of the operation."""
+        """The error for word `word` of the operation."""
         opcode = self.words[self.at] & 0xFF if self.at < len(self.words) else -1
         return StreamError(
             f"operation {self.index} ({_NAMES.get(opcode, 'no known opcode')}), word "
@@ -151,7 +151,7 @@ class _Decoder:
         )
 
     def take(self, count: int) -> list[int]:
-        """The operation's words, of which there must be `count`."""
+        """The operation's words; there must be `count`."""
         left = len(self.words) - self.at
         if left < count:
             raise self.fail(left, f"{count} words of the operation", f"the end after {left}")
@@ -168,7 +168,7 @@ class _Decoder:
             self.require(place, ops[place], [0], "zero:")
 
     def next(self) -> Operation:
-        """The operation at `at`, which then is the next one's place."""
+        """Decode the operation at `at`, and advance to the next one."""
         opcode = self.take(1)[0] & 0xFF  # aie-rt leaves other bytes of the word non-zero
         if opcode not in _NAMES:
             raise self.fail(0, "a known opcode", f"{opcode:#x}")
@@ -356,10 +356,10 @@ def _decode_header(words: list[int], generation: int | None) -> Header:
 
 
 def decode(words: npt.ArrayLike, device_generation: int | None = None) -> Stream:
-    """The operations of a stream.
+    """Decode the operations of a stream.
 
     `words` is (n,), integers of 32 bits; `device_generation` is 3 (NPU1) or 4 (NPU2) when the
-    stream must be for that device. Raises StreamError for whatever is malformed.
+    stream must be for that device. Raises StreamError for a malformed stream.
     """
     array = np.asarray(words)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):

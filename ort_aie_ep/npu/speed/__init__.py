@@ -1,10 +1,10 @@
 """Speed of whole models on the NPU, from the costs of their operators' designs.
 
-`simulate(model, device)` predicts tokens per second and the time to the first token against
-context; `simulate_plans` does so of a compiled model's plans, whose runs are held to the counters
-of sessions; `judge()` holds the papers' programs, of the same operators, against every cell of the
-papers' tables. Three constants are fitted (`fit`), none per model; docs/npu-model.md says what
-comes of it.
+`simulate(model, device)` predicts tokens per second and the time to the first token for each
+context. `simulate_plans` does the same for a compiled model's plans; tests compare their runs with
+the counters of sessions. `judge()` models the papers' programs from the same operators and compares
+them with every cell of the papers' tables. Three constants are fitted (`fit`), none per model;
+docs/npu-model.md describes the results.
 """
 
 from __future__ import annotations

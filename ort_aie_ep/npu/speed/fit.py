@@ -1,10 +1,10 @@
 """The three fitted constants, from five cells of the papers.
 
-Paper 1's Table III at 1k (four Qwen3 models) gives the read bandwidth of DDR and the cost of a
-run: relative errors of the time of a token, least squares. The predicted time falls monotonically
-with bandwidth and is linear in the cost of a run, so a golden section over the first suffices, with
-the second in closed form. Paper 2's Table 1 at 1k (Gemma3-1B) then gives the cost of a change of
-overlay, in which the predicted time is linear as well.
+Paper 1's Table III at 1k (four Qwen3 models) gives the read bandwidth of DDR and the cost of a run,
+by least squares over the relative errors of a token's time. The predicted time falls monotonically
+with bandwidth and is linear in the cost of a run. So a golden section over the bandwidth suffices,
+with the cost of a run in closed form. Paper 2's Table 1 at 1k (Gemma3-1B) then gives the cost of a
+change of overlay, in which the predicted time is linear as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ort_aie_ep.npu.speed.phases import decode, prefill
 from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.costs import Cost
 
-#: Where each field of `Fit` is committed.
+#: The constant of `costs` for each field of `Fit`.
 COSTS: dict[str, Cost] = {
     "ddr_read": costs.DDR_READ,
     "dispatch": costs.DISPATCH,
@@ -47,7 +47,7 @@ class Fit:
 
 
 def predicted(cell: Cell, machine: Machine) -> float:
-    """The cell's quantity by the model: tokens per second, or seconds to the first token."""
+    """The model's prediction for the cell: tokens per second, or seconds to the first token."""
     shape = shape_of(cell.model)
     if cell.phase == "decode":
         return 1 / decode(shape, cell.context, machine).seconds
@@ -92,7 +92,7 @@ def _overlay_switch(prompts: Sequence[Cell], known: Fit) -> float:
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a unimodal function is least in [low, high], by golden section."""
+    """The minimum of a unimodal function in [low, high], by golden section."""
     ratio = (sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = function(left), function(right)
@@ -119,7 +119,7 @@ class LeftOut:
 
 
 def leave_one_out() -> tuple[LeftOut, ...]:
-    """Each calibration cell left out in turn."""
+    """Leave out each calibration cell in turn."""
     chosen = [c for c in cells() if c.calibrates]
     results = []
     for cell in chosen:

@@ -1,8 +1,8 @@
-"""Steps as invocations of overlays, as the executor makes them: a token's, of `decode`.
+"""Steps as invocations of overlays, as the executor makes them: those of a token, on `decode`.
 
-`TokenBatch` follows src/targets/npu/{batch,projection,vectors,attention}.cc: a step joins a
-submission unless it waits for what only the host can make of it, or the array cannot take it.
-tests/xrt/test_simulated_plan.py holds what comes of it against the counters of a session.
+`TokenBatch` follows src/targets/npu/{batch,projection,vectors,attention}.cc. A step joins a
+submission unless it waits for something that only the host can compute, or the array cannot run it.
+tests/xrt/test_simulated_plan.py compares the result with the counters of a session.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ROW_OPERATORS_MAX_K = 7168
 LEAST_ROWS = 64  # of GEMM
 GLU_LEAST = 256
 RMS_MULTIPLE = 128
-OBJECT = 256  # elements that `rope`, `append` and `move_heads` take at a time
+OBJECT = 256  # elements that `rope`, `append` and `move_heads` process at a time
 ROTARY_MULTIPLE = 32
 LEAST_CAPACITY = 256
-BUFFER_BYTES = 1 << 32  # device.h: weights lie in buffers of this many bytes at most
+BUFFER_BYTES = 1 << 32  # device.h: weights are in buffers of at most this many bytes
 BLOCK_ROWS, BLOCK_COLS = op.Q4NX_OUTPUTS, op.Q4NX_INPUTS
-KEPT_ROWS = 4  # batch.cc: rows that the last projections were made of
+KEPT_ROWS = 4  # batch.cc: rows from which the last projections were computed
 #: Of a plan: activations, the caches of all layers, then weights.
 ACTIVATIONS, CACHES, WEIGHTS = 0, 1, 2
 ONE = 0x3F800000  # as float32; scales and epsilons do not change a stream's length
@@ -49,7 +49,7 @@ def up_to(x: int, multiple: int) -> int:
 
 
 def device_rows(n: int) -> int:
-    """Out-features as the designs take them."""
+    """The out-features as the designs count them."""
     return max(up_to(n, BLOCK_ROWS), LEAST_N)
 
 
@@ -66,9 +66,10 @@ class Invocation:
 
 
 class Weights:
-    """In which buffer of a plan each matrix is: one after the other, in buffers of 4 GiB.
+    """The buffer of a plan that has each matrix: one after another, in buffers of 4 GiB.
 
-    Matrices whose blocks the device takes as they are lie in the model's memory, others are copied.
+    Matrices whose blocks the device can read as they are stay in the model's memory; others are
+    copied.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Weights:
         self._buffers = 0
 
     def add(self, step: ProjectionStep) -> None:
-        """The matrix of a step, and the second one of a gated step."""
+        """Add the matrix of a step, and the second one of a gated step."""
         padded = up_to(step.k, BLOCK_COLS)
         bits = 16 if step.bits == 16 else 5  # of a weight, with its scale and minimum
         size = device_rows(step.n) * padded * bits // 8
@@ -91,14 +92,17 @@ class Weights:
             self._places[step.name, matrix] = buffer
 
     def buffer(self, step: ProjectionStep, matrix: int) -> int:
-        """Of a matrix that was added."""
+        """The buffer of a matrix that was added."""
         return self._places[step.name, matrix]
 
 
 @dataclass(frozen=True)
 class View:
-    """Where the device has a tensor: room in elements, zeros included. `result`: the host can have
-    it from there after the run. `width` of a row, where there are several."""
+    """Where the device has a tensor: room in elements, zeros included.
+
+    `result`: the host can read it there after the run. `width` is that of a row, if there are
+    several rows.
+    """
 
     room: int
     result: bool = True
@@ -107,13 +111,14 @@ class View:
 
 @dataclass
 class TokenBatch:
-    """Steps of one row for one submission, with `context` tokens in the cache, the new one too."""
+    """Steps of one row for a submission; `context` counts the cached tokens and the new one."""
 
     weights: Weights
     context: int
     kernels: Kernels
     invocations: list[Invocation] = field(default_factory=list)
-    # What the batch writes; None: the host has it after the run. The host has all else.
+    # The values that the batch writes; None: the host has it after the run. The host has all
+    # others.
     _written: dict[str, View | None] = field(default_factory=dict)
     _rows: dict[tuple[str, str, str], View] = field(default_factory=dict)
 
@@ -122,11 +127,11 @@ class TokenBatch:
         return not any(value and value in self._written for value in values)
 
     def after(self, step: PlanStep) -> None:
-        """The host does a step after the run."""
+        """Leave a step to the host, after the run."""
         self._write_later(step.writes)
 
     def append(self, step: PlanStep) -> bool:
-        """Takes a step in, unless it has to wait for what this batch leaves to the host."""
+        """Add a step, unless it has to wait for something that this batch leaves to the host."""
         if isinstance(step, ProjectionStep):
             return self._projection(step)
         if isinstance(step, AttentionStep):
@@ -199,7 +204,7 @@ class TokenBatch:
     def _input(
         self, a: str, skip: str, norm: str, total: str, k: int, *, rows: int = 1, own: bool = False
     ) -> bool:  # fmt: skip
-        """x = a, or a + skip, and its norm, of so many rows; `own`: to a place of its own."""
+        """x = a, or a + skip, and its norm, of `rows` rows; `own`: write x to its own place."""
         if self._later(a, skip):
             return False
         several, operators, padded = rows > 1, bool(norm or skip), up_to(k, BLOCK_COLS)
@@ -210,7 +215,7 @@ class TokenBatch:
         for view in views:
             if view.room < needed or (operators and not vectors) or (several and k != padded):
                 return False
-        if norm and not vectors:  # by the host, of what it has
+        if norm and not vectors:  # the host does it, with values that it has
             self._write_later((total,))
             return True
         both = bool(views and skip)
@@ -337,7 +342,7 @@ class TokenBatch:
 
     @property
     def _capacity(self) -> int:
-        """Of a cache's copy: a power of two, with room for some more."""
+        """The capacity of a cache's copy: a power of two, with room for further tokens."""
         return max(LEAST_CAPACITY, 1 << self.context.bit_length())
 
     def _prepare(self, step: AttentionStep, padded: int) -> None:
@@ -386,12 +391,12 @@ class TokenBatch:
 
 
 def _can_prepare(step: AttentionStep) -> bool:
-    """Whether `rope` and `append` can do what comes before attention."""
+    """Whether `rope` and `append` can do the work before attention."""
     return not step.quantised and step.rotary % ROTARY_MULTIPLE == 0
 
 
 def _portions(heads: int, dim: int, *, whole: bool) -> list[int]:
-    """How many heads `rope` or `append` takes at a time."""
+    """The numbers of heads that `rope` or `append` processes at a time."""
     portions = []
     while heads > 0:
         width = heads * dim

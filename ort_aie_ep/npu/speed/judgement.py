@@ -33,7 +33,7 @@ class CellError:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit and what came of it, both relative."""
+    """A limit and the result, both relative."""
 
     name: str
     kernels: str
@@ -46,11 +46,13 @@ class Goal:
 class Slope:
     """Seconds a token of prompt, over the whole table and over its worst interval.
 
-    With the cycle counts named `kernels`, and `vector_copies` of each vector operator.
+    The prediction uses the cycle counts named `kernels`, and `vector_copies` of each vector
+    operator.
 
-    `paper` and `model` are least squares over all lengths; `worst_error` is the largest relative
-    error between neighbouring columns, `worst_between` which. The curves are the least-squares
-    (seconds, seconds per 1,024 tokens, seconds per 1,024² tokens) with relative weights.
+    `paper` and `model` are least squares over all lengths. `worst_error` is the largest relative
+    error between neighbouring columns, `worst_between` names these columns. The curves are the
+    least-squares (seconds, seconds per 1,024 tokens, seconds per 1,024² tokens) with relative
+    weights.
     """
 
     model_name: str
@@ -67,11 +69,12 @@ class Slope:
 
 @dataclass(frozen=True)
 class KvBandwidth:
-    """What a decode row says of the cache: bytes a token more, by time a token more.
+    """What a decode row implies about the cache: additional bytes a token, by additional time.
 
-    Between two columns, bytes a second; `paper_low` and `paper_high` are what the rounding of the
-    printed figures leaves open. `chunk_cycles` is what each of our four pairs would need for a
-    chunk of 8 KB to give the paper's figure; its channels alone need 2,048.
+    `paper` and `model` are bytes a second between two columns; `paper_low` and `paper_high` are the
+    limits that the rounding of the printed figures allows. `chunk_cycles` is the time in which each
+    of the four pairs here would have to process a chunk of 8 KB to give the paper's figure; its
+    channels alone need 2,048.
     """
 
     model_name: str
@@ -99,7 +102,7 @@ class Judgement:
     """Everything that the papers' numbers say about the model.
 
     `cells`, `goals` and `slopes` are given for both sets of cycle counts (`kernels`), the slopes
-    also for eight copies of the vector operators, which the designs do not have; the rest is for
+    also for eight copies of the vector operators, which the designs do not have. The rest is for
     the published counts, with which the constants were fitted.
     """
 
@@ -116,17 +119,17 @@ class Judgement:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that the papers have figures of."""
+        """The models for which the papers have figures."""
         return tuple(dict.fromkeys(c.cell.model for c in self.cells))
 
 
 def fitted_constants() -> dict[str, Cost]:
-    """Those of costs.py that are fitted."""
+    """The fitted constants of costs.py."""
     return {name: cost for name, cost in costs.all_costs().items() if cost.status == "fitted"}
 
 
 def judge(device: str = "npu2") -> Judgement:
-    """Predicts every cell of the papers with the constants of costs.py.
+    """Predict every cell of the papers with the constants of costs.py.
 
     Raises DesignError for a device that the placements do not fit.
     """
@@ -164,7 +167,7 @@ def _errors(on: Machine) -> list[CellError]:
 
 
 def _goals(errors: list[CellError], slopes: list[Slope]) -> list[Goal]:
-    """On cells that nothing was fitted to."""
+    """Judge cells to which nothing was fitted."""
     decoding = [abs(e.error) for e in errors if e.cell.phase == "decode" and not e.cell.calibrates]
     return [
         Goal(name, errors[0].kernels, limit, value, value <= limit)

@@ -1,10 +1,10 @@
-"""Cycles of a core for a unit of each design's work: by our kernels' models, and as published.
+"""Core cycles for a unit of each design's work: modelled for this project's kernels, or published.
 
-`OURS` asks the catalogs, whose models count what our kernels issue; nobody has measured them.
-`PUBLISHED` has mlir-aie's measured counts for kernels of the same purpose, often less exact ones
-(costs.py), and ours where nothing is published. The papers' own kernels are not public: what they
-cost lies nearer to `PUBLISHED`, so constants are fitted with it, and the difference between the two
-is what our kernels would add.
+`OURS` uses the catalogs, whose models count the instructions that this project's kernels issue;
+nobody has measured them. `PUBLISHED` has mlir-aie's measured counts for kernels of the same
+purpose, often less exact ones (costs.py), and the catalogs' where nothing is published. The papers'
+own kernels are not public. Their cost is closer to `PUBLISHED`, so constants are fitted with it;
+the difference between the two is what this project's kernels would add.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Kernels:
     """Cycles of one core.
 
     `dqp_block` and `dequant_block` are for 32 x 256 weights, `gemm_step` for 64 x 64 x 128
-    products, `gemm_block` for what comes once to a block of C. `flow_kv_chunk(queries, head_dim)`
-    and `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair, `flow_qkv_begin(rows,
-    head_dim)` for the start of a sweep. `rms_norm`, `silu` and `gelu` take the elements of a row,
-    `rope` and `qk_norm` the elements of a token and the head dimension.
+    products, `gemm_block` for the work done once for each block of C. `flow_kv_chunk(queries,
+    head_dim)` and `flow_qkv_chunk(rows, head_dim)` are for the slower core of a pair,
+    `flow_qkv_begin(rows, head_dim)` for the start of a sweep. `rms_norm`, `silu` and `gelu` take
+    the elements of a row, `rope` and `qk_norm` the elements of a token and the head dimension.
     """
 
     name: str

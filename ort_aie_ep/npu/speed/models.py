@@ -1,4 +1,4 @@
-"""Which models the performance model knows, and what of their sizes it counts."""
+"""The models that the performance model knows, and the sizes that it counts."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Projection:
 
     @property
     def weights(self) -> int:
-        """How many weights."""
+        """The number of weights."""
         return self.outputs * self.inputs
 
 
 def shape_of(model: str) -> Shape:
-    """Sizes of `model`. Raises DesignError that lists the known ones."""
+    """Sizes of `model`. Raises DesignError, which lists the known models."""
     if model not in MODELS:
         raise DesignError(f"unknown model {model!r}; known: {', '.join(MODELS)}")
     return SHAPES[model]
@@ -72,7 +72,7 @@ def norms_of_layer(shape: Shape) -> int:
 
 
 def windows(shape: Shape) -> dict[int | None, int]:
-    """How many layers have each window; None is full attention."""
+    """The number of layers with each window; None is full attention."""
     local = sum(shape.is_local(layer) for layer in range(shape.layers))
     counts = {shape.window: local, None: shape.layers - local}
     return {window: count for window, count in counts.items() if count}
@@ -81,12 +81,12 @@ def windows(shape: Shape) -> dict[int | None, int]:
 def steps_of(shape: Shape) -> Plans:
     """The plan that `ort-aie compile --last-logits` makes of the onnxruntime-genai builder's model.
 
-    Queries, keys and values are one projection; Gemma 3 normalises what attention and MLP give,
-    too.
+    Queries, keys and values are one projection. Gemma 3 also normalises the outputs of attention
+    and MLP.
     """
     gemma = shape.family == "gemma3_text"
     steps: list[PlanStep] = [GatherStep("embedding", "ids", "x0")]
-    stream, add = "x0", ""  # the residual, and what is still to be added to it
+    stream, add = "x0", ""  # the residual, and the value still to be added to it
     if gemma:
         steps.append(
             VectorStep("scale", "multiply", shape.hidden, "x0", "scaled", b="root", scalar=True)

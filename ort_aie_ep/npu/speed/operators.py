@@ -1,8 +1,8 @@
-"""What each design asks of the array, in core cycles and bytes: one small function each.
+"""What each design needs of the array, in core cycles and bytes: one small function each.
 
-An operator is a sequence of `Step`s. Within a step the streams, the kernels and the DDR traffic
-overlap and the slowest decides; steps follow each other. These are closed forms of the designs in
-`aie_kernels/designs/`, independent of the simulator that executes them.
+An operator is a sequence of `Step`s. Within a step, the streams, the kernels and the DDR traffic
+overlap and the slowest of them decides; steps follow each other. These are closed forms of the
+designs in `aie_kernels/designs/`, independent of the simulator that executes them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ STARTED_SWEEPS = 16  # of FlowQKV between two starts
 FLOW_QKV_QUERY = 8192  # query elements of a pair: rows x head dimension
 QUERY_CHUNKS = 4  # of a super-chunk: two columns each
 SUPERTILE = 512  # rows, and columns, of C on 8 x 4 cores
-OWN_ROWS = 16  # of a band of 64, that a core has of what stands between products
+OWN_ROWS = 16  # the rows of a band of 64 that each core processes between products
 GEMM_SLAB = 256  # of K in a memory tile: K is padded to it
 GEMM_ITERATIONS = 64  # megatiles of a task of A
-SHORT_RUN = 64  # bytes: DDR gives and takes no less at once
+SHORT_RUN = 64  # bytes: the smallest transfer from or to DDR
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Step:
     """A stretch of work in which everything overlaps.
 
     `streams` and `kernels` are cycles of the busiest DMA channel and core, `commands` those of the
-    command processor, `read` and `write` bytes of DDR; `control` are cycles before or after, that
+    command processor, `read` and `write` bytes of DDR. `control` are cycles before or after that
     overlap with nothing.
     """
 
@@ -66,9 +66,9 @@ class Step:
 class Machine:
     """A device as the model sees it. Bandwidths in bytes a second, the rest in seconds.
 
-    `fused_dqp_columns` is 4 (activations on a channel of their own, FlowKV beside it) or 8;
-    `flow_kv_pairs` 4 or 8, each with a shim channel for keys and one for values; `vector_copies`
-    is how many of each vector operator share the rows of a prompt.
+    `fused_dqp_columns` is 4 (activations have their own channel, and FlowKV is beside it) or 8;
+    `flow_kv_pairs` is 4 or 8, each with a shim channel for keys and one for values; `vector_copies`
+    is the number of copies of each vector operator that share the rows of a prompt.
     """
 
     clock_hz: float = costs.CLOCK.value
@@ -83,11 +83,11 @@ class Machine:
     kernels: Kernels = PUBLISHED
 
     def seconds(self, steps: tuple[Step, ...]) -> float:
-        """How long steps take, one after the other."""
+        """The time that steps take, one after another."""
         return sum(self.by_bound(steps).values())
 
     def by_bound(self, steps: tuple[Step, ...]) -> dict[Bound, float]:
-        """Seconds of steps by what decides them."""
+        """The seconds of steps, by what limits them."""
         total: dict[Bound, float] = {"DDR": 0.0, "streams": 0.0, "kernels": 0.0, "control": 0.0}
         for step in steps:
             alone: dict[Bound, float] = {
@@ -114,7 +114,8 @@ TASK = (
 def control(tasks: int, words: int = 0) -> float:
     """Cycles before an operator moves: shim tasks, and words of parameters and start locks.
 
-    One of the tasks asks for a token and is waited for; the first data takes its time to come.
+    One of the tasks requests a token, and the operator waits for it; the first data takes time to
+    arrive.
     """
     return (
         tasks * TASK
@@ -126,7 +127,7 @@ def control(tasks: int, words: int = 0) -> float:
 
 
 def _stream(size: float) -> float:
-    """Cycles of `size` bytes on one channel."""
+    """The cycles that one channel needs for `size` bytes."""
     return size / costs.STREAM.value
 
 
@@ -135,11 +136,11 @@ def fused_dqp(
 ) -> tuple[Step, ...]:
     """A projection of one row by int4 weights.
 
-    A column's two shim channels feed two cores each with Q4NX blocks, by a task a round. A round is
-    32 outputs of every core; the last one is moved back over rows that are computed already, so it
-    costs as much as the others. With four columns the activations come by a channel of their own
-    while the first blocks queue (two a core); with eight every channel carries weights, so the
-    activations go ahead of them.
+    Each of a column's two shim channels feeds two cores with Q4NX blocks, by a task a round. A
+    round is 32 outputs of every core. The last round moves back over rows that are already
+    computed, so it costs as much as the others. With four columns the activations come by their own
+    channel while the first blocks queue (two a core). With eight columns every channel carries
+    weights, so the activations go ahead of them.
     """
     cores = CORE_ROWS * columns
     channels = 2 * columns
@@ -166,12 +167,12 @@ def fused_dqp(
 
 
 def copies(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
-    """Steps of one core's operator, shared by `count` copies with a core and channels each."""
+    """Steps of a one-core operator, shared by `count` copies with a core and channels each."""
     return tuple(replace(s, streams=s.streams / count, kernels=s.kernels / count) for s in steps)
 
 
 def padded_head(head_dim: int) -> int:
-    """The head dimension as the attention designs hold it. Raises DesignError above 256."""
+    """The head dimension as the attention designs pad it. Raises DesignError above 256."""
     for size in (64, 128, 256):
         if head_dim <= size:
             return size
@@ -190,7 +191,7 @@ def flow_kv(
     """Attention of one query to `keys` cached keys.
 
     A sweep is a pair's walk through the keys of a KV head, for at most 2,048 query elements; sweep
-    n goes to pair n % pairs. Keys and values have a shim channel each, in chunks of 8 KB; the
+    n goes to pair n % pairs. Keys and values each have a shim channel, in chunks of 8 KB; the
     queries go ahead on the keys' channel.
     """
     head = padded_head(head_dim)
@@ -220,8 +221,8 @@ def flow_kv(
 def rms_norm(rows: int, hidden: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
     """RMSNorm of a residual sum, on one core.
 
-    Residual and weight share a channel, and so do the sum and its norm; each row asks for a task of
-    each, and the core waits for three of them to start.
+    Residual and weight share a channel, and so do the sum and its norm. Each row needs a task for
+    each of them, and the core waits for three of these tasks to start.
     """
     return (
         Step(
@@ -240,8 +241,8 @@ def rope(
 ) -> tuple[Step, ...]:
     """Rotation of queries, and of keys into the cache, on one core; with `norm` RMSNorms first.
 
-    Values go the same way, unrotated. The cache is written in runs of 16 bytes, by a task for eight
-    tokens, or for a head of a single one.
+    Values go the same way, unrotated. The cache is written in runs of 16 bytes, by one task for
+    eight tokens, or for a head of a single token.
     """
     queries, keys = heads * head_dim, kv_heads * head_dim
 
@@ -268,7 +269,7 @@ def rope(
 
 
 def gated(rows: int, ffn: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """SiLU (or GELU) of the gate times up, on one core that takes both in turn from one channel."""
+    """SiLU (or GELU) of the gate times up, on one core that reads both in turn from one channel."""
     return (
         Step(
             streams=rows * _stream(2 * BF16 * ffn),
@@ -285,7 +286,7 @@ def dequant(
 ) -> tuple[Step, ...]:
     """Q4NX to bf16 in DDR on all cores, four blocks a column at a time.
 
-    A column takes them by one channel, and sends 16,384 bytes of each out by two.
+    A column receives them by one channel, and sends 16,384 bytes for each block by two channels.
     """
     blocks = ceil(outputs / Q4NX_OUTPUTS) * ceil(inputs / Q4NX_INPUTS)
     share = ceil(blocks / CORE_ROWS / columns)  # of a column, in fours
@@ -305,12 +306,12 @@ def dequant(
 def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
     """C (m, n) = A (m, k) B (k, n) in bf16, on 8 x 4 cores with megatiles of 512 x 512.
 
-    A core keeps 64 x 128 of C, takes A and B by a channel each, 64 deep, and sends C into its
-    memory tile before it begins the next; from there C goes to DDR beside the next one's reads. A
-    is read once for each 512 columns of C, B once for each 512 rows. K is padded to 256; bands of
-    C that would pass its end are moved back and compute some of it twice, so every pass is whole.
-    The first slab of B fills its memory tile before anything is computed, and the last C, of the
-    same size, leaves its own when all is.
+    A core keeps 64 x 128 of C. It receives A and B by a channel each, 64 deep, and sends C into its
+    memory tile before it begins the next block. From there C goes to DDR during the next block's
+    reads. A is read once for each 512 columns of C, B once for each 512 rows. K is padded to 256.
+    Bands of C that would pass its end are moved back and compute some of it twice, so every pass is
+    whole. The first slab of B fills its memory tile before the computation begins; the last C, of
+    the same size, leaves its memory tile after the computation ends.
     """
     passes_m, passes_n = ceil(m / SUPERTILE), ceil(n / SUPERTILE)
     depth = ceil(k / GEMM_SLAB) * GEMM_SLAB
@@ -335,7 +336,7 @@ def gemm(m: int, k: int, n: int, kernels: Kernels = PUBLISHED) -> tuple[Step, ..
 
 
 def row_gate(m: int, n: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[Step, ...]:
-    """SiLU (or GELU) of the gate times up, of the rows of a prompt, on the cores of GEMM.
+    """SiLU (or GELU) of the gate times up, for the rows of a prompt, on the cores of GEMM.
 
     A core has a quarter of the rows of its column, 512 elements of each at a time.
     """
@@ -346,7 +347,7 @@ def row_gate(m: int, n: int, gelu: bool, kernels: Kernels = PUBLISHED) -> tuple[
 def row_norm(
     m: int, k: int, residual: bool, norm: bool, kernels: Kernels = PUBLISHED
 ) -> tuple[Step, ...]:
-    """A residual sum and the RMSNorm of it, or one of them, of the rows of a prompt, likewise.
+    """A residual sum and its RMSNorm, or one of the two, for the rows of a prompt, likewise.
 
     A norm reads its rows twice: for the sums of squares, then for the results.
     """
@@ -387,10 +388,11 @@ def flow_qkv(
 ) -> tuple[Step, ...]:
     """Attention of `queries` rows after `past` cached ones.
 
-    Two columns a query chunk, four chunks a super-chunk, whose keys and values are broadcast to
-    all; a row of cores takes one KV head. A group is divided into parts, heads of their own to the
-    rows of cores, when it is too large for 8 queries or rows of cores would be idle. For every
-    super-chunk and four (parts of) KV heads, a sweep over the keys that any of its queries sees.
+    A query chunk uses two columns. A super-chunk is four query chunks, all of which receive its
+    keys and values by broadcast. A row of cores processes one KV head. A group is divided into
+    parts, which the rows of cores treat as separate heads, when it is too large for 8 queries or
+    rows of cores would be idle. For every super-chunk and four (parts of) KV heads, a sweep visits
+    the keys that any of its queries sees.
     """
     head = padded_head(head_dim)
     group = heads // kv_heads

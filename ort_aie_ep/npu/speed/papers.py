@@ -1,4 +1,4 @@
-"""The papers' tables as data: what the performance model is calibrated on and judged by.
+"""The papers' tables as data: the performance model is calibrated on them and judged by them.
 
 "paper 1" is *Efficient LLM Decoding on Ryzen AI NPUs* (Ryzen AI 5 340), "paper 2" *Mapping Gemma3
 onto an Edge Dataflow Architecture* (Ryzen AI 7 350); both are Krackan with DDR5-5600.
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement of a paper. `calibrates` if the model's constants were fitted to it."""
+    """One measurement of a paper. `calibrates`: the model's constants were fitted to it."""
 
     paper: int
     table: str
@@ -81,7 +81,7 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 #: Paper 1, Table I: its NPU's speed over other backends' at `CONTEXTS`. The llama models' own
-#: speeds stand in a figure only, so these ratios are all that there is of them in numbers.
+#: speeds are only in a figure, so these ratios are their only published numbers.
 SPEEDUPS: dict[str, dict[str, tuple[float, ...]]] = {
     "llama-3.2-1b": {
         "Ryzen AI 1.4": (2.0, 2.4, 3.2, 4.5, 6.3, 8.6, 10.7, 12.3),
@@ -109,8 +109,8 @@ BARE_GEMM: dict[str, float] = {
 def cells() -> Iterator[Cell]:
     """Every measurement of the papers' NPU rows.
 
-    The constants are fitted to column 1k of paper 1's Table III and to the same of paper 2's
-    Table 1; all other cells are for judging.
+    The constants are fitted to column 1k of paper 1's Table III and of paper 2's Table 1; all other
+    cells are for judging.
     """
     for row in ROWS:
         if row.hardware != "NPU":

@@ -28,7 +28,7 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
     All operators of a layer are in one overlay and one run; the last norm and the projection to the
     vocabulary are another: layers + 1 runs. The host's own work (embedding, sampling) is not
     counted. `switches_per_layer` is for placements whose operators do not fit into one overlay:
-    then every stretch between two switches is a run.
+    then the work between two switches is a run.
     """
     tally = Tally(machine)
     layers = shape.layers
@@ -56,9 +56,9 @@ def decode(shape: Shape, context: int, machine: Machine, switches_per_layer: int
 def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
     """A prompt of `prompt` tokens with nothing cached, up to the first token.
 
-    Layer by layer, each over the whole prompt: its weights are dequantised into DDR at once, then
-    its operators follow, each in its overlay and in as many runs as the watchdog asks for. The
-    vector operators are those of the decode overlay: one core each.
+    It goes layer by layer, each over the whole prompt. A layer's weights are dequantised into DDR
+    at once; then its operators follow, each in its overlay and in as many runs as the watchdog
+    requires. The vector operators are those of the decode overlay: one core each.
     """
     tally = Tally(machine)
     layers = shape.layers
@@ -95,8 +95,8 @@ def prefill(shape: Shape, prompt: int, machine: Machine) -> Timing:
 def layer_overlays() -> tuple[Overlay, ...]:
     """Overlays of a prefill layer in order, a run each; "decode" has the vector operators.
 
-    Norms (of the last layer's output and this one's input), all weights, QKV, rotation and norms of
-    heads, attention, O, norms, gate and up, their product, down.
+    The order is: norms (of the last layer's output and this layer's input), all weights, QKV,
+    rotation and norms of heads, attention, O, norms, gate and up, their product, down.
     """
     return (
         "decode", "dequant", "gemm", "decode", "flow_qkv", "gemm", "decode", "gemm", "decode",
@@ -111,7 +111,7 @@ def switches_of(layers: int) -> int:
 
 
 def _vectors(tally: Tally, shape: Shape, rows: int) -> float:
-    """The vector operators of all layers; gives the seconds of one layer."""
+    """Add the vector operators of all layers; returns the seconds of one layer."""
     kernels = tally.machine.kernels
     norms = norms_of_layer(shape)
     normed, gelu = shape.family != "llama", shape.family == "gemma3_text"

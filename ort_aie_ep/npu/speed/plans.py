@@ -1,8 +1,8 @@
-"""A plan's steps composed into submissions and runs, bytes and seconds: what the product does.
+"""A plan's steps composed into submissions and runs, bytes and seconds, as ort_aie_ep runs them.
 
 `compose` goes through the steps as src/targets/npu/executor.cc does, in as few submissions as their
-order and their overlays allow, and has `_native.npu_build` divide each submission into runs with
-the manifests of the real designs, as src/npu's BuildStream does in a session.
+order and their overlays allow. `_native.npu_build` divides each submission into runs with the
+manifests of the real designs, as src/npu's BuildStream does in a session.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 QUERY_BYTES = 8 << 20  # src/targets/npu/executor.h: of a prompt's attention at a time
 CHUNK_MULTIPLE = 64  # attention.cc
-# What src/targets/npu/reasons.cc says of steps that no graph tells about.
+# What src/targets/npu/reasons.cc says of steps about which no graph tells.
 HOST_HAS_ROW = "a vector operator on what the host has"
 REFUSED = "the sequence of the overlay refuses the shape"
 
@@ -62,7 +62,7 @@ DESIGNS = {"decode": decode, "dequant": dequant_design, "gemm": gemm, "flow_qkv"
 
 @dataclass(frozen=True)
 class Submission:
-    """Invocations that the host hands over at once and waits for."""
+    """Invocations that the host submits at once and waits for."""
 
     overlay: str
     invocations: int
@@ -73,8 +73,8 @@ class Submission:
 class Composition:
     """A token or a prompt of a plan.
 
-    `tokens` are new, `context` counts them and those before. `host_steps` are reason → steps that
-    the device leaves to the host, whose time is not counted.
+    `tokens` are new; `context` counts them and the earlier ones. `host_steps` maps each reason to
+    the number of steps that the device leaves to the host for it; their time is not counted.
     """
 
     tokens: int
@@ -90,7 +90,7 @@ def compose(plans: Plans, tokens: int, context: int, machine: Machine) -> Compos
     """A call with `tokens` new tokens, and `context` in all, on npu2.
 
     Raises:
-        DesignError: there are more tokens than the context has.
+        DesignError: `tokens` is more than `context`.
     """
     if not 1 <= tokens <= context:
         raise DesignError(f"{tokens} tokens: a context of {context} has 1 to {context}")
@@ -124,7 +124,7 @@ class _Call:
         )  # fmt: skip
 
     def plan(self, steps: Sequence[PlanStep]) -> None:
-        """The steps of a node."""
+        """Compose the steps of a node."""
         steps = _without_selections(steps) if self.tokens == 1 else steps
         weights = Weights()
         for step in steps:
@@ -148,7 +148,7 @@ class _Call:
     def _group(
         self, steps: Sequence[PlanStep], first: int, end: int, prompt: PromptWeights
     ) -> int:  # fmt: skip
-        """Steps from `first` on; gives the one after them."""
+        """Compose steps from `first` on; returns the index of the next one."""
         step = steps[first]
         if reason := self._why_not(step) or (HOST_HAS_ROW if is_vector(step) else ""):
             self.host_steps[reason] += 1
@@ -169,7 +169,7 @@ class _Call:
         return first + 1
 
     def _design(self, steps: Sequence[PlanStep], step: PlanStep) -> str:
-        """The overlay of a step; "" of one that is done by itself."""
+        """The overlay of a step; "" for a step that is executed by itself."""
         if self._rows(step) == 1 or isinstance(step, CastStep):
             return "decode"
         if isinstance(step, ProjectionStep):
@@ -180,7 +180,7 @@ class _Call:
     def _together(
         self, steps: Sequence[PlanStep], first: int, end: int, prompt: PromptWeights
     ) -> int:  # fmt: skip
-        """A submission for each time that the overlay changes."""
+        """Compose a submission for each time that the overlay changes."""
         design = self._design(steps, steps[first])
         batch: TokenBatch = TokenBatch(prompt.weights, self.context, self.machine.kernels)
         if design == "gemm":
@@ -225,7 +225,7 @@ class _Call:
     # --- several rows ---
 
     def _project(self, step: ProjectionStep, prompt: PromptWeights) -> None:
-        """A large one, by itself."""
+        """Compose a large projection, by itself."""
         kernels, products = self.machine.kernels, 2 if step.gated else 1
         k, division = up_to(step.k, BLOCK_COLS), divide(step, self.tokens)
         if step.bits != 16:
@@ -274,7 +274,7 @@ class _Call:
 
 
 def _without_selections(steps: Sequence[PlanStep]) -> tuple[PlanStep, ...]:
-    """Of one row, the selected one is that row: the same value under another name."""
+    """With one row, the selected row is that row: the same value under another name."""
     same: dict[str, str] = {}
     kept: list[PlanStep] = []
     for step in steps:
@@ -291,7 +291,7 @@ def _without_selections(steps: Sequence[PlanStep]) -> tuple[PlanStep, ...]:
 
 
 def runs_of(overlay: str, invocations: Sequence[Invocation]) -> int:
-    """How many runs a submission is, by the code that a session builds its streams with.
+    """The number of runs of a submission, by the code with which a session builds its streams.
 
     Raises:
         DesignError: a sequence refuses a shape.

@@ -14,15 +14,15 @@ _YTICKS = {"decode": (5, 10, 20, 40), "prefill": (1, 2, 5, 10, 20, 50, 100, 200)
 
 
 def check_plot() -> None:
-    """Before anything is computed. Raises DesignError if matplotlib is not installed."""
+    """Check before anything is computed. Raises DesignError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise DesignError("the plot needs matplotlib: pip install matplotlib, or leave out --plot")
 
 
 def plot(simulations: Sequence[Simulation], path: Path) -> None:
-    """Decode and prefill side by side: a line a model, the papers' cells as dots.
+    """Plot decode and prefill side by side: a line a model, the papers' cells as dots.
 
-    Filled dots are those that the constants were fitted to.
+    Filled dots are the cells to which the constants were fitted.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter, ScalarFormatter

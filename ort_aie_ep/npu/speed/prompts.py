@@ -1,7 +1,7 @@
 """A prompt's steps as invocations of the overlays `gemm` and `dequant`, as the executor makes them.
 
-Follows src/targets/npu/{prompt_projection,prompt_weights,vectors}.cc, as `invocations` does for a
-token.
+This follows src/targets/npu/{prompt_projection,prompt_weights,vectors}.cc, as `invocations` does
+for a token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ort_aie_ep.npu.speed.steps import (
     VectorStep,
 )
 
-# src/targets/npu/executor.h: what a prompt takes of the device's memory at most.
+# src/targets/npu/executor.h: the most device memory that a prompt uses.
 WEIGHT_BYTES, ROW_BYTES = 512 << 20, 32 << 20
 PAGE = 4096  # prompt_weights.cc: of a matrix there
 ROW_MULTIPLE = 512  # prompt_projection.cc
@@ -42,7 +42,7 @@ SCRATCH = -1  # the buffer of dequantised weights
 
 @dataclass(frozen=True)
 class Division:
-    """What is worked on at a time of a projection that is large: bands of out-features, rows."""
+    """The parts in which a large projection is processed: bands of out-features, rows."""
 
     bands: int
     band_n: int
@@ -50,7 +50,7 @@ class Division:
 
 
 def divide(step: ProjectionStep, tokens: int) -> Division:
-    """As the executor divides the projection of so many tokens."""
+    """The division of a projection of `tokens` rows, as the executor makes it."""
     k, blocks = up_to(step.k, BLOCK_COLS), device_rows(step.n) // BLOCK_ROWS
     most = max(WEIGHT_BYTES // (2 * k * BLOCK_ROWS), 2 * LEAST_N // BLOCK_ROWS)
     bands = ceil(blocks / most) if step.bits != 16 else 1
@@ -62,7 +62,7 @@ def divide(step: ProjectionStep, tokens: int) -> Division:
 
 
 def is_large(step: ProjectionStep, tokens: int, *, temporary: bool) -> bool:
-    """Whether it goes by itself; `temporary`: its result is read within the plan alone."""
+    """Whether it runs by itself; `temporary`: only the plan reads its result."""
     division = divide(step, tokens)
     room = step.bits == 16 or _matrix_bytes(step) <= WEIGHT_BYTES
     if division.bands > 1 or not room:
@@ -73,7 +73,7 @@ def is_large(step: ProjectionStep, tokens: int, *, temporary: bool) -> bool:
 def dequant(
     step: ProjectionStep, n: int, source: int, to: int, machine: Machine
 ) -> Invocation:  # fmt: skip
-    """Of so many out-features."""
+    """Dequantise `n` out-features."""
     k = up_to(step.k, BLOCK_COLS)
     blocks = n // BLOCK_ROWS * (k // BLOCK_COLS)
     cost = op.dequant(n, k, machine.columns, machine.kernels)
@@ -83,7 +83,7 @@ def dequant(
 
 
 def product(rows: int, k: int, n: int, weights: int, kernels: Kernels) -> Invocation:
-    """GEMM."""
+    """A GEMM."""
     cost = op.gemm(rows, k, n, kernels)
     views = {"a": 0, "b": weights, "c": 0}
     return Invocation("gemm", {"M": rows, "K": k, "N": n}, views, "gemm", cost, "gemm")
@@ -91,7 +91,7 @@ def product(rows: int, k: int, n: int, weights: int, kernels: Kernels) -> Invoca
 
 @dataclass
 class PromptWeights:
-    """Dequantised weights that are there when a batch's run comes to a step."""
+    """The dequantised weights that are in memory when a batch's run reaches a step."""
 
     weights: Weights
     machine: Machine
@@ -99,11 +99,11 @@ class PromptWeights:
     _there: frozenset[str] = frozenset()  # names of projections
 
     def forget(self) -> None:
-        """The memory is taken for something else."""
+        """The memory is used for something else."""
         self._there = frozenset()
 
     def get(self, steps: Sequence[PlanStep]) -> list[Invocation]:
-        """What brings the first step's there, with as many behind it as there is room for."""
+        """The invocations that dequantise the first step's weights, and later ones if they fit."""
         if steps[0].name in self._there:
             return []
         parts: list[ProjectionStep] = []
@@ -134,13 +134,13 @@ class PromptWeights:
 
 @dataclass
 class PromptBatch(TokenBatch):
-    """Steps of `tokens` rows, and of one, with nothing of the host's in between."""
+    """Steps of `tokens` rows, and of one, without any step on the host between them."""
 
     tokens: int = field(kw_only=True)
     prompt: PromptWeights = field(kw_only=True)
 
     def append_rows(self, steps: Sequence[PlanStep]) -> bool:
-        """As `append`: the first of the steps."""
+        """Add the first of the steps, as `append` does."""
         step = steps[0]
         if step.one_row:
             return self.append(step)
@@ -159,7 +159,7 @@ class PromptBatch(TokenBatch):
         return self.append(step)
 
     def select(self, step: PlanStep) -> bool:
-        """A row of what the device has: where it is."""
+        """Select a row of a value that the device has, by its place."""
         if not isinstance(step, SelectionStep):
             return False
         view = self._view(step.a)
@@ -174,7 +174,7 @@ class PromptBatch(TokenBatch):
             step.a, step.skip, step.norm, step.sum, step.k, rows=self.tokens
         ):  # fmt: skip
             return False
-        if step.bits != 16:  # before what is made of the input
+        if step.bits != 16:  # before anything is computed from the input
             self.invocations[before:before] = self.prompt.get(steps)
         k, n = up_to(step.k, BLOCK_COLS), device_rows(step.n)
         for matrix in range(2 if step.gated else 1):
@@ -202,7 +202,7 @@ def _matrix_bytes(step: ProjectionStep) -> int:
 
 
 def _stays(step: ProjectionStep) -> bool:
-    """Whether the device leaves the result as the host has it."""
+    """Whether the device leaves the result in the host's layout."""
     if step.n != device_rows(step.n) or step.bias:
         return False
     return not step.gated or step.n >= GLU_LEAST

@@ -53,7 +53,7 @@ def simulation_tables(simulation: Simulation) -> RenderableType:
 
 
 def plan_tables(plan: PlanSimulation) -> RenderableType:
-    """What the plan of this library does: time, submissions, runs, bytes, what the host keeps."""
+    """What this library's plan does: time, submissions, runs, bytes, and the host's steps."""
     title = f"{plan.model} on {plan.device}: the plan of this library"
     shown: list[RenderableType] = []
     for phase, of, names, unit, scale in (
@@ -79,7 +79,7 @@ def plan_tables(plan: PlanSimulation) -> RenderableType:
 
 
 def _plan_line(phase: str, one: Composition) -> Text:
-    """How a call reaches the device, and what the host does of it, whose time is in no table."""
+    """How a call reaches the device, and which steps the host does; no table has their time."""
     steps = ", ".join(f"{reason}: {count}" for reason, count in one.host_steps.items())
     return Text(
         f"{phase} at {_context(one.context)}: {one.device_steps} steps in "
@@ -142,7 +142,7 @@ def _ends(points: Sequence[_T]) -> Sequence[_T]:
 
 
 def _bound_line(point: Point) -> Text:
-    """Which design takes most, and what bounds."""
+    """Which design takes most of the time, and what limits it."""
     timing = point.timing
     shares = {**timing.parts}
     most = max(shares, key=lambda name: shares[name])
@@ -150,7 +150,7 @@ def _bound_line(point: Point) -> Text:
         f"{name} {seconds / timing.seconds:.0%}" for name, seconds in timing.by_bound.items()
     )
     return Text(
-        f"{point.phase} at {_context(point.context)}: most in {most} "
+        f"{point.phase} at {_context(point.context)}: most time in {most} "
         f"({shares[most] / timing.seconds:.0%}); bound by {bounds}; "
         f"{timing.runs} runs, {timing.switches} changes of overlay"
     )

@@ -26,8 +26,9 @@ from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 from ort_aie_ep.progress import Count, Progress
 
-#: DDR read bandwidths of `WhatIf`, in bytes a second: paper 2's cap, what paper 1's FusedDQP can
-#: take, and two that only more channels can.
+#: DDR read bandwidths of `WhatIf`, in bytes a second: paper 2's cap, the most that paper 1's
+#: FusedDQP
+#: can read, and two that only more channels can read.
 BANDWIDTHS = (40e9, 57.6e9, 90e9, 120e9)
 
 
@@ -35,9 +36,9 @@ BANDWIDTHS = (40e9, 57.6e9, 90e9, 120e9)
 class Point:
     """One phase at one context.
 
-    `value` is tokens per second when decoding, and seconds to the first token of a prompt;
-    `paper` the measured one, if there is one, `error` the relative difference of the prediction,
-    `residual` measured less predicted time in seconds, and `residual_unfitted` the same if a change
+    `value` is tokens per second when decoding, and seconds to the first token of a prompt. `paper`
+    is the measured one, if there is one, and `error` the relative difference of the prediction.
+    `residual` is measured less predicted time in seconds, `residual_unfitted` the same if a change
     of overlay cost only the least that a source gives. `others` are other hardware's values.
     """
 
@@ -57,8 +58,8 @@ class Point:
 class WhatIf:
     """Speed of a placement at a bandwidth: tokens per second and seconds, by context.
 
-    `kernels` names the cycle counts; one of the phases may be empty, if the placement does not
-    concern it.
+    `kernels` names the cycle counts. One of the phases may be empty, if the placement does not
+    affect it.
     """
 
     placement: str
@@ -80,7 +81,7 @@ class PlanSimulation:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What `simulate` says of a model. `speedups` are paper 1's, where it has no speeds.
+    """What `simulate` says of a model. `speedups` are paper 1's, where it gives no speeds.
 
     `points` and `what_if` are the papers' programs, a run for each layer; `plan` is this library's.
     """
@@ -101,7 +102,7 @@ def machine(device: str) -> Machine:
     """The device as the model sees it.
 
     Raises:
-        DesignError: it is unknown, or the designs' placements do not fit it.
+        DesignError: the device is unknown, or the designs' placements do not fit it.
     """
     found = find_device(device)
     if (found.architecture, found.columns) != ("aie2p", 8):
@@ -118,12 +119,12 @@ def simulate(
     contexts: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Predicts `model` at `contexts`, by default the papers' columns that it has positions for.
+    """Predict `model` at `contexts`, by default the papers' columns that it has positions for.
 
-    `progress` counts tokens of prompts: what takes long are the plans of theirs.
+    `progress` counts tokens of prompts, because their plans take most of the time.
 
     Raises:
-        DesignError: the model, the device or a context is not one that the model covers.
+        DesignError: the performance model does not cover the model, the device or a context.
     """
     shape = shape_of(model)
     on = machine(device)
@@ -146,12 +147,12 @@ def simulate_plans(
     model: str, plans: Plans, positions: int | None, device: str = "npu2",
     contexts: Sequence[int] | None = None, progress: Progress | None = None,
 ) -> PlanSimulation:  # fmt: skip
-    """Predicts the plans of a compiled model at `contexts`, by default as `simulate` does.
+    """Predict the plans of a compiled model at `contexts`, by default as `simulate` does.
 
     `progress` counts tokens of prompts.
 
     Raises:
-        DesignError: the device or a context is not one that the model covers.
+        DesignError: the performance model does not cover the device or a context.
     """
     on = machine(device)
     chosen = _contexts(model, positions, contexts)
@@ -166,7 +167,7 @@ def simulate_plans(
 
 
 def prompt_tokens(model: str, contexts: Sequence[int] | None = None) -> int:
-    """What `simulate` tells `progress` as the total. Raises DesignError as that does."""
+    """The total that `simulate` passes to `progress`. Raises DesignError as `simulate` does."""
     return sum(_contexts(model, shape_of(model).context, contexts))
 
 
@@ -215,10 +216,10 @@ ONE_CONTEXT = "a core each, overlays in one context"
 def _what_if(shape: Shape, on: Machine, contexts: Sequence[int]) -> tuple[WhatIf, ...]:
     """Other bandwidths, placements and kernels.
 
-    Eight columns of FusedDQP fill the array: FlowKV then is a second program in the same cores,
-    which asks for both to fit into 16 KB, or an overlay of its own, which costs two changes a
-    layer, here at the least that a source gives. Overlays that share a context (one xclbin with a
-    kernel for each) change by loading a PDI.
+    Eight columns of FusedDQP fill the array. FlowKV is then a second program in the same cores, and
+    both must fit into 16 KB. Or it is another overlay, which costs two changes a layer, here at the
+    least that a source gives. Overlays that share a context (one xclbin with a kernel for each)
+    change by loading a PDI.
     """
     least, _ = costs.OVERLAY_SWITCH.interval or (0.0, 0.0)
     wide = replace(on, fused_dqp_columns=8, flow_kv_pairs=8)

@@ -1,7 +1,8 @@
 """Steps of a model's plan as facts: what a step is, its sizes, what it reads and writes.
 
-Whoever reads a compiled model makes them (`ort_aie_ep.explain.plan_steps`), and so do named shapes
-(`models.steps_of`); `plans` composes them. Values are names, "" where there is none.
+The code that reads a compiled model makes them (`ort_aie_ep.explain.plan_steps`), or they come from
+named shapes (`models.steps_of`); `plans` composes them. Values are names, "" where there is no
+value.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 
 from ort_aie_ep import _native
 
-#: Designs that npu2 has overlays of.
+#: Designs for which npu2 has overlays.
 OVERLAYS: Set[str] = frozenset({"decode", "dequant", "gemm", "flow_qkv"})
 
 VectorKind = Literal["norm", "add", "multiply", "silu", "gelu", "gelu_tanh", "sigmoid"]
@@ -22,7 +23,8 @@ VectorKind = Literal["norm", "add", "multiply", "silu", "gelu", "gelu_tanh", "si
 class ProjectionStep:
     """y = x W, or activation(x W) * (x U) where it is gated; x is a, or a + skip, or its norm.
 
-    `bits` is of a weight, 16 for bfloat16. `one_row`: of a single token also in a prompt.
+    `bits` is the size of a weight, 16 for bfloat16. `one_row`: it has a single token even in a
+    prompt.
     """
 
     name: str
@@ -41,7 +43,7 @@ class ProjectionStep:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Values that it reads; constants are none."""
+        """The values that it reads, without constants."""
         return (self.a, self.skip)
 
     @property
@@ -50,7 +52,7 @@ class ProjectionStep:
         return (self.y, self.sum)
 
     def why_not(self, rows: int) -> str:
-        """Why the device leaves it to the host; empty if it does not."""
+        """Why the device leaves it to the host; empty if the device does it."""
         return _native.why_not_npu_projection(
             bits=self.bits, rows=rows, n=self.n, k=self.k, overlays=set(OVERLAYS)
         )
@@ -58,8 +60,10 @@ class ProjectionStep:
 
 @dataclass(frozen=True)
 class AttentionStep:
-    """Attention with a cache; `window` 0 is none, `rotary` 0 none. `query` may be packed with keys
-    and values: the three are one value then."""
+    """Attention with a cache; 0 means no `window` or no `rotary`.
+
+    `query` may be packed with keys and values: the three are then one value.
+    """
 
     name: str
     heads: int
@@ -85,7 +89,7 @@ class AttentionStep:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Values that it reads; constants are none."""
+        """The values that it reads, without constants."""
         return (self.query, self.key, self.value, *self.past)
 
     @property
@@ -94,7 +98,7 @@ class AttentionStep:
         return (self.output, *self.present)
 
     def why_not(self, rows: int) -> str:
-        """Why the device leaves it to the host; empty if it does not."""
+        """Why the device leaves it to the host; empty if the device does it."""
         return _native.why_not_npu_attention(
             rows=rows, dim=self.head_dim, has_bias=self.has_bias, has_head_sink=self.has_head_sink,
             smooth_softmax=self.smooth_softmax, causal=self.causal, window=self.window or -1,
@@ -104,8 +108,11 @@ class AttentionStep:
 
 @dataclass(frozen=True)
 class VectorStep:
-    """A norm of a, or of a + skip; a sum or product of a and b, one value where `scalar`; or an
-    activation of a."""
+    """A norm, a sum, a product or an activation.
+
+    A norm of a, or of a + skip; a sum or product of a and b, where `scalar` means that b has one
+    value; or an activation of a.
+    """
 
     name: str
     kind: VectorKind
@@ -121,7 +128,7 @@ class VectorStep:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Values that it reads; constants are none."""
+        """The values that it reads, without constants."""
         return (self.a, self.b, self.skip)
 
     @property
@@ -130,7 +137,7 @@ class VectorStep:
         return (self.y, self.sum)
 
     def why_not(self, rows: int) -> str:
-        """Why the device leaves it to the host; empty if it does not."""
+        """Why the device leaves it to the host; empty if the device does it."""
         activation = "" if self.kind in ("norm", "add") else self.kind
         return _native.why_not_npu_vector(
             rows=rows, k=self.k, activation=activation, overlays=set(OVERLAYS)
@@ -139,7 +146,7 @@ class VectorStep:
 
 @dataclass(frozen=True)
 class _RowStep:
-    """y of a: rows as they are."""
+    """y from a, with the rows unchanged."""
 
     name: str
     a: str
@@ -148,7 +155,7 @@ class _RowStep:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Values that it reads; constants are none."""
+        """The values that it reads, without constants."""
         return (self.a,)
 
     @property
@@ -158,7 +165,7 @@ class _RowStep:
 
 
 class CastStep(_RowStep):
-    """a in another type, which it has on the device already."""
+    """a in another type, which the device already has."""
 
     def why_not(self, rows: int) -> str:
         """Empty: the device does it."""
@@ -166,7 +173,7 @@ class CastStep(_RowStep):
 
 
 class GatherStep(_RowStep):
-    """Rows of an embedding, of the indices a."""
+    """Rows of an embedding, by the indices a."""
 
     def why_not(self, rows: int) -> str:
         """Why the device leaves it to the host."""
@@ -174,7 +181,7 @@ class GatherStep(_RowStep):
 
 
 class SelectionStep(_RowStep):
-    """One row of a, such as the last token's: of a single row nothing at all."""
+    """One row of a, such as the last token's; if a has a single row, it does nothing."""
 
     def why_not(self, rows: int) -> str:
         """Why the device leaves it to the host."""
@@ -183,10 +190,10 @@ class SelectionStep(_RowStep):
 
 PlanStep = ProjectionStep | AttentionStep | VectorStep | CastStep | GatherStep | SelectionStep
 
-#: The steps of one node each, in order: nothing stays on the device between two of them.
+#: The steps of one node each, in order: nothing stays on the device between two nodes.
 Plans = tuple[tuple[PlanStep, ...], ...]
 
 
 def is_vector(step: PlanStep) -> bool:
-    """What stands between projections: of what the host has, the host does it."""
+    """Whether it is a step between projections: the host does it if the host has its inputs."""
     return isinstance(step, VectorStep | CastStep)

@@ -15,7 +15,7 @@ Part = Literal[
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a token or a prompt: by part, and by what bounds them.
+    """Seconds of a token or a prompt: by part, and by what limits them.
 
     `runs` are dispatches, `switches` changes of overlay; `by_bound` leaves both out. `read` and
     `write` are DDR bytes, which alone would take `ddr_seconds`.
@@ -41,7 +41,7 @@ class Tally:
         self.read = self.write = 0.0
 
     def add(self, part: Part, steps: tuple[Step, ...], times: int = 1) -> float:
-        """Counts an operator `times` times; gives the seconds of one."""
+        """Add an operator `times` times; returns the seconds of one."""
         bounds = self.machine.by_bound(steps)
         for bound, seconds in bounds.items():
             self.bounds[bound] += times * seconds
@@ -52,7 +52,7 @@ class Tally:
         return one
 
     def timing(self, runs: int, switches: int) -> Timing:
-        """All of it, with so many runs and changes of overlay."""
+        """The total, with this many runs and changes of overlay."""
         self.parts["dispatch"] = runs * self.machine.dispatch
         self.parts["switches"] = switches * self.machine.overlay_switch
         return Timing(

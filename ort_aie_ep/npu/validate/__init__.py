@@ -1,7 +1,8 @@
-"""Runs design packages on a real NPU and says what is right, how fast, and what the costs are.
+"""Runs design packages on a real NPU and reports their correctness, their speed and the real costs.
 
-`references` is numpy, `problems` the shapes, `npu` the device through pyxrt, `control` the
-measurements behind `npu.vocabulary.costs`, `session` all of it over a folder, `report` its text.
+`references` computes results in numpy, `problems` makes the shapes, `npu` uses the device through
+pyxrt, `control` measures the constants of `npu.vocabulary.costs`, `session` runs all of it over a
+folder, and `report` makes the text.
 """
 
 from __future__ import annotations

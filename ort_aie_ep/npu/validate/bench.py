@@ -1,8 +1,9 @@
-"""What measurements have in common: differences between streams that take turns on a device.
+"""The common part of measurements: differences between streams, run in interleaved rounds.
 
 A host's clock sees only whole runs, so a constant is a difference: the same stream with more and
-with less of one thing, in turns, divided by how much more. What cannot be told apart in this way is
-not measured. The round trip through pyxrt is part of DISPATCH and cancels elsewhere.
+with less of one thing, in interleaved rounds, divided by the difference in number. Effects that
+cannot be separated in this way are not measured. The round trip through pyxrt is part of DISPATCH
+and cancels elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Measurement:
-    """A constant of `costs` (or what follows from some) as measured, beside what stands there.
+    """A measured constant of `costs` (or a value derived from some), beside the value there.
 
     `measured` is None where `reason` says why. `spread` is the distance of the quartiles.
     """
@@ -46,7 +47,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Value:
-    """Of repetitions: the middle, and the distance of the quartiles."""
+    """The median of repetitions, and the distance of the quartiles."""
 
     median: float
     spread: float
@@ -58,18 +59,18 @@ class Value:
         return Value(self.median + other.median, self.spread + other.spread)
 
     def scaled(self, factor: float) -> Value:
-        """Times `factor`."""
+        """Multiply by `factor`."""
         return Value(self.median * factor, self.spread * abs(factor))
 
 
 def value_of(times: list[float]) -> Value:
-    """Of single measurements, two at least."""
+    """The value of single measurements, at least two."""
     low, middle, high = statistics.quantiles(times, n=4)
     return Value(middle, high - low)
 
 
 class Bench:
-    """A package on the device; streams are timed on it in turns."""
+    """A package on the device; it times streams in interleaved rounds."""
 
     def __init__(
         self, npu: Npu, package: Package, repetitions: int, beside: Context | None = None
@@ -81,11 +82,11 @@ class Bench:
 
     @property
     def columns(self) -> int:
-        """Of the package's device."""
+        """The columns of the package's device."""
         return int(self.manifest["columns"])
 
     def arguments(self, sequence: str, parameters: Mapping[str, int]) -> None:
-        """Buffers of zeros for a sequence, in the place of those before."""
+        """Replace the buffers by buffers of zeros for a sequence."""
         described = self.manifest["sequences"][sequence]["arguments"]
         sizes = [argument_bytes(a["name"], a["bytes"], parameters) for a in described]
         self.buffers = [
@@ -98,11 +99,11 @@ class Bench:
         return streams.operations_of(streams.build_one(self.manifest, sequence, parameters))
 
     def program(self, operations: Operations) -> Program:
-        """A stream on the device, with the buffers that there are."""
+        """A stream on the device, with the current buffers."""
         return self.words(streams.encode(self.manifest, operations))
 
     def words(self, words: streams.Words) -> Program:
-        """The same of words."""
+        """A program of words, with the current buffers."""
         return self.context.program(words, self.buffers)
 
     def sequence(self, sequence: str, parameters: Mapping[str, int]) -> Program:
@@ -110,7 +111,7 @@ class Bench:
         return self.words(streams.build_one(self.manifest, sequence, parameters))
 
     def seconds(self, *programs: Callable[[], float]) -> list[Value]:
-        """Of each program; they take turns, so that what drifts drifts for all."""
+        """The seconds of each program, in interleaved rounds, so that a drift affects all."""
         for program in programs:
             program()
         rounds = [[program() for program in programs] for _ in range(self.repetitions)]
@@ -124,6 +125,6 @@ class Bench:
         return self.more(short, long, MANY - FEW)
 
     def more(self, less: Callable[[], float], more: Callable[[], float], by: float) -> Value:
-        """(seconds of `more` less those of `less`) / `by`, turn by turn."""
+        """(seconds of `more` less those of `less`) / `by`, round by round."""
         less(), more()
         return value_of([(-less() + more()) / by for _ in range(self.repetitions)])

@@ -1,7 +1,7 @@
-"""Chains of runs, as XRT's runlist submits them: do all of them happen, and in their order?
+"""Chains of runs, as XRT's runlist submits them: do all runs happen, and in order?
 
-Each run takes what the one before has left in memory: the first object of a buffer goes to the
-second place, from there to the third and so on. Only on the overlay `micro`.
+Each run reads what the previous run left in memory: the first object of a buffer goes to the second
+place, from there to the third and so on. Chains use only the overlay `micro`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ort_aie_ep.npu.validate.problem import Output, doubles, generator
 from ort_aie_ep.npu.validate.references import BF16, Reference
 
 DESIGN, SEQUENCE = "micro", "passthrough"
-NAME = "chain"  # in reports, in the place of a sequence
+NAME = "chain"  # in reports, in place of a sequence
 LENGTHS = (1, 2, MAX_CHAIN)
 _ELEMENTS = 4096  # bf16, of an object
 _SHAPE = {"bytes": 2 * _ELEMENTS, "lanes": 1, "first": 0}
@@ -24,7 +24,7 @@ _SHAPE = {"bytes": 2 * _ELEMENTS, "lanes": 1, "first": 0}
 def run_chain(
     context: Context, package: Package, runs: int, repetitions: int
 ) -> tuple[Output, list[float]]:
-    """(what is to be compared, seconds of each repetition). Raises Fault and DesignError."""
+    """(the output to compare, seconds of each repetition). Raises Fault and DesignError."""
     objects = np.full((runs + 1, _ELEMENTS), np.nan, BF16)
     objects[0] = generator({"runs": runs}).standard_normal(_ELEMENTS).astype(BF16)
     buffer = context.buffer(0, objects)

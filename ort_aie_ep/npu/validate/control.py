@@ -1,4 +1,4 @@
-"""Measures the constants of `costs` that were taken from other machines, on the device at hand."""
+"""Measures the constants of `costs` that came from other machines, on this machine's device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ort_aie_ep.npu.vocabulary.errors import DesignError, StreamError
 
 REPETITIONS, QUICK_REPETITIONS = 51, 7
 MAX_FAULTS = 3
-NOT_TRIED = f"not tried: {MAX_FAULTS} measurements ended badly before"
+NOT_TRIED = f"not tried: {MAX_FAULTS} earlier measurements failed"
 
 
 # --- each measurement: seconds of what its constants cost -----------------------------------------
@@ -28,7 +28,9 @@ def _dispatch(on: Bench) -> Value:
 def _chained(runs: int) -> Callable[[Bench], Value]:
     def measured(on: Bench) -> Value:
         if on.npu.identity.generation == NPU1:
-            raise DesignError("the library makes no chains on NPU1, whose firmware drops commands")
+            raise DesignError(
+                "the library does not use chains on NPU1, whose firmware drops commands"
+            )
         programs = [on.program([streams.write(on.manifest)]) for _ in range(runs)]
         return on.seconds(on.context.chain(programs))[0].scaled(1 / runs)
 
@@ -62,8 +64,10 @@ def _patch(on: Bench) -> Value:
 
 @dataclass(frozen=True)
 class _Experiment:
-    """A constant's name, how it is measured, and on which sequence's package (None: on any).
-    A bandwidth is in bytes per second, everything else in seconds."""
+    """A constant's name, how it is measured, and a sequence that its package needs (None: any).
+
+    A bandwidth is in bytes per second, everything else in seconds.
+    """
 
     name: str
     how: str
@@ -82,12 +86,12 @@ def _experiments(quick: bool) -> list[_Experiment]:
         _Experiment("DISPATCH", "a stream of one write, start to completion", _dispatch),
         _Experiment("WRITE32", f"{per}, to a register of a shim", _write),
         _Experiment("RTP_WORD", f"{per}, to a worker's parameters", _parameter),
-        _Experiment("MASKWRITE", f"{per}, of no bit", _masked),
-        _Experiment("BLOCKWRITE", f"{per}, of 8 words, less its words", _block),
+        _Experiment("MASKWRITE", f"{per}, that change no bit", _masked),
+        _Experiment("BLOCKWRITE", f"{per}, of 8 words, less the words' own cost", _block),
         _Experiment("BLOCKWRITE_WORD", f"{per}, of 8 and of 4 words", _block_word),
         _Experiment("DDR_PATCH", per, _patch),
         *on_data,
-        # Last: a chain is the one thing here that nothing but the driver's watchdog ends.
+        # Last: of all measurements, a chain alone has no time limit but the driver's watchdog.
         *(
             _Experiment(f"DISPATCH, {n} in a chain", "streams of one write, each its part",
                         _chained(n))
@@ -97,12 +101,12 @@ def _experiments(quick: bool) -> list[_Experiment]:
 
 
 # --- all of them ----------------------------------------------------------------------------------
-# Name, and whether its two packages are of one xclbin.
+# Name, and whether its two packages share an xclbin.
 _SWITCHES = (("OVERLAY_SWITCH", False), ("PDI_SWITCH", True))
 
 
 def measurements(quick: bool) -> int:
-    """How many `measure` gives."""
+    """How many measurements `measure` yields."""
     return len(_experiments(quick)) + len(_SWITCHES)
 
 
@@ -112,10 +116,10 @@ def measure(
     quick: bool,
     begin: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Measurement]:
-    """Every constant that can be measured with these packages, `measurements(quick)` of them; never
-    raises for one that cannot. `begin` is called with the name of each that is tried.
+    """Every constant that can be measured with these packages: `measurements(quick)` of them.
 
-    After MAX_FAULTS runs that ended badly the others are left alone.
+    It never raises for a constant that cannot be measured. It calls `begin` with the name of each
+    constant that it tries. After MAX_FAULTS failed runs it does not try the others.
     """
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     faults = 0
@@ -135,7 +139,7 @@ def measure(
         try:
             yield _one(npu, package, experiment, empty, repetitions)
         except Fault as fault:
-            # What this Python's binding lacks is no fault of the device.
+            # A gap in this Python's binding is not a fault of the device.
             faults += fault.kind != "binding"
             yield replace(empty, reason=str(fault))
     for name, together in _SWITCHES:
@@ -146,7 +150,7 @@ def measure(
 def _one(
     npu: Npu, package: Package, experiment: _Experiment, empty: Measurement, repetitions: int
 ) -> Measurement:
-    """Raises Fault."""
+    """Measure one constant. Raises Fault."""
     try:
         value = experiment.measure(Bench(npu, package, repetitions))
     except (DesignError, StreamError) as error:
@@ -165,8 +169,8 @@ def _switch(
     name: str, npu: Npu, packages: Sequence[Package], together: bool, repetitions: int,
     given_up: bool,
 ) -> Measurement:  # fmt: skip
-    """Two packages in turns against each alone, of one xclbin (`together`) or of two."""
-    how = "runs of two packages in turns, against one package's"
+    """Interleaved runs of two packages against each alone, of one xclbin (`together`) or of two."""
+    how = "interleaved runs of two packages, against one package's"
     empty = _beside_costs(_Experiment(name, how, _dispatch), packages[0])
     if given_up:
         return replace(empty, reason=NOT_TRIED)
@@ -195,7 +199,7 @@ def _switch(
 
 
 def _beside_costs(experiment: _Experiment, package: Package) -> Measurement:
-    """The cost that a name begins with, or what the experiment's model makes of several."""
+    """The cost that a name begins with, or the result of the experiment's model."""
     name = experiment.name.partition(",")[0]
     if name in ("DDR_READ", "DDR_WRITE"):
         read, written = costs.ddr(find_device(package.manifest["device"]).architecture)

@@ -1,7 +1,7 @@
 """Measurements of the path between memory and a core, on the overlay `micro`.
 
-Its cores copy or drop what comes, so that a stream that moves more of something takes longer by
-that. What a difference is made of stands with each experiment.
+Its cores copy or drop their input, so a stream that moves more of something takes longer by the
+cost of that. Each experiment says which difference it measures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ort_aie_ep.npu.vocabulary import costs
 from ort_aie_ep.npu.vocabulary.device import device as find_device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-SEQUENCE = "read_small"  # by which the overlay is known
+SEQUENCE = "read_small"  # by which the overlay is recognised
 OBJECT, SMALL = 8192, 512  # bytes, of a lane's objects and of an id's
 PIECES = 4  # the queue of a shim's channel holds four tasks
 CALLS = 24  # of a copy, which then takes longer than its stream and a gate
@@ -30,8 +30,10 @@ COPIES, QUICK_COPIES = 8192, 512
 
 @dataclass(frozen=True)
 class Experiment:
-    """A constant's name, how it is measured, and what `costs` make of it where that depends on
-    more than one. A bandwidth is in bytes per second, everything else in seconds."""
+    """A constant's name, how it is measured, and the model from `costs` if it depends on several.
+
+    A bandwidth is in bytes per second, everything else in seconds.
+    """
 
     name: str
     how: str
@@ -40,7 +42,7 @@ class Experiment:
 
 
 def experiments(quick: bool) -> list[Experiment]:
-    """In the order in which one leads to the next."""
+    """The experiments, each after those on which it depends."""
     objects = QUICK_OBJECTS if quick else OBJECTS
     small = QUICK_SMALL_OBJECTS if quick else SMALL_OBJECTS
     copies = QUICK_COPIES if quick else COPIES
@@ -77,7 +79,7 @@ def experiments(quick: bool) -> list[Experiment]:
 
 
 def _bounded(count: int, position: int) -> Callable[[Mapping[str, Any]], float]:
-    """What so many channels may move: as much as they carry, and as memory gives."""
+    """The most that `count` channels can move: what they carry, and what memory gives."""
 
     def model(manifest: Mapping[str, Any]) -> float:
         target = find_device(manifest["device"])
@@ -121,7 +123,7 @@ def _read(on: Bench, objects: int) -> Operations:
 
 
 def _delay(on: Bench) -> Operations:
-    """Writes for longer than a few objects take."""
+    """Writes that take longer than a few objects."""
     return [streams.write(on.manifest)] * bench.MANY
 
 
@@ -143,15 +145,16 @@ def _next(on: Bench) -> Value:
 
 
 def _idle(on: Bench) -> Value:
-    """Both streams have the same operations and end with an object on its way out of the core.
+    """Compare two streams with the same operations.
 
-    Both begin with an object that goes all the way: the first gate after a start may be another.
-    Then, in one, the object waits in L1 and the worker is started last; in the other the worker
-    waits and the object is pushed last, which takes the gate and an object's stream longer. That
-    stream is what a second object in the same task adds.
+    Both end with an object on its way out of the core, and begin with an object that goes all the
+    way, because the first gate after a start may differ. Then, in one stream, the object waits in
+    L1 and the worker is started last. In the other, the worker waits and the object is pushed last,
+    which takes longer by the gate and an object's stream. A second object in the same task gives
+    the time of that stream.
     """
     delay = _delay(on)
-    one, two = (streams.parts(_read(on, n)) for n in (1, 2))  # the buffers of the latter stay
+    one, two = (streams.parts(_read(on, n)) for n in (1, 2))  # the latter's buffers stay
     begin = [*one.from_device, *one.to_device, *one.starts, *one.waits]
     waiting = on.program(
         [*begin, *one.to_device, *one.from_device, *delay, *one.starts, *one.waits]
@@ -170,7 +173,7 @@ def _slope(on: Bench, sequence: str, shapes: list[dict[str, int]], by: float) ->
 
 
 def _descriptor(on: Bench, objects: tuple[int, int], small: tuple[int, int]) -> Value:
-    """An object takes a time that grows with its bytes, and one that does not."""
+    """An object takes a time that grows with its bytes, and a constant time."""
     large_by, small_by = objects[1] - objects[0], small[1] - small[0]
     large = _slope(on, "read", [_shape("read", n) for n in objects], large_by)
     little = _slope(on, "read_small", [{"objects": n} for n in small], small_by)
@@ -179,7 +182,7 @@ def _descriptor(on: Bench, objects: tuple[int, int], small: tuple[int, int]) -> 
 
 
 def _lock(on: Bench, copies: int) -> Value:
-    """The core is the slowest, so each further object costs what the core does for it."""
+    """The core is the slowest part, so each further object costs the core's time for it."""
     few = _shape("write", copies, calls=2 * CALLS)
     many = _shape("write", 2 * copies, calls=CALLS)
     return _slope(on, "write", [few, many], copies)

@@ -1,7 +1,8 @@
 """`ort-aie first-day`: everything that can be tried on a chip, in the order in which it can fail.
 
-Each step says what it found and the next one begins, whatever that was. The report is written when
-a step or a design ends, so that a machine that hangs, or a user who has seen enough, leaves one.
+Each step reports its result, and the next one begins whatever that was. The report is written
+whenever a step or a design ends, so a report exists even if the machine hangs or the user stops
+early.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ort_aie_ep.npu.vocabulary.errors import PackageError
 from ort_aie_ep.progress import Count, Progress
 
 FORMAT = 1
-#: What computes nothing first, then what shares no channel, then the rest.
+#: First the design that computes nothing, then those that share no channel, then the rest.
 ORDER = ("micro", "dequant", "gemm", "fused_dqp", "vector_ops", "flow_kv", "flow_qkv", "decode")
 NO_DEVICE = "there is no device to try it on"
 
@@ -41,15 +42,15 @@ Outcome = Literal["done", "failed", "skipped", "interrupted"]
 
 
 class Finding(Protocol):
-    """A link of the chain from the chip to the library: empty `found` is missing."""
+    """A link of the chain from the chip to the library: empty `found` means that it is missing."""
 
     @property
     def name(self) -> str:
-        """What was looked for."""
+        """What the step looked for."""
 
     @property
     def found(self) -> str:
-        """Where or which, empty if it is missing."""
+        """The place or version found; empty if it is missing."""
 
     @property
     def remedy(self) -> str:
@@ -58,32 +59,32 @@ class Finding(Protocol):
 
 @dataclass(frozen=True)
 class Token:
-    """What a model's tokens are on the NPU beside the host's."""
+    """A comparison of a model's tokens on the NPU with those on the host."""
 
     tokens: int
-    same: int  # from the first, until the texts part
-    near_tie: bool  # whether they part where the host hardly prefers one
+    same: int  # from the first, until the texts diverge
+    near_tie: bool  # whether they diverge where the host barely prefers one token
     largest_difference: float  # of a logit
     largest_logit: float
-    milliseconds: float  # a token, in the middle of the repetitions
+    milliseconds: float  # a token, median of the repetitions
     host_milliseconds: float
     submissions: float  # for each token
-    host_steps: dict[str, int]  # what the NPU did not do, by reason, over all
+    host_steps: dict[str, int]  # all that the NPU did not do, by reason
 
     @property
     def right(self) -> bool:
-        """Whether the text is the host's."""
+        """Whether the text is the same as on the host."""
         return self.same == self.tokens or self.near_tie
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a first day takes from rooms above this one, or has in other ways in tests.
+    """What a first day gets from modules above this one, or from a test.
 
-    `wanted` gives the designs for "npu1" or "npu2". `build` builds one into a folder; None leaves
-    what is missing missing. `token` runs a model with the overlays of a folder. `progress` counts
-    cases, measurements and the model's tokens, which are one; the total is 0 until the overlays are
-    read.
+    `wanted` gives the designs for "npu1" or "npu2". `build` builds one into a folder; if it is
+    None, missing designs stay missing. `token` runs a model with the overlays of a folder.
+    `progress` counts cases, measurements and the model's tokens (as one); the total is 0 until the
+    overlays are read.
     """
 
     look: Callable[[], Sequence[Finding]]
@@ -97,7 +98,7 @@ class Means:
 
 @dataclass
 class Step:
-    """What a step found, in a line, and what to do about what it did not."""
+    """The result of a step in a line, and a remedy for a failure."""
 
     name: str
     outcome: Outcome
@@ -108,7 +109,7 @@ class Step:
 
 @dataclass
 class FirstDay:
-    """What was found. `report` is as `ort-aie validate` writes it."""
+    """The results. `report` is as `ort-aie validate` writes it."""
 
     folder: str
     report: Report
@@ -124,11 +125,11 @@ class FirstDay:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody ended it before its end."""
+        """Whether the user ended it early."""
         return any(step.outcome == "interrupted" for step in self.steps)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """The report as its file contains it."""
         return {
             "format": FORMAT, "passed": self.passed, "folder": self.folder,
             "machine": self.machine, "steps": [asdict(step) for step in self.steps],
@@ -138,7 +139,7 @@ class FirstDay:
 
 
 def first_day(folder: Path, means: Means, save: Callable[[FirstDay], None]) -> FirstDay:
-    """Try everything with the overlays below `folder`; `save` gets what there is so far.
+    """Try everything with the overlays below `folder`; `save` receives the results so far.
 
     Raises only what `save` raises.
     """
@@ -152,7 +153,7 @@ def first_day(folder: Path, means: Means, save: Callable[[FirstDay], None]) -> F
             step = do()
         except KeyboardInterrupt:
             step = Step(name, "interrupted", "ended by the user")
-        except Exception as error:  # whatever it is: the steps behind may still tell something
+        except Exception as error:  # whatever the error: later steps may still find something
             step = Step(name, "failed", f"{type(error).__name__}: {error}", _REPORT_IT)
         step.name, step.seconds = name, monotonic() - start
         day.steps.append(step)
@@ -164,11 +165,11 @@ def first_day(folder: Path, means: Means, save: Callable[[FirstDay], None]) -> F
     return day
 
 
-_REPORT_IT = "this is a mistake of ort_aie_ep: please report it"
+_REPORT_IT = "this is a bug in ort_aie_ep: please report it"
 
 
 class _Run:
-    """The steps, and what they leave for each other."""
+    """The steps, and the data that they pass to later steps."""
 
     def __init__(
         self, day: FirstDay, folder: Path, means: Means, save: Callable[[FirstDay], None]
@@ -178,18 +179,18 @@ class _Run:
         self._packages: list[Package] = []
         self._runs: list[DesignRun] = []
         self.count = Count(means.progress, 0)
-        # Steps behind the overlays, with what each will count.
+        # Steps after the overlays, with the number of items that each will count.
         self._planned: dict[str, int] = {}
 
     def counted(self, name: str) -> None:
-        """All of a step counts as done, even where it was left out."""
+        """Count all of a step as done, even where it was left out."""
         names = [step for step, _ in self.steps()]
         over = names[: names.index(name) + 1]
         self.count.done = sum(self._planned.get(step, 0) for step in over)
         self.count.begin("")
 
     def steps(self) -> Iterable[tuple[str, Callable[[], Step]]]:
-        """In the order in which each needs those before."""
+        """The steps, each after those that it needs."""
         return (
             ("machine", self._machine),
             ("device", self._device),
@@ -210,7 +211,7 @@ class _Run:
         if missing:
             first = missing[0]
             return Step("", "failed", f"there is no {first.name}", first.remedy)
-        return Step("", "done", f"{len(findings)} links from the chip to the library are there")
+        return Step("", "done", f"{len(findings)} links from the chip to the library are present")
 
     def _device(self) -> Step:
         try:
@@ -256,7 +257,7 @@ class _Run:
         return Step("", "failed", says, _how_to_build(device, missing or ["all"], self._folder))
 
     def _plan(self) -> None:
-        """What the steps behind will count, now that the packages are known."""
+        """The numbers that later steps will count, now that the packages are known."""
         self._planned = {
             "small shapes": sum(run.cases(typical=False) for run in self._runs),
             "shapes of a layer": sum(run.cases(typical=True) for run in self._runs),
@@ -267,7 +268,7 @@ class _Run:
         self.count.total = sum(self._planned.values())
 
     def _build(self, device: str, wanted: Sequence[str]) -> list[str]:
-        """Build what is missing; what did not go."""
+        """Build missing packages; returns the problems."""
         problems = []
         for name in wanted if self._means.build is not None else ():
             assert self._means.build is not None
@@ -293,7 +294,7 @@ class _Run:
             self._save(self._day)
         right, cases = (now - then for now, then in zip(self._count(), before, strict=True))
         if not cases:
-            return Step("", "skipped", "no overlay here has any, or this pyxrt has no lists")
+            return Step("", "skipped", "no overlay here has chains, or this pyxrt has no run lists")
         says = f"{right} of {cases} cases are right"
         if right == cases:
             return Step("", "done", says)
@@ -333,22 +334,22 @@ class _Run:
             return Step("", "failed", str(error), _ADVICE["fault"])
         if token.submissions == 0:
             reasons = ", ".join(token.host_steps) or "no reason was given"
-            says = f"the host did all of it: {reasons}"
+            says = f"the host did all the work: {reasons}"
             return Step("", "failed", says, "see 'What runs on the host' in docs/ryzen-ai.md")
         says = f"{token.same} of {token.tokens} are the host's"
         return Step("", "done" if token.right else "failed", says, "" if token.right else _WRONG)
 
 
-_WRONG = "please report it with this report: the simulator finds it right"
+_WRONG = "please report it with this report: the simulator computes it correctly"
 _ADVICE = {
     "wrong": _WRONG,
-    "fault": "see what 'dmesg | grep -i xdna' says, and report it with this report",
+    "fault": "run 'dmesg | grep -i xdna', and report its output with this report",
     "refused": "the reason says what to change",
 }
 
 
 def _place(folder: Path) -> tuple[int, str]:
-    """By ORDER, others behind; packages of a design stand in folders of its name."""
+    """The position in ORDER, others last; a package's folder has its design's name."""
     names = [name for name in ORDER if folder.name.startswith(name)]
     return (ORDER.index(names[0]) if names else len(ORDER), folder.name)
 

@@ -1,4 +1,4 @@
-"""The report of a first day: JSON, a page for people, and three lines that say it all."""
+"""The report of a first day: JSON, a page for people, and a summary of three lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ort_aie_ep.npu.vocabulary import costs
 
 
 def write(day: FirstDay, path: Path) -> None:
-    """Write the JSON to `path` and the page beside it, each beside and renamed."""
+    """Write the JSON to `path` and the page beside it, each atomically (written and renamed)."""
     with written_beside(path) as file:
         file.write(as_json(day.to_json()))
     with written_beside(page_of(path)) as file:
@@ -23,13 +23,13 @@ def write(day: FirstDay, path: Path) -> None:
 
 
 def page_of(path: Path) -> Path:
-    """Where the page of a report is."""
+    """The path of a report's page."""
     return path.with_suffix(".md")
 
 
 # --- three lines ----------------------------------------------------------------------------------
 def verdict(day: FirstDay) -> tuple[str, str, str]:
-    """What runs and is right; how fast against the prediction; what failed first, what to do."""
+    """What runs and is right; its speed against the prediction; the first failure, its remedy."""
     return _right(day), _fast(day), _next(day)
 
 
@@ -57,7 +57,7 @@ def _fast(day: FirstDay) -> str:
     if every:
         middles = {name: statistics.median(ratios) for name, ratios in rates.items() if ratios}
         best, worst = min(middles, key=middles.__getitem__), max(middles, key=middles.__getitem__)
-        text = f"runs take {statistics.median(every):.2f} of the predicted time in the middle"
+        text = f"the median run takes {statistics.median(every):.2f} of the predicted time"
         if best != worst:
             text += f" ({best} {middles[best]:.2f}, {worst} {middles[worst]:.2f})"
         parts.append(text)
@@ -83,7 +83,7 @@ def _next(day: FirstDay) -> str:
     if step is None:
         return "Next: nothing failed. Attach this report to an issue, and run a model of your own."
     if step.outcome == "interrupted":
-        return f"Next: it was interrupted at '{step.name}'; the same command begins anew."
+        return f"Next: it was interrupted at '{step.name}'; the same command starts again."
     says = step.says.rstrip(".")
     return f"Next: '{step.name}' failed first: {says}. {_sentence(step.remedy)}".rstrip()
 
@@ -94,7 +94,7 @@ def _sentence(text: str) -> str:
 
 
 def expected(day: FirstDay, case: Case) -> float | None:
-    """Seconds that the model gives a case, with the dispatch as measured where it was."""
+    """The model's seconds for a case, with the measured dispatch if there is one."""
     model = case.simulated if case.simulated is not None else case.predicted
     if model is None:
         return None
@@ -103,7 +103,7 @@ def expected(day: FirstDay, case: Case) -> float | None:
 
 
 def _ratios(day: FirstDay, design: DesignResult) -> list[float]:
-    """Of the cases that take at least as long as a dispatch: of others it is all that one sees."""
+    """Ratios of the cases at least as long as a dispatch, which would dominate shorter ones."""
     return [
         case.measured / model
         for case in design.cases
@@ -115,7 +115,7 @@ def _ratios(day: FirstDay, design: DesignResult) -> list[float]:
 
 # --- the page -------------------------------------------------------------------------------------
 def page(day: FirstDay) -> str:
-    """Markdown, which ends with the three lines."""
+    """The page in Markdown, which ends with the three lines."""
     report = day.report
     parts = [
         f"# First day on an NPU\n\n{report.made}, ort_aie_ep {report.library}, overlays of "

@@ -1,4 +1,4 @@
-"""Problems of the micro-measurements' overlay: every byte must arrive, and where it belongs."""
+"""Problems of the micro-measurements' overlay: every byte must arrive in its place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _same(name: str, got: NDArray[Any], expected: NDArray[Any]) -> Output:
 
 
 def _copied(sequence: str, p: dict[str, int], buffers: Buffers, y: NDArray[Any]) -> Problem:
-    """`y` is what the buffer of this name must hold."""
+    """After the run, the buffer `y` must hold the array `y`."""
     return Problem(
         sequence, p, buffers | {"y": nan(*y.shape)}, lambda after: [_same("y", after["y"], y)]
     )
@@ -66,7 +66,7 @@ def _read_small(context: Context, p: dict[str, int]) -> Problem:
 
 
 def _lanes(*sizes: int, **more: int) -> Callable[[Device], Iterator[dict[str, int]]]:
-    """Of each size: the first lane, all lanes of channel 0, both channels of the last column."""
+    """For each size: the first lane, all lanes of channel 0, both channels of the last column."""
 
     def each(device: Device) -> Iterator[dict[str, int]]:
         columns = device.columns

@@ -1,8 +1,8 @@
 """An NPU through pyxrt, XRT's Python binding: contexts, buffers, runs with bounded waits.
 
-Only what the binding had before 2.25 too is used, positionally: names of parameters came with
-that. Whatever fails is a Fault with its kind; nothing here waits without a limit but a
-chain, of which the binding cannot.
+This module uses only what the binding already had before 2.25, with positional arguments, because
+parameter names came with that version. Every failure is a Fault with its kind. Every wait has a
+limit except that of a chain, for which the binding offers none.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WAIT = 8000
 OPCODE = 3  # a transaction stream
 FIRST_BUFFER = 3  # arguments 0 to 2 of the kernel: opcode, instructions, their count
 MAX_BUFFERS = 5
-MAX_CHAIN = 24  # runs that XRT hands to the driver as one command (runlist_impl)
-# Of amdxdna's tables, and of older user space ("RyzenAI-npu4").
+MAX_CHAIN = 24  # runs that XRT submits to the driver as one command (runlist_impl)
+# From amdxdna's tables, and from older user space ("RyzenAI-npu4").
 NPU1 = 3  # a generation
 _GENERATIONS = {
     NPU1: ("phoenix", "hawk", "npu1"),
@@ -39,16 +39,19 @@ _GENERATIONS = {
 _PCI_GENERATIONS = {0x1502: NPU1, 0x17F0: 4}
 
 HOW_TO_GET_PYXRT = (
-    "pyxrt, XRT's Python binding, is not in this Python. Debian (sid), Ubuntu (26.04 and later): "
-    "apt install python3-xrt libxrt-npu2; Fedora: dnf install python3-xrt xrt; AMD's own packages: "
-    "source /opt/xilinx/xrt/setup.sh. It is built for the distribution's python3: use that one (a "
-    "venv with --system-site-packages)"
+    "pyxrt, XRT's Python binding, is missing from this Python. Debian (sid), Ubuntu (26.04 and "
+    "later): apt install python3-xrt libxrt-npu2; Fedora: dnf install python3-xrt xrt; AMD's own "
+    "packages: source /opt/xilinx/xrt/setup.sh. It is built for the distribution's python3: use "
+    "that one (a venv with --system-site-packages)"
 )
 
 
 class Fault(AieError):
-    """What a device, its driver or the binding did not do. `kind` is for programs: "binding",
-    "no device", "context", "allocation", "timeout", "state" or "run"."""
+    """A failure of a device, its driver or the binding.
+
+    `kind` is for programs: "binding", "no device", "context", "allocation", "timeout", "state" or
+    "run".
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -57,7 +60,7 @@ class Fault(AieError):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a report must say of a device; an empty string is what could not be found out."""
+    """The facts about a device that a report needs; an empty string means unknown."""
 
     name: str  # XRT's, such as "NPU Strix"
     address: str  # PCI
@@ -72,7 +75,7 @@ class Identity:
 
 
 def load_binding() -> ModuleType:
-    """The module pyxrt. Raises Fault that says how to get it."""
+    """The module pyxrt. Raises Fault, which says how to get it."""
     try:
         return importlib.import_module("pyxrt")
     except ImportError as error:
@@ -80,7 +83,7 @@ def load_binding() -> ModuleType:
 
 
 class Npu:
-    """The first device that XRT lists and that is an NPU. Raises Fault without one."""
+    """The first NPU that XRT lists. Raises Fault if there is none."""
 
     def __init__(self, pyxrt: ModuleType, sys: Path = Path("/sys")) -> None:
         self.pyxrt = pyxrt
@@ -94,14 +97,14 @@ class Npu:
             found.append(self.identity.name or "one without a name")
         raise Fault(
             "no device",
-            f"XRT lists {', '.join(found)}, none of which is known as an NPU"
+            f"XRT lists {', '.join(found)}, none of which is a known NPU"
             if found
             else "XRT lists no device; `ort-aie doctor` shows where the chain breaks "
             "(driver, /dev/accel/accel0 and its permissions, libxrt-npu2, locked memory)",
         )
 
     def clock_hz(self) -> float:
-        """The array's clock just now, or 0.0 if XRT does not say."""
+        """The array's current clock, or 0.0 if XRT does not say."""
         text = _info(self.pyxrt, self.device, "max_clock_frequency_mhz")
         return float(text) * 1e6 if text.isdecimal() else 0.0
 
@@ -111,8 +114,11 @@ class Npu:
         return hasattr(self.pyxrt, "runlist")
 
     def open(self, package: Package, beside: Context | None = None) -> Context:
-        """A hardware context for a package: its own, or that of `beside`, whose package has the
-        same xclbin and another kernel. Raises Fault."""
+        """A hardware context for a package. Raises Fault.
+
+        It is a new context, or that of `beside`, whose package has the same xclbin and another
+        kernel.
+        """
         return Context(self, package, beside)
 
 
@@ -121,13 +127,13 @@ class Context:
 
     def __init__(self, npu: Npu, package: Package, beside: Context | None) -> None:
         self.npu = npu
-        # Kept: the kernel lives no longer than they do in some versions.
+        # Kept: in some versions the kernel needs them alive.
         self._xclbin, self._uuid, self.handle = (
             _context(npu, package) if beside is None else beside.whole
         )
         names = [k.get_name() for k in _call("context", "its kernels", self._xclbin.get_kernels)]
         kernel = package.manifest["kernel"]
-        # Names that tools wrote may have a suffix.
+        # Names written by tools may have a suffix.
         wanted = [kernel] * (kernel in names) or [n for n in names if n.startswith(kernel)]
         if not wanted:
             have = ", ".join(names) or "none"
@@ -150,8 +156,10 @@ class Context:
         return Program(self, words, buffers)
 
     def chain(self, programs: Sequence[Program]) -> Chain:
-        """Programs that are submitted together, and not by themselves any more. Raises Fault where
-        the binding has no runlist."""
+        """Programs that are submitted together, and no longer by themselves.
+
+        Raises Fault where the binding has no runlist.
+        """
         return Chain(self, programs)
 
 
@@ -168,14 +176,14 @@ def _context(npu: Npu, package: Package) -> tuple[Any, Any, Any]:
 
 
 class Buffer:
-    """Memory of the device for kernel argument `argument`; a host copy goes over by sync."""
+    """Memory of the device for kernel argument `argument`; a sync copies the host's copy to it."""
 
     def __init__(self, context: Context, argument: int, flags: Any, data: NDArray[Any]) -> None:
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         self._pyxrt = context.npu.pyxrt
         self._bytes, self._shape, self._dtype = raw.size, data.shape, data.dtype
         group = _call("allocation", "group_id", context.kernel.group_id, argument)
-        size = max(raw.size, 4)  # an argument of no bytes still needs an address
+        size = max(raw.size, 4)  # an empty argument still needs an address
         self.bo = _call(
             "allocation", f"a buffer of {size} bytes (is locked memory unlimited?)",
             self._pyxrt.bo, context.npu.device, size, flags, group,
@@ -190,7 +198,7 @@ class Buffer:
         self._sync("XCL_BO_SYNC_BO_TO_DEVICE")
 
     def read(self) -> NDArray[Any]:
-        """What the device has, in the shape and dtype of what was put there."""
+        """The device's contents, in the shape and dtype of the data put there."""
         self._sync("XCL_BO_SYNC_BO_FROM_DEVICE")
         if not self._bytes:
             return np.zeros(self._shape, self._dtype)
@@ -213,7 +221,7 @@ class Program:
         pyxrt = context.npu.pyxrt
         self._pyxrt = pyxrt
         self._instructions = Buffer(context, 1, pyxrt.bo.cacheable, words)
-        self._buffers = list(buffers)  # alive as long as the run is
+        self._buffers = list(buffers)  # must live as long as the run
         self.run = _call("run", "run(kernel)", pyxrt.run, context.kernel)
         arguments = [OPCODE, self._instructions.bo, len(words), *(b.bo for b in buffers)]
         for index, value in enumerate(arguments):
@@ -222,7 +230,7 @@ class Program:
     def __call__(self) -> float:
         """Run once: seconds from the start to the end of the wait. Raises Fault.
 
-        After a Fault the context is of no more use: the run may still be going on.
+        After a Fault the context is useless: the run may still be going on.
         """
         start = perf_counter()
         _call("run", "run.start", self.run.start)
@@ -246,7 +254,7 @@ class Chain:
         pyxrt = context.npu.pyxrt
         if not context.npu.has_chains:
             raise Fault("binding", "this pyxrt has no runlist; XRT's has it since June 2025")
-        self._programs = list(programs)  # alive as long as the list is
+        self._programs = list(programs)  # must live as long as the list
         self._list = _call("run", "runlist(context)", pyxrt.runlist, context.handle)
         for program in programs:
             _call("run", "runlist.add", self._list.add, program.run)
@@ -254,9 +262,9 @@ class Chain:
     def __call__(self) -> float:
         """Run all once: seconds from the start to the end of the wait. Raises Fault.
 
-        The wait has no limit of its own: that of the binding takes a duration of C++ that Python
-        has none for (pyxrt.cpp does not include pybind11's chrono.h). The driver's watchdog ends a
-        chain that hangs.
+        The wait has no limit of its own: the binding's limit is a C++ duration, which Python cannot
+        pass (pyxrt.cpp does not include pybind11's chrono.h). The driver's watchdog ends a chain
+        that hangs.
         """
         start = perf_counter()
         _call("run", "runlist.execute", self._list.execute)
@@ -264,7 +272,7 @@ class Chain:
         return perf_counter() - start
 
 
-# --- who it is ------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------------------
 def _identify(pyxrt: ModuleType, device: Any, sys: Path) -> Identity:
     name, address = _info(pyxrt, device, "name"), _info(pyxrt, device, "bdf")
     clock = _info(pyxrt, device, "max_clock_frequency_mhz")
@@ -296,7 +304,7 @@ def _generation(name: str, pci_id: str) -> int:
 
 
 def _info(pyxrt: ModuleType, device: Any, key: str) -> str:
-    """A property of the device as text, or an empty one: reports do without."""
+    """A property of the device as text, or "" if unknown: reports do without."""
     try:
         return str(device.get_info(getattr(pyxrt.xrt_info_device, key)))
     except Exception:  # XRT throws for what a driver does not tell
@@ -318,8 +326,11 @@ def _text(path: Path) -> str:
 
 
 def _call(kind: str, what: str, function: Any, *arguments: Any) -> Any:
-    """A call into the binding. Whatever it raises becomes a Fault: pybind11 turns exceptions of
-    C++ into RuntimeError, MemoryError and others, and calls that do not fit into TypeError."""
+    """Call the binding, and turn any exception into a Fault.
+
+    pybind11 turns C++ exceptions into RuntimeError, MemoryError and others, and calls that do not
+    match into TypeError.
+    """
     try:
         return function(*arguments)
     except Exception as error:

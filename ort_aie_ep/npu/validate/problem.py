@@ -1,4 +1,4 @@
-"""What a problem of `ort-aie validate` is made of: inputs, and what numpy says of the outputs."""
+"""The parts of a problem of `ort-aie validate`: inputs, and numpy's values of the outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Buffers = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Output:
-    """A part of a result: `got` and the reference, of one shape."""
+    """A part of a result: `got` and the reference, of the same shape."""
 
     name: str
     got: Doubles
@@ -31,9 +31,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Problem:
-    """A call of `sequence`: `buffers` by argument; `judge` takes them after the run.
+    """A call of `sequence`: `buffers` by argument; `judge` receives them after the run.
 
-    Outputs hold NaN before the run, so that what nobody wrote is seen.
+    Outputs hold NaN before the run, so that elements that nobody wrote are detected.
     """
 
     sequence: str
@@ -67,7 +67,7 @@ def argument_bytes(name: str, bytes: Any, parameters: Mapping[str, int]) -> int:
 
 
 def generator(parameters: Mapping[str, int]) -> np.random.Generator:
-    """Random numbers of a shape's own."""
+    """Random numbers that depend only on the shape."""
     return np.random.default_rng([abs(value) for value in parameters.values()])
 
 
@@ -77,6 +77,6 @@ def nan(*shape: int) -> NDArray[Any]:
 
 
 def doubles(values: NDArray[Any]) -> Doubles:
-    """As the references take and give them."""
-    with np.errstate(invalid="ignore"):  # NaN, of what nobody wrote
+    """float64 values, as the references need them."""
+    with np.errstate(invalid="ignore"):  # NaN, where nobody wrote
         return values.astype(np.float64)

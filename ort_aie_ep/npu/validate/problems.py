@@ -1,7 +1,7 @@
-"""A sequence's shape with inputs, and what numpy says of its outputs.
+"""A sequence's shape with inputs, and numpy's values of its outputs.
 
-`shapes(manifest, device, sequence)` gives the shapes that `ort-aie validate` runs: small ones
-first, at the edges that the designs' tests know, then those of a layer of a model of 10^9 weights
+`shapes(manifest, device, sequence)` gives the shapes that `ort-aie validate` runs: first small
+ones, at the edges that the designs' tests know, then those of a layer of a model of 10^9 weights
 (Llama 3.2 1B: hidden size 2048, 32 heads of 64 with 8 for keys and values, 8192 between).
 """
 
@@ -33,12 +33,12 @@ from ort_aie_ep.npu.vocabulary.device import Device
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
 CHUNK = 4096  # elements of K or V that the attention designs fetch at a time
-GARBAGE = 3.0e30  # in keys that nobody may look at
+GARBAGE = 3.0e30  # in keys that no kernel may read
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A problem that has not been made yet; `typical` is of a layer, else small."""
+    """A problem before it is made; `typical` is of a layer, otherwise small."""
 
     parameters: dict[str, int]
     typical: bool
@@ -46,9 +46,9 @@ class Shape:
 
 
 def shapes(manifest: Mapping[str, Any], device: Device, sequence: str) -> list[Shape]:
-    """The shapes to run of a sequence of a package, small ones first.
+    """The shapes to run for a sequence of a package, small ones first.
 
-    Empty if the sequence is unknown, or one of that name with other parameters.
+    Empty if the sequence is unknown, or has other parameters than expected.
     """
     described = manifest["sequences"][sequence]
     make = _KNOWN.get((sequence, "prompt" in described["parameters"]))
@@ -84,7 +84,7 @@ def _matvec(context: Context, p: dict[str, int]) -> Problem:
 
 
 def _matvec_part(context: Context, p: dict[str, int]) -> Problem:
-    """The last K of row_K in-features; what goes before them has codes that would be noticed."""
+    """The last K of row_K in-features; the codes before them would show in the result."""
     whole = _matvec(context, {**p, "K": p["row_K"]})
     n, k, blocks = p["N"], p["K"], p["K"] // 256
     before = p["row_K"] // 256 - blocks
@@ -193,10 +193,10 @@ def _flow_kv_of(*shapes: tuple[int, int, int, int, int]) -> Callable[[Device], A
 def _flow_qkv(context: Context, p: dict[str, int]) -> Problem:
     rng, group = generator(p), p["heads"] // p["kv_heads"]
     prompt, head_dim, total = p["prompt"], p["head_dim"], p["past"] + p["prompt"]
-    # The sequence's own rounding of prompts is in the size of its argument.
+    # The size of the sequence's argument shows how it rounds the length of prompts.
     tokens = context.size("q", p) // (p["heads"] * head_dim * 2)
     if not prompt <= tokens <= prompt + CHUNK:
-        raise DesignError(f"the sequence's argument q has {tokens} tokens for {prompt} of a prompt")
+        raise DesignError(f"the sequence's argument q has {tokens} tokens for a prompt of {prompt}")
     q = bf16(rng.standard_normal((tokens, p["heads"], head_dim)))
     k, v = bf16(rng.standard_normal((2, p["kv_heads"], total, head_dim)))
     seen = ref.attended(prompt, p["past"], p["window"], bool(p["causal"]))
@@ -349,7 +349,7 @@ def _rope_of(count: str, *shapes: tuple[int, ...]) -> Callable[[Device], Any]:
                 count: heads, "tokens": tokens, "head_dim": head_dim, "rotary_dim": head_dim,
                 "interleaved": 0, "norm": norm, "eps_bits": bits(EPS),
             }  # fmt: skip
-            for position in positions:  # in a cache, with old keys behind
+            for position in positions:  # in a cache, with old keys after them
                 capacity = ((position + tokens) // 64 + 1) * 64
                 values |= {"position": position, "capacity": capacity}
             yield values

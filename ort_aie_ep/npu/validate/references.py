@@ -1,8 +1,8 @@
-"""What the sequences of the designs compute, in numpy and float64, and how far a device may be off.
+"""The results of the designs' sequences, in numpy and float64, and how far a device may be off.
 
 The kernels' tests, the designs' tests and `ort-aie validate` all compare with these. A tolerance is
-derived from the roundings that a kernel does, never tuned: each function says from which. Operands
-are float64 arrays of values that bfloat16 holds.
+derived from the roundings of a kernel, never tuned; each function names these roundings. Operands
+are float64 arrays of values that bfloat16 can represent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reference:
-    """`exact`, and elementwise how far a result may be from it; arrays of one shape."""
+    """`exact`, and for each element how far a result may be from it; arrays of the same shape."""
 
     exact: Doubles
     tolerance: Doubles
@@ -72,8 +72,10 @@ def to_cache_blocks(rows: Doubles) -> Doubles:
 
 
 def in_cache(rows: Doubles, capacity: int, first: int = 0, fill: float = 0.0) -> NDArray[Any]:
-    """(heads, keys, head_dim) in the layout of the cache, bfloat16; `fill` before key `first` and
-    behind the last."""
+    """(heads, keys, head_dim) in the layout of the cache, bfloat16.
+
+    `fill` is in the places before key `first` and after the last key.
+    """
     heads, keys, head_dim = rows.shape
     full = np.full((heads, capacity, head_dim), fill)
     full[:, first:keys] = rows[:, first:]
@@ -100,9 +102,10 @@ def rotation_table(positions: int, rotary_dim: int) -> Doubles:
 def matvec(weights: Doubles, x: Doubles, bias: Doubles | float, activation: int) -> Reference:
     """y = W x + bias, W (N, K), with no activation (0) or SiLU (1).
 
-    Half a unit of bfloat16 for the output; the sums are fp32, so K roundings of 2^-24 of the mass,
-    and what the kernel narrows once per group is split in two limbs (2^-17 of its group). SiLU's
-    slope is at most 1.1, and its own error is a few units of bfloat16.
+    The tolerance is half a unit of bfloat16 for the output. The sums are fp32, so K roundings of
+    2^-24 of the mass are added; a value that the kernel narrows once per group is split into two
+    limbs (2^-17 of its group). SiLU's slope is at most 1.1, and its own error is a few units of
+    bfloat16.
     """
     exact = weights @ x + bias
     mass = np.abs(weights) @ np.abs(x)
@@ -113,12 +116,12 @@ def matvec(weights: Doubles, x: Doubles, bias: Doubles | float, activation: int)
 
 
 def product(a: Doubles, weights: Doubles, architecture: str, output: str) -> Reference:
-    """C = A W^T, A (M, K), W (N, K); aie2p multiplies what bfp16 leaves of them.
+    """C = A W^T, A (M, K), W (N, K); aie2p multiplies the operands rounded to bfp16.
 
-    Errors are judged against the mass of a sum, S = sum over k of |a||b|. The matrix units add
-    eight products to the sum at a time, K/8 times. Each time, nine terms are aligned to the largest
-    of them and rounded 23 bits below it, and so is the result: ten errors of at most 2^-24 S, as no
-    product and no partial sum is above S.
+    Errors are relative to the mass of a sum, S = sum over k of |a||b|. The matrix units add eight
+    products to the sum at a time, K/8 times. Each time, nine terms are aligned to the largest of
+    them and rounded 23 bits below it, and so is the result: ten errors of at most 2^-24 S, because
+    no product and no partial sum is above S.
     """
     if architecture == "aie2p":
         a, weights = bfp16(a, 1), bfp16(weights, 1)
@@ -150,10 +153,10 @@ def weights(s: Doubles, attended: NDArray[np.bool_] | None = None) -> Doubles:
 def flow_kv(q: Doubles, k: Doubles, v: Doubles, softcap: float = 0.0) -> Reference:
     """One head of one query: q (head_dim), k and v (keys, head_dim), all keys seen.
 
-    A weight is off by the rounding of F, the exponential's 2^-15 and the error of its score, which
-    an exponential makes relative: products of limbs, fp32 sums of up to 256 products of normal
-    values (below 1e-4), and 2^-12 of a capped score. Normalising, the same again at most; O is
-    rounded once.
+    The error of a weight is the rounding of F, the exponential's 2^-15 and the error of its score,
+    which an exponential makes relative: products of limbs, fp32 sums of up to 256 products of
+    normal values (below 1e-4), and 2^-12 of a capped score. Normalising adds at most the same
+    again; O is rounded once.
     """
     s = scores(q[None], k, len(q) ** -0.5, softcap)
     p = weights(s)
@@ -164,7 +167,7 @@ def flow_kv(q: Doubles, k: Doubles, v: Doubles, softcap: float = 0.0) -> Referen
 
 
 def attended(prompt: int, past: int, window: int, causal: bool) -> NDArray[np.bool_]:
-    """(prompt, past + prompt): which keys each query sees."""
+    """(prompt, past + prompt): the keys that each query sees."""
     query, key = past + np.arange(prompt)[:, None], np.arange(past + prompt)[None, :]
     seen = np.ones((prompt, past + prompt), bool)
     if causal:
@@ -180,9 +183,9 @@ def flow_qkv(
     """One head of a prompt: q (prompt, head_dim), k and v (keys, head_dim), `seen` (prompt, keys).
 
     The matrix unit rounds both operands to bfp16, over 8 dimensions of a query or key and over 8
-    keys of v: part of the expected result, but for F. That is off by the exponential, a rounding
-    to bfloat16, its score, and 2^-7 of the largest of its 8 keys; normalising, the same again at
-    most. O is rounded once.
+    keys of v. This is part of the expected result, except for F. The error of F is the
+    exponential's, a rounding to bfloat16, its score's, and 2^-7 of the largest of its 8 keys.
+    Normalising adds at most the same again. O is rounded once.
     """
     total = len(k)
     keys = -(-total // 8) * 8
@@ -201,7 +204,7 @@ def flow_qkv(
 
 # --- vector operators -----------------------------------------------------------------------------
 def rounded(exact: Doubles, relative: float, mass: Doubles | None = None) -> Reference:
-    """One rounding to bfloat16 of a value that is off by `relative` of its `mass` (itself)."""
+    """One rounding to bfloat16 of a value whose error is `relative` of its `mass` (itself)."""
     mass = np.abs(exact) if mass is None else mass
     return Reference(exact, U_BF16 * np.abs(exact) + relative * mass + TINY)
 
@@ -226,8 +229,8 @@ def rotated(x: Doubles, table: Doubles, rotary_dim: int, interleaved: int) -> Do
 def rope(seen: Doubles, table: Doubles, rotary_dim: int, interleaved: int, norm: int) -> Reference:
     """Heads (tokens, heads, head_dim) as the rotation sees them, rotated.
 
-    Beside the rounding of y: a normalised head is rounded before it is rotated, and a rotation adds
-    two products in fp32.
+    In addition to the rounding of y, a normalised head is rounded before it is rotated, and a
+    rotation adds two products in fp32.
     """
     half = rotary_dim // 2
     first = np.arange(half) * (2 if interleaved else 1)

@@ -23,7 +23,7 @@ def as_json(content: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinities: they become null."""
+    """Turn infinities into null, because JSON has none."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

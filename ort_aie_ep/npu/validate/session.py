@@ -1,4 +1,4 @@
-"""`ort-aie validate`: every design of a folder of packages on an NPU, judged by numpy."""
+"""`ort-aie validate`: every design of a folder of packages on an NPU, compared with numpy."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 RUNS, QUICK_RUNS = 9, 3
-#: A design whose runs end badly this often is not tried any further.
+#: After this many failed runs, a design is not tried any further.
 MAX_FAULTS = 3
-#: Seconds of the device that are simulated, which takes some ten thousand times as long.
+#: Seconds of the device that are simulated, which takes about ten thousand times as long.
 MAX_SIMULATED = 1e-3
 
 Outcome = Literal["passed", "wrong", "refused", "fault"]
@@ -45,8 +45,11 @@ MakeDesign = Callable[[str, Device], Design]
 
 @dataclass(frozen=True)
 class Difference:
-    """An output against numpy. `worst` is the largest error, `of_tolerance` the largest share that
-    an error has of its tolerance (infinite for a wrong value where none is allowed)."""
+    """An output against numpy.
+
+    `worst` is the largest error, `of_tolerance` the largest share that an error has of its
+    tolerance (infinite for a wrong value where no error is allowed).
+    """
 
     output: str
     elements: int
@@ -59,12 +62,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Case:
-    """A sequence with a shape. Seconds are those of all runs that the shape takes together.
+    """A sequence with a shape. Seconds are the total of all runs that the shape needs.
 
-    `predicted` is the schedule's estimate, by which sequences are divided into runs, `simulated`
-    the simulator's (None: too long, or the package has another version of the design), both
-    without the dispatch; `measured` is the median from start to completion, `spread` the distance
-    of the quartiles.
+    `predicted` is the schedule's estimate, by which sequences are divided into runs. `simulated` is
+    the simulator's (None: too long, or the package has another version of the design). Both exclude
+    the dispatch. `measured` is the median from start to completion, `spread` the distance of the
+    quartiles.
     """
 
     sequence: str
@@ -102,7 +105,7 @@ class DesignResult:
 
 @dataclass
 class Report:
-    """What was found. `problem` is why there was no device to run on."""
+    """The results. `problem` says why there was no device to run on."""
 
     made: str
     library: str
@@ -117,7 +120,7 @@ class Report:
         return not self.problem and bool(self.designs) and all(d.passed for d in self.designs)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """The report as its file contains it."""
         return {"format": FORMAT, "passed": self.passed} | asdict(self)
 
 
@@ -132,8 +135,8 @@ def validate(
     """Run the package in `folder`, or all those in folders of it.
 
     `quick` leaves out the shapes of a layer and the simulations. With `make_design`, the cases are
-    simulated too, as far as the package's design is still the library's. `progress` counts cases
-    and measurements. Raises AieError where there is no package; everything else is in the report.
+    simulated too, if the package's design is the same as the library's. `progress` counts cases and
+    measurements. Raises AieError where there is no package; all other problems are in the report.
     """
     folders = package_folders(folder)
     report = Report(datetime.now(UTC).isoformat(timespec="seconds"), __version__)
@@ -174,37 +177,39 @@ def validate(
 
 
 def package_folders(folder: Path) -> list[Path]:
-    """The package in `folder`, or those in folders of it. Raises AieError where there is none."""
+    """The package in `folder`, or those in its subfolders. Raises AieError if there are none."""
     if (folder / MANIFEST).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not found:
         raise AieError(
-            f"{folder} is no design package and holds none (a folder with overlay.xclbin and "
+            f"{folder} is not a design package and contains none (a folder with overlay.xclbin and "
             f"{MANIFEST}); build one with: ort-aie kernels build all --out {folder}"
         )
     return found
 
 
 def read_for(folder: Path, identity: Identity, result: DesignResult) -> Package:
-    """A package for a device; `result` says what it is. Raises PackageError for one that is not."""
+    """The package for a device; `result` describes it. Raises PackageError if it does not fit."""
     package = read_package(folder)
     content = package.manifest
     result.design, result.device = content["name"], content["device"]
     result.uuid, result.toolchain = content["uuid"], content["toolchain"]
     if content["generation"] != identity.generation:
         raise PackageError(
-            f"built for {content['device']} (generation {content['generation']}), and this is "
-            f"{identity.name} (generation {identity.generation}): it would run, complete and give "
-            f"zeros; build all designs with: ort-aie kernels build all --device "
+            f"built for {content['device']} (generation {content['generation']}), but this is "
+            f"{identity.name} (generation {identity.generation}): it would run, complete and "
+            f"return zeros; build all designs with: ort-aie kernels build all --device "
             f"{'npu1' if identity.generation == 3 else 'npu2'}"
         )
     return package
 
 
 class DesignRun:
-    """A package at work: cases go to `result` as they end. Runs that end badly cost their context,
-    and after MAX_FAULTS of them nothing more is tried."""
+    """A package at work: adds cases to `result` as they end.
+
+    A failed run costs its context, and after MAX_FAULTS of them the package is not tried further.
+    """
 
     def __init__(
         self,
@@ -232,7 +237,8 @@ class DesignRun:
     @property
     def chain_cases(self) -> int:
         """How many cases `chains` has."""
-        # NPU1's firmware is said to drop chained commands; the library makes none there.
+        # NPU1's firmware is said to drop chained commands, so the library does not use chains
+        # there.
         its_chains = self._npu.has_chains and self._npu.identity.generation > NPU1
         return len(chains.LENGTHS) if its_chains and self._result.design == chains.DESIGN else 0
 
@@ -249,13 +255,15 @@ class DesignRun:
         self._every(True, repetitions)
 
     def chains(self, repetitions: int) -> None:
-        """Chains of runs, on the overlay for them. They wait without a limit: what is to be known
-        of a device that hangs has to be known before."""
+        """Chains of runs, on the overlay for them.
+
+        They wait without a limit, so run them last: the device may hang.
+        """
         for runs in chains.LENGTHS if self.chain_cases else ():
             self._case(chains.NAME, {"runs": runs}, lambda n=runs: self._chain(n, repetitions))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Give up the context: a device has few, and other designs come."""
+        """Give up the context: a device has few, and other designs need them."""
         self._context = None
 
     def _every(self, typical: bool, repetitions: int) -> None:
@@ -267,7 +275,7 @@ class DesignRun:
 
     def _case(self, sequence: str, parameters: dict[str, int], run: Callable[[], Case]) -> None:
         if self._faults >= MAX_FAULTS:
-            reason = f"not run: {self._faults} runs of this design ended badly before"
+            reason = f"not run: {self._faults} earlier runs of this design failed"
             self._result.cases.append(Case(sequence, parameters, "refused", reason))
             self._count.step()
             return
@@ -297,7 +305,7 @@ class DesignRun:
         if self._simulator is not None or self._result.not_simulated:
             return self._simulator
         if self._make_design is None:
-            self._result.not_simulated = "not asked for"
+            self._result.not_simulated = "not requested"
             return None
         try:
             self._simulator = _simulator(self._package, self._device, self._make_design)
@@ -325,7 +333,7 @@ def run_case(
     repetitions: int,
     simulator: Session | None,
 ) -> Case:
-    """Run a problem, judge it, then time it. Raises Fault, and DesignError for its shape."""
+    """Run a problem, compare it, then time it. Raises Fault, and DesignError for its shape."""
     order = list(problem.buffers)
     step = {
         "sequence": problem.sequence,
@@ -339,8 +347,9 @@ def run_case(
     longest = max(run["predicted_seconds"] for run in built)
     if longest > costs.WATCHDOG_BUDGET.value:
         raise DesignError(
-            f"a run is predicted to take {longest:.2f} s, and none above "
-            f"{costs.WATCHDOG_BUDGET.value} s is submitted (the driver's watchdog acts after 4 s)"
+            f"a run is predicted to take {longest:.2f} s, but runs above "
+            f"{costs.WATCHDOG_BUDGET.value} s are not submitted (the driver's watchdog acts after "
+            "4 s)"
         )
     buffers = {n: context.buffer(i, a) for i, (n, a) in enumerate(problem.buffers.items())}
     programs = [context.program(run["words"], list(buffers.values())) for run in built]

@@ -1,7 +1,7 @@
 """Instruction streams for measurements: operations as `npu_encode` takes them, made and rewritten.
 
-Writes go where nobody looks: a descriptor of a shim that no task is using, and parameters of a
-worker, which it reads when it is started, after its stream has written them again.
+Their writes have no effect: they go to a shim's descriptor that no task uses, and to a worker's
+parameters, which the worker reads only when it starts, after its stream has written them again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOKEN = 1 << 31
 
 
 def encode(manifest: Mapping[str, Any], operations: Operations) -> Words:
-    """The words of a run. Raises DesignError for what the format cannot say."""
+    """The words of a run. Raises DesignError for operations that the format cannot express."""
     device = manifest["generation"], manifest["rows"], manifest["columns"]
     try:
         return _native.npu_encode(*device, operations)
@@ -50,8 +50,11 @@ def build(
     parameters: Mapping[str, int],
     places: Mapping[str, tuple[int, int]] | None = None,
 ) -> list[Words]:
-    """The runs of a sequence. `places` are (buffer, offset in bytes) of its arguments; without them
-    each has a buffer of its own, in their order. Raises DesignError for the shape."""
+    """The runs of a sequence. Raises DesignError for the shape.
+
+    `places` are (buffer, offset in bytes) of its arguments; without them each argument has its own
+    buffer, in order.
+    """
     names = [a["name"] for a in manifest["sequences"][sequence]["arguments"]]
     places = places or {name: (index, 0) for index, name in enumerate(names)}
     step = {"sequence": sequence, "parameters": dict(parameters), "arguments": dict(places)}
@@ -63,7 +66,7 @@ def build(
 
 
 def build_one(manifest: Mapping[str, Any], sequence: str, parameters: Mapping[str, int]) -> Words:
-    """The run of a sequence that takes one. Raises DesignError as `build` does."""
+    """The run of a sequence that needs only one. Raises DesignError as `build` does."""
     runs = build(manifest, sequence, parameters)
     if len(runs) != 1:
         raise DesignError(f"the sequence {sequence} takes {len(runs)} runs; expected one")
@@ -108,13 +111,13 @@ def block_write(manifest: Mapping[str, Any], words: int) -> tuple[Any, ...]:
 
 
 def patch(manifest: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A patch of a descriptor's address by that of argument 0."""
+    """A patch that adds the address of argument 0 to a descriptor's address."""
     return "address_patch", _descriptor_word(manifest, _SPARE, 1), 0, 0
 
 
 # --- rewriting a stream ---------------------------------------------------------------------------
 def operations_of(words: Words) -> Operations:
-    """A stream's operations. Raises DesignError for one that our encoder does not write."""
+    """A stream's operations. Raises DesignError for one that src/npu's encoder does not write."""
     return [_again(each) for each in decode(words).operations]
 
 
@@ -136,7 +139,7 @@ def _again(each: op.Operation) -> tuple[Any, ...]:
 
 
 def of_column(operations: Operations, column: int) -> Operations:
-    """What concerns one column: its data alone moves, its workers alone start."""
+    """The operations for one column: only its data moves, and only its workers start."""
     kept: Operations = []
     for each in operations:
         if each[0] == "wait":
@@ -150,7 +153,7 @@ def of_column(operations: Operations, column: int) -> Operations:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a stream with one task in each direction does, to be put into another order."""
+    """The operations of a stream with one task in each direction, to be put into another order."""
 
     to_device: Operations
     from_device: Operations
@@ -161,7 +164,7 @@ class Parts:
 def parts(operations: Operations) -> Parts:
     """The parts of a stream. Raises DesignError where descriptors stand apart from their push."""
     found = Parts([], [], [], [])
-    written: Operations = []  # descriptors whose push has not come yet
+    written: Operations = []  # descriptors that are not pushed yet
     for each in operations:
         channel = shim_queue_of(each[1]) if each[0] == "write" else None
         if each[0] == "wait":
@@ -180,8 +183,10 @@ def parts(operations: Operations) -> Parts:
 
 
 def with_waits(operations: Operations, count: int, delay: Operations) -> Operations:
-    """`delay` before the waits at the end, of which the first `count` stay. Tasks that nobody waits
-    for give no token; the delay must be longer than they take."""
+    """Insert `delay` before the waits at the end, of which the first `count` stay.
+
+    Tasks without a wait issue no token; the delay must be longer than they take.
+    """
     waits = [each for each in operations if each[0] == "wait"]
     awaited = {
         (column, direction, channel)
@@ -202,11 +207,11 @@ def with_waits(operations: Operations, count: int, delay: Operations) -> Operati
 def split_tasks(
     manifest: Mapping[str, Any], operations: Operations, direction: str, pieces: int
 ) -> Operations:
-    """The same transfers with `pieces` tasks in the place of each of a direction's.
+    """The same transfers with `pieces` tasks in place of each task of a direction.
 
-    All but the last are a sixteenth of the transfer: so whatever waits for a later part of it waits
-    for all of the additional tasks. The stream must be of one column, with contiguous transfers of
-    a multiple of 16 words, and descriptors left over; DesignError otherwise.
+    All but the last are a sixteenth of the transfer: so a wait for a later part of it waits for all
+    of the additional tasks. The stream must be of one column, with contiguous transfers of a
+    multiple of 16 words, and have spare descriptors; otherwise raises DesignError.
     """
     blocks: dict[int, tuple[Any, ...]] = {}
     patches: dict[int, tuple[Any, ...]] = {}

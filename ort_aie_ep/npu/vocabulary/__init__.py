@@ -1,4 +1,5 @@
 """The words of a dataflow design: devices, tiles, fifos, workers, kernels, sequences, costs.
 
-`configure` says what a design becomes on its device. Facts and their errors; nothing is judged.
+`configure` computes what a design becomes on its device. This package contains facts and their
+errors; `checks` judges them.
 """

@@ -4,10 +4,9 @@
 every fifo end on a compute or memory tile gets `depth` buffers, a produce lock that starts at
 `depth` and a consume lock that starts at 0, one DMA channel, and a ring of descriptors. On a memory
 tile that splits or joins, every segment has its own pair of locks, and its own descriptor in each
-ring.
-It only assigns; whether everything fits is for `check` to say.
+ring. `configure` only assigns; `check` says whether everything fits.
 
-What the shims do is not here: their descriptors come with the instruction stream.
+The shims' descriptors are not here, because they come with the instruction stream.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Direction = Literal["MM2S", "S2MM"]
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock of a tile and the value it starts with."""
+    """A lock of a tile and its initial value."""
 
     tile: Tile
     id: int
@@ -38,7 +37,7 @@ class Descriptor:
     """One entry of a channel's ring: move `words` words between the stream and the memory.
 
     `address` is in bytes of the tile's data memory; `layout` None is linear. The transfer takes 1
-    from `acquire` before it starts and adds 1 to `release` after it ends; None is no lock.
+    from `acquire` before it starts and adds 1 to `release` after it ends; None means no lock.
     """
 
     id: int
@@ -62,7 +61,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Port:
-    """A channel as the end of a stream; on a shim there is no ring behind it."""
+    """A channel as the end of a stream; on a shim, it has no ring behind it."""
 
     tile: Tile
     direction: Direction
@@ -95,7 +94,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Where a worker's things are: byte addresses in its own tile unless a pool says otherwise."""
+    """Where a worker's data is: byte addresses in its own tile unless a pool says otherwise."""
 
     worker: Worker
     pools: dict[str, Pool]  # by port
@@ -122,7 +121,7 @@ def configure(design: Design) -> Configuration:
     """Assign memory, locks, channels, descriptors and streams to everything in `design`.
 
     Raises DesignError where an assignment has no meaning (two fifos pinned to one channel, a fifo
-    end on a memory tile that no link serves); limits are not looked at.
+    end on a memory tile that no link serves). It does not check limits.
     """
     return _Allocator(design).run()
 
@@ -135,7 +134,7 @@ class _Allocator:
         self._descriptor_ids: dict[tuple[Tile, int], int] = defaultdict(int)
         self._top: dict[Tile, int] = {}
         self._items: dict[Tile, list[tuple[str, int, int]]] = defaultdict(list)
-        self._ports: dict[tuple[str, Direction, Tile], Port] = {}  # of the end of a fifo
+        self._ports: dict[tuple[str, Direction, Tile], Port] = {}  # of the fifo's end
         self._pools: dict[tuple[str, Tile], Pool] = {}
 
     def run(self) -> Configuration:
@@ -152,7 +151,7 @@ class _Allocator:
                 if end.tile.kind == "mem" and (fifo.name, end.tile) not in linked:
                     raise DesignError(
                         f"fifo {fifo.name} ends at {end.tile}, where no forward, split or join "
-                        "takes it on"
+                        "passes it on"
                     )
             self._core_ends(fifo)
             self._stream(fifo)
@@ -208,7 +207,7 @@ class _Allocator:
     ) -> None:
         """A channel whose ring visits (address, bytes, acquire, release)."""
         port = self._port(fifo, end)
-        # A memory tile's even channels own descriptors 0..23, odd ones 24..47.
+        # A memory tile's even channels own descriptors 0..23, its odd channels 24..47.
         parity = port.index % 2 if end.tile.kind == "mem" else 0
         ring = []
         for address, size, acquire, release in entries:
@@ -326,7 +325,7 @@ class _Allocator:
 def _repeated(
     address: int, size: int, acquire: Lock, release: Lock, times: int
 ) -> list[tuple[int, int, Lock | None, Lock | None]]:
-    """Send one buffer `times` times: the first takes it, the last gives it back."""
+    """Send one buffer `times` times: the first descriptor acquires it, the last releases it."""
     return [
         (address, size, acquire if i == 0 else None, release if i == times - 1 else None)
         for i in range(times)

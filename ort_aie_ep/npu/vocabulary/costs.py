@@ -1,7 +1,7 @@
-"""What things cost on the NPU: every constant with its unit, device, source and standing.
+"""What things cost on the NPU: every constant with its unit, device, source and status.
 
-The discrete-event simulator and the performance model take their numbers from here and from
-nowhere else. Nobody has published the control path of NPU2; those figures were measured on NPU1
+The discrete-event simulator and the performance model take all their numbers from this module.
+Nobody has published figures for the control path of NPU2; the figures here were measured on NPU1
 silicon and are marked so. Sources by name: mlir-aie, IRON and aie-rt are AMD's repositories, AM020
 AMD's AIE-ML manual, xdna-emu the repository FIM43-Redeye/xdna-emu, "paper 1" *Efficient LLM
 Decoding on Ryzen AI NPUs*, "paper 2" *Mapping Gemma3 onto an Edge Dataflow Architecture*.
@@ -19,10 +19,11 @@ Status = Literal["measured", "documented", "inferred", "fitted"]
 class Cost:
     """A constant and where it comes from.
 
-    `device` is where the figure holds: of a measured one, the device it was measured on. `status`:
-    "measured" by the source on silicon, "documented" by a manual or a public source text,
-    "inferred" by the reasoning in `source`, "fitted" by scripts/fit_npu_model.py to the papers'
-    tables. Of a fitted one, `interval` is what its sources allow, in the same unit.
+    `device` is the device for which the figure holds; for a measured figure, the device on which it
+    was measured. `status` is "measured" (by the source, on silicon), "documented" (by a manual or a
+    public source text), "inferred" (by the reasoning in `source`) or "fitted" (by
+    scripts/fit_npu_model.py to the papers' tables). For a fitted constant, `interval` is the range
+    that its sources allow, in the same unit.
     """
 
     value: float
@@ -58,8 +59,8 @@ OVERLAY_SWITCH = Cost(
 PDI_SWITCH = Cost(
     63e-6, "s", "Strix",
     "60.5 to 65.7 µs a change, whatever the columns: LOADPDI in a stream of a full ELF "
-    "(dispatch_micro report, XRT 2.23). Where a run is of another kernel of the same xclbin, the "
-    "firmware loads that kernel's PDI likewise; nobody has published what this takes",
+    "(dispatch_micro report, XRT 2.23). When a run uses another kernel of the same xclbin, the "
+    "firmware loads that kernel's PDI likewise; nobody has published how long this takes",
     "inferred",
 )  # fmt: skip
 
@@ -72,7 +73,7 @@ STREAM = Cost(
 )  # fmt: skip
 DDR_WRITE = Cost(
     DDR_READ.value, "B/s", "Krackan",
-    "taken to be the fitted read figure: AXI reads and writes have channels of their own, and "
+    "assumed equal to the fitted read figure: AXI reads and writes have channels of their own, and "
     "mlir-air's element-wise add moves 38.5 GB/s in and 19.2 GB/s out at once", "inferred",
 )  # fmt: skip
 DDR_NPU1 = Cost(
@@ -105,17 +106,17 @@ BLOCKWRITE = Cost(
 )
 DDR_PATCH = Cost(
     210, "cycles", "NPU1",
-    "no measurement: taken as a MASKWRITE, since it reads, adds and writes back", "inferred",
+    "not measured: assumed equal to a MASKWRITE, since it reads, adds and writes back", "inferred",
 )  # fmt: skip
 TCT_WAIT = Cost(
-    100.5, "cycles", "NPU1", "no measurement: a WRITE32's, once the token is there", "inferred"
+    100.5, "cycles", "NPU1", "assumed equal to a WRITE32, once the token is there", "inferred"
 )
 WATCHDOG_BUDGET = Cost(
     0.5, "s", "NPU1, NPU2",
     "a quarter of amdxdna's watchdog of 2 s: longer work is divided into runs", "inferred",
 )  # fmt: skip
 
-# --- Kernels on AIE2P, as published. Ours are priced in aie_kernels/catalog_*.py. -----------------
+# --- Kernels on AIE2P, as published. aie_kernels/catalog_*.py has the costs of this project's. ----
 
 DEQUANT_BLOCK = Cost(
     2115, "cycles/block", "NPU2", "mlir-aie's kernel table: q4nx dequant of 5,120 B", "measured"
@@ -143,10 +144,10 @@ GELU = Cost(318 / 1024, "cycles/element", "NPU2", "mlir-aie's kernel table", "me
 
 
 def ddr(architecture: str) -> tuple[Cost, Cost]:
-    """Bandwidth of reads and of writes of all shims of a device with `architecture`."""
+    """The bandwidth of reads and of writes, over all shims of a device with `architecture`."""
     return (DDR_NPU1, DDR_NPU1) if architecture == "aie2" else (DDR_READ, DDR_WRITE)
 
 
 def all_costs() -> dict[str, Cost]:
-    """Every constant of this module by name."""
+    """Every constant of this module, by name."""
     return {name: value for name, value in globals().items() if isinstance(value, Cost)}

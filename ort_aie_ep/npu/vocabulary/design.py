@@ -1,20 +1,20 @@
 """The vocabulary of a dataflow design: fifos between tiles, workers on tiles, sequences.
 
-One description serves the checks (`check`), the simulator and the MLIR that is built
-(`aie_kernels.build`). Terms are those of mlir-aie's object fifos, whose rules these follow:
+The checks (`check`), the simulator and the MLIR (`aie_kernels.build`) all use this one description.
+The terms and rules are those of mlir-aie's object fifos:
 
 * a fifo moves objects of one size from one producer to its consumers in order; every consumer gets
-  every object (broadcast), and the slowest holds back all;
-* an end on a compute or memory tile has `depth` buffers and a pair of locks; an end on a shim is
-  driven by the instruction stream;
+  every object (broadcast), and the slowest consumer holds back all others;
+* an end on a compute or memory tile has `depth` buffers and a pair of locks; the instruction stream
+  drives an end on a shim;
 * a memory tile can pass objects on: `forward` one to one, `split` an object into segments for
   several fifos, `join` segments of several fifos into one object;
 * `Layout` reorders an object on its way: the order in which a sender reads its buffer, or in which
   a receiver writes its own.
 
-A worker's body is a generator of steps (`Acquire`, `Release`, `Call`, `Parameters`, `Read`), which
-the simulator executes and the lowering traces, so it must not depend on data other than through
-loops (`core.loop`) over values that it was given.
+A worker's body is a generator of steps (`Acquire`, `Release`, `Call`, `Parameters`, `Read`). The
+simulator executes it and the lowering traces it, so it must not depend on data except through loops
+(`core.loop`) over values that it was given.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def words(self) -> int:
-        """Words that move."""
+        """The number of words that move."""
         return int(np.prod([count for count, _ in self.dimensions]))
 
     def offsets(self) -> np.ndarray:
@@ -59,8 +59,8 @@ class Layout:
 class End:
     """One end of a fifo: a tile, the depth of its buffers there, the layout, the DMA channel.
 
-    `channel` None lets the allocation choose. `object` differs from the fifo's only where a
-    receiver takes the same bytes in smaller or larger objects.
+    If `channel` is None, the allocation chooses it. `object` differs from the fifo's object only
+    where a receiver takes the same bytes in smaller or larger objects.
     """
 
     tile: Tile
@@ -75,7 +75,7 @@ class Fifo:
     """Objects of `object` from `producer` to `consumers`. Made by `Design.fifo` and the links.
 
     `shared` fifos connect two compute tiles through a memory that both reach, without DMA; the
-    buffers lie in the producer's memory. `packet` is the id under which a fifo shares its shim
+    buffers are in the producer's memory. `packet` is the id under which a fifo shares its shim
     channel with others.
     """
 
@@ -88,14 +88,14 @@ class Fifo:
     repeat: int = 1  # how often a memory tile sends each object
 
     def end(self, tile: Tile) -> End:
-        """The end at `tile`. Raises DesignError when there is none."""
+        """The end at `tile`. Raises DesignError when the fifo has no end there."""
         for end in (self.producer, *self.consumers):
             if end.tile == tile:
                 return end
         raise DesignError(f"fifo {self.name} has no end at {tile}")
 
     def object_at(self, tile: Tile) -> Array:
-        """The object as the end at `tile` takes it. Raises DesignError when there is no end."""
+        """The object as the end at `tile` takes it. Raises DesignError if there is no such end."""
         return self.end(tile).object or self.object
 
 
@@ -103,8 +103,8 @@ class Fifo:
 class Link:
     """Objects of `sources` become objects of `destinations` in the buffers of one memory tile.
 
-    One side has exactly one fifo. `offsets` are bytes of each segment in the whole object, in the
-    order of the fifos of the other side.
+    One side has exactly one fifo. `offsets` are the byte offsets of the segments in the whole
+    object, in the order of the other side's fifos.
     """
 
     tile: Tile
@@ -134,7 +134,7 @@ class Buffer:
 # --- the steps of a worker's body -----------------------------------------------------------------
 @dataclass(frozen=True)
 class Acquire:
-    """Hold `count` objects of a port; gives one buffer, or a list of them when count > 1."""
+    """Hold `count` objects of a port; returns one buffer, or a list of them when count > 1."""
 
     port: str
     count: int = 1
@@ -142,7 +142,7 @@ class Acquire:
 
 @dataclass(frozen=True)
 class Release:
-    """Give the oldest `count` objects of a port to the other side."""
+    """Pass the oldest `count` objects of a port to the other side."""
 
     port: str
     count: int = 1
@@ -158,12 +158,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Wait until the sequence starts this worker; gives its run-time parameters as a tuple."""
+    """Wait until the sequence starts this worker; returns its run-time parameters as a tuple."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """The i32 at `index` of a buffer of the worker, where a kernel has put it."""
+    """Read the i32 at `index` of a buffer of the worker, which a kernel has written."""
 
     buffer: str
     index: int
@@ -175,19 +175,19 @@ Body = Callable[["Core"], Steps]
 
 
 class Core:
-    """What a worker's body is given. The simulator and the lowering each have their own."""
+    """The argument of a worker's body. The simulator and the lowering implement it separately."""
 
     def loop(self, count: Any) -> Iterable[Any]:
         """Indices 0 .. count - 1; `count` is an integer or a value from `Parameters` or `Read`."""
         raise NotImplementedError
 
     def buffer(self, name: str) -> Any:
-        """A buffer of the worker, to be passed to `Call`."""
+        """A buffer of the worker, as an argument of `Call`."""
         raise NotImplementedError
 
 
 def call(kernel: Kernel, *arguments: Any) -> Call:
-    """`Call(kernel, arguments)`, with the number of arguments checked."""
+    """`Call(kernel, arguments)`, after a check of the number of arguments."""
     if len(arguments) != len(kernel.arguments):
         raise DesignError(
             f"kernel {kernel.name} takes {len(kernel.arguments)} arguments, got {len(arguments)}"
@@ -199,7 +199,7 @@ def call(kernel: Kernel, *arguments: Any) -> Call:
 class Worker:
     """A program on a compute tile; its body repeats for ever.
 
-    `inputs` and `outputs` name the fifos it takes from and gives to; `parameters` its run-time
+    `inputs` and `outputs` name the fifos that it reads and writes; `parameters` names its run-time
     words (int32); `stack` is in bytes.
     """
 
@@ -214,11 +214,11 @@ class Worker:
     stack: int = DEFAULT_STACK
 
     def port(self, name: str) -> Fifo:
-        """The fifo behind a port name."""
+        """The fifo behind the port `name`."""
         return self.inputs[name] if name in self.inputs else self.outputs[name]
 
     def object_at(self, port: str) -> Array:
-        """What one object of a port holds: the receiver's own view of it, where it has one."""
+        """The object of a port: the receiver's own view of it, where it has one."""
         fifo = self.port(port)
         if port in self.inputs:
             for end in fifo.consumers:
@@ -229,7 +229,7 @@ class Worker:
 
 @dataclass(eq=False)
 class Design:
-    """A named design on a device: everything that one overlay (xclbin) holds."""
+    """A named design on a device: everything in one overlay (xclbin)."""
 
     name: str
     device: Device
@@ -244,7 +244,7 @@ class Design:
         return End(self.device.tile(column, 0), channel=channel)
 
     def mem(self, column: int, depth: int = 2, **options: Any) -> End:
-        """An end at the memory tile of `column`; options are those of `End`."""
+        """An end at the memory tile of `column`; the options are those of `End`."""
         return End(self.device.tile(column, 1), depth, **options)
 
     def core(self, column: int, row: int, depth: int = 2, **options: Any) -> End:
@@ -342,8 +342,11 @@ class Design:
         kernels: SequenceOf[Kernel] = (),
         stack: int = DEFAULT_STACK,
     ) -> Worker:
-        """A worker on a compute tile. Raises DesignError when the tile or the name is taken, a
-        port does not end there, or a kernel does not exist for the architecture."""
+        """Add a worker on a compute tile.
+
+        Raises DesignError when the tile or the name is taken, a port does not end there, or a
+        kernel does not exist for the architecture.
+        """
         if name in self.workers:
             raise DesignError(f"design {self.name}: two workers are named {name!r}")
         for other in self.workers.values():
@@ -363,7 +366,7 @@ class Design:
             if self.device.architecture not in kernel.architectures:
                 raise DesignError(
                     f"worker {name}: kernel {kernel.name} is written for "
-                    f"{', '.join(kernel.architectures)}, and {self.device.name} is "
+                    f"{', '.join(kernel.architectures)}, but {self.device.name} is "
                     f"{self.device.architecture}"
                 )
         made = Worker(
@@ -374,7 +377,7 @@ class Design:
         return made
 
     def sequence(self, name: str, *parameters: str) -> Sequence:
-        """A new entry point with integer parameters."""
+        """Add an entry point with integer parameters."""
         if name in self.sequences:
             raise DesignError(f"design {self.name}: two sequences are named {name!r}")
         self.sequences[name] = Sequence(name, parameters)

@@ -1,7 +1,7 @@
 """NPUs and their partitions as data.
 
-Numbers are those of mlir-aie's target model, aie-rt's register headers and AMD's AM020, which agree
-on them; AIE2P is taken to have AIE-ML's descriptor fields, as mlir-aie takes it.
+The numbers are those of mlir-aie's target model, aie-rt's register headers and AMD's AM020, which
+agree on them. As mlir-aie does, this module assumes that AIE2P has AIE-ML's descriptor fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Tile:
 
     @property
     def kind(self) -> Kind:
-        """What stands there."""
+        """The kind of tile in this row."""
         if self.row == 0:
             return "shim"
         return "mem" if self.row == 1 else "core"
@@ -42,10 +42,11 @@ class TileFacts:
 
     `wrap_bits` and `step_bits` are field widths of the data dimensions of a buffer descriptor (the
     outermost dimension has no wrap field: the length decides); `length_bits` counts 32-bit words.
-    `max_count` is what mlir-aie's verifier takes in a dimension of a static descriptor: it counts
-    elements of the buffer, not words, and the outermost dimension too. Versions of 2026 disagree
-    (512 on every tile; 1,023 and on cores 255): this is what all of them take.
-    `north` .. `east` are stream-switch masters (ports that leave the tile in that direction).
+    `max_count` is the largest count that mlir-aie's verifier accepts in a dimension of a static
+    descriptor. The verifier counts elements of the buffer, not words, and checks the outermost
+    dimension too. Versions of 2026 disagree (512 on every tile; 1,023 and on cores 255): this is
+    the count that all of them accept. `north` .. `east` are stream-switch masters (ports that leave
+    the tile in that direction).
     """
 
     memory: int  # bytes
@@ -65,7 +66,7 @@ class TileFacts:
 
     @property
     def max_wrap(self) -> int:
-        """The largest count of a dimension that is not the outermost."""
+        """The largest count of a dimension, except the outermost."""
         return (1 << self.wrap_bits) - 1
 
     @property
@@ -96,36 +97,38 @@ TILES: dict[Kind, TileFacts] = {
 
 MAX_LOCK_VALUE = 63  # a 6-bit register
 
-#: Tasks of a shim's channel that may be under way, the one at work among them; what is pushed
-#: beyond is lost without a word. The queue has 4 places (AM020; aie-rt, XAIE_DMA_MAX_QUEUE_SIZE).
-#: mlir-air measured that 6 pass and 7 hang, as the array had buffers for two, and awaits the task
-#: before the last 4 all the same (AIRRtToNpuPass.cpp, boundShimFeedBursts). 4 depends on nothing.
+#: Tasks of a shim's channel that may be under way, including the running one; a task pushed beyond
+#: this number is lost without an error. The queue has 4 places (AM020; aie-rt,
+#: XAIE_DMA_MAX_QUEUE_SIZE). mlir-air measured that 6 pass and 7 hang, because the array had buffers
+#: for two; it still awaits the task before the last 4 (AIRRtToNpuPass.cpp, boundShimFeedBursts). A
+#: limit of 4 is always safe.
 MAX_QUEUED_TASKS = 4
 
 MAX_PACKET_ID = 31
 #: Ids of the tiles of a column as controllers (AIETargetModel.cpp, getTileToControllerIdMap): aiecc
 #: routes the tokens of every shim under 15.
 CONTROLLER_PACKET_IDS = frozenset({15, 26, 27, 29, 30, 31})
-#: Those that a design can give to its fifos.
+#: Ids that a design can give to its fifos.
 PACKET_IDS = tuple(i for i in range(MAX_PACKET_ID + 1) if i not in CONTROLLER_PACKET_IDS)
 
 #: Bytes of a run's buffer that descriptors can reach: mlir-aie's address patch has 32 bits
-#: (TxnEncoding.h, txn_append_address_patch), and mlir-air divides what is larger.
+#: (TxnEncoding.h, txn_append_address_patch), and mlir-air divides larger buffers.
 BUFFER_REACH = 1 << 32
 
 PROGRAM_BYTES = 16 * 1024
-#: What the buffers of a core must leave in one piece: the linker puts constants and tables of the
-#: kernels there (.data, .rodata, .bss; AIETargetLdScript.cpp), and only it knows how many.
+#: Bytes that the buffers of a core must leave in one piece: the linker puts constants and tables of
+#: the kernels there (.data, .rodata, .bss; AIETargetLdScript.cpp). Only the linker knows how many.
 STATIC_BYTES = 2048
-DEFAULT_STACK = 1024  # bytes; mlir-aie's
+DEFAULT_STACK = 1024  # bytes; mlir-aie's default
 
 
 @dataclass(frozen=True)
 class Device:
     """An NPU, or a partition of whole columns of one.
 
-    `generation` is aie-rt's device generation in the header of a stream; `alignment` is that of a
-    512-bit access to L1 (bytes); `clock_hz` the array clock at the highest power level.
+    `generation` is aie-rt's device generation in the header of a stream; `alignment` is the
+    alignment of a 512-bit access to L1 (bytes); `clock_hz` is the array clock at the highest power
+    level.
     """
 
     name: str
@@ -152,8 +155,10 @@ class Device:
         return Tile(column, row)
 
     def neighbour_memory(self, core: Tile) -> tuple[Tile, ...]:
-        """Compute tiles whose data memory `core` reaches by load and store: its own, and its
-        south, west and north neighbours'."""
+        """The compute tiles whose data memory `core` reaches by load and store.
+
+        These are its own tile and its south, west and north neighbours.
+        """
         near = [core, Tile(core.column, core.row - 1), Tile(core.column - 1, core.row),
                 Tile(core.column, core.row + 1)]  # fmt: skip
         return tuple(
@@ -181,7 +186,7 @@ DEVICES: dict[str, Device] = {
 
 
 def device(name: str) -> Device:
-    """The device `name`. Raises DesignError that lists the known ones."""
+    """The device `name`. Raises DesignError, which lists the known ones."""
     if name not in DEVICES:
         raise DesignError(f"unknown device {name!r}; known: {', '.join(DEVICES)}")
     return DEVICES[name]

@@ -1,4 +1,4 @@
-"""Errors of the NPU side: a device, a design or a stream that cannot be."""
+"""Errors of the NPU side: a device, a design or a stream that is not possible."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class PackageError(DesignError):
 
 
 class StreamError(AieError):
-    """A malformed instruction stream, or one that the design's configuration does not fit."""
+    """A malformed instruction stream, or one that does not fit the design's configuration."""
 
 
 class SimulationError(AieError):
-    """A simulation that cannot go on: a deadlock, or an access the hardware would refuse."""
+    """A simulation that cannot continue: a deadlock, or an access that hardware would refuse."""

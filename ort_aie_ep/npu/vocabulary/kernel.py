@@ -1,4 +1,4 @@
-"""What a design and the simulator know of a kernel: its symbol, its arguments, its price."""
+"""What a design and the simulator know of a kernel: its symbol, its arguments, its cost."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Array:
 class Kernel:
     """One `extern "C"` entry point of a source in `aie_kernels/kernels/`.
 
-    `arguments` are `Array` for a pointer and `int` for an `int32_t`, in the order of the C
+    `arguments` has an `Array` for each pointer and `int` for each `int32_t`, in the order of the C
     signature. `cycles(arch, scalars)` is the modelled time of a call in core cycles, given the
-    architecture ("aie2", "aie2p") and the scalar arguments in order; what the model rests on
-    stands beside it in the catalog. `architectures` are those for which the source compiles.
-    `limits(scalars)` is whether the scalar arguments keep a call inside of its buffers; None where
-    the catalog cannot say, and then a caller must not make them up.
+    architecture ("aie2", "aie2p") and the scalar arguments in order; the catalog says what each
+    model is based on. `architectures` are those for which the source compiles. `limits(scalars)`
+    says whether the scalar arguments keep a call inside its buffers. It is None where the catalog
+    cannot tell; callers must then not invent scalar arguments.
     """
 
     name: str

@@ -11,14 +11,14 @@ from ort_aie_ep.npu.vocabulary.device import MAX_PACKET_ID, PACKET_IDS, Tile
 
 
 def give_packet_ids(design: Design) -> None:
-    """Give every fifo that shares a shim's MM2S channel with others a packet id.
+    """Give a packet id to every fifo that shares a shim's MM2S channel with others.
 
-    No two fifos have the same one while there are enough, and those of a channel lie in a block of
-    a power of two, those with the same ends side by side: switches compare ids under masks, and
-    have four rules for a port. Those with most ends come first: mlir-aie gives out arbiters in the
-    order of ids, and a packet that should leave where two with lower ids leave alone, each through
-    an arbiter of its own, then loses one of its ends (AIECreatePathFindFlows.cpp, 7e00b579; since
-    f05e903b it is refused).
+    Ids are unique while there are enough. The ids of a channel are in a block of a power of two,
+    and fifos with the same ends get adjacent ids: switches compare ids under masks and have four
+    rules for a port. The fifos with most ends get the lowest ids. The reason is that mlir-aie
+    assigns arbiters in the order of ids. If packets with lower ids have already taken the ports
+    where a packet leaves, each port with its own arbiter, then that packet loses one of its ends
+    (AIECreatePathFindFlows.cpp, 7e00b579; since f05e903b this is an error).
     """
     channels: dict[tuple[Tile, int], list[Fifo]] = defaultdict(list)
     for fifo in design.fifos.values():
@@ -33,7 +33,7 @@ def give_packet_ids(design: Design) -> None:
     free = list(PACKET_IDS)
     for fifos in sorted(sharing, key=len, reverse=True):
         ids = _block(free, len(fifos)) or free[: len(fifos)]
-        if len(ids) < len(fifos):  # too many for ids of their own: apart by their ways
+        if len(ids) < len(fifos):  # too many for unique ids: their paths must keep them apart
             ids = _block(list(PACKET_IDS), len(fifos)) or list(PACKET_IDS)
         for fifo, packet in zip(fifos, ids, strict=False):
             fifo.packet = packet
@@ -41,7 +41,7 @@ def give_packet_ids(design: Design) -> None:
 
 
 def _block(free: list[int], count: int) -> list[int]:
-    """The first `count` ids of a block of a power of two, all of them free; or none."""
+    """The first `count` ids of a block of a power of two, all of them free; or None."""
     size = 1 << (count - 1).bit_length()
     for first in range(0, PACKET_IDS[-1] + 1, size):
         ids = list(range(first, first + count))
@@ -51,11 +51,13 @@ def _block(free: list[int], count: int) -> list[int]:
 
 
 def cover(ids: Iterable[int], others: Iterable[int]) -> list[tuple[int, int]]:
-    """The fewest rules (mask, value) of a slave port, of which each of `ids` matches one, and none
-    of `others` any: an id that two rules match would be sent by both."""
+    """The fewest rules (mask, value) of a slave port that match `ids`, and none of `others`.
+
+    Exactly one rule matches each id: the switch would send an id that two rules match by both.
+    """
     own, avoided = list(ids), list(others)
     by_ids: dict[frozenset[int], tuple[int, int]] = {}
-    for mask in range(MAX_PACKET_ID, -1, -1):  # of two that match the same, the stricter
+    for mask in range(MAX_PACKET_ID, -1, -1):  # of two rules that match the same ids, the stricter
         for packet in own:
             if any((other ^ packet) & mask == 0 for other in avoided):
                 continue

@@ -1,14 +1,14 @@
 """Instruction sequences of a design, written once against symbolic shapes.
 
-A `Sequence` is a small program: loops and conditions over integer expressions, and five things
-that reach the device: a transfer between a buffer argument and a fifo that ends at a shim, the
-start of a worker with its run-time parameters, a wait, the work that the cores are predicted to
-do, and a cut (a place where the stream may be divided into runs). The manifest carries it as
-JSON (`Sequence.to_json`); `src/npu` interprets it for a shape and encodes the words, and
-`aie_kernels/mlir/sequences.py` walks the same tree. Nothing here knows a register.
+A `Sequence` is a small program: loops and conditions over integer expressions, and five statements
+that reach the device. These are a transfer between a buffer argument and a fifo that ends at a
+shim, the start of a worker with its run-time parameters, a wait, the work that the cores are
+predicted to do, and a cut (a place where the stream may be divided into runs). The manifest carries
+the sequence as JSON (`Sequence.to_json`). `src/npu` interprets it for a shape and encodes the
+words, and `aie_kernels/mlir/sequences.py` walks the same tree. Nothing here knows a register.
 
-Byte units throughout: offsets, strides and the innermost run of a transfer are bytes and
-multiples of 4, the granularity of the DMA (AM020).
+All units are bytes: offsets, strides and the innermost run of a transfer are bytes and multiples of
+4, the granularity of the DMA (AM020).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from ort_aie_ep.npu.vocabulary.errors import DesignError
 
-#: What `Expr.to_json` gives: a number, a symbol's name, or [operator, left, right].
+#: The result of `Expr.to_json`: a number, a symbol's name, or [operator, left, right].
 Json = Any
 
 OPERATORS = ("+", "-", "*", "//", "%", "ceil", "min", "max", "<", "<=", "==")
@@ -30,8 +30,8 @@ OPERATORS = ("+", "-", "*", "//", "%", "ceil", "min", "max", "<", "<=", "==")
 class Expr:
     """An integer expression: a constant, a symbol, or an operator on two expressions.
 
-    Operators: + - * // % on integers with floor division (divisors are positive), `ceil` (division
-    rounded up), `min`, `max`, and the comparisons < <= == that give 1 or 0.
+    The operators are + - * // % on integers with floor division (divisors are positive), `ceil`
+    (division rounded up), `min`, `max`, and the comparisons < <= ==, which return 1 or 0.
     """
 
     op: str
@@ -128,7 +128,7 @@ def equal(a: Value, b: Value) -> Expr:
 
 
 def _apply(op: str, a: int, b: int) -> int:
-    """As `src/npu/expression.cc` does it. Raises DesignError where there is no result."""
+    """Apply an operator as `src/npu/expression.cc` does. Raises DesignError if undefined."""
     if op in ("//", "%", "ceil") and b <= 0:
         raise DesignError(f"division by {b}: divisors must be positive")
     result = _result(op, a, b)
@@ -165,7 +165,7 @@ def _result(op: str, a: int, b: int) -> int:
 
 
 def evaluate(value: Json | Value, bindings: Mapping[str, int]) -> int:
-    """The number of an expression (or its JSON) under `bindings`.
+    """Evaluate an expression (or its JSON) under `bindings`.
 
     Raises DesignError for a symbol that is not bound, a division by 0, and more than 64 bits.
     """
@@ -182,7 +182,7 @@ def evaluate(value: Json | Value, bindings: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True)
 class Argument:
-    """A host buffer of a run: `bytes` is the least size that the sequence touches."""
+    """A host buffer of a run: `bytes` is the smallest size that covers every access of a run."""
 
     name: str
     direction: Literal["in", "out", "inout"]
@@ -193,7 +193,7 @@ class Argument:
 class Sequence:
     """One entry point of a design: `name`, its integer `parameters`, and what it does.
 
-    The body is written through the methods in the order in which the device shall see it:
+    Call the methods in the order in which the device is to execute the statements:
 
         s = design.sequence("matvec", "N", "K")
         N, K = s.symbols()
@@ -225,7 +225,7 @@ class Sequence:
     def argument_bytes(self, parameters: Mapping[str, int]) -> dict[str, int]:
         """The least size of every argument for a shape.
 
-        Raises DesignError when a parameter has no value, or one is given that does not exist.
+        Raises DesignError when a parameter has no value, or a value has no parameter.
         """
         if set(parameters) != set(self.parameters):
             raise DesignError(
@@ -240,7 +240,7 @@ class Sequence:
         return symbol(name)
 
     def require(self, condition: Value, message: str) -> None:
-        """Refuse a shape for which `condition` is 0; `{name}` in the message is a value."""
+        """Refuse a shape for which `condition` is 0; `{name}` in the message stands for a value."""
         self._emit({"require": expr(condition).to_json(), "message": message})
 
     @contextmanager
@@ -254,13 +254,13 @@ class Sequence:
 
     @contextmanager
     def loop(self, index: str, count: Value) -> Iterator[Expr]:
-        """Repeat what follows for `index` = 0 .. count - 1; not at all when count <= 0."""
+        """Repeat the block's statements for `index` = 0 .. count - 1; never if count <= 0."""
         with self._block({"for": index, "count": expr(count).to_json(), "do": []}):
             yield symbol(index)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """What follows only if `condition` is not 0."""
+        """Execute the block's statements only if `condition` is not 0."""
         with self._block({"if": expr(condition).to_json(), "do": []}):
             yield
 
@@ -275,9 +275,10 @@ class Sequence:
     ) -> None:
         """Move bytes between a buffer and the shim end of `fifo`, in the fifo's direction.
 
-        From byte `offset` of the argument, `run` contiguous bytes, repeated over the dimensions
-        `outer`: (count, stride in bytes) pairs, outermost first. A stride of 0 repeats and is
-        legal for the outermost dimension alone. Nothing is moved when a count is 0.
+        The transfer starts at byte `offset` of the argument. It moves `run` contiguous bytes,
+        repeated over the dimensions `outer`: (count, stride in bytes) pairs, outermost first. A
+        stride of 0 repeats and is legal for the outermost dimension alone. Nothing moves when a
+        count is 0.
         """
         self._emit(
             {
@@ -290,15 +291,15 @@ class Sequence:
         )
 
     def start(self, worker: str, *values: Value) -> None:
-        """Write the run-time parameters of `worker` in their order, then let it go once."""
+        """Write the run-time parameters of `worker` in their order, then start it once."""
         self._emit({"start": worker, "values": [expr(value).to_json() for value in values]})
 
     def wait(self, *fifos: str) -> None:
         """Wait until every transfer on these (outgoing) fifos has completed.
 
-        The design vouches that then every transfer before this point is complete: its cores
-        cannot send their last output before they have taken their last input. The simulator
-        holds it to that (a descriptor in use is never rewritten).
+        The design guarantees that every transfer before this point is then complete: its cores
+        cannot send their last output before they have received their last input. The simulator
+        enforces this (a descriptor in use is never rewritten).
         """
         self._emit({"wait": list(fifos)})
 
@@ -307,11 +308,11 @@ class Sequence:
         self._emit({"work": expr(cycles).to_json()})
 
     def cut(self) -> None:
-        """Here, right after a wait, the stream may be divided into two runs."""
+        """Allow the stream to be divided into two runs here, right after a wait."""
         self._emit({"cut": True})
 
     def to_json(self) -> dict[str, Json]:
-        """As the manifest carries it."""
+        """The sequence as the manifest carries it."""
         return {
             "parameters": list(self.parameters),
             "arguments": [

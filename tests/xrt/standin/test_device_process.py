@@ -215,7 +215,7 @@ def test_overlays_that_cannot_be_loaded(packages: Path, tmp_path: Path) -> None:
 
     assert "its length" in load(data[:-1])
     assert "does not start with an axlf header" in load(b"xclbin3" + data[7:])
-    assert "does not fit its content" in load(data.replace(b"fused_dqp", b"fused_dqq"))
+    assert "does not match its content" in load(data.replace(b"fused_dqp", b"fused_dqq"))
     assert "damaged" in load(data.replace(b'{"simulated"', b'{"simulate_"'))
     assert "was registered" in load(data, "00000000-0000-0000-0000-000000000000")
     real = bytearray(data)

@@ -99,7 +99,7 @@ def test_a_day_on_which_all_is_right(try_it: Any) -> None:
         "Right: 2 of 2 overlays (micro, dequant), 11 of 11 cases; the demonstration model writes "
         "the same text on the NPU as on the host."
     )
-    assert fast.startswith("Fast: runs take 1.")
+    assert fast.startswith("Fast: the median run takes 1.")
     assert "a run alone costs 212 µs (model 212); a channel carries 3.99 B/cycle (model 4)" in fast
     assert fast.endswith("a token takes 12.5 ms, on the host 3.2.")
     assert then.startswith("Next: nothing failed.")
@@ -192,7 +192,10 @@ def test_what_is_missing_is_built_where_that_is_asked_for(try_it: Any, site: Sit
     ("token", "says"),
     [
         ({"same": 3}, "3 of 16 are the host's"),
-        ({"submissions": 0.0, "host_steps": {"no overlay gemm": 9}}, "did all of it: no overlay"),
+        (
+            {"submissions": 0.0, "host_steps": {"no overlay gemm": 9}},
+            "did all the work: no overlay",
+        ),
     ],
 )
 def test_tokens_that_are_not_the_hosts_are_a_failure(
@@ -214,7 +217,7 @@ def test_a_mistake_of_a_step_is_an_entry_and_the_next_begins(try_it: Any) -> Non
 
     day, _ = try_it(look=look)
     assert list(outcomes(day).values()) == ["failed", *["done"] * 7]
-    assert "ZeroDivisionError: a mistake. This is a mistake of ort_aie_ep" in verdict(day)[2]
+    assert "ZeroDivisionError: a mistake. This is a bug in ort_aie_ep" in verdict(day)[2]
 
 
 def test_without_lists_the_chains_are_left_out(try_it: Any) -> None:

@@ -327,7 +327,7 @@ def test_another_devices_package_is_refused(site: Site, run: Any) -> None:
     site.add("dequant", "npu2")
     report, recorder = run()
     refused, ran = report.designs
-    assert "it would run, complete and give zeros" in refused.refused
+    assert "it would run, complete and return zeros" in refused.refused
     assert "ort-aie kernels build all --device npu2" in refused.refused
     assert ran.passed
     assert recorder.calls["hw_context"] == 1
@@ -343,7 +343,7 @@ def test_a_corrupted_overlay_is_refused(site: Site, run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("names", "text"),
-    [((), "XRT lists no device"), (("xilinx_u250",), "xilinx_u250, none of which is known")],
+    [((), "XRT lists no device"), (("xilinx_u250",), "xilinx_u250, none of which is a known NPU")],
 )
 def test_no_npu_is_a_problem_of_the_report(
     site: Site, run: Any, names: tuple[str, ...], text: str
