@@ -170,12 +170,12 @@ def test_interrupting_ends_with_code_130_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_compile_refuses_a_destination_that_exists(tmp_path: Path) -> None:
-    assert "exists already" in mistake("compile", LLAMA, tmp_path)
+    assert "already exists" in mistake("compile", LLAMA, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_compile_refuses_what_is_compiled(compiled: Path, tmp_path: Path) -> None:
-    assert "is compiled already" in mistake("compile", compiled, tmp_path / "again")
+    assert "is already compiled" in mistake("compile", compiled, tmp_path / "again")
 
 
 def test_compile_quantises_float_weights_and_says_what_they_lost(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_run_stops_at_the_end_of_the_context(compiled: Path) -> None:
 
 
 def test_run_refuses_a_prompt_longer_than_the_context(compiled: Path) -> None:
-    assert "the model's context 256" in mistake("run", compiled, "x = 1\n" * 200)
+    assert "the model's context only 256" in mistake("run", compiled, "x = 1\n" * 200)
 
 
 def test_run_refuses_an_empty_prompt(compiled: Path) -> None:
@@ -287,13 +287,13 @@ def test_run_refuses_a_folder_without_tokenizer(compiled: Path, tmp_path: Path) 
     shutil.copytree(compiled, tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
     message = mistake("run", tmp_path / "model", "text")
-    assert "no tokenizer.json, so text cannot become tokens: put the one" in message
+    assert "no tokenizer.json, so text cannot become tokens: copy it" in message
 
 
 def test_run_in_genai_refuses_a_lone_file(compiled: Path) -> None:
     pytest.importorskip("onnxruntime_genai")
     message = mistake("run", compiled / "model.onnx", "text", "--host", "genai")
-    assert "give a folder that holds one, or use --host session" in message
+    assert "give a folder that has one, or use --host session" in message
 
 
 def test_run_hands_options_to_the_library(compiled: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_long_prompt_runs_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(decoder.prefill(tokens), whole, atol=1e-4)
         assert decoder.length == 99
     decoder.reset()
-    with pytest.raises(AieError, match="101 tokens do not fit the context of 100"):
+    with pytest.raises(AieError, match="101 tokens do not fit in the context of 100"):
         decoder.prefill(np.zeros(101, np.int64))
     assert decoder.length == 0
 
@@ -357,7 +357,7 @@ def test_decoder_refuses_tokens_beyond_its_cache() -> None:
     folder = find_model(LLAMA)
     decoder = Decoder(open_session(folder.model), folder, capacity=8)
     decoder.forward(np.arange(8))
-    with pytest.raises(AieError, match="9 tokens do not fit the context of 8"):
+    with pytest.raises(AieError, match="9 tokens do not fit in the context of 8"):
         decoder.forward(np.array([0]))
 
 
@@ -404,7 +404,7 @@ def test_each_node_of_several_plans_names_its_plan() -> None:
     result = succeeded("explain", DATA / "phi", "--nodes")
     (row,) = [row for row in result.stdout.splitlines() if "/lm_head/MatMul_Q4" in row]
     assert row.split()[2] == "2"
-    assert "3 plans of 7, 7 and 1 steps; nodes of ONNX Runtime's divide them: " in result.stderr
+    assert "3 plans of 7, 7 and 1 steps; divided by ONNX Runtime's nodes: " in result.stderr
     (heading,) = [row for row in result.stdout.splitlines() if "token reads" in row]
     assert heading.split()[:3] == ["node", "op", "plan"]
     for options in ((DATA / "phi",), (LLAMA, "--nodes")):
@@ -475,7 +475,7 @@ def test_explain_ep_needs_a_newer_onnxruntime(monkeypatch: pytest.MonkeyPatch) -
         name = "get_provider_graph_assignment_info"
         monkeypatch.delattr(onnxruntime.InferenceSession.__mro__[1], name, raising=False)
         monkeypatch.delattr(onnxruntime.InferenceSession, name, raising=False)
-    assert "1.24 is the first that can" in mistake("explain", LLAMA, "--ep")
+    assert "this needs 1.24 or newer" in mistake("explain", LLAMA, "--ep")
 
 
 def test_explain_ep_is_for_models_that_are_not_compiled(compiled: Path) -> None:
@@ -540,7 +540,7 @@ def test_bench_compiles_a_source_for_the_occasion(both: tuple[Path, Path]) -> No
 
 def test_bench_of_a_compiled_model_needs_its_source(compiled: Path) -> None:
     assert "--baseline" in mistake("bench", compiled)
-    assert "is compiled too" in mistake("bench", compiled, "--baseline", compiled)
+    assert "is also compiled" in mistake("bench", compiled, "--baseline", compiled)
     assert "leave out --baseline" in mistake("bench", LLAMA, "--baseline", LLAMA)
     plan = ("--prompt-lengths", "8", "--new-tokens", "4", "--runs", "1")
     result = succeeded("bench", compiled, "--baseline", LLAMA, *plan)
@@ -595,7 +595,7 @@ def test_compile_tells_what_a_quantised_kv_cache_loses(tmp_path: Path) -> None:
         assert re.search(rf"{what} [0-9.]+% on average over layers, [0-9.]+% at most \(/mod", told)
     run = succeeded("run", tmp_path / "compiled", "import os", "--max-tokens", "4")
     assert "decode: 4 tokens" in run.stderr
-    assert "give kv as well" in mistake("compile", LLAMA, tmp_path / "other", *words[2:])
+    assert "pass kv as well" in mistake("compile", LLAMA, tmp_path / "other", *words[2:])
 
 
 def test_compile_names_caches_that_stay_as_they_are(tmp_path: Path) -> None:
@@ -628,7 +628,7 @@ def test_accuracy_scores_all_variants_and_both_ways_of_running(compiled: Path) -
     plan = ("--tokens", "189", "--decode-tokens", "189", "--window", "64", "--threads", "1")
     result = report("accuracy", compiled, "--baseline", LLAMA, *plan)
     scores = {(s["mode"], s["variant"]): s for s in result["scores"]}
-    variants = ["CPU EP, level 0", "CPU EP, level 4", "ours, bf16", "ours, int8"]
+    variants = ["CPU EP, level 0", "CPU EP, level 4", "ort_aie_ep, bf16", "ort_aie_ep, int8"]
     assert list(scores) == [(mode, v) for mode in ("prefill", "decode") for v in variants]
     assert all(score["tokens"] == 189 for score in scores.values())
     # The same tokens and float arithmetic: only the order of additions differs.
@@ -658,7 +658,7 @@ def test_accuracy_compares_kv_caches() -> None:
         differences = {
             s["variant"]: s["largest_difference"] for s in result["scores"] if s["mode"] == mode
         }
-        plain, int8, int4 = (f"ours, bf16{kv}" for kv in ("", ", KV int8", ", KV int4"))
+        plain, int8, int4 = (f"ort_aie_ep, bf16{kv}" for kv in ("", ", KV int8", ", KV int4"))
         # Sixteen times fewer codes cost more; bfloat16 activations affect all variants.
         assert differences[plain] < differences[int8] < differences[int4]
         assert len(differences) == 2 + 3 * 2

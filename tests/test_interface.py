@@ -240,11 +240,11 @@ SESSION = "onnxruntime.InferenceSession({model!r}, options)"
 GENAI = "model = onnxruntime_genai.Model({folder!r})"
 UNFIT: dict[str, tuple[Edit, str, str]] = {
     "exclude_embeds": (without_embedding, "it takes inputs_embeds, which another model", SESSION),
-    "exclude_lm_head": (without_lm_head, "it has no output logits", SESSION),
+    "exclude_lm_head": (without_lm_head, "it has no output named logits", SESSION),
     "an encoder's decoder": (
-        with_cross_attention, "it decodes what an encoder read: past_key_cross_0", GENAI,
+        with_cross_attention, "it decodes an encoder's output: past_key_cross_0", GENAI,
     ),
-    "an unknown input": (with_unknown, "its inputs temperature are none of a text's", SESSION),
+    "an unknown input": (with_unknown, "its inputs temperature are not part of a text", SESSION),
 }  # fmt: skip
 
 
@@ -262,7 +262,7 @@ def test_a_model_that_no_command_feeds_gets_a_step_that_works(case: str, tmp_pat
     open_session(compiled / "model.onnx")
     failed = ort_aie("run", compiled, PROMPT)
     assert failed.exit_code == 1
-    assert f"is no language model that this command can run: {reason}" in failed.stderr
+    assert f"is not a language model that this command can run: {reason}" in failed.stderr
 
 
 def test_a_cache_of_another_rank_is_named(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_cache_of_another_rank_is_named(tmp_path: Path) -> None:
         add_to_embedding(graph, lambda _: mean)
 
     folder = find_model(edited(tmp_path / "model", edit))
-    with pytest.raises(AieError, match=r"past_key_values\.9\.key is of the shape \[2, 'batch'"):
+    with pytest.raises(AieError, match=r"past_key_values\.9\.key has the shape \[2, 'batch'"):
         Decoder(open_session(folder.model), folder, 8)
 
 

@@ -82,7 +82,7 @@ def test_columns_are_those_of_the_designs(strix: Path) -> None:
 def test_a_driver_that_tells_no_firmware_version_breaks_no_chain(strix: Path) -> None:
     (strix / "sys/bus/pci/devices/0000:c4:00.1/fw_version").unlink()
     found = findings(strix)["firmware"]
-    assert "does not say which version" in found.found
+    assert "does not report its version" in found.found
 
 
 def test_a_driver_without_a_node_points_to_its_log_and_its_firmware(strix: Path) -> None:
@@ -197,10 +197,10 @@ def test_overlays_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path) ->
     overlays = find_overlays("npu2", (tmp_path,))
     assert overlays.found == {}
     device, never_built, no_xclbin, other = overlays.refused
-    assert "is a package for npu1, and the device is npu2" in device
+    assert "is a package for npu1, but the device is npu2" in device
     assert "was never built" in never_built
     assert "is not an xclbin" in no_xclbin
-    assert "is of the design flow_kv, not of flow_qkv" in other
+    assert "is for the design flow_kv, not flow_qkv" in other
 
 
 def test_folders_of_the_environment_come_first(
@@ -226,7 +226,7 @@ def test_doctor_names_the_commands_that_build_what_is_missing(
         package(folder / design, design)
     last = DESIGNS["npu2"][-1]
     finding = doctor.find_designs("npu2")
-    assert finding.remedy == f"there is no {last}; build with: {command.format(last)}"
+    assert finding.remedy == f"no package of {last}; build with: {command.format(last)}"
     package(folder / last, last)
     finding = doctor.find_designs("npu2")
     assert finding.remedy == ""

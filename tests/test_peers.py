@@ -384,7 +384,7 @@ def test_decoding_without_a_prompt_uses_the_whole_cache(source: Source, name: st
     engine = kind(name).open(kind(name).model(source), Settings(1, 64))
     tokens = engine.run([1, 2, 3], 3).tokens
     assert engine.decode_at(64, 2) > 0  # type: ignore[attr-defined]
-    with pytest.raises(AieError, match="do not fit the context of 64"):
+    with pytest.raises(AieError, match="do not fit in the context of 64"):
         engine.decode_at(65, 1)  # type: ignore[attr-defined]
     # The next sequence does not see what was written there.
     assert engine.run([1, 2, 3], 3).tokens == tokens

@@ -304,7 +304,7 @@ def test_a_model_that_changes_meanwhile_is_refused(
         return real(*args, **kwargs)
 
     monkeypatch.setattr(compiler, "compile_model", compile_model)
-    with pytest.raises(AieError, match="changed while it was read"):
+    with pytest.raises(AieError, match="changed while it was being read"):
         ort_aie_ep.session(model)
     assert entries(folder) == []
 
@@ -368,7 +368,7 @@ def test_a_compiled_model_is_opened_as_it_is(
         np.testing.assert_array_equal(logits(session), logits(ort_aie_ep.session(LLAMA)))
     assert compilations == [LLAMA / "model.onnx"]
     for choice in ({"kv": "f16"}, {"last_logits": True}, {"fuse": False}):
-        with pytest.raises(AieError, match="is compiled already"):
+        with pytest.raises(AieError, match="is already compiled"):
             ort_aie_ep.session(tmp_path / "compiled", **choice)  # type: ignore[arg-type]
 
 

@@ -173,7 +173,7 @@ def test_a_package_without_its_library_says_so(tmp_path: Path, alone: Environmen
         (copy / file.name).symlink_to(file)
     error = incomplete.fails("-c", "import ort_aie_ep; ort_aie_ep.get_library_path()")
     assert error.endswith(
-        f"{copy / 'libort_aie_ep.so'} is missing: install the package ort_aie_ep again"
+        f"{copy / 'libort_aie_ep.so'} is missing: reinstall the package ort_aie_ep"
     )
 
 

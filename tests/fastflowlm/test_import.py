@@ -157,7 +157,7 @@ def test_the_command_writes_what_the_function_does(
         assert (tmp_path / "m" / name).read_bytes() == (imported(made) / name).read_bytes()
     again = CliRunner().invoke(app, words)
     assert again.exit_code == 1
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 # --- Q4_0 ---
@@ -326,22 +326,22 @@ def nan_scale(blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         ({GATE: None}, f"lacks tensor '{GATE}'"),
         ({NORM: None}, f"lacks tensor '{NORM}'"),
         ({GATE: ("I8", np.zeros((3, 5120), "u1"))}, f"tensor '{GATE}' is (3, 5120), 15360 bytes; "
-         "config.json makes it (352, 192), which is (11, 1, 5120) as Q4NX, 56320 bytes"),
+         "by config.json it must be (352, 192), which is (11, 1, 5120) as Q4NX, 56320 bytes"),
         # 8 bits: two blocks of 32 x 128 where Q4NX has one.
         ({GATE: ("I8", np.zeros((11, 2, 5120), "u1"))}, f"tensor '{GATE}' is (11, 2, 5120)"),
         ({GATE: ("I8", np.zeros((56320,), "u1"))}, f"tensor '{GATE}' is (56320,)"),
         ({GATE: ("BF16", np.zeros((352, 192), "u2"))}, f"tensor '{GATE}' is BF16; expected I8"),
         ({NORM: ("I8", np.zeros((192,), "u1"))}, f"tensor '{NORM}' is I8; expected BF16"),
-        ({NORM: ("BF16", np.zeros((64,), "u2"))}, f"tensor '{NORM}' is (64,); config.json makes "
-         "it (192,)"),
+        ({NORM: ("BF16", np.zeros((64,), "u2"))}, f"tensor '{NORM}' is (64,); by config.json it "
+         "must be (192,)"),
         ({NORM: ("BF16", np.full((192,), 0x7FC0, "u2"))}, f"tensor '{NORM}' holds NaN"),
         ({"model.layers.0.self_attn.q_proj.bias": ("BF16", np.zeros((192,), "u2"))},
-         "holds tensors that a llama with 2 layers does not have: "
+         "has tensors that a llama with 2 layers does not have: "
          "model.layers.0.self_attn.q_proj.bias"),
         ({"model.layers.2.mlp.up_proj.weight": ("I8", np.zeros((11, 5120), "u1"))},
          "does not have: model.layers.2.mlp.up_proj.weight"),
         ({"rope_freqs.weight": ("BF16", np.full((16,), 0x4100, "u2"))},
-         "'rope_freqs.weight' does not agree with the rotary embedding of config.json"),
+         "'rope_freqs.weight' does not match the rotary embedding of config.json"),
     ],
 )  # fmt: skip
 def test_weights_that_do_not_fit_are_named(
@@ -374,20 +374,20 @@ def test_rows_that_cannot_be_joined_are_named(llama: Imported, tmp_path: Path) -
     write_container(tmp_path / "model.q4nx", llama.tensors | changes)
     config = config_of(TINY["llama"]) | {"head_dim": 8}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(AieError, match=r"q_proj\.weight' has 48 rows, no multiple of 32"):
+    with pytest.raises(AieError, match=r"q_proj\.weight' has 48 rows, not a multiple of 32"):
         import_q4nx(tmp_path / "model.q4nx", tmp_path / "imported")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 2**62}, "holds 2 layers; config.json has num_hidden_layers 46"),
-        ({"head_dim": 2**40}, "q_proj.weight' is .* config.json makes it \\(6597069766656, 192\\)"),
-        ({"num_attention_heads": 3 * 2**40}, "q_proj.weight' is .* config.json makes it"),
-        ({"hidden_size": 2**40}, r"embed_tokens.weight' is .*config.json makes it \(500, 1099511"),
-        ({"vocab_size": 2**62}, "embed_tokens.weight' is .* config.json makes it"),
-        ({"intermediate_size": 2**62}, "gate_proj.weight' is .* config.json makes it"),
-        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9]* bytes, and its disk has"),
+        ({"num_hidden_layers": 2**62}, "has 2 layers; config.json has num_hidden_layers 46"),
+        ({"head_dim": 2**40}, "q_proj.weight' is .* it must be \\(6597069766656, 192\\)"),
+        ({"num_attention_heads": 3 * 2**40}, "q_proj.weight' is .* by config.json it must be"),
+        ({"hidden_size": 2**40}, r"embed_tokens.weight' is .* it must be \(500, 1099511"),
+        ({"vocab_size": 2**62}, "embed_tokens.weight' is .* by config.json it must be"),
+        ({"intermediate_size": 2**62}, "gate_proj.weight' is .* by config.json it must be"),
+        ({"max_position_embeddings": 2**62}, "model.onnx need [0-9]* bytes, but the disk has"),
         ({"num_hidden_layers": 2**64}, "num_hidden_layers must be a whole number of at least 1"),
         ({"rms_norm_eps": 10**320}, "rms_norm_eps must be a positive number"),
         ({"rope_theta": 10**320}, "rope_theta must be a positive number"),
@@ -425,13 +425,16 @@ def test_a_tokenizer_that_is_a_link_to_elsewhere_is_named(llama: Imported, tmp_p
 
 
 def test_a_destination_that_exists_is_refused(llama: Imported, tmp_path: Path) -> None:
-    with pytest.raises(AieError, match="exists already"):
+    with pytest.raises(AieError, match="already exists"):
         import_q4nx(llama.source / "model.q4nx", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_destination_is_looked_at_before_the_file(tmp_path: Path) -> None:
-    for destination, message in ((tmp_path, "exists already"), (tmp_path / "a/b", "is no folder")):
+    for destination, message in (
+        (tmp_path, "already exists"),
+        (tmp_path / "a/b", "is not a folder"),
+    ):
         with pytest.raises(AieError, match=message):
             import_q4nx(tmp_path / "nowhere.q4nx", destination)
 
@@ -442,5 +445,5 @@ def test_a_folder_is_answered_with_the_file_to_give(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(AieError, match=r"is a folder, no \.q4nx file; give .*model\.q4nx$"):
+    with pytest.raises(AieError, match=r"is a folder, not a \.q4nx file; pass .*model\.q4nx$"):
         import_q4nx(folder, tmp_path / "imported")

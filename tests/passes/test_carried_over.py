@@ -58,7 +58,7 @@ def test_links_out_of_the_folder_are_named_and_not_followed(source: Path, tmp_pa
     (source / "tokenizer.json").write_text("{}")
     result = ort_aie_ep.compile(source, tmp_path / "compiled")
     assert carried(result) == {"tokenizer.json"}
-    outside = f"it is a link to {tmp_path / 'secrets' / 'key'}, outside of the folder"
+    outside = f"it is a link to {tmp_path / 'secrets' / 'key'}, outside the folder"
     notes = {
         f"again is not carried over: {outside}",
         "device is not carried over: it is not a regular file",

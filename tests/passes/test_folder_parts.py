@@ -96,7 +96,7 @@ def test_an_encoder_and_decoders_of_optimum_are_all_compiled(tmp_path: Path) -> 
 def test_decoders_of_optimum_without_an_encoder_are_refused(tmp_path: Path) -> None:
     for name in OPTIMUM[1:]:
         write(tmp_path / "source" / name, projection_model())
-    with pytest.raises(ort_aie_ep.AieError, match="an export for prompts and next tokens apart"):
+    with pytest.raises(ort_aie_ep.AieError, match="separate models for prompts and next tokens"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
 
 

@@ -47,7 +47,7 @@ def test_a_source_that_no_runtime_loads_is_named(
     with pytest.raises(AieError) as error:
         ort_aie_ep.compile(source, tmp_path / "compiled")
     message = str(error.value)
-    assert message.startswith(f"{source / 'model.onnx'} is no valid model: ONNX Runtime ")
+    assert message.startswith(f"{source / 'model.onnx'} is not a valid model: ONNX Runtime ")
     assert reason in message
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
@@ -73,7 +73,7 @@ def test_operators_of_other_libraries_are_noted(
     source = folder_with(tmp_path / "source", op_type, "y", domain=domain)
     result = ort_aie_ep.compile(source, tmp_path / "compiled")
     (note,) = result.notes
-    assert f"{source / 'model.onnx'} and what it was compiled to could not be opened here" in note
+    assert f"{source / 'model.onnx'} and its compiled model could not be opened here" in note
     assert reason in note
     report = json.loads((result.path / "ort_aie_report.json").read_text())
     assert report["notes"] == [note]
@@ -95,7 +95,7 @@ def test_types_that_the_cpu_lacks_are_noted(tmp_path: Path) -> None:
 def test_a_fault_of_ours_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(projection_model(), tmp_path / "source")
     monkeypatch.setattr(base, "FORMAT", 999)
-    with pytest.raises(AieError, match=r"which is a fault of ort_aie_ep: .*format"):
+    with pytest.raises(AieError, match=r"which is a bug in ort_aie_ep: .*format"):
         ort_aie_ep.compile(tmp_path / "source", tmp_path / "compiled")
     assert not (tmp_path / "compiled").exists()
 

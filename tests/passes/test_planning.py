@@ -199,7 +199,7 @@ def test_what_divides_phi_is_named() -> None:
     assert {d.op for d in phi.divided_by} == {"com.microsoft.SkipLayerNormalization"}
     assert {d.reason for d in phi.divided_by} == {"no aie operator"}
     assert plans_line(phi.plans, phi.divided_by) == (
-        "3 plans of 7, 7 and 1 steps; what divides them is ONNX Runtime's: "
+        "3 plans of 7, 7 and 1 steps; divided by ONNX Runtime's nodes: "
         "2 SkipLayerNormalization (no aie operator)"
     )
     norms = [n.node for n in phi.nodes if n.op == "com.microsoft.SkipLayerNormalization"]
@@ -211,7 +211,7 @@ def test_many_plans_are_counted_and_not_listed() -> None:
     nodes = [Divider(f"{op}.{i}", op, "why") for op in "VWXYZ" for i in range("VWXYZ".find(op) + 1)]
     line = plans_line(plans, nodes)
     assert line == (
-        "9 plans of 1 to 3 steps; what divides them is ONNX Runtime's: 5 Z (why), 4 Y (why), "
+        "9 plans of 1 to 3 steps; divided by ONNX Runtime's nodes: 5 Z (why), 4 Y (why), "
         "3 X (why), 2 W (why) and 1 V (why)"
     )
     assert plans_line([PlanSteps("aie.Plan.0", ("a",))], []) == "1 plan of 1 step"

@@ -324,7 +324,7 @@ def test_the_report_has_what_each_layer_lost(
     ("options", "message"),
     [
         ({"quantize": "int3"}, "quantize is 'int3'; expected one of q4nx, bf16"),
-        ({"keep": ["a"]}, "keep names nodes that are not to be quantised: give quantize as well"),
+        ({"keep": ["a"]}, "keep names nodes that quantize leaves alone: pass quantize as well"),
         (
             {"quantize": "q4nx", "keep": ["/lmhead/*"]},
             r"--keep '/lmhead/\*' matches no MatMul or Gemm of the model; one is named '/other/Mat",
