@@ -197,7 +197,7 @@ def test_overlays_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path) ->
     overlays = find_overlays("npu2", (tmp_path,))
     assert overlays.found == {}
     device, never_built, no_xclbin, other = overlays.refused
-    assert "is a package for npu1, and the device is npu2" in device
+    assert "is a package for npu1, but the device is npu2" in device
     assert "was never built" in never_built
     assert "is not an xclbin" in no_xclbin
     assert "is of the design flow_kv, not of flow_qkv" in other
